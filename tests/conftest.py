@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import ClusterGroup, DirectGroup, RedisServer, SentinelGroup
+from busmq_spark.embedded import ClusterServers, DirectServers, RedisServer, SentinelServers
 from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.urls import parse
 from tests import java
@@ -99,23 +99,23 @@ def redis_url(redis_server: RedisServer) -> str:
 
 
 @pytest.fixture(scope="session")
-def three_servers() -> Iterator[DirectGroup]:
+def three_servers() -> Iterator[DirectServers]:
     """Three servers that know nothing of each other: layout direct with three URLs."""
-    with DirectGroup(3) as group:
+    with DirectServers(3) as group:
         yield group
 
 
 @pytest.fixture(scope="session")
-def sentinel_group() -> Iterator[SentinelGroup]:
+def sentinel_servers() -> Iterator[SentinelServers]:
     """A master, a replica and three sentinels. A test that makes them fail over starts its own group, or waits until all are well again."""
-    with SentinelGroup(down_after_ms=4_000) as group:  # a busy machine may stop any of them for a second, and of those below
+    with SentinelServers(down_after_ms=4_000) as group:  # a busy machine may stop any of them for a second, and of those below
         yield group
 
 
 @pytest.fixture(scope="session")
-def cluster_group() -> Iterator[ClusterGroup]:
+def cluster_servers() -> Iterator[ClusterServers]:
     """Six nodes, three of them masters. The same holds."""
-    with ClusterGroup(node_timeout_ms=6_000) as group:
+    with ClusterServers(node_timeout_ms=6_000) as group:
         yield group
 
 
@@ -127,7 +127,7 @@ def link(redis_url: str) -> Iterator[SyncLink]:
 
 
 @pytest.fixture
-def three_links(three_servers: DirectGroup) -> Iterator[list[SyncLink]]:
+def three_links(three_servers: DirectServers) -> Iterator[list[SyncLink]]:
     links = [link_to(url) for url in three_servers.urls]
     yield links
     for made in links:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from busmq_spark.embedded import ClusterGroup, RedisServer
+from busmq_spark.embedded import ClusterServers, RedisServer
 from tests.support import wait_until
 
 
@@ -13,7 +13,7 @@ from tests.support import wait_until
 class Move:
     """The slot of ``key`` on its way from its owner to another master. Call ``begin``, ``migrate`` as often as you like, ``end``."""
 
-    group: ClusterGroup
+    group: ClusterServers
     key: str
 
     def __post_init__(self) -> None:

@@ -33,7 +33,7 @@ from busmq_spark.bus.topic import Topic
 from busmq_spark.bus.worker import Worker
 from busmq_spark.bus.workers import Workers
 from busmq_spark.core.job import OUTCOME_TTL_S
-from busmq_spark.core.queue import LONG_TTL_S, cap_rule
+from busmq_spark.core.queue import LONG_TTL_S, queue_cap_field
 from busmq_spark.errors import BusError, StateError, TlsFailed, Unauthorized
 from busmq_spark.option_table import from_keywords
 from busmq_spark.options import BusOptions
@@ -156,7 +156,7 @@ class Bus(Publishing, Emitter):
         ``cap``: when attached, let every push of ours drop the oldest messages beyond so many (0: none), but none that a subscription has not
         acknowledged unless ``overflow="drop-oldest"``. Raises ConfigError.
         """
-        return Queue(self, name, server, cap_rule(cap, overflow))
+        return Queue(self, name, server, queue_cap_field(cap, overflow))
 
     def topic(self, name: str, partitions: int | None = None, *, ttl_s: int = LONG_TTL_S, maxsize: int = 0) -> Topic:
         """The topic with this name: ``partitions`` queues ``name/0`` …, of which a key chooses one.

@@ -88,7 +88,7 @@ class Group(ABC):
         """Forget the group, so that no message stays stored for it. Whether there was one. Raises QueueBusy while an ordered one is held."""
         return await self.queue.unsubscribe(self.name)
 
-    async def idle(self) -> None:
+    async def wait_idle(self) -> None:
         """Returns once nothing is left: every message is settled."""
         await self._until(lambda found: found.idle)
 

@@ -88,7 +88,7 @@ class OrderedGroup(Group):
             raise QueueBusy(queue=self.queue.name, found=f"is read by another as group {self.name!r}", remedy=remedy)
         if last > self._position:
             raise QueueBusy(queue=self.queue.name, found=f"was read by another as group {self.name!r}", remedy="Read on with batches()")
-        ack = state.Ack(self.queue.keys, last, self._born, self._marks.get(last, ""))
+        ack = state.AckUpTo(self.queue.keys, last, self._born, self._marks.get(last, ""))
         [found] = await self._run(state.ack_to([ack], self.name))
         if found.status != "ok":
             raise _REFUSED[found.status](queue=self.queue.name, expected=f"id {last} of life {self._born}", found=found.detail or "nothing")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES
 from busmq_spark.errors import BusError, LinkLost, QueueFull
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 BATCH = 50
 """So many messages are sent at once."""
 V = TypeVar("V")
+PushAnswer: TypeAlias = tuple[int, int] | Exception | None
+"""First id and how many were stored (-1: there is no such queue); an error reply; None when nothing was sent."""
 
 
 class PendingPush(Generic[V]):
@@ -85,7 +87,7 @@ class PushPipeline:
             else:
                 self._next()
 
-    async def flushed(self) -> None:
+    async def wait_flushed(self) -> None:
         """Wait until everything added so far is stored or has failed."""
         while self._under_way:
             self._idle = self._idle or asyncio.Event()
@@ -102,7 +104,7 @@ class PushPipeline:
             return
         reply = self._queue.begin_push(self._values)
         if reply is None:
-            self._start_recovery(None)
+            self._spawn_completion(None)
         else:
             reply.add_done_callback(self._on_reply)
 
@@ -111,25 +113,25 @@ class PushPipeline:
             self._lost(LinkLost(url=self._queue.address, reason="the bus was closed") if reply.cancelled() else self._queue.translate(error))
             self._next()
             return
-        found = reply.result()[0]
-        if isinstance(found, Exception) or found[1] != len(self._values):
-            self._start_recovery(found)
+        [answer] = reply.result()
+        if isinstance(answer, Exception) or answer[1] != len(self._values):
+            self._spawn_completion(answer)
             return
-        self._stored(found[0], found[1])
+        self._stored(*answer)
         self._next()
 
-    def _start_recovery(self, found: Any) -> None:
+    def _spawn_completion(self, answer: PushAnswer) -> None:
         try:
-            self._queue.bus.spawn(self._recover(found), f"pushing to {self._queue.name}")
+            self._queue.bus.spawn(self._complete_chunk(answer), f"pushing to {self._queue.name}")
         except BusError:  # the bus is closed
             self._give_up()
 
-    async def _recover(self, found: Any) -> None:
-        """A chunk that was not sent, that was refused (then nothing was done), or that did not fit."""
+    async def _complete_chunk(self, answer: PushAnswer) -> None:
+        """Push the chunk again when it was not sent or was refused (then nothing was stored); fail those pushes of it that had no room."""
         try:
-            if found is None or isinstance(found, Exception) or found[1] < 0:
-                found = await self._queue.push_call(self._values)
-            first, count = found
+            if answer is None or isinstance(answer, Exception) or answer[1] < 0:
+                answer = await self._queue.push_call(self._values)
+            first, count = answer
             missing = len(self._values) - count
             self._stored(first, count, await self._queue.maxsize() if missing else 0)
         except BusError as error:

@@ -93,7 +93,7 @@ class Queue(QueueTimes):
             self._emit("detaching")
             try:
                 await self.stop()
-                await self._push_pipeline.flushed()
+                await self._push_pipeline.wait_flushed()
                 await self._warn_if_short()
             finally:
                 self.bus.keep_alive.remove(self)

@@ -124,7 +124,7 @@ class Servers:
                 await self._ping(link)
                 if not self.ready[index]:
                     async with asyncio.timeout(PING_S):
-                        await connection.subscribed()
+                        await connection.wait_subscribed()
                 self._set(index, None)
             except TimeoutError:
                 continue

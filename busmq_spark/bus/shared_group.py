@@ -153,7 +153,7 @@ class SharedGroup(Group):
         """Try these again, in ``delay_s`` at the earliest. Those whose tries are used up become dead letters, with ``error`` as the reason."""
         self._need_entered("settle messages of")
         check_seconds("delay_s", delay_s, 0)
-        return await self._retry(_listed(deliveries), round(delay_s * 1000), error)
+        return await self._retry_or_reject(_listed(deliveries), round(delay_s * 1000), error)
 
     async def reject(self, deliveries: Delivery | Sequence[Delivery], error: object = "rejected") -> list[Delivery]:
         """Move these to the dead-letter queue. Raises QueueFull where that is full."""
@@ -179,7 +179,7 @@ class SharedGroup(Group):
         """End a pause."""
         await self._pause(paused=False)
 
-    async def drained(self) -> None:
+    async def wait_drained(self) -> None:
         """Returns once nothing is leased."""
         await self._until(lambda found: not found.in_flight)
 
@@ -256,7 +256,7 @@ class SharedGroup(Group):
         # Where the call may have been executed before, what is settled already was settled by us.
         return [each for each, result in zip(some, results, strict=True) if result == 0 or (result < 0 and not before)]
 
-    async def _retry(self, some: Sequence[Delivery], ms: int, error: object) -> list[Delivery]:
+    async def _retry_or_reject(self, some: Sequence[Delivery], ms: int, error: object) -> list[Delivery]:
         refused = await self._settle([each for each in some if each.tries < self.tries], "retry", ms)
         spent = [each for each in some if each.tries >= self.tries]
         return refused + (await self._reject(spent, error or "a retry was asked for, and its tries are used up") if spent else [])
@@ -300,7 +300,7 @@ class SharedGroup(Group):
             held = list(self._held.values())
             if held and error is not None:
                 try:
-                    await self._retry(held, 0, f"{type(error).__name__}: {error}")
+                    await self._retry_or_reject(held, 0, f"{type(error).__name__}: {error}")
                 except BusError as refusal:  # what the reader has raised is what its caller must see
                     log.warning("queue %r, group %r: no dead letters now, leases end by themselves: %s", *self._names, refusal)
             elif held:

@@ -162,7 +162,7 @@ def drain(
         SyncOutbox(path, to or redis.address, **settings) as outbox,
         out.working(f"forwarding {count(waiting, 'message')}"),
     ):
-        outbox.drained(seconds(timeout, "--timeout"))
+        outbox.wait_drained(seconds(timeout, "--timeout"))
     if as_json:
         out.record(path=str(path), forwarded=waiting)
     else:

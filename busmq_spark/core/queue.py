@@ -192,7 +192,7 @@ def describe(keys: QueueKeys, fields: Mapping[str, str], ttl_s: int) -> Flow[Non
     yield [command("HSET", keys.metadata, *(word for pair in fields.items() for word in pair)), command("EXPIRE", keys.metadata, ttl_s)]
 
 
-def cap_rule(cap: int | None, overflow: str | None) -> str | None:
+def queue_cap_field(cap: int | None, overflow: str | None) -> str | None:
     """What caps a queue, as its metadata have it: '' no cap, None when nothing is said. Raises ConfigError."""
     if overflow not in (None, "keep", "drop-oldest"):
         raise ConfigError(reason=f"overflow is {overflow!r}; expected keep (what a group has not acknowledged stays, over the cap) or drop-oldest")
@@ -206,7 +206,7 @@ def cap_rule(cap: int | None, overflow: str | None) -> str | None:
 
 
 def set_cap(keys: QueueKeys, rule: str) -> Flow[None]:
-    """Cap a queue, as :func:`cap_rule` says. Writes nothing where it is capped so: a worker enters on a full Redis, too."""
+    """Cap a queue, as :func:`queue_cap_field` says. Writes nothing where it is capped so: a worker enters on a full Redis, too."""
     if ((yield command("HGET", keys.metadata, "cap")) or b"").decode("utf-8", "replace") == rule:
         return
     yield command("HSET", keys.metadata, "cap", rule) if rule else command("HDEL", keys.metadata, "cap")

@@ -27,7 +27,7 @@ def push_from(keys: QueueKeys, sender: str, sequences: Sequence[int], values: Se
     names = (*keys.shared, keys.senders, *keys.appending[len(keys.shared) :])
     for chunk in chunks(values):
         words: list[Arg] = [keys.available, sender, KEEP_S]
-        for first, end in _runs(sequences[done : done + len(chunk)]):
+        for first, end in _consecutive_runs(sequences[done : done + len(chunk)]):
             words += (sequences[done + first], end - first, *chunk[first:end])
         _, there = yield script("push_from", names, words)
         if there < 0:
@@ -38,7 +38,7 @@ def push_from(keys: QueueKeys, sender: str, sequences: Sequence[int], values: Se
     return done, 0
 
 
-def _runs(sequences: Sequence[int]) -> Iterator[tuple[int, int]]:
+def _consecutive_runs(sequences: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Where numbers that follow each other begin and end."""
     begin = 0
     if sequences[-1] - sequences[0] != len(sequences) - 1:

@@ -135,7 +135,7 @@ def counters(queues: Sequence[QueueKeys]) -> Flow[list[bytes | None]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Ack:
+class AckUpTo:
     """A position to acknowledge: everything up to ``id`` in the incarnation ``born``; ``mark`` is the fingerprint of that message ('' unknown)."""
 
     keys: QueueKeys
@@ -152,7 +152,7 @@ class AckResult:
     detail: str
 
 
-def ack_to(acks: Sequence[Ack], subscription: str = "") -> Flow[list[AckResult]]:
+def ack_to(acks: Sequence[AckUpTo], subscription: str = "") -> Flow[list[AckResult]]:
     """Acknowledge many positions. Messages that every subscription has acked are dropped, in steps that never hold Redis long.
 
     Idempotent and cumulative: an older position than the one acked before changes nothing. A refused position drops nothing.
@@ -171,7 +171,7 @@ def ack_to(acks: Sequence[Ack], subscription: str = "") -> Flow[list[AckResult]]
     return results
 
 
-def _ack_call(acks: Sequence[Ack], subscription: str) -> Call:
+def _ack_call(acks: Sequence[AckUpTo], subscription: str) -> Call:
     names = [key for ack in acks for key in ack.keys.keeping]
     return script("ack_to", names, (subscription, ACK_MOST, LONG_TTL_S, *(arg for ack in acks for arg in (ack.id, ack.born, ack.mark))))
 

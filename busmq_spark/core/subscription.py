@@ -10,7 +10,7 @@ from busmq_spark.core.clock import ages, id_at, note_if_allowed
 from busmq_spark.core.flow import Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import LONG_TTL_S
-from busmq_spark.core.state import Ack, ack_to, states, subscribe, subscriptions
+from busmq_spark.core.state import AckUpTo, ack_to, states, subscribe, subscriptions
 from busmq_spark.errors import ConfigError, QueueBusy
 from busmq_spark.parsers import subscription as checked
 from busmq_spark.start import AtTime, Newest, relative, timestamp
@@ -151,5 +151,5 @@ def unsubscribe(keys: QueueKeys, name: str, is_dead: Callable[[str], bool] = lam
     born = (yield command("HGET", keys.metadata, "born")) if others else None
     if born:
         slowest = min(others, key=lambda other: others[other])
-        yield from ack_to([Ack(keys, others[slowest], born.decode(), "")], slowest)
+        yield from ack_to([AckUpTo(keys, others[slowest], born.decode(), "")], slowest)
     return bool(reply)

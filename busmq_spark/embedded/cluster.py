@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from busmq_spark.embedded.group import Group, in_sync, is_master, until
+from busmq_spark.embedded.server_set import ServerSet, in_sync, is_master, wait_until
 from busmq_spark.errors import LinkLost
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ ASK_S = 10.0
 """For a query that is sent once; a repeated one need not wait so long for an unreachable node."""
 
 
-class ClusterGroup(Group):
+class ClusterServers(ServerSet):
     """``masters`` × (1 + ``replicas``) nodes; the slots are spread evenly over the first ``masters`` of ``nodes``.
 
     A fail-over takes about ``node_timeout_ms`` plus two seconds.
@@ -75,7 +75,7 @@ class ClusterGroup(Group):
 
         False from the moment a master dies, so it may be called right after ``kill_master()``.
         """
-        until(self._healthy, timeout_s, "a healthy cluster", ",".join(f"redis://127.0.0.1:{node.port}" for node in self.nodes))
+        wait_until(self._healthy, timeout_s, "a healthy cluster", ",".join(f"redis://127.0.0.1:{node.port}" for node in self.nodes))
 
     def _assemble(self) -> None:
         self.nodes = []
@@ -88,7 +88,7 @@ class ClusterGroup(Group):
             master.command("CLUSTER", "SET-CONFIG-EPOCH", index + 1)  # else equal epochs are sorted out one by one, slowly
         for node in self.nodes[1:]:
             self.nodes[0].command("CLUSTER", "MEET", "127.0.0.1", node.port)
-        until(self._all_met, FORMED_S, "a cluster whose nodes have all met", self.nodes[0].url)
+        wait_until(self._all_met, FORMED_S, "a cluster whose nodes have all met", self.nodes[0].url)
         ids = [str(master.command("CLUSTER", "MYID")) for master in masters]
         for index, replica in enumerate(replicas):
             replica.command("CLUSTER", "REPLICATE", ids[index % len(ids)])

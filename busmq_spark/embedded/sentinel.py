@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from busmq_spark.embedded.group import Group, in_sync, is_master, until
 from busmq_spark.embedded.server import RedisServer, quoted
+from busmq_spark.embedded.server_set import ServerSet, in_sync, is_master, wait_until
 from busmq_spark.errors import LinkLost
 
 if TYPE_CHECKING:
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 HEALTHY_S = 60.0
 
 
-class SentinelGroup(Group):
+class SentinelServers(ServerSet):
     """``urls`` are those of the sentinels, without a password: ``password`` guards the data servers.
 
-    Who is master changes while the group runs: ``master`` and ``replicas`` ask the sentinels each time.
+    Who is master changes while the servers run: ``master`` and ``replicas`` ask the sentinels each time.
     """
 
     def __init__(  # noqa: PLR0913  keywords, each with a default that serves
@@ -72,7 +72,7 @@ class SentinelGroup(Group):
 
         False from the moment a master dies, so it may be called right after ``kill_master()``.
         """
-        until(self._healthy, timeout_s, f"a healthy sentinel group {self.name}", ",".join(self.urls))
+        wait_until(self._healthy, timeout_s, f"healthy sentinel servers {self.name}", ",".join(self.urls))
 
     def _assemble(self) -> None:
         self.servers, self.sentinels = [], []
@@ -81,7 +81,9 @@ class SentinelGroup(Group):
         for _ in range(self._replica_count):
             self.servers.append(self._add(replica_of=("127.0.0.1", master.port), more={"repl-diskless-sync-delay": "0"}))
         # A sentinel asks a new master for its replicas at once, and then only every ten seconds: they must be there before it.
-        until(lambda: all(in_sync(each, master.port) for each in self.servers[1:]), HEALTHY_S, "replicas in sync", f"redis://127.0.0.1:{master.port}")
+        wait_until(
+            lambda: all(in_sync(each, master.port) for each in self.servers[1:]), HEALTHY_S, "replicas in sync", f"redis://127.0.0.1:{master.port}"
+        )
         for _ in range(self._sentinel_count):
             self.sentinels.append(self._enter(RedisServer(sentinel=True, settings=self._watch(master.port))))
         self.wait_healthy()

@@ -40,7 +40,7 @@ class RedisServer:
 
     ``folder``: None makes a temporary one that ``stop()`` removes; a given one is kept with its data (which need ``aof=True`` to survive)
     and can serve one server at a time. ``port``: 0 picks a free one, which this object then keeps for life. ``settings``: further lines
-    of redis.conf, the value as it is written there. ``sentinel``: run as a sentinel, for SentinelGroup.
+    of redis.conf, the value as it is written there. ``sentinel``: run as a sentinel, for SentinelServers.
     """
 
     def __init__(  # noqa: PLR0913  keywords, each the name of what Redis calls it

@@ -33,7 +33,7 @@ class FederationTarget(StoreTarget):
     def __init__(self, where: FederationAddress) -> None:
         super().__init__(DetectedStore(where))
 
-    def site(self, queue: str) -> str:  # noqa: ARG002  as the protocol has it
+    def failure_domain(self, queue: str) -> str:  # noqa: ARG002  as the protocol has it
         """See Target."""
         return ""
 

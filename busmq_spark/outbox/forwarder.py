@@ -64,7 +64,7 @@ class _Progress:
     """The confirmation on its way to the store, or the last one."""
     noted_upto: int = 0
     back_off: _BackOff = field(default_factory=_BackOff)
-    site: str = ""
+    failure_domain: str = ""
     """What it became unreachable with, when it did."""
     error: str = ""
 
@@ -83,7 +83,7 @@ class Forwarder:
         self._ahead: tuple[int, int, Future[Chunk | None]] | None = None
         """Of which destination, behind which number."""
         self._active: dict[int, _Progress] = {}
-        self._sites: dict[str, _BackOff] = {}
+        self._domain_back_offs: dict[str, _BackOff] = {}
         self._routing, self._route_error = _BackOff(), ""
         self._lock = threading.RLock()  # callers take it as it is (writer.py, Rule 2)
         self._changed = threading.Condition(self._lock)
@@ -165,7 +165,7 @@ class Forwarder:
         for progress in tuple(self._active.values()):
             if self._stopped:
                 break
-            if self._due(progress.back_off) and self._due(self._site(progress)):
+            if self._due(progress.back_off) and self._due(self._domain_back_off(progress)):
                 busy = self._forward(progress) or busy
         return busy
 
@@ -179,7 +179,7 @@ class Forwarder:
         except BusError as error:
             self._failed(progress, error)
             return False
-        self._site(progress).worked()
+        self._domain_back_off(progress).worked()
         if done:
             progress.sent, progress.error = chunk.numbers[done - 1], ""
             progress.back_off.worked()
@@ -235,8 +235,8 @@ class Forwarder:
             return
         back_off = progress.back_off
         if isinstance(error, LinkLost):
-            progress.site = self._to().site(progress.to.queue)
-            back_off = self._site(progress)
+            progress.failure_domain = self._to().failure_domain(progress.to.queue)
+            back_off = self._domain_back_off(progress)
         first = back_off.failed()
         if progress.error != str(error):
             progress.error = str(error)
@@ -298,15 +298,15 @@ class Forwarder:
             self._target = self._open_target()
         return self._target
 
-    def _site(self, progress: _Progress) -> _BackOff:
-        return self._sites.setdefault(progress.site, _BackOff())
+    def _domain_back_off(self, progress: _Progress) -> _BackOff:
+        return self._domain_back_offs.setdefault(progress.failure_domain, _BackOff())
 
     def _due(self, *back_offs: _BackOff) -> bool:
         return all(back_off.until <= time.monotonic() for back_off in back_offs)
 
     def _idle_s(self) -> float | None:
         """How long nothing is to be done; None: until the next wake-up."""
-        until: list[float] = [max(progress.back_off.until, self._site(progress).until) for progress in self._active.values()]
+        until: list[float] = [max(progress.back_off.until, self._domain_back_off(progress).until) for progress in self._active.values()]
         if self._routing.until:
             until.append(self._routing.until)
         return max(0.0, min(until) - time.monotonic()) if until else None

@@ -28,7 +28,7 @@ from busmq_spark.outbox.report import Status
 
 T = TypeVar("T")
 LOOK_S = 0.02
-"""``drained`` looks so often."""
+"""``wait_drained`` looks so often."""
 
 
 class Outbox:
@@ -92,7 +92,7 @@ class Outbox:
         """What waits, for how long, and why: as ``busmq outbox status``."""
         return await asyncio.to_thread(self._engine.status)
 
-    async def drained(self, timeout_s: float | None = None) -> None:
+    async def wait_drained(self, timeout_s: float | None = None) -> None:
         """Return when everything was forwarded and confirmed. Raises OutboxWaits when it was not in time."""
         until = _until(timeout_s)
         while not await self._engine.is_empty_awaited():
@@ -147,7 +147,7 @@ class SyncOutbox:
         """As of Outbox."""
         return self._engine.status()
 
-    def drained(self, timeout_s: float | None = None) -> None:
+    def wait_drained(self, timeout_s: float | None = None) -> None:
         """As of Outbox."""
         until = _until(timeout_s)
         while not self._engine.is_empty():

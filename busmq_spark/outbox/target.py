@@ -33,7 +33,7 @@ class Target(Protocol):
         in the way (0: none)."""
         ...
 
-    def site(self, queue: str) -> str:
+    def failure_domain(self, queue: str) -> str:
         """What the queue becomes unreachable with; '' where that is not known, or is everything."""
         ...
 
@@ -91,11 +91,11 @@ class RedisTarget(StoreTarget):
         super().__init__(RedisStore(servers, PATIENCE_S))
         self._cluster = servers.cluster
 
-    def site(self, queue: str) -> str:
+    def failure_domain(self, queue: str) -> str:
         if not self._cluster:
             return ""
         try:
-            return str(self._store.sites([queue])[queue][2])
+            return str(self._store.failure_domains([queue])[queue][2])
         except LinkLost:
             return ""
 

@@ -86,7 +86,7 @@ class PubSubConnection(asyncio.Protocol):
             self._confirmations.pop(name).set()  # releases the tasks in ``add``; no confirmation will come
             self._send("UNSUBSCRIBE", [name])
 
-    async def subscribed(self) -> None:
+    async def wait_subscribed(self) -> None:
         """Returns once there is a connection on which Redis has confirmed every SUBSCRIBE: what is published from then on is received."""
         await self._subscribed.wait()
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from busmq_spark.errors import BusError
 from busmq_spark.redis_io.holder import LEASE_MS
-from busmq_spark.store.protocol import Site, SourceStore
+from busmq_spark.store.protocol import FailureDomain, SourceStore
 
 IDLE_S = 60.0
 """How often a thread looks whether its driver is still there, at least."""
@@ -17,7 +17,7 @@ log = logging.getLogger("busmq_spark")
 
 
 class KeepAlive:
-    """A daemon thread for each site (server, node of a cluster, link), with a store of its own: an unreachable site delays no other.
+    """A daemon thread for each failure domain (server, node of a cluster, link), with a store of its own: an unreachable domain delays no other.
 
     The threads end with the process, with ``stop``, or when the driver that started the process is gone.
     """
@@ -26,17 +26,17 @@ class KeepAlive:
         self.open_store, self.subscription, self.token = open_store, subscription, token
         self.taken: str | None = None
         """A queue whose lease another reader holds now."""
-        self.threads: dict[Site, SiteKeepAlive] = {}
+        self.threads: dict[FailureDomain, DomainKeepAlive] = {}
         self._stopped = False
         self._lock = threading.Lock()
 
-    def watch(self, ttls: Mapping[str, int], sites: Mapping[str, Site]) -> None:
-        """Keep these queues (name to ttl in seconds) alive from now on, besides those watched already. ``sites``: where each of them is."""
+    def watch(self, ttls: Mapping[str, int], domains: Mapping[str, FailureDomain]) -> None:
+        """Keep these queues (name to ttl in seconds) alive from now on, besides those watched already. ``domains``: where each of them is."""
         with self._lock:
-            for site in set() if self._stopped else {sites[queue] for queue in ttls}:
-                if site not in self.threads:
-                    self.threads[site] = SiteKeepAlive(self, site)
-                self.threads[site].watch({queue: ttl_s for queue, ttl_s in ttls.items() if sites[queue] == site})
+            for domain in set() if self._stopped else {domains[queue] for queue in ttls}:
+                if domain not in self.threads:
+                    self.threads[domain] = DomainKeepAlive(self, domain)
+                self.threads[domain].watch({queue: ttl_s for queue, ttl_s in ttls.items() if domains[queue] == domain})
 
     def stop(self) -> None:
         """End the threads; returns at once."""
@@ -46,12 +46,12 @@ class KeepAlive:
             thread.stop()
 
 
-class SiteKeepAlive(threading.Thread):
-    """Touches the queues of one site, each time a third of the shortest life is over."""
+class DomainKeepAlive(threading.Thread):
+    """Touches the queues of one failure domain, each time a third of the shortest life is over."""
 
-    def __init__(self, owner: KeepAlive, site: Site) -> None:
-        super().__init__(name=f"busmq-keep-alive-{'-'.join(str(part) for part in site if part != '')}", daemon=True)
-        self._owner, self._site = owner, site
+    def __init__(self, owner: KeepAlive, domain: FailureDomain) -> None:
+        super().__init__(name=f"busmq-keep-alive-{'-'.join(str(part) for part in domain if part != '')}", daemon=True)
+        self._owner, self._domain = owner, domain
         self._queues: dict[str, int] = {}
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -90,12 +90,12 @@ class SiteKeepAlive(threading.Thread):
             store.close()
 
     def _touch(self, store: SourceStore, queues: Mapping[str, int]) -> None:
-        store.set_site(queues, self._site)
+        store.set_failure_domain(queues, self._domain)
         alive = store.keep_alive(list(queues), self._owner.subscription, self._owner.token)
         self._owner.taken = next((queue for queue, state in alive.items() if state < 0), self._owner.taken)
-        self._reassign({queue: site for queue, site in store.sites(queues).items() if site != self._site})
+        self._reassign({queue: domain for queue, domain in store.failure_domains(queues).items() if domain != self._domain})
 
-    def _reassign(self, moved: Mapping[str, Site]) -> None:
+    def _reassign(self, moved: Mapping[str, FailureDomain]) -> None:
         """What is at another node of the cluster by now shall not wait for this one."""
         if moved:
             with self._lock:

@@ -73,7 +73,7 @@ class QueryPlanning:
         if self._start_unknown and (reader_queues.store.unavailable or reader_queues.store.skipped > skipped):
             self._acks = QueryAcks(self._options)  # this is tried again within the same call of Spark
             return None  # the unread checkpoint may have positions of unreachable sources; the next one must keep them
-        planned = self._offsets.encode(positions, self._links(sources, reader_queues))
+        planned = self._offsets.encode(positions, self._known_links(sources, reader_queues))
         if at != offsets.INITIAL and offsets.alike(planned, at):
             return self._nothing_new(at, begin, reader_queues)
         if self._timed:
@@ -95,7 +95,7 @@ class QueryPlanning:
         if not self.planner.states or self.reader_queues is None:
             return None
         away = self.reader_queues.store.unavailable
-        lag = self._lag.behind(self._offsets.decode(self._planned or offsets.INITIAL), self.planner.states, self.reader_queues.store)
+        lag = self._lag.measure(self._offsets.decode(self._planned or offsets.INITIAL), self.planner.states, self.reader_queues.store)
         report = offsets.nested({queue: {"last": max(0, state.last_id)} for queue, state in self.planner.states.items()}, away)
         for link in away:
             report["sources"][link]["away"] = True
@@ -130,7 +130,7 @@ class QueryPlanning:
         if self.reader_queues:
             self.reader_queues.stop()
 
-    def _links(self, sources: frozenset[str], reader_queues: ReaderQueues) -> set[str]:
+    def _known_links(self, sources: frozenset[str], reader_queues: ReaderQueues) -> set[str]:
         """The links whose queues are known: a link is in an offset from then on."""
         entering = {split(queue)[0] for queue in self.planner.unknown_last_ids}
         return {*sources & {*self._options.sources}, *reader_queues.store.listed, *self.names.listed, *entering} - {""}

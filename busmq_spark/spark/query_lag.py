@@ -31,7 +31,7 @@ class QueryLag:
         self._next = 0.0
         self._seconds: int | None = None
 
-    def behind(self, ends: Mapping[str, Position], states: Mapping[str, QueueState], store: ReadStore) -> Lag:
+    def measure(self, ends: Mapping[str, Position], states: Mapping[str, QueueState], store: ReadStore) -> Lag:
         """``ends`` of the last batch, ``states`` of the last planning. What cannot be asked now is not known."""
         waiting = {queue: end.last + 1 for queue, end in ends.items() if queue in states and states[queue].last_id > end.last}
         if not waiting:

@@ -117,7 +117,7 @@ class ReaderQueues:
     def _watch(self, ttls: Mapping[str, int]) -> None:
         """Keep these alive; also those whose lease another reader renews."""
         own = {queue: ttl_s for queue, ttl_s in ttls.items() if queue not in self._shared}
-        self._keep_alive.watch(own, self.store.sites(own))
+        self._keep_alive.watch(own, self.store.failure_domains(own))
 
     def _check_eviction(self) -> None:
         own = self.store.own if isinstance(self.store, MultiSourceStore) else self.store

@@ -18,7 +18,7 @@ from busmq_spark.core.sources import by_source, spell, split
 from busmq_spark.errors import BusError
 from busmq_spark.redis_io.place import at_once
 from busmq_spark.store.per_queue import PerQueueOperations, only
-from busmq_spark.store.protocol import MessageRows, ReadStore, RemovalTraces, Site
+from busmq_spark.store.protocol import FailureDomain, MessageRows, ReadStore, RemovalTraces
 from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.store.source_caller import BUDGET_S, DirectCaller, SourceCaller, SourceUnavailable
 
@@ -57,14 +57,14 @@ class MultiSourceStore(PerQueueOperations):
         own = [queue for queue in queues if not split(queue)[0]]
         return {**dict.fromkeys(queues, 0), **(self.ask_each("locate", own) if own else {})}
 
-    def sites(self, queues: Collection[str]) -> Mapping[str, Site]:
-        """A link is one site, whatever is behind it."""
+    def failure_domains(self, queues: Collection[str]) -> Mapping[str, FailureDomain]:
+        """A link is one failure domain, whatever is behind it."""
         own = [queue for queue in queues if not split(queue)[0]]
-        return {**{queue: (split(queue)[0], 0, "") for queue in queues}, **(self.own.sites(own) if own and self.own else {})}
+        return {**{queue: (split(queue)[0], 0, "") for queue in queues}, **(self.own.failure_domains(own) if own and self.own else {})}
 
-    def set_site(self, queues: Collection[str], site: Site) -> None:
-        if not site[0] and self.own is not None:
-            self.own.set_site(queues, site)
+    def set_failure_domain(self, queues: Collection[str], domain: FailureDomain) -> None:
+        if not domain[0] and self.own is not None:
+            self.own.set_failure_domain(queues, domain)
 
     def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = at_once) -> list[str]:
         def ask(source: str) -> Callable[[ReadStore], list[str]]:

@@ -22,8 +22,8 @@ from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import QueueFull, QueueMissing
 from busmq_spark.redis_io.place import at_once
 
-Site: TypeAlias = tuple[str, int, str]
-"""Link ('' for Redis itself), server and node of a cluster ('' elsewhere): queues of one site are unavailable together."""
+FailureDomain: TypeAlias = tuple[str, int, str]
+"""Link ('' for Redis itself), server and node of a cluster ('' elsewhere): queues of one failure domain are unavailable together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,11 +158,11 @@ class SourceStore(ReadStore, Protocol):
         """The links that have listed their queues."""
         ...
 
-    def sites(self, queues: Collection[str]) -> Mapping[str, Site]:
+    def failure_domains(self, queues: Collection[str]) -> Mapping[str, FailureDomain]:
         """Where each queue is, as far as is known."""
         ...
 
-    def set_site(self, queues: Collection[str], site: Site) -> None:
+    def set_failure_domain(self, queues: Collection[str], domain: FailureDomain) -> None:
         """Say where queues are: no other server is asked for them."""
         ...
 

@@ -136,7 +136,7 @@ def _windows(links: RangeConnections, part: Range, cursor: RangeCursor, need: in
             check_life(part, (many.fetch() or b"").decode(), need)
             if piece is None or values is None:
                 if pairs.last - pairs.first >= len(pairs) > 0:
-                    yield from _runs(links, part, window, need, strict)
+                    yield from _read_around_holes(links, part, window, need, strict)
                 return
             yield MessageRows(part.queue, pairs.first + piece.start, values)
             need = pairs.first + piece.stop
@@ -166,7 +166,7 @@ def whole_numbers(start: int, stop: int, step: int = 1) -> Any:
     return pa.Array.from_buffers(pa.int64(), len(found), [None, pa.py_buffer(found)])
 
 
-def _runs(links: RangeConnections, part: Range, window: Call, need: int, strict: bool) -> Iterator[MessageRows]:
+def _read_around_holes(links: RangeConnections, part: Range, window: Call, need: int, strict: bool) -> Iterator[MessageRows]:
     """A window with holes, read again and cut into rows that follow each other; only ids from ``need`` to the end of the range."""
     reply = links.single.execute(window)
     wanted = [(int(reply[i]), reply[i + 1]) for i in range(0, len(reply), 2) if need <= int(reply[i]) <= part.last]
@@ -180,7 +180,7 @@ def _runs(links: RangeConnections, part: Range, window: Call, need: int, strict:
 
 def read_ranges(links: RangeConnections, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
     """The messages of ranges, one range after the other; as ``read_range`` of each."""
-    for group in _groups(parts):
+    for group in _round_trips(parts):
         if len(group) == 1:
             yield from read_range(links, group[0], fail_on_data_loss)
             continue
@@ -194,7 +194,7 @@ def read_ranges(links: RangeConnections, parts: Sequence[Range], fail_on_data_lo
                 yield from read_range(links, replace(part, first=need), fail_on_data_loss)
 
 
-def _groups(parts: Sequence[Range]) -> Iterator[list[Range]]:
+def _round_trips(parts: Sequence[Range]) -> Iterator[list[Range]]:
     """Short ranges that follow each other, as many as fit one round trip; a long one alone."""
     group: list[Range] = []
     rows = 0

@@ -27,7 +27,7 @@ from busmq_spark.core.queue import LONG_TTL_S, AttachResult
 from busmq_spark.core.ranges import TARGET_BYTES
 from busmq_spark.core.sink import CommitStopped, RecordConflict, StagedList
 from busmq_spark.core.staging import SinkRun
-from busmq_spark.core.state import Ack, AckResult, QueueState
+from busmq_spark.core.state import AckResult, AckUpTo, QueueState
 from busmq_spark.errors import BatchChanged, BusError, LinkLost, QueueMissing, ServerReadOnly, StagingLost, StaleRun, TopicMissing, Unauthorized
 from busmq_spark.options import RedisOptions, redis_options
 from busmq_spark.redis_io import eviction
@@ -37,7 +37,7 @@ from busmq_spark.redis_io.layout import RedisLayout, redis_layout
 from busmq_spark.redis_io.links import Link, sync_links
 from busmq_spark.redis_io.place import at_once, discover, locate, new_token
 from busmq_spark.redis_io.range_connection import START_BYTES, range_connection
-from busmq_spark.store.protocol import MessageRows, QueueCreation, RemovalTraces, RowStream, Site
+from busmq_spark.store.protocol import FailureDomain, MessageRows, QueueCreation, RemovalTraces, RowStream
 from busmq_spark.store.redis_append import RedisAppender, append, stage_at
 from busmq_spark.store.redis_range import RangeConnections, read_range, read_ranges
 
@@ -88,11 +88,11 @@ class RedisStore:
         """Run a flow on the server of a queue."""
         return self._links[self.locate([queue])[queue]].run(flow)
 
-    def sites(self, queues: Collection[str]) -> Mapping[str, Site]:
+    def failure_domains(self, queues: Collection[str]) -> Mapping[str, FailureDomain]:
         return {queue: ("", server, self._node(queue)) for queue, server in self.locate(list(queues)).items()}
 
-    def set_site(self, queues: Collection[str], site: Site) -> None:
-        self._places.update(dict.fromkeys(queues, site[1]))
+    def set_failure_domain(self, queues: Collection[str], domain: FailureDomain) -> None:
+        self._places.update(dict.fromkeys(queues, domain[1]))
 
     def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = at_once) -> list[str]:
         found = [(queue, server) for queue, server in discover(self._links, pace) if accept(queue)]
@@ -121,47 +121,47 @@ class RedisStore:
 
     def attach(self, queues: Sequence[str], creation: QueueCreation) -> Mapping[str, AttachResult]:
         settings: dict[str, Any] = {"ttl_s": creation.ttl_s, "maxsize": creation.maxsize, "create": creation.allowed}
-        return self._grouped(queues, lambda part: queues_.attach_all([self.keys(q) for q in part], [new_token() for _ in part], **settings))
+        return self._run_per_server(queues, lambda part: queues_.attach_all([self.keys(q) for q in part], [new_token() for _ in part], **settings))
 
     def states(self, wanted: Mapping[str, int]) -> Mapping[str, QueueState]:
-        return self._grouped(list(wanted), lambda part: states_.states([(self.keys(queue), wanted[queue]) for queue in part]))
+        return self._run_per_server(list(wanted), lambda part: states_.states([(self.keys(queue), wanted[queue]) for queue in part]))
 
     def marks(self, ids: Mapping[str, int]) -> Mapping[str, str]:
-        return self._grouped(list(ids), lambda part: states_.marks([(self.keys(queue), ids[queue]) for queue in part]))
+        return self._run_per_server(list(ids), lambda part: states_.marks([(self.keys(queue), ids[queue]) for queue in part]))
 
     def counters(self, queues: Sequence[str]) -> Sequence[object]:
-        found = self._grouped(queues, lambda part: states_.counters([self.keys(queue) for queue in part]))
+        found = self._run_per_server(queues, lambda part: states_.counters([self.keys(queue) for queue in part]))
         return [found[queue] for queue in queues]
 
     def note_times(self, queues: Sequence[str]) -> Mapping[str, int]:
-        return self._grouped(queues, lambda part: clock.note([self.keys(queue) for queue in part]))
+        return self._run_per_server(queues, lambda part: clock.note([self.keys(queue) for queue in part]))
 
     def find_times(self, wanted: Mapping[str, int]) -> Mapping[str, FoundTime]:
-        return self._grouped(list(wanted), lambda part: clock.find_times([(self.keys(queue), wanted[queue]) for queue in part]))
+        return self._run_per_server(list(wanted), lambda part: clock.find_times([(self.keys(queue), wanted[queue]) for queue in part]))
 
     def times(self, ids: Mapping[str, tuple[int, int]]) -> Mapping[str, TimesOfIds]:
-        return self._grouped(list(ids), lambda part: clock.some_times([(self.keys(queue), ids[queue]) for queue in part]))
+        return self._run_per_server(list(ids), lambda part: clock.some_times([(self.keys(queue), ids[queue]) for queue in part]))
 
     def ages(self, ids: Mapping[str, int]) -> Mapping[str, int]:
-        return self._grouped(list(ids), lambda part: clock.ages([(self.keys(queue), ids[queue]) for queue in part]))
+        return self._run_per_server(list(ids), lambda part: clock.ages([(self.keys(queue), ids[queue]) for queue in part]))
 
     def ack(self, positions: Mapping[str, Position], subscription: str) -> Mapping[str, AckResult]:
         def flow(part: Sequence[str]) -> Flow[list[AckResult]]:
-            acks = [Ack(self.keys(q), positions[q].last, positions[q].born, positions[q].mark) for q in part]
+            acks = [AckUpTo(self.keys(q), positions[q].last, positions[q].born, positions[q].mark) for q in part]
             return states_.ack_to(acks, subscription)
 
-        return self._grouped(list(positions), flow)
+        return self._run_per_server(list(positions), flow)
 
     def subscribe(self, starts: Mapping[str, str | int], subscription: str) -> Mapping[str, int]:
         at = {queue: start if isinstance(start, str) else f"={start}" for queue, start in starts.items()}
-        return self._grouped(list(starts), lambda part: states_.subscribe([self.keys(q) for q in part], subscription, [at[q] for q in part]))
+        return self._run_per_server(list(starts), lambda part: states_.subscribe([self.keys(q) for q in part], subscription, [at[q] for q in part]))
 
     def subscriptions(self, queues: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
-        return self._grouped(queues, lambda part: states_.subscriptions([self.keys(q) for q in part]))
+        return self._run_per_server(queues, lambda part: states_.subscriptions([self.keys(q) for q in part]))
 
     def spans(self, wanted: Mapping[str, tuple[int, int]]) -> Mapping[str, Span]:
         """Each queue as a mirror of it must know it: with each the id copied last, and that up to which it reads next."""
-        return self._grouped(list(wanted), lambda part: mirrors.spans([(self.keys(q), wanted[q]) for q in part]))
+        return self._run_per_server(list(wanted), lambda part: mirrors.spans([(self.keys(q), wanted[q]) for q in part]))
 
     def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, Span], RowStream]:
         spans, servers = self.spans(mirrors.around(parts)), self.locate([part.queue for part in parts])
@@ -169,14 +169,14 @@ class RedisStore:
 
     def positions(self, queues: Sequence[str]) -> Mapping[str, tuple[str, Positions]]:
         """The groups of each queue, and the life they belong to."""
-        return self._grouped(queues, lambda part: mirrors.positions([self.keys(q) for q in part]))
+        return self._run_per_server(queues, lambda part: mirrors.positions([self.keys(q) for q in part]))
 
     def own(self, queues: Sequence[str], subscription: str, owner: str, most: int) -> dict[str, tuple[str, str]]:
         """Whose the subscription is in each queue (core/state.py)."""
-        return self._grouped(queues, lambda part: states_.own([self.keys(q) for q in part], subscription, owner, most))
+        return self._run_per_server(queues, lambda part: states_.own([self.keys(q) for q in part], subscription, owner, most))
 
     def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]:
-        return self._grouped(
+        return self._run_per_server(
             queues, lambda part: states_.lease([self.keys(q) for q in part], subscription, token, LEASE_MS, [dead.get(q, "") for q in part])
         )
 
@@ -187,13 +187,13 @@ class RedisStore:
             replies = yield [command("GET", self.keys(queue).lease(subscription)) for queue in part]
             return [(reply or b"").decode() for reply in replies]
 
-        return self._grouped(queues, flow)
+        return self._run_per_server(queues, flow)
 
     def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:
         """Every server is asked, also after one that does not answer; then that error is raised."""
         alive: dict[str, int] = {}
         lost: LinkLost | None = None
-        for server, part in self._groups(queues).items():
+        for server, part in self._queues_by_server(queues).items():
             try:
                 found = self._links[server].run(states_.keep_alive([self.keys(q) for q in part], subscription, token, LEASE_MS))
                 alive.update(zip(part, found, strict=True))
@@ -256,19 +256,19 @@ class RedisStore:
         found = SinkRun(sink, epoch, tuple(dict.fromkeys(part.queue for part in held or ())))
         if held is not None:
             before = list(home.run(stagings.listed(sink)))
-            self._grouped(before, lambda part: stagings.sweep([self.keys(queue) for queue in part], found, held))
+            self._run_per_server(before, lambda part: stagings.sweep([self.keys(queue) for queue in part], found, held))
             home.run(stagings.unlist(sink, run, before))
         return found
 
     def renew(self, run: SinkRun) -> None:
         home = self._home(run.sink)
         home.execute([command("EXPIRE", key, LONG_TTL_S) for key in (sink_record(run.sink), sink_queues(run.sink))])
-        self._grouped(list(home.run(stagings.listed(run.sink))), lambda part: stagings.renew([self.keys(queue) for queue in part], run))
+        self._run_per_server(list(home.run(stagings.listed(run.sink))), lambda part: stagings.renew([self.keys(queue) for queue in part], run))
 
     def record(self, sink: str, batch: int, staged: Sequence[StagedList], query: str = "", span: str = "", epoch: int = 0) -> tuple[StagedList, ...]:
         home = self._home(sink)
         try:
-            for server, part in _by_server(staged).items():
+            for server, part in _staged_by_server(staged).items():
                 self._links[server].run(sinks.keep_staged(sink, batch, part))
         except StagingLost:
             if epoch < int(home.execute(command("HGET", sink_record(sink), "epoch")) or 0):
@@ -292,7 +292,7 @@ class RedisStore:
 
     def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> dict[str, CommitStopped | QueueMissing | None]:
         found: dict[str, CommitStopped | QueueMissing | None] = {}
-        for server, part in _by_server(staged).items():
+        for server, part in _staged_by_server(staged).items():
             for group in sinks.groups(part):
                 flows = [sinks.commit(self.keys(queue), sink, batch, own) for queue, own in group.items()]
                 for (queue, own), result in zip(group.items(), self._links[server].run(together(flows)), strict=True):
@@ -302,11 +302,11 @@ class RedisStore:
         return found
 
     def discard(self, staged: Sequence[StagedList]) -> None:
-        for server, part in _by_server(staged).items():
+        for server, part in _staged_by_server(staged).items():
             self._links[server].run(sinks.discard([s.key for s in part]))
 
     def forget(self, sink: str, staged: Sequence[StagedList]) -> None:
-        for server, part in _by_server(staged).items():
+        for server, part in _staged_by_server(staged).items():
             self._links[server].run(sinks.forget([self.keys(queue) for queue in dict.fromkeys(s.queue for s in part)], sink))
         self._home(sink).execute([command("DEL", key) for key in (sink_record(sink), sink_queues(sink))])
 
@@ -361,19 +361,19 @@ class RedisStore:
     def _run(self, queue: str, flow: Flow[T]) -> T:
         return self._link(queue).run(flow)
 
-    def _grouped(self, queues: Sequence[str], flow: Callable[[Sequence[str]], Flow[list[T]]]) -> dict[str, T]:
+    def _run_per_server(self, queues: Sequence[str], flow: Callable[[Sequence[str]], Flow[list[T]]]) -> dict[str, T]:
         """Run one flow per server over the queues it owns; every answer under its queue."""
-        parts = self._groups(queues).items()
+        parts = self._queues_by_server(queues).items()
         return dict(chain.from_iterable(zip(part, self._links[server].run(flow(part)), strict=True) for server, part in parts))
 
-    def _groups(self, queues: Sequence[str]) -> dict[int, list[str]]:
+    def _queues_by_server(self, queues: Sequence[str]) -> dict[int, list[str]]:
         groups: dict[int, list[str]] = {}
         for queue, server in self.locate(queues).items():
             groups.setdefault(server, []).append(queue)
         return groups
 
 
-def _by_server(staged: Sequence[StagedList]) -> dict[int, list[StagedList]]:
+def _staged_by_server(staged: Sequence[StagedList]) -> dict[int, list[StagedList]]:
     groups: dict[int, list[StagedList]] = {}
     for s in staged:
         groups.setdefault(s.server, []).append(s)

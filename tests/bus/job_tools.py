@@ -72,4 +72,4 @@ async def until_none(left: Callable[[], Awaitable[object]]) -> None:
 
 
 async def held_ends(jobs: Jobs, group: str) -> None:
-    await asyncio.wait_for(jobs.queue.group(group, shared=True).idle(), UNTIL_S)
+    await asyncio.wait_for(jobs.queue.group(group, shared=True).wait_idle(), UNTIL_S)

@@ -83,7 +83,7 @@ class SharedLoad:
         """Each message has come, no try of one twice; who had it last has acked it, once; and dead letters are those that were given up."""
         self._enough = True
         await self._tasks[0]
-        await asyncio.wait_for(self._groups[0].idle(), UNTIL_S)
+        await asyncio.wait_for(self._groups[0].wait_idle(), UNTIL_S)
         last = int(await redis(self.queue, "GET", self.queue.keys.msgid))
         assert {id for id, _ in self.seen} == {*range(1, last + 1)}
         assert len({*self.seen}) == len(self.seen)
@@ -222,7 +222,7 @@ class OutboxLoad:
         """Each message is there, once, in order."""
         self._enough = True
         await self._pushing
-        await self._outbox.drained(UNTIL_S)
+        await self._outbox.wait_drained(UNTIL_S)
         assert [each.json() async for each in self._queue.consume(max=await self._queue.count())] == [*range(self._kept)]
 
 

@@ -7,12 +7,12 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from busmq_spark.bus.queue import Queue
-from busmq_spark.embedded import ClusterGroup, DirectGroup, RedisServer, SentinelGroup
+from busmq_spark.embedded import ClusterServers, DirectServers, RedisServer, SentinelServers
 from tests.conftest import Fresh
 from tests.soak.machine import Machine
 from tests.support import wait_until
 
-Kind = DirectGroup | SentinelGroup | ClusterGroup
+Kind = DirectServers | SentinelServers | ClusterServers
 
 
 def kill_in_sync(master: RedisServer) -> RedisServer:
@@ -29,7 +29,7 @@ class Servers:
     def __init__(self, group: Kind, machine: Machine | None = None) -> None:
         """``machine``: on which they run, if it is one of their own."""
         self._group, self._machine = group, machine
-        self._layout = "cluster" if isinstance(group, ClusterGroup) else "sentinel" if isinstance(group, SentinelGroup) else "direct"
+        self._layout = "cluster" if isinstance(group, ClusterServers) else "sentinel" if isinstance(group, SentinelServers) else "direct"
 
     @property
     def machine(self) -> Machine:
@@ -44,13 +44,13 @@ class Servers:
 
     def beside(self, key: str, fresh: Fresh, key_of: Callable[[str], str]) -> str:
         """A name whose key is at the node of a cluster where ``key`` is; any in another layout."""
-        if not isinstance(group := self._group, ClusterGroup):
+        if not isinstance(group := self._group, ClusterServers):
             return fresh()
         return next(name for name in iter(fresh, "") if group.owner(key_of(name)) is group.owner(key))
 
     def kill(self, queue: Queue) -> None:
         """The one that has the queue; it comes back at once where it has no successor, and else as the replica of that."""
-        if isinstance(self._group, DirectGroup):
+        if isinstance(self._group, DirectServers):
             server = self._group.servers[queue.server]
             server.kill()
         else:
@@ -69,23 +69,23 @@ class Servers:
             server.restart()
 
     def _master(self, queue: Queue) -> RedisServer:
-        assert not isinstance(self._group, DirectGroup)
-        return self._group.master if isinstance(self._group, SentinelGroup) else self._group.owner(queue.keys.metadata)
+        assert not isinstance(self._group, DirectServers)
+        return self._group.master if isinstance(self._group, SentinelServers) else self._group.owner(queue.keys.metadata)
 
     def _all(self) -> list[RedisServer]:
-        if isinstance(self._group, ClusterGroup):
+        if isinstance(self._group, ClusterServers):
             return self._group.nodes
-        return [*self._group.servers, *(self._group.sentinels if isinstance(self._group, SentinelGroup) else [])]
+        return [*self._group.servers, *(self._group.sentinels if isinstance(self._group, SentinelServers) else [])]
 
 
 @contextmanager
 def own_servers(layout: str, machine: Machine) -> Iterator[Servers]:
     """New ones, on a machine, which keep what they have when they are killed."""
     groups: dict[str, Callable[[], Kind]] = {
-        "direct": lambda: DirectGroup(1, aof=True),
-        "three": lambda: DirectGroup(3, aof=True),
-        "sentinel": lambda: SentinelGroup(aof=True),
-        "cluster": lambda: ClusterGroup(aof=True),
+        "direct": lambda: DirectServers(1, aof=True),
+        "three": lambda: DirectServers(3, aof=True),
+        "sentinel": lambda: SentinelServers(aof=True),
+        "cluster": lambda: ClusterServers(aof=True),
     }
     with ExitStack() as stack:
         with machine.on():

@@ -9,7 +9,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import ClusterGroup, RedisServer, SentinelGroup
+from busmq_spark.embedded import ClusterServers, RedisServer, SentinelServers
 from busmq_spark.errors import BusError, LinkLost, ServerFull, Unauthorized
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 from tests.bus.lost_servers import kill_in_sync
@@ -143,19 +143,19 @@ async def test_a_producer_whose_link_goes_silent_learns_it_and_pushes_on(redis_s
 
 
 @pytest.fixture(params=["sentinel", "cluster"])
-def fails_over(request: pytest.FixtureRequest) -> SentinelGroup | ClusterGroup:
+def fails_over(request: pytest.FixtureRequest) -> SentinelServers | ClusterServers:
     return request.getfixturevalue(f"{request.param}_group")  # type: ignore[no-any-return]
 
 
-async def test_a_fail_over_costs_a_pause(fails_over: SentinelGroup | ClusterGroup, fresh: Fresh) -> None:
-    group, layout = fails_over, "cluster" if isinstance(fails_over, ClusterGroup) else "sentinel"
+async def test_a_fail_over_costs_a_pause(fails_over: SentinelServers | ClusterServers, fresh: Fresh) -> None:
+    group, layout = fails_over, "cluster" if isinstance(fails_over, ClusterServers) else "sentinel"
 
     def traffic(reliable: bool, name: str) -> Traffic:
         buses = [Bus(",".join(group.urls), layout=layout) for _ in range(2)]
         return Traffic(buses[0], buses[1], name, reliable=reliable)
 
     def owner(name: str) -> RedisServer:
-        return group.owner(QueueKeys(name, True).metadata) if isinstance(group, ClusterGroup) else group.master
+        return group.owner(QueueKeys(name, True).metadata) if isinstance(group, ClusterServers) else group.master
 
     name = fresh()
     beside = next(each for each in iter(fresh, "") if owner(each) is owner(name))
@@ -168,11 +168,11 @@ async def test_a_fail_over_costs_a_pause(fails_over: SentinelGroup | ClusterGrou
 
 
 @both
-async def test_slots_that_move_under_load_cost_nothing(cluster_group: ClusterGroup, fresh: Fresh, reliable: bool) -> None:
-    name, url = fresh(), cluster_group.urls[0]
+async def test_slots_that_move_under_load_cost_nothing(cluster_servers: ClusterServers, fresh: Fresh, reliable: bool) -> None:
+    name, url = fresh(), cluster_servers.urls[0]
     async with Traffic(Bus(url, layout="cluster"), Bus(url, layout="cluster"), name, reliable=reliable) as traffic:
         for _ in range(3):
-            await asyncio.to_thread(Move(cluster_group, traffic.producer.keys.metadata).whole)
+            await asyncio.to_thread(Move(cluster_servers, traffic.producer.keys.metadata).whole)
             await traffic.flows()
         await traffic.finish()
 

@@ -181,7 +181,7 @@ async def test_workers_and_redis_are_killed_and_each_message_is_handled(fresh: F
                     workers[turn % 3] = await ledger.begin(place, queue.name, tries)
                 enough.set()
                 await producing
-                await asyncio.wait_for(group.idle(), UNTIL_S)
+                await asyncio.wait_for(group.wait_idle(), UNTIL_S)
                 for worker in workers:
                     await worker.kill()
                 [state] = await queue.groups()
@@ -215,7 +215,7 @@ async def test_workers_are_killed_one_after_the_other_or_hang_and_each_message_i
                 await workers[kill % many].kill()
                 workers[kill % many] = await ledger.begin(place, queue.name, tries)
             await waking
-            await asyncio.wait_for(group.idle(), UNTIL_S * FACTOR)
+            await asyncio.wait_for(group.wait_idle(), UNTIL_S * FACTOR)
             for worker in workers:
                 await worker.kill()
         letters = [dead_letter.opened(message.value).id for message in await dead_letters(dead, await dead.count())]

@@ -51,7 +51,7 @@ async def test_idle_comes_also_when_the_rest_was_flushed(redis_url: str, fresh: 
     async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("s", shared=True) as shared, queue.group("o") as ordered:
         await queue.push_many("ab")
         await queue.flush()
-        await asyncio.wait_for(asyncio.gather(shared.idle(), ordered.idle()), UNTIL_S)
+        await asyncio.wait_for(asyncio.gather(shared.wait_idle(), ordered.wait_idle()), UNTIL_S)
 
 
 async def test_a_queue_that_is_detached_ends_its_readers(redis_url: str, fresh: Fresh) -> None:

@@ -29,7 +29,7 @@ async def test_an_ordered_group_goes_on_behind_what_it_has_acked(open_bus: OpenB
             batch = await some(group.batches(), 3)
             assert ids(batch) == [3, 4, 5]
             await group.ack(batch)
-            await asyncio.wait_for(group.idle(), UNTIL_S)
+            await asyncio.wait_for(group.wait_idle(), UNTIL_S)
             later = asyncio.ensure_future(some(group.batches(), 1))
             await queue.push("f")
             assert ids(await later) == [6]
@@ -92,7 +92,7 @@ async def test_what_another_has_acked_meanwhile_does_not_come_again_and_what_was
             await group.ack(1)
         waiting = asyncio.ensure_future(anext(batches))
         await queue.subscribe("keeps")
-        await queue.run(state.ack_to([state.Ack(queue.keys, 3, queue._born, "")], "g"))
+        await queue.run(state.ack_to([state.AckUpTo(queue.keys, 3, queue._born, "")], "g"))
         assert not waiting.done()
         await queue.run(state.release(queue.keys, "g", another))
         assert ids(await asyncio.wait_for(waiting, UNTIL_S)) == [4]

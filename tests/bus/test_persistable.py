@@ -15,7 +15,7 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.persistable import Persistable, PersistedDict, PersistedRecord
 from busmq_spark.core.field_types import to_text
 from busmq_spark.core.flow import command
-from busmq_spark.embedded import RedisServer, SentinelGroup
+from busmq_spark.embedded import RedisServer, SentinelServers
 from busmq_spark.errors import BusError, ConfigError, LinkLost, MessageRefused, StateError
 from tests.bus.conftest import OpenBus, Redis
 from tests.conftest import Fresh
@@ -377,7 +377,7 @@ async def test_a_dead_server_of_three_does_not_keep_the_others_from_being_touche
 
 @pytest.mark.slow
 async def test_an_object_outlives_a_fail_over_of_sentinel(fresh: Fresh) -> None:
-    with SentinelGroup() as group:
+    with SentinelServers() as group:
         async with Bus(",".join(group.urls), layout="sentinel") as bus, bus.persist(fresh()) as thing:
             thing["a"] = 1
             await thing.save()

@@ -13,7 +13,7 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.keys import SUBSCRIPTIONS, QueueKeys, hash_index
 from busmq_spark.core.publish import Receipt
 from busmq_spark.embedded import RedisServer
-from busmq_spark.embedded.group import DirectGroup
+from busmq_spark.embedded.server_set import DirectServers
 from busmq_spark.errors import (
     BusError,
     ConfigError,
@@ -230,7 +230,7 @@ async def test_the_mark_of_a_queue_of_commands_is_no_field_of_users(redis_url: s
 # -- several servers, and servers that are away -----------------------------------------------------------------------------------------------
 
 
-async def test_the_table_is_at_the_server_that_its_key_hashes_to(three_servers: DirectGroup, fresh: Fresh) -> None:
+async def test_the_table_is_at_the_server_that_its_key_hashes_to(three_servers: DirectServers, fresh: Fresh) -> None:
     key, queue = fresh("k"), fresh()
     async with Bus(",".join(three_servers.urls)) as bus:
         await bus.subscribe([key], into=queue)
@@ -240,7 +240,7 @@ async def test_the_table_is_at_the_server_that_its_key_hashes_to(three_servers: 
 
 @pytest.mark.timeout(120)
 async def test_a_queue_whose_server_is_away_is_named_and_the_event_can_be_published_again(fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
-    with DirectGroup(2) as group:
+    with DirectServers(2) as group:
         key = fresh("k")
         home = hash_index(SUBSCRIPTIONS, 2)
         near, far = (next(name for name in iter(fresh, "") if hash_index(QueueKeys(name).metadata, 2) == index) for index in (home, 1 - home))

@@ -11,7 +11,7 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.pubsub import Pubsub
 from busmq_spark.core.flow import command
 from busmq_spark.core.message import Published
-from busmq_spark.embedded import ClusterGroup, RedisServer, SentinelGroup
+from busmq_spark.embedded import ClusterServers, RedisServer, SentinelServers
 from busmq_spark.errors import ConfigError, MessagesMissed, StateError
 from tests.bus.conftest import OpenBus
 from tests.conftest import Fresh
@@ -243,7 +243,7 @@ async def test_a_subscription_made_while_redis_is_away_waits_for_it(fresh: Fresh
 
 @pytest.mark.slow
 async def test_a_subscription_outlives_a_fail_over_of_sentinel(fresh: Fresh) -> None:
-    with SentinelGroup() as group:
+    with SentinelServers() as group:
         async with Bus(",".join(group.urls), layout="sentinel") as bus, bus.pubsub(fresh()) as pubsub:
             again = asyncio.Event()
             pubsub.once("subscribed", again.set)
@@ -257,7 +257,7 @@ async def test_a_subscription_outlives_a_fail_over_of_sentinel(fresh: Fresh) -> 
 @pytest.mark.parametrize("dies", ["the node that listens", "the node that publishes"])
 async def test_a_subscription_outlives_a_node_of_a_cluster(fresh: Fresh, dies: str) -> None:
     name = fresh()
-    with ClusterGroup() as group:
+    with ClusterServers() as group:
         async with Bus(",".join(group.urls), layout="cluster") as bus, bus.pubsub(name) as pubsub:
             again = asyncio.Event()
             [listening] = [node for node in group.nodes if node.command("PUBSUB", "NUMSUB", pubsub.channel) == [pubsub.channel, 1]]

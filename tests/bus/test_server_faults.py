@@ -12,7 +12,7 @@ import pytest
 from busmq_spark import Event
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.publish import Receipt
-from busmq_spark.embedded import ClusterGroup
+from busmq_spark.embedded import ClusterServers
 from busmq_spark.errors import LinkLost
 from busmq_spark.outbox import forwarder
 from busmq_spark.redis_io import endpoint
@@ -98,9 +98,9 @@ async def test_who_publishes_before_any_server_is_up_delivers_when_they_are_and_
         assert [Event.decode(each.value).data async for each in found.consume(max=await found.count())] == ["x"]
 
 
-async def test_they_go_on_while_slots_move(cluster_group: ClusterGroup, tmp_path: Path, fresh: Fresh) -> None:
-    async with loads(Servers(cluster_group), tmp_path, fresh) as some:
+async def test_they_go_on_while_slots_move(cluster_servers: ClusterServers, tmp_path: Path, fresh: Fresh) -> None:
+    async with loads(Servers(cluster_servers), tmp_path, fresh) as some:
         topic, shared, jobs, _ = some
         for key in (topic.topic.keys.base, *(queue.keys.metadata for queue in (topic.topic.queues[0], shared.queue, jobs.jobs.queue))):
-            await asyncio.to_thread(Move(cluster_group, key).whole)
+            await asyncio.to_thread(Move(cluster_servers, key).whole)
             await flow(*some)

@@ -52,7 +52,7 @@ async def test_holders_divide_the_messages(open_bus: OpenBus, fresh: Fresh) -> N
             assert [each.json()["n"] for each in (*one, *two)] == [0, 1, 2, 3, 4]
             assert await second.ack(two) == await first.ack(one) == []
             await first.ack(await some(first.batches(), 1))
-            await asyncio.wait_for(asyncio.gather(first.idle(), second.drained()), UNTIL_S)
+            await asyncio.wait_for(asyncio.gather(first.wait_idle(), second.wait_drained()), UNTIL_S)
         assert await queue.count() == 0
 
 
@@ -105,7 +105,7 @@ async def test_tries_that_are_used_up_make_a_dead_letter_with_the_reason(open_bu
         await group.retry(again[asked.id], error="still no route")
         await end_leases(queue, "g")
         last = asyncio.ensure_future(anext(batches))  # its tries are used up, so that there is nothing to read
-        await asyncio.wait_for(group.idle(), UNTIL_S)
+        await asyncio.wait_for(group.wait_idle(), UNTIL_S)
         last.cancel()
         letters = {each.id: each for each in [dead_letter.opened(message.value) for message in await dead_letters(dead, 3)]}
     assert {id: (each.value, each.tries, each.error) for id, each in letters.items()} == {

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.embedded import ClusterGroup, RedisServer, SentinelGroup
+from busmq_spark.embedded import ClusterServers, RedisServer, SentinelServers
 from tests.cli.conftest import Busmq, Start, line_of
 from tests.conftest import Fresh
 from tests.tls import Authority, TlsProxy
@@ -34,26 +34,26 @@ def test_messages_go_in_and_come_out_on_every_layout(busmq: Busmq, start: Start,
     assert line_of(tail) == b"three\n"
 
 
-def test_the_servers_of_a_cluster_are_its_masters(busmq: Busmq, cluster_group: ClusterGroup, fresh: Fresh) -> None:
-    where = words(cluster_group, "cluster")
+def test_the_servers_of_a_cluster_are_its_masters(busmq: Busmq, cluster_servers: ClusterServers, fresh: Fresh) -> None:
+    where = words(cluster_servers, "cluster")
     busmq("push", fresh(), "x", *where)
     found = busmq("info", *where, "--json").records
-    assert {record["server"].rpartition(":")[2] for record in found} == {str(node.port) for node in cluster_group.masters}
+    assert {record["server"].rpartition(":")[2] for record in found} == {str(node.port) for node in cluster_servers.masters}
     assert sum(record["queues"] for record in found) >= 1
-    plain = busmq("info", "--redis", cluster_group.urls[0])
+    plain = busmq("info", "--redis", cluster_servers.urls[0])
     assert "name its nodes with --layout cluster" in plain.err + plain.text
 
 
-def test_the_environment_says_the_layout_too(busmq: Busmq, sentinel_group: SentinelGroup, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_says_the_layout_too(busmq: Busmq, sentinel_servers: SentinelServers, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BUSMQ_REDIS_LAYOUT", "Sentinel")
-    monkeypatch.setenv("BUSMQ_SENTINEL_MASTER", sentinel_group.name)
+    monkeypatch.setenv("BUSMQ_SENTINEL_MASTER", sentinel_servers.name)
     queue = fresh()
-    assert busmq("push", queue, "x", url=sentinel_group.urls[0]).code == 0
-    assert sentinel_group.master.command("LLEN", f"bus:queue:{queue}:messages") == 2
+    assert busmq("push", queue, "x", url=sentinel_servers.urls[0]).code == 0
+    assert sentinel_servers.master.command("LLEN", f"bus:queue:{queue}:messages") == 2
 
 
-def test_a_master_that_the_sentinels_do_not_know_is_a_wrong_option(busmq: Busmq, sentinel_group: SentinelGroup) -> None:
-    done = busmq("queues", *words(sentinel_group, "sentinel"), "--sentinel-master", "blue")
+def test_a_master_that_the_sentinels_do_not_know_is_a_wrong_option(busmq: Busmq, sentinel_servers: SentinelServers) -> None:
+    done = busmq("queues", *words(sentinel_servers, "sentinel"), "--sentinel-master", "blue")
     assert done.code == 2
     assert "know no master 'blue'" in done.err
 

@@ -101,7 +101,7 @@ def test_a_long_name_folds_no_line_of_a_table_in_a_pipe(busmq: Busmq, fresh: Fre
 
 
 def test_queues_of_several_servers_stand_in_one_list(busmq: Busmq, fresh: Fresh, three_servers: object, fresh_keys: FreshKeys) -> None:
-    url = ",".join(three_servers.urls)  # type: ignore[attr-defined]  # DirectGroup
+    url = ",".join(three_servers.urls)  # type: ignore[attr-defined]  # DirectServers
     names = sorted(fresh("several") for _ in range(6))
     for name in names:
         busmq("push", name, "x", url=url)

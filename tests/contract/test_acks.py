@@ -12,7 +12,7 @@ from busmq_spark.core import queue, state, subscription
 from busmq_spark.core.flow import Step, command, run_sync
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import ACK_MOST, LONG_TTL_S
-from busmq_spark.core.state import Ack, AckResult
+from busmq_spark.core.state import AckResult, AckUpTo
 from busmq_spark.redis_io.links import Link
 from busmq_spark.redis_io.wire import calls_of
 from tests.conftest import FreshKeys
@@ -31,7 +31,7 @@ def stored_ids(run: Run, keys: QueueKeys) -> list[int]:
 
 
 def ack(run: Run, keys: QueueKeys, id: int, born: str, *, subscription: str = "", mark: str = "") -> AckResult:
-    return run(state.ack_to([Ack(keys, id, born, mark)], subscription))[0]
+    return run(state.ack_to([AckUpTo(keys, id, born, mark)], subscription))[0]
 
 
 # Acks
@@ -189,7 +189,7 @@ def test_many_queues_are_acked_at_once_each_on_its_own(run: Run, born: Born, fre
     (one, a), (two, b), gone = born(), born(), fresh_keys()
     run(queue.push_many(one, [b"x"] * (ACK_MOST + 5)))
     run(queue.push_many(two, [b"x"] * 5))
-    results = run(state.ack_to([Ack(one, ACK_MOST + 1, a.born, ""), Ack(gone, 1, "b", ""), Ack(two, 2, b.born, "")]))
+    results = run(state.ack_to([AckUpTo(one, ACK_MOST + 1, a.born, ""), AckUpTo(gone, 1, "b", ""), AckUpTo(two, 2, b.born, "")]))
     assert [result.status for result in results] == ["ok", "missing", "ok"]
     assert (stored_ids(run, one)[0], stored_ids(run, two)[0]) == (ACK_MOST + 2, 3)
 
@@ -206,7 +206,7 @@ def test_one_call_drops_no_more_of_many_queues_than_of_one(link: Link, born: Bor
         assert left[-2] - left[-1] <= ACK_MOST * len(calls_of(step))
         return reply
 
-    results = run_sync(state.ack_to([Ack(keys, ACK_MOST, there.born, "") for keys, there in queues]), execute)
+    results = run_sync(state.ack_to([AckUpTo(keys, ACK_MOST, there.born, "") for keys, there in queues]), execute)
     assert (left[-1], [result.status for result in results]) == (0, ["ok"] * 3)
 
 

@@ -38,8 +38,8 @@ def test_what_a_reader_has_not_acknowledged_stays(run: Run, redis: Redis, born: 
     run(state.subscribe([keys], "quick", ["latest"]))
     run(queue.push_many(keys, [b"v"] * 5))
     assert stored(redis, keys) == [1, 2, 3, 4, 5]
-    run(state.ack_to([state.Ack(keys, 2, life, "")], "slow"))
-    run(state.ack_to([state.Ack(keys, 5, life, "")], "quick"))
+    run(state.ack_to([state.AckUpTo(keys, 2, life, "")], "slow"))
+    run(state.ack_to([state.AckUpTo(keys, 5, life, "")], "quick"))
     run(queue.push(keys, b"v"))
     assert stored(redis, keys) == [3, 4, 5, 6]
 
@@ -88,7 +88,7 @@ def test_what_is_put_back_once_counts_too(run: Run, redis: Redis, born: Born) ->
     ("cap", "overflow", "rule"), [(None, None, None), (0, None, ""), (5, None, "5"), (5, "keep", "5"), (5, "drop-oldest", "5:drop"), (0, "keep", "")]
 )
 def test_what_is_said_of_a_cap(cap: int | None, overflow: str | None, rule: str | None) -> None:
-    assert queue.cap_rule(cap, overflow) == rule
+    assert queue.queue_cap_field(cap, overflow) == rule
 
 
 @pytest.mark.parametrize(
@@ -103,4 +103,4 @@ def test_what_is_said_of_a_cap(cap: int | None, overflow: str | None, rule: str 
 )
 def test_what_makes_no_sense_is_refused(cap: int | None, overflow: str | None, found: str) -> None:
     with pytest.raises(ConfigError, match=found):
-        queue.cap_rule(cap, overflow)
+        queue.queue_cap_field(cap, overflow)

@@ -11,7 +11,7 @@ from busmq_spark.core import group, job, publish, queue, retention, state, subsc
 from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.group import Delivery, Settlement
 from busmq_spark.core.keys import JobKeys, QueueKeys
-from busmq_spark.core.state import Ack, AckResult
+from busmq_spark.core.state import AckResult, AckUpTo
 from busmq_spark.errors import ServerFull
 from busmq_spark.redis_io.cluster_link import ClusterLink
 from busmq_spark.redis_io.links import Link
@@ -59,7 +59,7 @@ def test_a_source_starts_reads_and_acks(run: Run, stored: QueueKeys) -> None:
     assert run(state.lease([stored], "", "next", 60_000, [ME])) == ["next"]
     assert ids(run(queue.after(stored, 0, 0, 3))) == [1, 2, 3]
     assert run(state.keep_alive([stored], "", "next", 60_000)) == [1]
-    assert run(state.ack_to([Ack(stored, 15, life, "")])) == [AckResult("ok", "15")]
+    assert run(state.ack_to([AckUpTo(stored, 15, life, "")])) == [AckResult("ok", "15")]
     assert run(state.release(stored, "", "next"))
     assert run(queue.count(stored)) == 5
 
@@ -78,7 +78,7 @@ def test_a_source_with_a_subscription_starts_and_acks(run: Run, stored: QueueKey
     for _ in range(2):
         assert run(state.subscribe([stored], "s", ["earliest"])) == [0]
     assert run(state.keep_alive([stored], "s", ME, 60_000)) == [1]
-    assert run(state.ack_to([Ack(stored, 15, life, "")], "s")) == [AckResult("ok", "15")]
+    assert run(state.ack_to([AckUpTo(stored, 15, life, "")], "s")) == [AckResult("ok", "15")]
     assert run(state.subscriptions([stored])) == [{"s": 15}]
     assert run(state.release(stored, "s", ME))
     assert run(subscription.unsubscribe(stored, "s"))
@@ -89,13 +89,13 @@ def test_what_is_kept_is_moved_past_and_let_go(run: Run, link: Link, born: Born,
     link.run(queue.push_many(keys, [b"%d" % n for n in range(1, 21)]))
     link.run(retention.retain(keys, retention.rule("7d", None, None)))
     full()
-    assert run(state.ack_to([Ack(keys, 15, attached.born, "")])) == [AckResult("ok", "0")]
+    assert run(state.ack_to([AckUpTo(keys, 15, attached.born, "")])) == [AckResult("ok", "0")]
     assert run(state.keep_alive([keys])) == [1]
     found = run(retention.retain(keys, retention.rule("7d", 10, "1g")))
     assert found is not None
     assert (found.waiting, found.kept) == (5, 5)
     assert run(state.subscribe([keys], "s", ["earliest"])) == [10]
-    assert run(state.ack_to([Ack(keys, 20, attached.born, "")], "s"))[0].status == "ok"
+    assert run(state.ack_to([AckUpTo(keys, 20, attached.born, "")], "s"))[0].status == "ok"
     assert run(retention.retain(keys, retention.rule(None, None, None))) is None
     assert run(queue.index(keys, 0)) == []
 

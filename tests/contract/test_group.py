@@ -33,7 +33,7 @@ def test_what_another_subscription_has_not_read_stays_and_the_other_way_round(sh
     run(state.subscribe([group.keys], "audit", ["earliest"]))
     group.settle("ack", group.lease(4))
     assert (group.position, group.stored) == (4, [1, 2, 3, 4, 5, 6])
-    run(state.ack_to([state.Ack(group.keys, 6, group.life, "")], "audit"))
+    run(state.ack_to([state.AckUpTo(group.keys, 6, group.life, "")], "audit"))
     assert group.stored == [5, 6]
     assert ids(group.lease()) == [5, 6]
 

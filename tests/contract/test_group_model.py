@@ -153,7 +153,7 @@ class SharedGroup(RuleBasedStateMachine):
     @rule(id=st.integers(1, 40))
     def other_acks(self, id: int) -> None:
         if id <= self.given:
-            self.link.run(state.ack_to([state.Ack(self.keys, id, self.born, "")], "other"))
+            self.link.run(state.ack_to([state.AckUpTo(self.keys, id, self.born, "")], "other"))
             self.other = max(self.other, id)
             self._settle_none()
 

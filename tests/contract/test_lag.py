@@ -9,7 +9,7 @@ import pytest
 from busmq_spark.core import clock, queue
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.lag import ReaderLag, lags
-from busmq_spark.core.state import Ack, ack_to, states, subscribe
+from busmq_spark.core.state import AckUpTo, ack_to, states, subscribe
 from busmq_spark.core.subscription import listed, register
 from tests.clocks import HOUR, SECOND, npm_push, pass_by
 from tests.contract.conftest import Redis, Run
@@ -58,10 +58,10 @@ def test_what_reads_without_a_name_is_behind_by_what_it_has_not_acknowledged(run
     assert hours(run(lags([keys]))) == {"": ("consumer", 6, 2)}
     redis("SET", keys.lease(""), "a-query", "PX", 60_000)
     [state] = run(states([(keys, -1)]))
-    run(ack_to([Ack(keys, 3, state.born, "")]))
+    run(ack_to([AckUpTo(keys, 3, state.born, "")]))
     [found] = run(lags([keys]))
     assert (found.holder, hours([found])) == ("a-query", {"": ("query", 3, 1)})
-    run(ack_to([Ack(keys, 6, state.born, "")]))
+    run(ack_to([AckUpTo(keys, 6, state.born, "")]))
     assert hours(run(lags([keys]))) == {"": ("query", 0, 0)}
     redis("DEL", keys.lease(""))
     assert run(lags([keys])) == []
@@ -83,7 +83,7 @@ def test_messages_of_peers_count_from_when_they_were_seen(run: Run, redis: Redis
     assert [(each.behind, each.behind_s) for each in run(lags([keys]))] == [(5, None)]
     pass_by(redis, keys, 10 * SECOND)
     npm_push(redis, keys)
-    run(ack_to([Ack(keys, 5, "b" * 16, "")], "s"))
+    run(ack_to([AckUpTo(keys, 5, "b" * 16, "")], "s"))
     [found] = run(lags([keys]))
     assert found.behind == 1
     assert found.behind_s is not None

@@ -186,7 +186,7 @@ def test_trims_are_followed_but_for_what_a_reader_of_the_mirror_has_not_acked(pa
     run(register(both.keys, "local", 3))
     both.append(both.chunk(floor=6))
     assert [id for id, _ in both.stored()] == [4, 5, 6]
-    run(state.ack_to([state.Ack(both.keys, 6, both.span().born, "")], "local"))
+    run(state.ack_to([state.AckUpTo(both.keys, 6, both.span().born, "")], "local"))
     assert both.stored() == []
     both.push(1)
     both.copy()

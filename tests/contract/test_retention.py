@@ -14,7 +14,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.loss import would_delete
 from busmq_spark.core.retention import Retention, rule
 from busmq_spark.core.sink import StagedList, commit
-from busmq_spark.core.state import Ack, AckResult
+from busmq_spark.core.state import AckResult, AckUpTo
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import QueueBusy, QueueMissing, Unauthorized
 from busmq_spark.redis_io.link import SyncLink
@@ -41,7 +41,7 @@ def push(run: Run, keys: QueueKeys, many: int, size: int = 1) -> None:
 def ack(run: Run, redis: Redis, keys: QueueKeys, last: int, name: str = "") -> AckResult:
     """In a new second: only then it is looked at what may go."""
     soon(redis, keys)
-    [found] = run(state.ack_to([Ack(keys, last, BORN, "")], name))
+    [found] = run(state.ack_to([AckUpTo(keys, last, BORN, "")], name))
     return found
 
 
@@ -99,7 +99,7 @@ def test_within_a_second_an_ack_moves_the_position_and_looks_no_further(run: Run
     while True:
         run(retention.retain(keys, rule(None, 2, None)))
         looked_at = redis("HGET", keys.metadata, "lets").partition(b":")[0]
-        [found] = run(state.ack_to([Ack(keys, 9, BORN, "")]))
+        [found] = run(state.ack_to([AckUpTo(keys, 9, BORN, "")]))
         stored = ids(redis, keys)
         if redis("TIME")[0] == looked_at:
             break
@@ -388,11 +388,11 @@ def test_a_user_without_the_right_to_the_time_sets_no_age_and_may_do_everything_
         assert link.run(retention.retention(keys)) is None
         link.run(retention.retain(keys, rule(None, 2, None)))
         link.run(queue.push_many(keys, [b"x"] * 9))
-        assert link.run(state.ack_to([Ack(keys, 9, BORN, "")]))[0].status == "ok"
+        assert link.run(state.ack_to([AckUpTo(keys, 9, BORN, "")]))[0].status == "ok"
         assert link.run(queue.index(keys, 0))[0].id == 8
         other.run(retention.retain(keys, WEEK))
         link.run(queue.push_many(keys, [b"x"] * 9))
-        assert link.run(state.ack_to([Ack(keys, 18, BORN, "")]))[0].status == "ok"
+        assert link.run(state.ack_to([AckUpTo(keys, 18, BORN, "")]))[0].status == "ok"
         assert link.run(queue.index(keys, 0))[0].id == 8, "only others let it go by its age"
     finally:
         link.close()

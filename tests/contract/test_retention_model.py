@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from busmq_spark.core import clock, group, queue, retention, state, subscription
 from busmq_spark.core.flow import command
 from busmq_spark.core.group import Settlement
-from busmq_spark.core.state import Ack
+from busmq_spark.core.state import AckUpTo
 from busmq_spark.redis_io.link import SyncLink
 from tests.clocks import noted, npm_push, pass_by
 from tests.conftest import FreshKeys
@@ -67,7 +67,7 @@ class Kept(RuleBasedStateMachine):
     def acknowledge(self, name: str, back: int) -> None:
         last = max(0, self.given - back)
         self._next_second()
-        self.link.run(state.ack_to([Ack(self.keys, last, "born", "")], name))
+        self.link.run(state.ack_to([AckUpTo(self.keys, last, "born", "")], name))
         self.acks[name] = max(last, self.acks.get(name, 0))
         self._let_go(acked=min(last, *self.acks.values()))
 

@@ -6,7 +6,7 @@ import pytest
 
 from busmq_spark.core import queue, state
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.state import Ack
+from busmq_spark.core.state import AckUpTo
 from busmq_spark.core.subscription import ABANDONED_S, Subscription, listed, unsubscribe
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import QueueBusy
@@ -25,8 +25,8 @@ def test_what_stays_for_a_subscription_is_what_another_has_acked(run: Run, born:
     run(queue.push_many(keys, [b"x"] * 9))
     for name in ("fast", "middle", "slow"):
         run(state.subscribe([keys], name, ["earliest"]))
-    run(state.ack_to([Ack(keys, 8, there.born, "")], "fast"))
-    run(state.ack_to([Ack(keys, 5, there.born, "")], "middle"))
+    run(state.ack_to([AckUpTo(keys, 8, there.born, "")], "fast"))
+    run(state.ack_to([AckUpTo(keys, 5, there.born, "")], "middle"))
     found = by_name(run, keys)
     assert {name: (each.last, each.behind, each.holds_back) for name, each in found.items()} == {
         "fast": (8, 1, 0),
@@ -44,7 +44,7 @@ def test_one_that_has_been_away_for_long_and_holds_messages_back_is_abandoned(ru
     since = int(redis("HGET", keys.acks, ":at:away")) - ABANDONED_S - 5
     redis("HSET", keys.acks, ":at:away", since)
     assert not by_name(run, keys)["away"].abandoned  # no subscription is further
-    run(state.ack_to([Ack(keys, 4, there.born, "")], "here"))
+    run(state.ack_to([AckUpTo(keys, 4, there.born, "")], "here"))
     found = by_name(run, keys)
     assert [name for name, each in found.items() if each.abandoned] == ["away"]
     assert (found["away"].idle_s or 0) >= ABANDONED_S
@@ -69,8 +69,8 @@ def test_what_only_a_forgotten_subscription_held_back_leaves_at_once(run: Run, b
     run(queue.push_many(keys, [b"x"] * 9))
     for name in ("gone", "here", "also"):
         run(state.subscribe([keys], name, ["earliest"]))
-    run(state.ack_to([Ack(keys, 8, there.born, "")], "here"))
-    run(state.ack_to([Ack(keys, 6, there.born, "")], "also"))
+    run(state.ack_to([AckUpTo(keys, 8, there.born, "")], "here"))
+    run(state.ack_to([AckUpTo(keys, 6, there.born, "")], "also"))
     assert run(unsubscribe(keys, "gone"))
     assert [message.id for message in run(queue.index(keys, 0, 99))] == [7, 8, 9]
     assert not run(unsubscribe(keys, "gone"))
@@ -103,7 +103,7 @@ def test_a_user_without_the_right_to_the_clock_may_do_everything_else(redis_serv
         there = link.run(queue.attach(keys, "life", ttl_s=60))
         link.run(queue.push_many(keys, [b"x"] * 4))
         link.run(state.subscribe([keys], "s", ["earliest"]))
-        assert link.run(state.ack_to([Ack(keys, 3, there.born, "")], "s"))[0].status == "ok"
+        assert link.run(state.ack_to([AckUpTo(keys, 3, there.born, "")], "s"))[0].status == "ok"
         [found] = link.run(listed(keys))
         assert (found.name, found.last, found.behind, found.idle_s) == ("s", 3, 1, None)
     finally:

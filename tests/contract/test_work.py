@@ -17,7 +17,7 @@ from busmq_spark.core.flow import Call, Flow, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_MESSAGES, chunks
 from busmq_spark.core.sink import StagedList, encode_chunks
-from busmq_spark.core.state import QUEUES_PER_CALL, Ack
+from busmq_spark.core.state import QUEUES_PER_CALL, AckUpTo
 from busmq_spark.embedded import RedisServer
 from busmq_spark.store import redis_range
 from tests.conftest import FreshKeys, link_to
@@ -198,19 +198,19 @@ def test_pushing_popping_and_reading(own: Watched, filled: Callable[[int], Queue
 def test_acking_positions(own: Watched, filled: Callable[[int], QueueKeys]) -> None:
     keys = filled(20_000)
     bounded(own, state.subscribe([keys], "s", ["earliest"]), state.states([(keys, 10_000)]), state.marks([(keys, 10_000)]))
-    bounded(own, state.ack_to([Ack(keys, 10_000, "b", "")], "s"), state.ack_to([Ack(keys, 20_000, "b", "")], "s"))
+    bounded(own, state.ack_to([AckUpTo(keys, 10_000, "b", "")], "s"), state.ack_to([AckUpTo(keys, 20_000, "b", "")], "s"))
 
 
 @pytest.mark.parametrize("limits", [(1, None, None), (None, 10, None), (None, None, 10)])
 def test_dropping_what_is_kept_no_longer(own: Watched, filled: Callable[[int], QueueKeys], limits: tuple[int | None, ...]) -> None:
     keys = filled(60_000)
     own.link.run(retention.retain(keys, retention.rule("7d", None, None)))
-    own.link.run(state.ack_to([Ack(keys, 50_000, "b", "")]))
+    own.link.run(state.ack_to([AckUpTo(keys, 50_000, "b", "")]))
     own.link.execute(command("HSET", keys.metadata, "clock", "1:60000"))
     bounded(own, retention.retain(keys, retention.rule(*limits)))
     assert own.link.run(queue.index(keys, 0))[0].id == 50_001
     own.link.execute(command("HSET", keys.metadata, "lets", "0:0"))
-    bounded(own, state.ack_to([Ack(keys, 60_000, "b", "")]), clock.note([keys]), state.keep_alive([keys]), queue.push(keys, b"v"))
+    bounded(own, state.ack_to([AckUpTo(keys, 60_000, "b", "")]), clock.note([keys]), state.keep_alive([keys]), queue.push(keys, b"v"))
     bounded(own, retention.retain(keys, retention.rule(None, None, None)))
 
 
@@ -270,5 +270,5 @@ def test_planning_acking_and_keeping_alive_as_many_queues_as_one_call_takes(own:
     for wanted in (-1, 50, 100):
         bounded(own, state.states([(keys, wanted) for keys in crowd]))
     bounded(own, state.keep_alive(crowd, "s", "me", 60_000), state.lease(crowd, "s", "me", 60_000, [""] * len(crowd)))
-    bounded(own, state.ack_to([Ack(keys, 5, "b", "") for keys in crowd], "s"), state.ack_to([Ack(keys, 100, "b", "") for keys in crowd], "s"))
+    bounded(own, state.ack_to([AckUpTo(keys, 5, "b", "") for keys in crowd], "s"), state.ack_to([AckUpTo(keys, 100, "b", "") for keys in crowd], "s"))
     bounded(own, state.marks([(keys, 100) for keys in crowd]))

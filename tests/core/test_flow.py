@@ -14,7 +14,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_MESSAGES, Message
 from busmq_spark.core.scripts import load
 from busmq_spark.core.sink import CommitStopped, StagedList
-from busmq_spark.core.state import Ack, AckResult
+from busmq_spark.core.state import AckResult, AckUpTo
 from busmq_spark.errors import BusError, ConfigError, LinkLost, QueueMissing, StagingLost, StaleBatch
 
 KEYS = QueueKeys("q")
@@ -139,7 +139,7 @@ def test_an_index_outside_the_list_is_refused_before_redis_sees_it(position: int
 
 
 def test_only_acks_with_more_to_drop_are_asked_again() -> None:
-    acks = [Ack(QueueKeys(name), 9, "b", "") for name in ("one", "two", "three")]
+    acks = [AckUpTo(QueueKeys(name), 9, "b", "") for name in ("one", "two", "three")]
     canned = Canned([[[b"ok", 9], [b"more", 2000], [b"recreated", b"other"]]], [[[b"ok", 5]]])
     assert run_sync(state.ack_to(acks), canned) == [AckResult("ok", "9"), AckResult("ok", "5"), AckResult("recreated", "other")]
     assert [call.words[0] for call in canned.steps[1]] == ["bus:queue:two:metadata"]

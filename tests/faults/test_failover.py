@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark.embedded import ClusterGroup, RedisServer, SentinelGroup
+from busmq_spark.embedded import ClusterServers, RedisServer, SentinelServers
 from tests.faults.process import DriverProcess
 from tests.faults.scene import Bus, Pipeline
 from tests.moves import Move
@@ -26,12 +26,12 @@ STEP = "600"
 class Scene:
     """A group of servers behind a layout: ``master`` is who holds the keys of a queue."""
 
-    def __init__(self, group: SentinelGroup | ClusterGroup) -> None:
+    def __init__(self, group: SentinelServers | ClusterServers) -> None:
         self.group = group
-        self.bus = Bus(**{"redis.url": ",".join(group.urls), "redis.layout": "cluster" if isinstance(group, ClusterGroup) else "sentinel"})
+        self.bus = Bus(**{"redis.url": ",".join(group.urls), "redis.layout": "cluster" if isinstance(group, ClusterServers) else "sentinel"})
 
     def master(self, queue: str) -> RedisServer:
-        return self.group.owner(self.bus.keys(queue).metadata) if isinstance(self.group, ClusterGroup) else self.group.master
+        return self.group.owner(self.bus.keys(queue).metadata) if isinstance(self.group, ClusterServers) else self.group.master
 
     def neighbour(self, queue: str) -> str:
         """The name of a queue on the same master."""
@@ -46,7 +46,7 @@ class Scene:
         return master
 
 
-@pytest.fixture(params=[SentinelGroup, ClusterGroup], ids=["sentinel", "cluster"])
+@pytest.fixture(params=[SentinelServers, ClusterServers], ids=["sentinel", "cluster"])
 def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
     with request.param() as group:
         yield Scene(group)
@@ -65,8 +65,8 @@ def test_a_master_killed_in_the_middle_of_a_query_costs_a_pause_and_no_message(s
     assert run.attempts == 1
 
 
-def test_slots_that_move_under_load_cost_a_pause_and_no_message(cluster_group: ClusterGroup, workshop: DriverProcess, tmp_path: Path) -> None:
-    bus = Bus(**{"redis.url": cluster_group.urls[0], "redis.layout": "cluster"})
+def test_slots_that_move_under_load_cost_a_pause_and_no_message(cluster_servers: ClusterServers, workshop: DriverProcess, tmp_path: Path) -> None:
+    bus = Bus(**{"redis.url": cluster_servers.urls[0], "redis.layout": "cluster"})
     run = Pipeline(bus, tmp_path, source="moved-in", sink="moved-out", maxMessagesPerTrigger=STEP)
     run.feed(ROWS)
     run.start(workshop)
@@ -74,12 +74,12 @@ def test_slots_that_move_under_load_cost_a_pause_and_no_message(cluster_group: C
         keys = bus.keys(queue)
         arrived = bus.count("moved-out")
         wait_until(lambda before=arrived: bus.count("moved-out") > before, what="the query goes on")
-        move = Move(cluster_group, keys.metadata)
+        move = Move(cluster_servers, keys.metadata)
         move.begin()
         move.migrate(keys.messages)  # the list is ahead of the rest of its queue for a while
         move.migrate()
         move.end()
-        assert cluster_group.owner(keys.metadata) is move.target
+        assert cluster_servers.owner(keys.metadata) is move.target
         run.feed(1000)
     run.check_whole(workshop)
     assert run.attempts == 1

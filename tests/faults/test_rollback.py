@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from busmq_spark.embedded import ClusterGroup, RedisServer, SentinelGroup
+from busmq_spark.embedded import ClusterServers, RedisServer, SentinelServers
 from busmq_spark.errors import DataLoss, IdsReissued, RedisRolledBack
 from tests.faults.scene import Bus
 from tests.spark.engine import Engine
@@ -18,11 +18,11 @@ pytestmark = [pytest.mark.fault, pytest.mark.redis, pytest.mark.slow]
 class Split:
     """A master and its replica, which does not hear from it any more; both behind a layout."""
 
-    def __init__(self, group: SentinelGroup | ClusterGroup) -> None:
-        clustered = isinstance(group, ClusterGroup)
+    def __init__(self, group: SentinelServers | ClusterServers) -> None:
+        clustered = isinstance(group, ClusterServers)
         self.bus = Bus(**{"redis.url": ",".join(group.urls), "redis.layout": "cluster" if clustered else "sentinel"})
         self.bus.create("q")
-        self.master: RedisServer = group.owner(self.bus.keys("q").metadata) if isinstance(group, ClusterGroup) else group.master
+        self.master: RedisServer = group.owner(self.bus.keys("q").metadata) if isinstance(group, ClusterServers) else group.master
         self.group = group
 
     def replica(self) -> RedisServer:
@@ -30,7 +30,7 @@ class Split:
         assert isinstance(role, list)
         assert isinstance(role[2], list)
         ports = {int(each[1]) for each in role[2] if isinstance(each, list)}
-        servers = self.group.nodes if isinstance(self.group, ClusterGroup) else self.group.servers
+        servers = self.group.nodes if isinstance(self.group, ClusterServers) else self.group.servers
         return next(server for server in servers if server.port in ports)
 
     def part(self) -> RedisServer:
@@ -49,7 +49,7 @@ class Split:
 @pytest.fixture
 def split(layout: str) -> Iterator[Split]:
     # Long enough that a replica which is stopped for a moment is neither missed nor too old to be chosen.
-    with SentinelGroup(down_after_ms=1500) if layout == "sentinel" else ClusterGroup(node_timeout_ms=3000) as group:
+    with SentinelServers(down_after_ms=1500) if layout == "sentinel" else ClusterServers(node_timeout_ms=3000) as group:
         yield Split(group)
 
 

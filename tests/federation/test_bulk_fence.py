@@ -148,7 +148,7 @@ def test_clients_of_the_same_secret_do_not_wait_for_each_other(here: Site, queue
     other.drop()
 
 
-@pytest.mark.parametrize("layout", ["redis_url", "cluster_group"])
+@pytest.mark.parametrize("layout", ["redis_url", "cluster_servers"])
 def test_a_link_that_was_stopped_sends_nothing(request: pytest.FixtureRequest, layout: str, fresh: Fresh) -> None:
     found = request.getfixturevalue(layout)
     url = found if isinstance(found, str) else ",".join(found.urls)

@@ -14,7 +14,7 @@ import pytest
 
 from busmq_spark.core.flow import command
 from busmq_spark.core.position import Range
-from busmq_spark.embedded import ClusterGroup, DirectGroup, RedisServer
+from busmq_spark.embedded import ClusterServers, DirectServers, RedisServer
 from busmq_spark.errors import FederationLost, FederationRefused, MessageRefused, TlsFailed, WireError
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk import frames
@@ -324,10 +324,10 @@ def test_tls_trusts_the_authority_that_it_is_given(here: Site, direct: RedisStor
 @pytest.mark.parametrize("layout", ["three servers", "cluster"])
 def test_which_server_has_a_queue_is_the_other_sides_business(request: pytest.FixtureRequest, fresh: Fresh, layout: str) -> None:
     if layout == "cluster":
-        group: ClusterGroup = request.getfixturevalue("cluster_group")
+        group: ClusterServers = request.getfixturevalue("cluster_servers")
         options = RedisOptions(url=",".join(group.urls), layout="cluster")
     else:
-        three: DirectGroup = request.getfixturevalue("three_servers")
+        three: DirectServers = request.getfixturevalue("three_servers")
         options = RedisOptions(url=",".join(three.urls))
     with site(options) as there:
         store, direct = open_federated(there.address()), open_store(options)

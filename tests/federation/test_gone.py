@@ -26,14 +26,14 @@ async def test_a_send_that_waits_for_room_fails_when_the_peer_is_gone() -> None:
     buffer = SendBuffer(sent, high=10, most=100)
     running = asyncio.create_task(buffer.run())
     buffer.put(b"x" * 11)
-    waiting, emptied = asyncio.create_task(buffer.room()), asyncio.create_task(buffer.sent())
+    waiting, emptied = asyncio.create_task(buffer.wait_room()), asyncio.create_task(buffer.wait_sent())
     await asyncio.sleep(0)
 
     running.cancel()
     assert await waiting is False
     await emptied
     buffer.put(b"more")
-    assert (buffer.waiting, await buffer.room()) == (0, False)
+    assert (buffer.waiting, await buffer.wait_room()) == (0, False)
 
 
 async def test_a_listener_that_does_not_read_is_cut_off_once_and_leaves_nothing(federation: Serve, fresh: Fresh) -> None:

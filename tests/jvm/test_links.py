@@ -8,7 +8,7 @@ import pytest
 
 from busmq_spark.core import scripts
 from busmq_spark.core.keys import QueueKeys, hash_index
-from busmq_spark.embedded import ClusterGroup, DirectGroup, RedisServer, SentinelGroup
+from busmq_spark.embedded import ClusterServers, DirectServers, RedisServer, SentinelServers
 from busmq_spark.redis_io import place
 from busmq_spark.redis_io.urls import Server
 from tests.conftest import Fresh, link_to
@@ -171,7 +171,7 @@ def test_a_server_out_of_memory_is_full(probe: Probe) -> None:
 # Several servers
 
 
-def test_a_queue_is_where_it_exists_else_where_its_name_hashes_to(probe: Probe, three_servers: DirectGroup, fresh: Fresh) -> None:
+def test_a_queue_is_where_it_exists_else_where_its_name_hashes_to(probe: Probe, three_servers: DirectServers, fresh: Fresh) -> None:
     links = probe.open(",".join(three_servers.urls))
     names = [fresh() for _ in range(6)]
     strange = QueueKeys(names[0])
@@ -183,7 +183,7 @@ def test_a_queue_is_where_it_exists_else_where_its_name_hashes_to(probe: Probe, 
 
 
 @pytest.mark.parametrize("with_home", [True, False])
-def test_of_two_servers_that_have_a_queue_its_hash_decides(probe: Probe, three_servers: DirectGroup, fresh: Fresh, with_home: bool) -> None:
+def test_of_two_servers_that_have_a_queue_its_hash_decides(probe: Probe, three_servers: DirectServers, fresh: Fresh, with_home: bool) -> None:
     keys = next(keys for keys in (QueueKeys(fresh()) for _ in range(100)) if hash_index(keys.metadata, 3) == 2)
     for server in [1, 2] if with_home else [0, 1]:
         three_servers.servers[server].command("HSET", keys.metadata, "ttl", 60)
@@ -228,7 +228,7 @@ def test_a_name_that_no_sentinel_knows_is_an_error_of_the_options(probe: Probe) 
 
 @pytest.mark.slow
 def test_a_link_and_its_push_notifier_follow_the_master_through_a_failover(probe: Probe) -> None:
-    with SentinelGroup(password="right") as group:
+    with SentinelServers(password="right") as group:
         links = probe.open(",".join(group.urls), redis_layout="sentinel", redis_sentinelMaster=group.name, redis_password="right")
         links.run_all([call("SET", "a", "before")])
         assert links.run("WAIT", 1, 10_000) == 1
@@ -246,47 +246,47 @@ def test_a_link_and_its_push_notifier_follow_the_master_through_a_failover(probe
 
 
 @pytest.fixture
-def clustered(probe: Probe, cluster_group: ClusterGroup) -> Iterator[Links]:
-    links = probe.open(cluster_group.urls[0], redis_layout="cluster")
+def clustered(probe: Probe, cluster_servers: ClusterServers) -> Iterator[Links]:
+    links = probe.open(cluster_servers.urls[0], redis_layout="cluster")
     yield links
     probe("close", links.name)
 
 
-def test_a_step_is_spread_over_all_masters_and_its_replies_stand_in_order(clustered: Links, cluster_group: ClusterGroup, fresh: Fresh) -> None:
+def test_a_step_is_spread_over_all_masters_and_its_replies_stand_in_order(clustered: Links, cluster_servers: ClusterServers, fresh: Fresh) -> None:
     keys = [f"{fresh()}-{i}" for i in range(100)]
     clustered.run_all([call("SET", key, i) for i, key in enumerate(keys)])
     assert clustered.run_all([call("GET", key) for key in keys]) == [str(i) for i in range(100)]
-    assert len({cluster_group.owner(key).port for key in keys}) == 3
+    assert len({cluster_servers.owner(key).port for key in keys}) == 3
 
 
 def test_queues_of_all_nodes_are_discovered_and_scripts_are_sent_to_nodes_that_forgot_them(
-    clustered: Links, cluster_group: ClusterGroup, fresh: Fresh
+    clustered: Links, cluster_servers: ClusterServers, fresh: Fresh
 ) -> None:
     names = [fresh(hint) for hint in "abcd"]
     for name in names:
         keys = QueueKeys(name, cluster=True)
         clustered.run_all([call("HSET", keys.metadata, "ttl", 60)])
-        cluster_group.owner(keys.metadata).command("SCRIPT", "FLUSH")
+        cluster_servers.owner(keys.metadata).command("SCRIPT", "FLUSH")
         assert clustered.run_all([push(keys, "1", "2")]) == [[1, 2]]
     assert set(names) <= set(clustered.discover())
 
 
 def test_a_slot_that_moved_is_found_and_a_call_that_is_not_idempotent_is_executed_once(
-    clustered: Links, cluster_group: ClusterGroup, fresh: Fresh
+    clustered: Links, cluster_servers: ClusterServers, fresh: Fresh
 ) -> None:
     key = fresh()
     clustered.run_all([call("SET", key, 41)])
-    move = Move(cluster_group, key)
+    move = Move(cluster_servers, key)
     move.whole()
     assert clustered.run_all([call("INCR", key, idempotent=False)]) == [42]
-    assert cluster_group.owner(key) is move.target
+    assert cluster_servers.owner(key) is move.target
 
 
-def test_while_a_slot_moves_each_key_is_asked_for_where_it_is(clustered: Links, cluster_group: ClusterGroup, fresh: Fresh) -> None:
+def test_while_a_slot_moves_each_key_is_asked_for_where_it_is(clustered: Links, cluster_servers: ClusterServers, fresh: Fresh) -> None:
     tag = fresh()
     moved, there, new = (f"{{{tag}}}{name}" for name in ("moved", "there", "new"))
     clustered.run_all([call("SET", moved, 1), call("SET", there, 1)])
-    move = Move(cluster_group, moved)
+    move = Move(cluster_servers, moved)
     move.begin()
     move.migrate(moved)
     try:
@@ -297,10 +297,10 @@ def test_while_a_slot_moves_each_key_is_asked_for_where_it_is(clustered: Links, 
     assert clustered.run_all([call("GET", key) for key in (moved, there, new)]) == ["3", "2", "1"]
 
 
-def test_a_push_waits_while_the_keys_of_its_queue_are_on_two_nodes(clustered: Links, cluster_group: ClusterGroup, fresh: Fresh) -> None:
+def test_a_push_waits_while_the_keys_of_its_queue_are_on_two_nodes(clustered: Links, cluster_servers: ClusterServers, fresh: Fresh) -> None:
     keys = QueueKeys(fresh(), cluster=True)
     clustered.run_all([call("HSET", keys.metadata, "ttl", 60), push(keys, "before")])
-    move = Move(cluster_group, keys.metadata)
+    move = Move(cluster_servers, keys.metadata)
     move.begin()
     move.migrate(keys.messages)
 
@@ -377,7 +377,7 @@ def test_readers_share_one_subscription_to_a_server(probe: Probe) -> None:
 
 @pytest.mark.slow
 def test_a_failover_of_a_cluster_is_waited_for(probe: Probe, fresh: Fresh) -> None:
-    with ClusterGroup() as group:
+    with ClusterServers() as group:
         links, keys = probe.open(group.urls[0], redis_layout="cluster"), [fresh() for _ in range(20)]
         links.run_all([call("SET", key, "before") for key in keys])
         dead = group.owner(keys[0])

@@ -84,4 +84,4 @@ def numbered(count: int, first: int = 1) -> list[bytes]:
 
 
 def drain(outbox: SyncOutbox) -> None:
-    outbox.drained(PATIENCE_S)
+    outbox.wait_drained(PATIENCE_S)

@@ -65,7 +65,7 @@ def main(path: str, to: str, queue: str, first: str) -> None:
             elif order == "limit":
                 resource.setrlimit(resource.RLIMIT_FSIZE, (given[0] or resource.RLIM_INFINITY, resource.RLIM_INFINITY))
             elif order == "drain":
-                outbox.drained(300)
+                outbox.wait_drained(300)
             elif order == "close":
                 break
             say("done")

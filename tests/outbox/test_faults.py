@@ -16,7 +16,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.flow import command
-from busmq_spark.embedded import ClusterGroup, RedisServer
+from busmq_spark.embedded import ClusterServers, RedisServer
 from busmq_spark.options import RedisOptions
 from busmq_spark.outbox import forwarder, report
 from busmq_spark.outbox.outbox import SyncOutbox
@@ -181,7 +181,7 @@ def test_what_was_returned_for_is_there_after_a_loss_of_power(tmp_path: Path, re
 def test_a_node_of_a_cluster_that_is_silent_holds_up_its_own_queues_only(path: Path, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread sends to all nodes, and does not ask the silent one for each queue that is there."""
     monkeypatch.setattr(connect, "REPLY_TIMEOUT_S", 0.5)
-    with ClusterGroup(node_timeout_ms=120_000) as cluster:  # nobody takes over meanwhile
+    with ClusterServers(node_timeout_ms=120_000) as cluster:  # nobody takes over meanwhile
         there = Place({"url": ",".join(cluster.urls), "layout": "cluster"})
         queues = [fresh("orders") for _ in range(12)]
         with there.outbox(path) as outbox:
@@ -189,7 +189,7 @@ def test_a_node_of_a_cluster_that_is_silent_holds_up_its_own_queues_only(path: P
                 outbox.push(queue, 1)
             drain(outbox)
             store = RedisStore(redis_layout(RedisOptions(**there.settings)))
-            nodes = {queue: site[2] for queue, site in store.sites(queues).items()}
+            nodes = {queue: domain[2] for queue, domain in store.failure_domains(queues).items()}
             store.close()
             silent = nodes[queues[0]]
             assert len({*nodes.values()}) == 3

@@ -142,7 +142,7 @@ async def test_the_asyncio_calls_are_the_same_and_those_made_together_share_an_f
         await outbox.publish_many([word], [2, 3])
         await outbox.send(into, 4)
         await outbox.unsubscribe([word], into=into)
-        await outbox.drained(PATIENCE_S)
+        await outbox.wait_drained(PATIENCE_S)
     assert here.values(queue) == numbered(500, 0)
     assert [json.loads(value)["data"] for value in here.values(into)] == [1, 2, 3, 4]
 
@@ -154,7 +154,7 @@ def test_a_publisher_started_before_redis_delivers_when_it_comes_and_says_what_i
         outbox.subscribe([word], into=into)
         outbox.publish([word], 3)
         with pytest.raises(OutboxWaits, match="still has 4 messages to forward") as waits:
-            outbox.drained(0)
+            outbox.wait_drained(0)
         assert waits.value.retriable
         wait_until(lambda: f"127.0.0.1:{port}" in report.status(path).error)
         [each] = report.outgoing(path)

@@ -45,7 +45,7 @@ def node(npm: None, request: pytest.FixtureRequest) -> Iterator[Side]:
     settings = servers_of(layout, request.getfixturevalue)
     with Peer(settings["url"].split(","), **NPM[layout]) as made:
         for script in (FOLDER / "node_modules/busmq/lib/lua").glob("*.lua") if layout == "cluster" else ():
-            for master in request.getfixturevalue("cluster_group").masters:
+            for master in request.getfixturevalue("cluster_servers").masters:
                 master.command("SCRIPT", "LOAD", script.read_text("utf-8").strip())
         yield Side(made, settings)
         assert made.errors == []

@@ -12,7 +12,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import Message
 from busmq_spark.core.ranges import RangeCursor
 from busmq_spark.core.sink import StagedList
-from busmq_spark.core.state import Ack
+from busmq_spark.core.state import AckUpTo
 from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.push_notifier import PushNotifier
 from busmq_spark.redis_io.urls import parse
@@ -236,7 +236,7 @@ def test_a_queue_recreated_by_node_is_another_incarnation(peer: Peer, link: Sync
     peer.close(keys.name)
     peer.attach(keys.name)
     assert peer.push(keys.name, "y") == 1
-    assert link.run(state.ack_to([Ack(keys, 1, there.born, "")]))[0].status == "recreated"
+    assert link.run(state.ack_to([AckUpTo(keys, 1, there.born, "")]))[0].status == "recreated"
     assert link.run(queue.attach(keys, "second", ttl_s=60)).born == "second"
 
 
@@ -265,7 +265,7 @@ def test_a_node_producer_works_on_while_we_ack_behind_it(peer: Peer, link: SyncL
     for round_ in range(1, 21):
         assert peer.push_all(keys.name, [f"{round_}.{i}" for i in range(5)]) == list(range(5 * round_ - 4, 5 * round_ + 1))
         seen = link.run(state.states([(keys, -1)]))[0]
-        assert link.run(state.ack_to([Ack(keys, seen.newest - 1, there.born, "")], "spark"))[0].status == "ok"
+        assert link.run(state.ack_to([AckUpTo(keys, seen.newest - 1, there.born, "")], "spark"))[0].status == "ok"
         assert [m.id for m in link.run(queue.index(keys, 0, 99))] == [5 * round_]
     assert peer.count(keys.name) == 1
     assert life.given_to(keys.metadata, keys.messages, keys.msgid)

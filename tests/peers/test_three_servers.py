@@ -9,7 +9,7 @@ import pytest
 from busmq_spark.core import queue
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import DirectGroup
+from busmq_spark.embedded import DirectServers
 from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.place import discover, locate
 from tests.conftest import Fresh
@@ -19,7 +19,7 @@ HINTS = ["orders", "audit", "a", "héllo", "日本語", "😀", "𝒳𝒴", "wit
 
 
 @pytest.fixture(scope="module")
-def peer(npm: None, three_servers: DirectGroup) -> Iterator[Peer]:
+def peer(npm: None, three_servers: DirectServers) -> Iterator[Peer]:
     with Peer(three_servers.urls) as made:
         yield made
         assert made.errors == []

@@ -11,7 +11,7 @@ import pytest
 from busmq_spark.core import queue
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import ClusterGroup, RedisServer
+from busmq_spark.embedded import ClusterServers, RedisServer
 from busmq_spark.errors import ConfigError, LinkLost, ServerRefused, Unauthorized
 from busmq_spark.redis_io.async_cluster_link import AsyncClusterLink
 from busmq_spark.redis_io.cluster import ClusterSeeds
@@ -26,56 +26,56 @@ from tests.redis_io.fakes import CLOSE, FakeRedis
 from tests.support import wait_until
 
 
-def seeds(group: ClusterGroup) -> ClusterSeeds:
+def seeds(group: ClusterServers) -> ClusterSeeds:
     return ClusterSeeds(parse(group.urls[0]))
 
 
-def stored(group: ClusterGroup, key: str) -> object:
+def stored(group: ClusterServers, key: str) -> object:
     return group.owner(key).command("GET", key)
 
 
-def test_a_step_is_spread_over_all_masters_and_its_replies_stand_in_order(driver: Driver, cluster_group: ClusterGroup, fresh: Fresh) -> None:
-    made, base = driver(seeds(cluster_group)), fresh()
+def test_a_step_is_spread_over_all_masters_and_its_replies_stand_in_order(driver: Driver, cluster_servers: ClusterServers, fresh: Fresh) -> None:
+    made, base = driver(seeds(cluster_servers)), fresh()
     keys = [f"{base}-{i}" for i in range(200)]
     made.execute([command("SET", key, i) for i, key in enumerate(keys)])
     assert made.execute([command("GET", key) for key in keys]) == [str(i).encode() for i in range(200)]
-    assert len({cluster_group.owner(key).port for key in keys}) == 3
+    assert len({cluster_servers.owner(key).port for key in keys}) == 3
 
 
-def test_a_queue_works_and_scripts_are_sent_to_nodes_that_forgot_them(driver: Driver, cluster_group: ClusterGroup, fresh: Fresh) -> None:
-    made = driver(seeds(cluster_group))
+def test_a_queue_works_and_scripts_are_sent_to_nodes_that_forgot_them(driver: Driver, cluster_servers: ClusterServers, fresh: Fresh) -> None:
+    made = driver(seeds(cluster_servers))
     for hint in "abcd":
         keys = QueueKeys(fresh(hint), cluster=True)
         made.run(queue.attach(keys, "b", ttl_s=60))
-        cluster_group.owner(keys.metadata).command("SCRIPT", "FLUSH")
+        cluster_servers.owner(keys.metadata).command("SCRIPT", "FLUSH")
         assert made.run(queue.push_many(keys, [b"1", b"2"])) == 2
         assert [m.value for m in made.run(queue.pop(keys, reliable=False, ttl_s=60, most=9))] == [b"1", b"2"]
 
 
-def test_a_refused_call_does_not_disturb_the_others(driver: Driver, cluster_group: ClusterGroup, fresh: Fresh) -> None:
-    made, key = driver(seeds(cluster_group)), fresh()
+def test_a_refused_call_does_not_disturb_the_others(driver: Driver, cluster_servers: ClusterServers, fresh: Fresh) -> None:
+    made, key = driver(seeds(cluster_servers)), fresh()
     with pytest.raises(ServerRefused, match="value is not an integer"):
         made.execute([command("SET", key, "text"), command("INCR", key), command("SET", f"{key}-2", "set")])
     assert made.execute(command("GET", f"{key}-2")) == b"set"
 
 
 def test_a_slot_that_moved_is_found_and_a_call_that_is_not_idempotent_is_executed_once(
-    driver: Driver, cluster_group: ClusterGroup, fresh: Fresh
+    driver: Driver, cluster_servers: ClusterServers, fresh: Fresh
 ) -> None:
-    made, key = driver(seeds(cluster_group)), fresh()
+    made, key = driver(seeds(cluster_servers)), fresh()
     made.execute(command("SET", key, 41))
-    move = Move(cluster_group, key)
+    move = Move(cluster_servers, key)
     move.whole()
     assert made.execute(command("INCR", key, idempotent=False)) == 42
-    assert cluster_group.owner(key) is move.target
-    assert stored(cluster_group, key) == "42"
+    assert cluster_servers.owner(key) is move.target
+    assert stored(cluster_servers, key) == "42"
 
 
-def test_while_a_slot_moves_each_key_is_asked_for_where_it_is(driver: Driver, cluster_group: ClusterGroup, fresh: Fresh) -> None:
-    made, tag = driver(seeds(cluster_group)), fresh()
+def test_while_a_slot_moves_each_key_is_asked_for_where_it_is(driver: Driver, cluster_servers: ClusterServers, fresh: Fresh) -> None:
+    made, tag = driver(seeds(cluster_servers)), fresh()
     moved, there, new = (f"{{{tag}}}{name}" for name in ("moved", "there", "new"))
     made.execute([command("SET", moved, 1), command("SET", there, 1)])
-    move = Move(cluster_group, moved)
+    move = Move(cluster_servers, moved)
     move.begin()
     move.migrate(moved)
     incr = [command("INCR", key, idempotent=False) for key in (moved, there, new, moved)]
@@ -93,11 +93,11 @@ def put_off(move: Move) -> int:
     return sum(int(count) for each in stats for count in re.findall(r"errorstat_TRYAGAIN:count=(\d+)", each))
 
 
-def test_a_push_waits_while_the_keys_of_its_queue_are_on_two_nodes(driver: Driver, cluster_group: ClusterGroup, fresh: Fresh) -> None:
-    made, keys = driver(seeds(cluster_group)), QueueKeys(fresh(), cluster=True)
+def test_a_push_waits_while_the_keys_of_its_queue_are_on_two_nodes(driver: Driver, cluster_servers: ClusterServers, fresh: Fresh) -> None:
+    made, keys = driver(seeds(cluster_servers)), QueueKeys(fresh(), cluster=True)
     made.run(queue.attach(keys, "b", ttl_s=60))
     made.run(queue.push(keys, b"before"))
-    move = Move(cluster_group, keys.metadata)
+    move = Move(cluster_servers, keys.metadata)
     move.begin()
     move.migrate(keys.messages)
     before = put_off(move)
@@ -173,17 +173,17 @@ def test_a_cluster_that_refuses_the_password_says_so_at_once(driver: Driver) -> 
         driver(ClusterSeeds((absent(), Server("127.0.0.1", server.port, password="wrong-one")))).execute(command("GET", "n"))
 
 
-def test_posted_calls_go_to_their_nodes_and_are_fetched_in_their_order(cluster_group: ClusterGroup, fresh: Fresh) -> None:
-    link, base = ClusterLink(seeds(cluster_group)), fresh()
+def test_posted_calls_go_to_their_nodes_and_are_fetched_in_their_order(cluster_servers: ClusterServers, fresh: Fresh) -> None:
+    link, base = ClusterLink(seeds(cluster_servers)), fresh()
     calls = [command("APPEND", f"{base}-{i}", "x" * i) for i in range(50)]
     assert list(link.stream(calls, depth=7)) == list(range(50))
     link.close()
 
 
-def test_a_posted_call_whose_slot_moved_is_lost_and_the_next_finds_it(cluster_group: ClusterGroup, fresh: Fresh) -> None:
-    link, key = ClusterLink(seeds(cluster_group)), fresh()
+def test_a_posted_call_whose_slot_moved_is_lost_and_the_next_finds_it(cluster_servers: ClusterServers, fresh: Fresh) -> None:
+    link, key = ClusterLink(seeds(cluster_servers)), fresh()
     link.execute(command("SET", key, 1))
-    Move(cluster_group, key).whole()
+    Move(cluster_servers, key).whole()
     link.post(command("INCR", key))
     link.post(command("INCR", key))
     with pytest.raises(LinkLost, match="the slot is at"):
@@ -194,7 +194,7 @@ def test_a_posted_call_whose_slot_moved_is_lost_and_the_next_finds_it(cluster_gr
 
 @pytest.mark.parametrize("driver", ["async"], indirect=True)  # tests/faults has the blocking link follow one
 def test_a_link_follows_a_dead_master_to_its_successor(driver: Driver, fresh: Fresh) -> None:
-    with ClusterGroup() as group:
+    with ClusterServers() as group:
         made, keys = driver(seeds(group), patience_s=60), [fresh() for _ in range(20)]
         made.execute([command("SET", key, "before") for key in keys])
         dead = group.owner(keys[0])
@@ -205,13 +205,13 @@ def test_a_link_follows_a_dead_master_to_its_successor(driver: Driver, fresh: Fr
         assert group.owner(keys[0]) is not dead
 
 
-def test_tasks_that_share_a_link_survive_a_move_each_with_its_own_reply(cluster_group: ClusterGroup, fresh: Fresh) -> None:
+def test_tasks_that_share_a_link_survive_a_move_each_with_its_own_reply(cluster_servers: ClusterServers, fresh: Fresh) -> None:
     key = fresh()
 
     async def many() -> None:
-        link = AsyncClusterLink(seeds(cluster_group))
+        link = AsyncClusterLink(seeds(cluster_servers))
         replies = [await link.execute(command("INCR", key, idempotent=False))]
-        Move(cluster_group, key).whole()
+        Move(cluster_servers, key).whole()
         replies += await asyncio.gather(*(link.execute(command("INCR", key, idempotent=False)) for _ in range(100)))
         assert replies == [*range(1, 102)]
         await link.close()
@@ -219,8 +219,8 @@ def test_tasks_that_share_a_link_survive_a_move_each_with_its_own_reply(cluster_
     asyncio.run(many())
 
 
-def test_what_is_asked_of_each_master_is_asked_anew_when_one_does_not_answer(cluster_group: ClusterGroup) -> None:
-    link, asked = ClusterLink(seeds(cluster_group)), []
+def test_what_is_asked_of_each_master_is_asked_anew_when_one_does_not_answer(cluster_servers: ClusterServers) -> None:
+    link, asked = ClusterLink(seeds(cluster_servers)), []
 
     def ask(node: SyncLink) -> int:
         asked.append(node)

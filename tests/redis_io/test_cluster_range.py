@@ -9,7 +9,7 @@ import pytest
 from busmq_spark.core import queue
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import ClusterGroup
+from busmq_spark.embedded import ClusterServers
 from busmq_spark.errors import LinkLost, ServerRefused
 from busmq_spark.redis_io.cluster import ClusterSeeds
 from busmq_spark.redis_io.cluster_link import ClusterLink
@@ -22,8 +22,8 @@ VALUES = [b"%d" % i for i in range(1, 8)]
 
 
 @pytest.fixture
-def single(cluster_group: ClusterGroup) -> Iterator[ClusterLink]:
-    link = ClusterLink(ClusterSeeds(parse(cluster_group.urls[0])))
+def single(cluster_servers: ClusterServers) -> Iterator[ClusterLink]:
+    link = ClusterLink(ClusterSeeds(parse(cluster_servers.urls[0])))
     yield link
     link.close()
 
@@ -64,10 +64,10 @@ def test_each_queue_is_read_from_its_node(single: ClusterLink, many: ClusterRang
 
 
 def test_a_list_whose_slot_has_moved_is_lost_once_and_then_found(
-    cluster_group: ClusterGroup, single: ClusterLink, many: ClusterRangeConnection, keys: QueueKeys
+    cluster_servers: ClusterServers, single: ClusterLink, many: ClusterRangeConnection, keys: QueueKeys
 ) -> None:
     assert read(many, keys) == WHOLE
-    Move(cluster_group, keys.messages).whole()
+    Move(cluster_servers, keys.messages).whole()
     with pytest.raises(LinkLost):
         read(many, keys)
     assert many.waiting == 0
@@ -76,9 +76,9 @@ def test_a_list_whose_slot_has_moved_is_lost_once_and_then_found(
 
 @pytest.mark.parametrize("ahead", ["messages", "metadata"])
 def test_while_the_slot_moves_each_key_is_read_where_it_is(
-    cluster_group: ClusterGroup, single: ClusterLink, many: ClusterRangeConnection, keys: QueueKeys, ahead: str
+    cluster_servers: ClusterServers, single: ClusterLink, many: ClusterRangeConnection, keys: QueueKeys, ahead: str
 ) -> None:
-    move = Move(cluster_group, keys.messages)
+    move = Move(cluster_servers, keys.messages)
     move.begin()
     move.migrate(getattr(keys, ahead))
     try:
@@ -95,10 +95,10 @@ def test_while_the_slot_moves_each_key_is_read_where_it_is(
 
 
 def test_an_empty_list_is_empty_on_the_detour_too(
-    many: ClusterRangeConnection, cluster_group: ClusterGroup, keys: QueueKeys, single: ClusterLink
+    many: ClusterRangeConnection, cluster_servers: ClusterServers, keys: QueueKeys, single: ClusterLink
 ) -> None:
     single.run(queue.flush(keys))
-    move = Move(cluster_group, keys.messages)
+    move = Move(cluster_servers, keys.messages)
     move.begin()
     with pytest.raises(LinkLost):
         read(many, keys)

@@ -7,8 +7,8 @@ import pytest
 from busmq_spark.core import queue, state
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys, hash_index
-from busmq_spark.core.state import Ack
-from busmq_spark.embedded import ClusterGroup, RedisServer
+from busmq_spark.core.state import AckUpTo
+from busmq_spark.embedded import ClusterServers, RedisServer
 from busmq_spark.errors import LinkLost
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.layout import redis_layout
@@ -79,7 +79,7 @@ def test_a_queue_lives_its_whole_life_on_its_server(three_links: list[SyncLink],
     assert link.run(queue.push_many(keys, [b"a", b"b", b"c"])) == 3
     assert [m.id for m in link.run(queue.pop(keys, reliable=True, ttl_s=60, most=2))] == [1, 2]
     link.run(queue.ack(keys, 1, ttl_s=60, restore=True))
-    assert [result.status for result in link.run(state.ack_to([Ack(keys, 2, there.born, "")]))] == ["ok"]
+    assert [result.status for result in link.run(state.ack_to([AckUpTo(keys, 2, there.born, "")]))] == ["ok"]
     assert [(m.id, m.value) for m in link.run(queue.index(keys, 0, 9))] == [(3, b"c")]
     others = [other for other in three_links if other is not link]
     assert [other.execute(command("EXISTS", *keys.all)) for other in others] == [0, 0]
@@ -94,12 +94,12 @@ def test_tokens_are_of_their_length_and_unlike_each_other() -> None:
     assert len(new_token(128)) == 32
 
 
-def test_discover_finds_the_queues_of_every_node_of_a_cluster(cluster_group: ClusterGroup, fresh: Fresh) -> None:
-    [link] = sync_links(redis_layout(RedisOptions(url=cluster_group.urls[0], layout="cluster")))
+def test_discover_finds_the_queues_of_every_node_of_a_cluster(cluster_servers: ClusterServers, fresh: Fresh) -> None:
+    [link] = sync_links(redis_layout(RedisOptions(url=cluster_servers.urls[0], layout="cluster")))
     names = [fresh(name) for name in NAMES]
     for name in names:
         link.run(queue.attach(QueueKeys(name, cluster=True), "b", ttl_s=60))
-    assert len({cluster_group.owner(QueueKeys(name, cluster=True).metadata).port for name in names}) > 1
+    assert len({cluster_servers.owner(QueueKeys(name, cluster=True).metadata).port for name in names}) > 1
     assert {(name, 0) for name in names} <= set(discover([link]))
     assert locate([QueueKeys(name, cluster=True) for name in names], [link]) == [0] * len(names)
     link.close()

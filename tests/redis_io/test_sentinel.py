@@ -8,7 +8,7 @@ import pytest
 
 from busmq_spark.core.flow import command
 from busmq_spark.core.retry import FAILOVER_PATIENCE_S, PATIENCE_S
-from busmq_spark.embedded import SentinelGroup
+from busmq_spark.embedded import SentinelServers
 from busmq_spark.errors import BusError, ConfigError, LinkLost, Unauthorized
 from busmq_spark.redis_io.endpoint import ServerUnreachable, patience
 from busmq_spark.redis_io.sentinel import SentinelMaster
@@ -92,7 +92,7 @@ def test_a_write_that_a_demoted_master_refuses_goes_to_the_next_master_even_if_i
 
 @pytest.mark.parametrize("driver", ["async"], indirect=True)  # tests/faults has the blocking link follow one
 def test_a_link_follows_the_master_through_a_failover(driver: Driver) -> None:
-    with SentinelGroup(password="right") as group:
+    with SentinelServers(password="right") as group:
         made = driver(SentinelMaster(parse(",".join(group.urls)), group.name, Credentials(password="right")), patience_s=60)
         made.execute(command("SET", "a", "before"))
         assert made.execute(command("WAIT", 1, 10_000)) == 1
@@ -102,7 +102,7 @@ def test_a_link_follows_the_master_through_a_failover(driver: Driver) -> None:
 
 
 def test_credentials_that_the_master_refuses_end_the_call_at_once(driver: Driver) -> None:
-    with SentinelGroup(replicas=0, sentinels=1, password="right") as group:
+    with SentinelServers(replicas=0, sentinels=1, password="right") as group:
         made = driver(SentinelMaster(parse(",".join(group.urls)), group.name, Credentials(password="wrong-one")), patience_s=60)
         with pytest.raises(BusError) as caught:
             made.execute(command("GET", "a"))

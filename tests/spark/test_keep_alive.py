@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import ClusterGroup, DirectGroup, RedisServer
+from busmq_spark.embedded import ClusterServers, DirectServers, RedisServer
 from busmq_spark.options import RedisOptions
 from busmq_spark.spark.keepalive import KeepAlive
 from busmq_spark.store.protocol import QueueCreation
@@ -25,26 +25,26 @@ ALONE = {"cluster-require-full-coverage": "no"}
 
 
 @pytest.fixture(params=["direct", "cluster"])
-def two(request: pytest.FixtureRequest) -> Iterator[DirectGroup | ClusterGroup]:
+def two(request: pytest.FixtureRequest) -> Iterator[DirectServers | ClusterServers]:
     """Two servers that know nothing of each other, or a cluster whose nodes serve their slots also when one of them is dead."""
     if request.param == "direct":
-        with DirectGroup(2) as group:
+        with DirectServers(2) as group:
             yield group
         return
-    with ClusterGroup(3, 0, settings=ALONE) as cluster:
+    with ClusterServers(3, 0, settings=ALONE) as cluster:
         yield cluster
 
 
-def servers_of(group: DirectGroup | ClusterGroup) -> list[RedisServer]:
-    return group.nodes if isinstance(group, ClusterGroup) else group.servers
+def servers_of(group: DirectServers | ClusterServers) -> list[RedisServer]:
+    return group.nodes if isinstance(group, ClusterServers) else group.servers
 
 
-def one_queue_each(store: RedisStore, group: DirectGroup | ClusterGroup, fresh: Fresh) -> dict[RedisServer, QueueKeys]:
+def one_queue_each(store: RedisStore, group: DirectServers | ClusterServers, fresh: Fresh) -> dict[RedisServer, QueueKeys]:
     """The keys of a queue on each server, created."""
     found: dict[RedisServer, QueueKeys] = {}
     while len(found) < 2:
         keys = store.keys(fresh())
-        server = group.owner(keys.metadata) if isinstance(group, ClusterGroup) else group.servers[store.locate([keys.name])[keys.name]]
+        server = group.owner(keys.metadata) if isinstance(group, ClusterServers) else group.servers[store.locate([keys.name])[keys.name]]
         found.setdefault(server, keys)
     store.attach([keys.name for keys in found.values()], QueueCreation(True, TTL_S))
     return found
@@ -66,9 +66,9 @@ def wait_touched(server: RedisServer, key: str, times: int) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"ack": "none"}], ids=["leased", "not leased"])
 def test_a_server_or_node_that_is_dead_ends_no_queue_and_no_lease_of_another(
-    two: DirectGroup | ClusterGroup, engine: MakeEngine, fresh: Fresh, options: dict[str, str]
+    two: DirectServers | ClusterServers, engine: MakeEngine, fresh: Fresh, options: dict[str, str]
 ) -> None:
-    url, layout = ",".join(two.urls), "cluster" if isinstance(two, ClusterGroup) else "direct"
+    url, layout = ",".join(two.urls), "cluster" if isinstance(two, ClusterServers) else "direct"
     store = open_store(RedisOptions(url=url, layout=layout))
     keys = one_queue_each(store, two, fresh)
     names = ",".join(each.name for each in keys.values())
@@ -104,7 +104,7 @@ def test_an_unexpected_error_is_logged_and_does_not_end_the_keep_alive(
     store.attach([keys.name], QueueCreation(True, 3))
     failing = Failing(open_store(RedisOptions(url=redis_server.url)))
     keep = KeepAlive(lambda: failing, "", "")  # type: ignore[arg-type,return-value]  # it has what it needs
-    keep.watch({keys.name: 3}, store.sites([keys.name]))
+    keep.watch({keys.name: 3}, store.failure_domains([keys.name]))
     wait_touched(redis_server, keys.metadata, 1)
     assert failing.failed
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
@@ -113,11 +113,11 @@ def test_an_unexpected_error_is_logged_and_does_not_end_the_keep_alive(
 
 
 def test_a_queue_whose_slot_moves_is_kept_alive_with_those_of_its_new_node(fresh: Fresh) -> None:
-    with ClusterGroup(3, 0, settings=ALONE) as cluster:
+    with ClusterServers(3, 0, settings=ALONE) as cluster:
         store = open_store(RedisOptions(url=",".join(cluster.urls), layout="cluster"))
         keys = one_queue_each(store, cluster, fresh)
         keep = KeepAlive(lambda: open_store(RedisOptions(url=",".join(cluster.urls), layout="cluster")), "", "")
-        keep.watch({each.name: TTL_S for each in keys.values()}, store.sites([each.name for each in keys.values()]))
+        keep.watch({each.name: TTL_S for each in keys.values()}, store.failure_domains([each.name for each in keys.values()]))
         moved = next(iter(keys.values()))
         move = Move(cluster, moved.metadata)
         move.whole()

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import ClusterGroup, RedisServer
+from busmq_spark.embedded import ClusterServers, RedisServer
 from tests.spark.conftest import Bus
 from tests.support import PATIENCE_S, wait_until
 
@@ -48,12 +48,12 @@ def causes(spark: SparkSession, shim_jar: Path) -> Iterator[Causes]:
         yield Causes(spark, stack)
 
 
-def test_a_consumer_that_listens_at_another_node_of_a_cluster_counts(causes: Causes, cluster_group: ClusterGroup, queue: str) -> None:
+def test_a_consumer_that_listens_at_another_node_of_a_cluster_counts(causes: Causes, cluster_servers: ClusterServers, queue: str) -> None:
     keys = QueueKeys(queue, cluster=True)
-    store = causes.store(redis_url=",".join(cluster_group.urls), redis_layout="cluster")
+    store = causes.store(redis_url=",".join(cluster_servers.urls), redis_layout="cluster")
     assert causes.code(store, queue) == "BUSMQ_QUEUE_FLUSHED"
-    owner = cluster_group.owner(keys.messages)
-    causes.listen(next(node for node in cluster_group.masters if node is not owner), keys.available)
+    owner = cluster_servers.owner(keys.messages)
+    causes.listen(next(node for node in cluster_servers.masters if node is not owner), keys.available)
     assert causes.code(store, queue) == "BUSMQ_CONSUMED_ELSEWHERE"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from busmq_spark.embedded import RedisServer, SentinelGroup
+from busmq_spark.embedded import RedisServer, SentinelServers
 from tests.spark.conftest import MakeBus
 from tests.spark.live_engine import LiveEngine
 from tests.spark.test_layouts import Servers, expected, queues, servers  # noqa: F401  # two of them are fixtures
@@ -59,7 +59,7 @@ def test_a_redis_that_dies_and_comes_back_costs_a_pause_and_its_pushes_are_signa
 
 
 def test_a_fail_over_in_the_middle_of_a_batch_costs_a_pause_and_no_message(live: MakeLive, bus_of: MakeBus) -> None:
-    with SentinelGroup() as group:
+    with SentinelServers() as group:
         bus_of(group.master).fill("q", 3)
         query = live({"redis.url": ",".join(group.urls), "redis.layout": "sentinel", "subscribe": "q"}).begin()
         assert len(query.rows(2)) == 2

@@ -14,7 +14,7 @@ from busmq_spark.core import queue as core
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.retention import retain, retention, rule
-from busmq_spark.core.state import Ack, ack_to
+from busmq_spark.core.state import AckUpTo, ack_to
 from busmq_spark.core.subscription import seek
 from busmq_spark.errors import CheckpointOlder, ConsumedElsewhere, UnreadBacklog
 from busmq_spark.options import RedisOptions
@@ -179,7 +179,7 @@ def test_a_sink_has_room_where_all_is_acknowledged(sink_engine: Callable[..., Si
         write.stage([b"a", b"b", b"c", b"d"])
         write.commit()
         born = bus("HGET", keys.metadata, "born").decode()
-        bus.link.run(ack_to([Ack(keys, 4 * batch + 4, born, "")]))
+        bus.link.run(ack_to([AckUpTo(keys, 4 * batch + 4, born, "")]))
     assert waiting(bus, keys) == (0, 12)
 
 

@@ -82,7 +82,7 @@ def place(request: pytest.FixtureRequest, fresh: Fresh) -> Iterator[Place]:
         server, where = request.getfixturevalue("tls_server")
         servers = [server]
     else:
-        group = request.getfixturevalue({"direct": "three_servers", "sentinel": "sentinel_group", "cluster": "cluster_group"}[layout])
+        group = request.getfixturevalue({"direct": "three_servers", "sentinel": "sentinel_servers", "cluster": "cluster_servers"}[layout])
         where = {"redis.url": ",".join(group.urls), "redis.layout": layout}
         servers = group.nodes if layout == "cluster" else group.servers
     user = fresh("user")

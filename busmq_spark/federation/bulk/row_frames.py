@@ -75,7 +75,7 @@ class RowFrames:
 def with_spans(store: RedisStore, parts: Sequence[Range]) -> tuple[Mapping[str, Span], list[Range]]:
     """The spans around ranges whose server is known, one of each queue, and what of them is to be read; in a thread."""
     for part in parts:
-        store.set_site([part.queue], ("", part.server, ""))
+        store.set_failure_domain([part.queue], ("", part.server, ""))
     spans = store.spans(around(parts))
     return spans, stored(parts, spans)
 

@@ -119,7 +119,7 @@ class BulkServer:
         if executor.idle:
             self.clients.left(client, executor)
             return
-        task = asyncio.create_task(executor.ended(), name="bulk: a call outlives its connection")
+        task = asyncio.create_task(executor.wait_ended(), name="bulk: a call outlives its connection")
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
         task.add_done_callback(lambda _: self.clients.left(client, executor))

@@ -88,7 +88,7 @@ class StoreExecutor:
         if self._busy is not None:
             self._busy.cancel()
 
-    async def ended(self) -> None:
+    async def wait_ended(self) -> None:
         """Until no thread uses the store."""
         if self._busy is not None and not self._busy.done():
             ending = asyncio.Event()
@@ -146,7 +146,7 @@ class ClientExecutors:
             if before is not None:
                 before[1]()
                 before[0].stop()
-                await before[0].ended()
+                await before[0].wait_ended()
             if self._executors.get(client) is before:
                 self._executors[client] = (executor, leave)
 

@@ -239,7 +239,7 @@ class RemoteChannel(BaseChannel, Owner):
         async with self._busy:
             if not self.connected:
                 return
-            await self._pushes.flushed()
+            await self._pushes.wait_flushed()
             if self._handle.remote is not None:
                 await self._handle.finish("end" if word is ChannelFrameKind.END else "disconnect", "disconnect")
             elif word is ChannelFrameKind.END:

@@ -56,7 +56,7 @@ class Pool:
         self._turn += 1
         remote = RemoteObject(open_[self._turn % len(open_)], creation, on_lost)
         try:
-            await remote.opened()
+            await remote.wait_open()
         except BaseException:
             remote.close()
             raise

@@ -45,7 +45,7 @@ class RemotePushPipeline:
         self._next()
         return future
 
-    async def flushed(self) -> None:
+    async def wait_flushed(self) -> None:
         """Wait until everything added so far is stored or has failed."""
         while self._pending or self._under_way:
             self._idle = self._idle or asyncio.Event()

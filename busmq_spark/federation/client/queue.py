@@ -96,7 +96,7 @@ class RemoteQueue(BaseQueue, Owner):
             self._emit("detaching")
             try:
                 await self.stop()
-                await self._pushes.flushed()
+                await self._pushes.wait_flushed()
                 await self.handle.finish("detach", "detached")
             finally:
                 self._leave()
@@ -110,7 +110,7 @@ class RemoteQueue(BaseQueue, Owner):
             self._emit("detaching")
             try:
                 await self.stop()
-                await self._pushes.flushed()
+                await self._pushes.wait_flushed()
                 await self.handle.up()
                 await self.handle.finish("close", "closed")
             finally:

@@ -59,7 +59,7 @@ class RemoteObject:
         """Whether an answer is owed."""
         return bool(self._asked)
 
-    async def opened(self) -> None:
+    async def wait_open(self) -> None:
         """Returns when calls may be made. Raises FederationLost."""
         await self._opening
 

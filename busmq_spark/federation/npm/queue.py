@@ -54,7 +54,7 @@ class PlainQueue:
 
     async def attach(self, creation: QueueCreation) -> AttachResult:
         """Create the queue, or adopt the one that is there, and name its life. Raises QueueMissing."""
-        remote, fields = await self._looked()
+        remote, fields = await self._object_and_fields()
         existed = bool(fields)
         if not fields:
             if not creation.allowed:
@@ -73,7 +73,7 @@ class PlainQueue:
         """As core.state.states; ``last_id`` is UNKNOWN_ID where the wire cannot say it."""
         back = False
         for _ in range(TRIES):
-            remote, fields = await self._looked()
+            remote, fields = await self._object_and_fields()
             if not fields:
                 return MISSING
             known = (int(fields["ttl"]), fields.get("born") or "", int(fields.get("maxsize") or 0))
@@ -92,7 +92,7 @@ class PlainQueue:
 
     async def mark(self, id: int) -> str:
         """The fingerprint of a message; empty when it is not stored."""
-        remote, fields = await self._looked()
+        remote, fields = await self._object_and_fields()
         place = await place_of(remote, id) if fields else None
         if place is None or place[1] != id:
             return ""
@@ -101,7 +101,7 @@ class PlainQueue:
 
     async def newest(self) -> int:
         """Something that changes with every push: the newest id as far as ids follow each other. 0 for an empty queue, -1 for none."""
-        remote, fields = await self._looked()
+        remote, fields = await self._object_and_fields()
         count = await remote.count() if fields else -1
         oldest = await remote.peek(0) if count > 0 else []
         return oldest[0][0] + count - 1 if oldest else min(count, 0)
@@ -112,7 +112,7 @@ class PlainQueue:
         ``most`` at most, and none when nothing of the range is left. ``at`` is where ``need`` should be. Raises DataLoss.
         """
         for attempt in range(TRIES):
-            remote, fields = await self._looked()
+            remote, fields = await self._object_and_fields()
             check_life(part, fields.get("born") or "", need)
             if at is None:
                 place = await place_of(remote, need)
@@ -133,7 +133,7 @@ class PlainQueue:
 
     async def ack(self, position: Position) -> AckResult:
         """As core.state.ack_to, without subscriptions. Messages are read before they are removed; those above the position are put back."""
-        remote, fields = await self._looked()
+        remote, fields = await self._object_and_fields()
         if not fields:
             return AckResult("missing", "")
         if fields.get("born") != position.born:
@@ -152,7 +152,7 @@ class PlainQueue:
 
     async def lease(self, token: str, dead: str) -> str:
         """Who reads afterwards. ``token`` only when it stayed so for a moment; a reader that does not renew it is replaced."""
-        remote, fields = await self._looked()
+        remote, fields = await self._object_and_fields()
         if not fields:
             return token  # planning finds that it is missing
         held, since = fields.get(READER) or "", time.monotonic()
@@ -169,7 +169,7 @@ class PlainQueue:
 
     async def keep_alive(self, token: str) -> int:
         """1 alive, 0 missing, -1 another reader has the lease. An attached object keeps its queue alive; the lease is renewed here."""
-        remote, fields = await self._looked()
+        remote, fields = await self._object_and_fields()
         if not fields or not token:
             return int(bool(fields))
         holder = (fields.get(READER) or "").rpartition("#")[0]
@@ -183,7 +183,7 @@ class PlainQueue:
 
         Raises QueueMissing.
         """
-        remote, fields = await self._looked()
+        remote, fields = await self._object_and_fields()
         if not fields:
             raise QueueMissing(queue=self.name)
         maxsize = int(fields.get("maxsize") or 0)
@@ -205,7 +205,7 @@ class PlainQueue:
             remote = self._objects[texts] = await self._open(self.name, texts)
         return remote
 
-    async def _looked(self) -> tuple[PlainQueueObject, dict[str, str]]:
+    async def _object_and_fields(self) -> tuple[PlainQueueObject, dict[str, str]]:
         """The object and the metadata. Attached where there is such a queue, so that messages can be looked at."""
         remote = await self._object(texts=True)
         fields = await remote.fields()

@@ -96,7 +96,7 @@ class PeerConnection:
             session.shut()
         with suppress(TimeoutError):
             async with asyncio.timeout(self.limits.close_s / 2):
-                await self.send_buffer.sent()
+                await self.send_buffer.wait_sent()
         if self.send_buffer.waiting:
             self.abort()  # what the peer has not taken goes back to its place
         await self._end()
@@ -141,7 +141,7 @@ class PeerConnection:
     async def large_answer(self) -> AsyncIterator[None]:
         """For calls whose answer may be much longer than they are: a few at once, and only while there is room to send it."""
         async with self._answers:
-            await self.send_buffer.room()
+            await self.send_buffer.wait_room()
             yield
 
     async def give_way(self) -> None:

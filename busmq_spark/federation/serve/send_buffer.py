@@ -51,13 +51,13 @@ class SendBuffer:
         """Whether nothing more should be put now."""
         return self.waiting > self._high
 
-    async def room(self) -> bool:
+    async def wait_room(self) -> bool:
         """True when something more may be put: at once, without a step of the loop, when there is room. False when it is closed."""
         while self.full and not self.closed:
             await self._room.wait()
         return not self.closed
 
-    async def passed(self) -> bool:
+    async def wait_sent_so_far(self) -> bool:
         """True once everything put so far was sent, False when it is closed before."""
         if self.closed or not self.waiting:
             return not self.closed
@@ -69,7 +69,7 @@ class SendBuffer:
         finally:
             self._waiters.discard(waiter)
 
-    async def sent(self) -> None:
+    async def wait_sent(self) -> None:
         """Returns when nothing waits any more."""
         await self._sent.wait()
 

@@ -216,7 +216,7 @@ class Session:
                 if outcome is not None:
                     await outcome
                 self.ended(size)
-                await self.connection.send_buffer.room()
+                await self.connection.send_buffer.wait_room()
                 await self.connection.give_way()
                 if not self._calls:
                     return

@@ -101,7 +101,7 @@ class ServedChannel(ServedObject):
         if self._reader is not None:
             self._reader.cancel()
             self._reader = None
-        await self.session.connection.send_buffer.passed()
+        await self.session.connection.send_buffer.wait_sent_so_far()
 
     def send(self, call: MethodCall) -> None:
         if not call.values or isinstance(call.values[0], RemoteFunction):
@@ -136,7 +136,7 @@ class ServedChannel(ServedObject):
         self._reader = self.session.spawn(self._reading(), f"reading channel {self.name} for a peer")
 
     async def _reading(self) -> None:
-        room, messages = self.session.connection.send_buffer.room, self._channel.messages()
+        room, messages = self.session.connection.send_buffer.wait_room, self._channel.messages()
         while await room():
             try:
                 message, arrived = await messages.take()

@@ -99,7 +99,7 @@ class ServedPubsub(ServedObject):
         return message
 
     async def _send_waiting(self) -> None:
-        while self._waiting and await self.session.connection.send_buffer.room():
+        while self._waiting and await self.session.connection.send_buffer.wait_room():
             if self._waiting:
                 self.emit("message", self._take().text)
 

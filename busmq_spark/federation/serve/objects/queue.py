@@ -75,7 +75,7 @@ class ServedQueue(ServedObject):
     async def end(self) -> None:
         """Detach; a consumption ends with it."""
         self._undefer()
-        await self.session.connection.send_buffer.passed()
+        await self.session.connection.send_buffer.wait_sent_so_far()
         await self._queue.detach()
 
     # -- life -----------------------------------------------------------------------------------------------------------------------------------
@@ -170,7 +170,7 @@ class ServedQueue(ServedObject):
         self._consuming = self.session.spawn(work, f"consuming {self.name} for a peer")
 
     async def _consume(self, consumption: Consumption, throttle: RemoteFunction | None) -> None:
-        room, drained = self.session.connection.send_buffer.room, False
+        room, drained = self.session.connection.send_buffer.wait_room, False
         try:
             if throttle is not None:  # what is there already comes without it
                 await consumption.begin()
@@ -188,11 +188,11 @@ class ServedQueue(ServedObject):
                     self._deliver(consumption, message)
                     count += 1
                 drained = count < PREFETCH
-                await self.session.connection.send_buffer.passed()  # Redis keeps what was taken last only
+                await self.session.connection.send_buffer.wait_sent_so_far()  # Redis keeps what was taken last only
         except StopAsyncIteration:
             return
         except BusError:
-            await self.session.connection.send_buffer.passed()
+            await self.session.connection.send_buffer.wait_sent_so_far()
             with suppress(BusError):
                 await self._queue.stop()  # which sends the peer ``consuming(False)``
             raise
@@ -246,7 +246,7 @@ class ServedQueue(ServedObject):
         if self._consuming is not None:
             self._consuming.cancel()
             self._consuming = None
-        await self.session.connection.send_buffer.passed()
+        await self.session.connection.send_buffer.wait_sent_so_far()
 
     async def ack(self, call: MethodCall) -> None:
         """Answered only when it fails (protocol Q2): npm clients know no other."""

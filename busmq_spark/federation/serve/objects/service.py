@@ -85,7 +85,7 @@ class ServedService(ServedObject):
         task.add_done_callback(lambda _: self.session.ended(call.size))
 
     async def _request(self, call: MethodCall, timeout_ms: int | None, *, parts: bool) -> None:
-        room = self.session.connection.send_buffer.room
+        room = self.session.connection.send_buffer.wait_room
         try:
             if call.callback is None:
                 await self._service.send(call.values[0], timeout_ms=timeout_ms)
@@ -103,7 +103,7 @@ class ServedService(ServedObject):
 
     async def _handle(self, data: Any, request: Request) -> None:
         """One request, until the peer has given its last reply."""
-        await self.session.connection.send_buffer.room()
+        await self.session.connection.send_buffer.wait_room()
         replies = _Replies(self)
         try:
             try:

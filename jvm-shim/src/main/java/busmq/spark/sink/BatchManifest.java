@@ -23,7 +23,7 @@ final class BatchManifest {
         for (StagedList s : staged) {
             ArrayNode list = lists.addArray().add(s.queue()).add(s.server()).add(s.key());
             ArrayNode runs = list.addArray();
-            for (StagedList.Chunks run : s.runs()) {
+            for (StagedList.EqualChunks run : s.runs()) {
                 runs.addArray().add(run.size()).add(run.times());
             }
             list.add(s.digest());
@@ -41,9 +41,9 @@ final class BatchManifest {
             JsonNode root = JSON.readTree(text);
             long made = root.path("made").longValue();
             for (JsonNode list : root.get("lists")) {
-                List<StagedList.Chunks> runs = new ArrayList<>();
+                List<StagedList.EqualChunks> runs = new ArrayList<>();
                 for (JsonNode run : list.get(3)) {
-                    runs.add(new StagedList.Chunks(run.get(0).intValue(), run.get(1).intValue()));
+                    runs.add(new StagedList.EqualChunks(run.get(0).intValue(), run.get(1).intValue()));
                 }
                 Long digest = list.hasNonNull(4) ? list.get(4).longValue() : null;
                 found.add(new StagedList(list.get(0).textValue(), list.get(1).intValue(), list.get(2).textValue(), runs, digest, made));

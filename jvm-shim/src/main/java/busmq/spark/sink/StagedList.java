@@ -10,17 +10,17 @@ import java.util.zip.CRC32;
  * what lies after them does not count. {@code digest} distinguishes them from other rows ({@code core/sink.py}); null in a manifest of version 1.
  * {@code made} is the epoch of the run that has recorded the list; 0 where it is not recorded, or that is not known.
  */
-public record StagedList(String queue, int server, String key, List<Chunks> runs, Long digest, long made) implements Serializable {
+public record StagedList(String queue, int server, String key, List<EqualChunks> runs, Long digest, long made) implements Serializable {
     private static final long MASK = (1L << 53) - 1;
 
     /** So many chunks of one size, one after another: a million rows are two runs, not a thousand numbers. */
-    public record Chunks(int size, int times) implements Serializable {}
+    public record EqualChunks(int size, int times) implements Serializable {}
 
     public StagedList {
         runs = List.copyOf(runs);
     }
 
-    StagedList(String queue, int server, String key, List<Chunks> runs, Long digest) {
+    StagedList(String queue, int server, String key, List<EqualChunks> runs, Long digest) {
         this(queue, server, key, runs, digest, 0);
     }
 
@@ -48,7 +48,7 @@ public record StagedList(String queue, int server, String key, List<Chunks> runs
     /** How many rows the next move may take when {@code moved} are done: up to the next chunk border. */
     public int chunkAt(long moved) {
         long at = 0;
-        for (Chunks run : runs) {
+        for (EqualChunks run : runs) {
             long end = at + (long) run.size * run.times;
             if (moved < end) {
                 return (int) (run.size - (moved - at) % run.size);
@@ -69,7 +69,7 @@ public record StagedList(String queue, int server, String key, List<Chunks> runs
         private String key;
         private long rows;
         private long digest;
-        private List<Chunks> runs = new ArrayList<>();
+        private List<EqualChunks> runs = new ArrayList<>();
 
         Growing(String queue, int server, String stages, long epoch, String key) {
             this.queue = queue;
@@ -95,9 +95,9 @@ public record StagedList(String queue, int server, String key, List<Chunks> runs
             digest = total(digest, StagedList.digest(chunk));
             int last = runs.size() - 1;
             if (last >= 0 && runs.get(last).size == size) {
-                runs.set(last, new Chunks(size, runs.get(last).times + 1));
+                runs.set(last, new EqualChunks(size, runs.get(last).times + 1));
             } else {
-                runs.add(new Chunks(size, 1));
+                runs.add(new EqualChunks(size, 1));
             }
             rows += size;
         }

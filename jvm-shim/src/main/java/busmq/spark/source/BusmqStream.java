@@ -196,7 +196,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         if (lastIds.isEmpty() || stopped) {
             return null;
         }
-        QueryLag.Lag lag = queryLag.behind(planned.isEmpty() ? Map.of() : decode(planned), lastIds, readerQueues.store);
+        QueryLag.Lag lag = queryLag.measure(planned.isEmpty() ? Map.of() : decode(planned), lastIds, readerQueues.store);
         return new BusOffset(OffsetJson.report(lastIds, lag.messages(), lag.seconds()));
     }
 
@@ -273,7 +273,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         }
         try {
             Map<String, Long> lastIds = realTime ? readerQueues.store.counters(readerQueues.queues()) : planner.lastIds();
-            QueryLag.Lag lag = queryLag.behind(decode(latest.get().json()), lastIds, readerQueues.store);
+            QueryLag.Lag lag = queryLag.measure(decode(latest.get().json()), lastIds, readerQueues.store);
             Map<String, String> found =
                     new HashMap<>(Map.of("lag", String.valueOf(lag.messages()), "queues", String.valueOf(readerQueues.queues().size())));
             if (lag.seconds() != null) {

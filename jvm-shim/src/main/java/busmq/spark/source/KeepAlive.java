@@ -3,7 +3,7 @@ package busmq.spark.source;
 import busmq.spark.BusException;
 import busmq.spark.options.ReadOptions;
 import busmq.spark.store.ReadStore;
-import busmq.spark.store.Site;
+import busmq.spark.store.FailureDomain;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.Map;
@@ -22,7 +22,7 @@ final class KeepAlive implements AutoCloseable {
 
     private final ReadOptions options;
     private final String token;
-    private final Map<Site, SiteKeepAlive> threads = new HashMap<>();
+    private final Map<FailureDomain, DomainKeepAlive> threads = new HashMap<>();
     private boolean stopped;
     private volatile String taken;
 
@@ -31,14 +31,14 @@ final class KeepAlive implements AutoCloseable {
         this.token = token;
     }
 
-    /** Keep these queues (name to ttl in seconds) alive from now on, besides those watched already. {@code sites}: where each of them is. */
-    synchronized void watch(Map<String, Long> ttlsS, Map<String, Site> sites) {
+    /** Keep these queues (name to ttl in seconds) alive from now on, besides those watched already. {@code domains}: where each of them is. */
+    synchronized void watch(Map<String, Long> ttlsS, Map<String, FailureDomain> domains) {
         ttlsS.forEach((queue, ttlS) -> {
-            Site site = sites.get(queue);
-            SiteKeepAlive thread = threads.get(site);
+            FailureDomain domain = domains.get(queue);
+            DomainKeepAlive thread = threads.get(domain);
             if (thread == null) {
-                thread = new SiteKeepAlive(site);
-                threads.put(site, thread);
+                thread = new DomainKeepAlive(domain);
+                threads.put(domain, thread);
                 if (!stopped) {
                     thread.start();
                 }
@@ -55,15 +55,15 @@ final class KeepAlive implements AutoCloseable {
     /** Ends the threads and waits for them a little, so that the leases are given up before the caller goes on. */
     @Override
     public void close() {
-        Map<Site, SiteKeepAlive> running;
+        Map<FailureDomain, DomainKeepAlive> running;
         synchronized (this) {
             stopped = true;
             running = Map.copyOf(threads);
         }
-        running.values().forEach(SiteKeepAlive::end);
+        running.values().forEach(DomainKeepAlive::end);
         long until = System.nanoTime() + TimeUnit.SECONDS.toNanos(2);
         try {
-            for (SiteKeepAlive thread : running.values()) {
+            for (DomainKeepAlive thread : running.values()) {
                 thread.join(Math.max(1, TimeUnit.NANOSECONDS.toMillis(until - System.nanoTime())));
             }
         } catch (InterruptedException error) {
@@ -71,16 +71,16 @@ final class KeepAlive implements AutoCloseable {
         }
     }
 
-    /** Touches the queues of one site, each time a third of the shortest life is over. */
-    private final class SiteKeepAlive extends Thread {
-        private final Site site;
+    /** Touches the queues of one failure domain, each time a third of the shortest life is over. */
+    private final class DomainKeepAlive extends Thread {
+        private final FailureDomain domain;
         private final Map<String, Long> ttlsMs = new HashMap<>();
         private boolean woken;
         private boolean ended;
 
-        SiteKeepAlive(Site site) {
-            super("busmq-keep-alive-" + site.server() + site.node());
-            this.site = site;
+        DomainKeepAlive(FailureDomain domain) {
+            super("busmq-keep-alive-" + domain.server() + domain.node());
+            this.domain = domain;
             setDaemon(true);
         }
 
@@ -110,10 +110,10 @@ final class KeepAlive implements AutoCloseable {
 
         private void touch(ReadStore store, Map<String, Long> watched) {
             try {
-                watched.keySet().forEach(queue -> store.setServer(queue, site.server()));
+                watched.keySet().forEach(queue -> store.setServer(queue, domain.server()));
                 store.keepAlive(watched.keySet(), options.subscription(), token).forEach((queue, state) -> taken = state < 0 ? queue : taken);
-                Map<String, Site> moved = new HashMap<>(store.sites(watched.keySet()));
-                moved.values().removeIf(site::equals);
+                Map<String, FailureDomain> moved = new HashMap<>(store.failureDomains(watched.keySet()));
+                moved.values().removeIf(domain::equals);
                 handOver(moved);
             } catch (BusException error) {
                 LOG.warn("keep-alive: {}", error.getMessage());
@@ -123,7 +123,7 @@ final class KeepAlive implements AutoCloseable {
         }
 
         /** What is at another node of the cluster by now shall not wait for this one. */
-        private void handOver(Map<String, Site> moved) {
+        private void handOver(Map<String, FailureDomain> moved) {
             Map<String, Long> ttlsS = new HashMap<>();
             synchronized (this) {
                 moved.keySet().forEach(queue -> ttlsS.put(queue, ttlsMs.remove(queue) / MS_PER_S));

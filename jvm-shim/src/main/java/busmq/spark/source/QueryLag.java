@@ -23,7 +23,7 @@ final class QueryLag {
     record Lag(long messages, Long seconds) {}
 
     /** {@code ends} of the last batch, {@code lastIds} the newest ids. What cannot be asked now is not known. */
-    Lag behind(Map<String, Position> ends, Map<String, Long> lastIds, ReadStore store) {
+    Lag measure(Map<String, Position> ends, Map<String, Long> lastIds, ReadStore store) {
         Map<String, Long> waiting = new HashMap<>();
         long messages = 0;
         for (Map.Entry<String, Position> end : ends.entrySet()) {

@@ -109,7 +109,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
     private void watch(Map<String, Long> ttls) {
         Map<String, Long> own = new HashMap<>(ttls);
         own.keySet().removeAll(shared);
-        keepAlive.watch(own, store.sites(own.keySet()));
+        keepAlive.watch(own, store.failureDomains(own.keySet()));
     }
 
     /** Whether the queues lost something after their position in the checkpoint. Throws the loss of the first, unless that is allowed. */

@@ -112,9 +112,9 @@ public final class ReadStore implements AutoCloseable {
     }
 
     /** Where each queue is, as far as is known. */
-    public Map<String, Site> sites(Collection<String> queues) {
-        Map<String, Site> found = new HashMap<>();
-        locate(queues).forEach((queue, server) -> found.put(queue, new Site(server, links.nodeOf(queue, server))));
+    public Map<String, FailureDomain> failureDomains(Collection<String> queues) {
+        Map<String, FailureDomain> found = new HashMap<>();
+        locate(queues).forEach((queue, server) -> found.put(queue, new FailureDomain(server, links.nodeOf(queue, server))));
         return found;
     }
 

@@ -2,7 +2,7 @@ package busmq.spark.sink;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
-import busmq.spark.sink.StagedList.Chunks;
+import busmq.spark.sink.StagedList.EqualChunks;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Map;
@@ -29,7 +29,7 @@ class BatchContentTest {
 
     @Test
     void ofAManifestWithoutDigestsTheCountsDecide() {
-        BatchContent old = new BatchContent("", List.of(new StagedList("q", 0, "k", List.of(new Chunks(2, 1)), null)));
+        BatchContent old = new BatchContent("", List.of(new StagedList("q", 0, "k", List.of(new EqualChunks(2, 1)), null)));
         assertEquals(Map.of(), old.changed(new BatchContent("", List.of(list("q", "a", "b")))));
         assertEquals("3 rows for 'q'", old.changed(new BatchContent("", List.of(list("q", "a", "b", "c")))).get("expected"));
     }
@@ -42,6 +42,6 @@ class BatchContentTest {
 
     private static StagedList list(String queue, String... values) {
         List<byte[]> rows = Stream.of(values).map(text -> text.getBytes(StandardCharsets.UTF_8)).toList();
-        return new StagedList(queue, 0, "k", List.of(new Chunks(rows.size(), 1)), StagedList.digest(rows));
+        return new StagedList(queue, 0, "k", List.of(new EqualChunks(rows.size(), 1)), StagedList.digest(rows));
     }
 }

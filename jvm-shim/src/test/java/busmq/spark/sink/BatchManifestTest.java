@@ -2,7 +2,7 @@ package busmq.spark.sink;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
-import busmq.spark.sink.StagedList.Chunks;
+import busmq.spark.sink.StagedList.EqualChunks;
 import java.io.IOException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -21,8 +21,8 @@ class BatchManifestTest {
 
     /** {@code digests} null: as version 1 has it. */
     private static List<StagedList> batch(Long... digests) {
-        return List.of(new StagedList("orders", 0, "bus:queue:orders:stage:7.0.1", List.of(new Chunks(1000, 3), new Chunks(17, 1)), digests[0]),
-                new StagedList("héllo 😀", 2, "bus:queue:héllo 😀:stage:7.1.0", List.of(new Chunks(1, 1)), digests[1]),
+        return List.of(new StagedList("orders", 0, "bus:queue:orders:stage:7.0.1", List.of(new EqualChunks(1000, 3), new EqualChunks(17, 1)), digests[0]),
+                new StagedList("héllo 😀", 2, "bus:queue:héllo 😀:stage:7.1.0", List.of(new EqualChunks(1, 1)), digests[1]),
                 new StagedList("orders", 0, "bus:queue:orders:stage:7.1.0", List.of(), digests[2]));
     }
 
@@ -49,7 +49,7 @@ class BatchManifestTest {
         StagedList.Growing list = new StagedList.Growing("q", 0, "s", 1, "k");
         IntStream.range(0, 1000).forEach(i -> list.add(rows(1000)));
         list.add(rows(7));
-        assertEquals(List.of(new Chunks(1000, 1000), new Chunks(7, 1)), only(list).runs());
+        assertEquals(List.of(new EqualChunks(1000, 1000), new EqualChunks(7, 1)), only(list).runs());
         assertEquals(1_000_007, only(list).rows());
     }
 
@@ -82,8 +82,8 @@ class BatchManifestTest {
         list.cut("fedcba9876543210");
         assertEquals(0, list.rows());
         list.add(rows(2));
-        List<StagedList> expected = List.of(new StagedList("q", 0, "q:stage:0123456789abcdef", List.of(new Chunks(3, 1)), StagedList.digest(rows(3))),
-                new StagedList("q", 0, "q:stage:fedcba9876543210", List.of(new Chunks(2, 1)), StagedList.digest(rows(2))));
+        List<StagedList> expected = List.of(new StagedList("q", 0, "q:stage:0123456789abcdef", List.of(new EqualChunks(3, 1)), StagedList.digest(rows(3))),
+                new StagedList("q", 0, "q:stage:fedcba9876543210", List.of(new EqualChunks(2, 1)), StagedList.digest(rows(2))));
         assertEquals(expected, list.segments());
     }
 

@@ -8,14 +8,14 @@ import static org.junit.jupiter.api.Assertions.assertTrue;
 import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
 import busmq.spark.core.QueueKeys;
-import busmq.spark.sink.StagedList.Chunks;
+import busmq.spark.sink.StagedList.EqualChunks;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import org.junit.jupiter.api.Test;
 
 class QueueCommitTest {
     private final QueueCommit commit =
-            new QueueCommit(new QueueKeys("q", false), "s", 7, List.of(new StagedList("q", 0, "k", List.of(new Chunks(10, 1)), null)), 0);
+            new QueueCommit(new QueueKeys("q", false), "s", 7, List.of(new StagedList("q", 0, "k", List.of(new EqualChunks(10, 1)), null)), 0);
 
     @Test
     void aStatusOfALaterVersionEndsTheCommitWithAnError() {

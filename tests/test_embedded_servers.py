@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from busmq_spark.embedded import ClusterGroup, DirectGroup, RedisServer, SentinelGroup
+from busmq_spark.embedded import ClusterServers, DirectServers, RedisServer, SentinelServers
 from busmq_spark.embedded.resp import Reply
 from busmq_spark.errors import LinkLost
 from tests.support import gone, wait_until
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.redis
 
 
 def test_a_direct_group_is_several_servers_that_share_nothing() -> None:
-    with DirectGroup(3) as group:
+    with DirectServers(3) as group:
         assert len(set(group.urls)) == 3
         group.servers[0].command("SET", "key", "value")
         assert [each.command("GET", "key") for each in group.servers] == ["value", None, None]
@@ -35,7 +35,7 @@ def test_a_group_that_cannot_start_stops_what_it_started(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(RedisServer, "start", second_fails)
     with pytest.raises(LinkLost, match="on purpose"):
-        DirectGroup(2).start()
+        DirectServers(2).start()
     assert gone(started[0])
 
 
@@ -50,7 +50,7 @@ def role(server: RedisServer) -> Reply:
 
 @pytest.mark.fault
 def test_sentinels_make_a_replica_master_when_the_master_dies() -> None:
-    with SentinelGroup(password='se "cret') as group:
+    with SentinelServers(password='se "cret') as group:
         assert len(set(group.urls)) == 3
         group.master.command("SET", "key", "value")
         assert group.master.command("WAIT", 1, 5_000) == 1
@@ -66,7 +66,7 @@ def test_sentinels_make_a_replica_master_when_the_master_dies() -> None:
 
 @pytest.mark.fault
 def test_a_cluster_serves_keys_on_every_master_and_survives_the_loss_of_one() -> None:
-    with ClusterGroup() as group:
+    with ClusterServers() as group:
         assert (len(group.masters), len(group.replicas), len(set(group.urls))) == (3, 3, 6)
         keys = [f"key{number}" for number in range(50)]
         for key in keys:

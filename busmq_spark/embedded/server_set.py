@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-class Group:
-    """What the groups share. A subclass fills ``_assemble``; when that fails, everything it started is stopped."""
+class ServerSet:
+    """What the sets of servers share. A subclass fills ``_assemble``; when that fails, everything it started is stopped."""
 
     def __init__(self, *, password: str | None = None, aof: bool = False, settings: Mapping[str, str] = MappingProxyType({})) -> None:
         self._password, self._aof, self._settings = password, aof, dict(settings)
         self._stack: ExitStack | None = None
 
     def _assemble(self) -> None:
-        """Start the servers with ``_add`` and return when they are one healthy group."""
+        """Start the servers with ``_add`` and return when they are healthy together."""
         raise NotImplementedError
 
     def start(self) -> Self:
         if self._stack is not None:
-            raise ConfigError(reason="this group is already started")
+            raise ConfigError(reason="these servers are already started")
         with ExitStack() as stack:
             self._stack = stack
             try:
@@ -39,7 +39,7 @@ class Group:
         return self
 
     def stop(self) -> None:
-        """End every server of the group, down or up; nothing in a forked child."""
+        """End every server of the set, down or up; nothing in a forked child."""
         stack, self._stack = self._stack, None
         if stack is not None:
             stack.close()
@@ -51,17 +51,17 @@ class Group:
         self.stop()
 
     def _add(self, *, replica_of: tuple[str, int] | None = None, more: Mapping[str, str] = MappingProxyType({})) -> RedisServer:
-        """One more data server; ``more`` are the group's own settings, which those of the caller override."""
+        """One more data server; ``more`` are the settings of the set, which those of the caller override."""
         settings = {**more, **self._settings}
         return self._enter(RedisServer(password=self._password, aof=self._aof, replica_of=replica_of, settings=settings))
 
     def _enter(self, server: RedisServer) -> RedisServer:
         if self._stack is None:
-            raise ConfigError(reason="this group is not started. Use it in a with block, or call start() first")
+            raise ConfigError(reason="these servers are not started. Use it in a with block, or call start() first")
         return self._stack.enter_context(server)
 
 
-class DirectGroup(Group):
+class DirectServers(ServerSet):
     """``count`` servers that know nothing of each other; ``urls`` is in their order, which clients must all share."""
 
     def __init__(self, count: int, *, password: str | None = None, aof: bool = False, settings: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -79,7 +79,7 @@ class DirectGroup(Group):
             self.servers.append(self._add())
 
 
-def until(true: Callable[[], bool], timeout_s: float, what: str, url: str) -> None:
+def wait_until(true: Callable[[], bool], timeout_s: float, what: str, url: str) -> None:
     """Poll every 20 ms; a server that is down, paused or refuses counts as "not yet". LinkLost at the deadline."""
     deadline = time.monotonic() + timeout_s
     last = "its servers answered, but it was not so"
