@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 
 Options = TypeVar("Options", bound=StoreOptions)
+UNUSED_BY_SETTLE = ("delivery", "sinkId", "onChangedBatch", "partitions", "createQueue", "maxsize", "truncate")
+"""Options of the sink that say how messages are appended, and to which queue; batchId needs sinkId."""
 
 
 @without_traceback
@@ -87,14 +89,14 @@ class BusmqDataSource(DataSource):
         if options.settle:
             if overwrite:
                 raise ConfigError(reason="mode overwrite deletes messages, and with settle rows are outcomes of jobs; use mode append")
-            return JobBatchWriter(options, _job_columns(schema, options))
+            return JobBatchWriter(options, _job_columns(schema, options, self.options))
         return BatchWriter(options, SinkColumns.of(schema, options.queue, options.topic), overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # Spark passes these by name
         _refuse_unlogged_batches(self.options)
         options = _checked(parse(WriteOptions, self.options))
         if options.settle:
-            return job_stream_writer(options, _job_columns(schema, options))
+            return job_stream_writer(options, _job_columns(schema, options, self.options))
         return stream_writer(options, SinkColumns.of(schema, options.queue, options.topic), _given(self.options, "checkpointLocation"))
 
     def _read_options(self, schema: StructType) -> ReadOptions:
@@ -113,7 +115,10 @@ def _columns(options: ReadOptions, *, topic: bool) -> str:
     return ", ".join([base, *([FIELDS_COLUMN] if check_fields(options.job_fields) else []), *([TOPIC_COLUMNS] if topic else [])])
 
 
-def _job_columns(schema: StructType, options: WriteOptions) -> JobColumns:
+def _job_columns(schema: StructType, options: WriteOptions, given: Mapping[str, str]) -> JobColumns:
+    if unused := [name for name in UNUSED_BY_SETTLE if _given(given, name)]:
+        reason = f"option {unused[0]!r} is for messages, and with settle rows are outcomes of jobs: each is written once, by its task; leave it out"
+        raise ConfigError(reason=reason)
     if options.links or options.topic:
         what = "a federation server has no jobs" if options.links else "jobs are messages of one queue, not of a topic"
         raise ConfigError(reason=f"option 'settle' writes outcomes of jobs to Redis, and {what}; leave one of them out")

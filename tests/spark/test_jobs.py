@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.types import StructType
 
 from busmq_spark.bus.bus import Bus as Program
 from busmq_spark.core import job as flows
@@ -23,6 +24,7 @@ from busmq_spark.errors import ConfigError
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark.job_fields import check_fields
 from busmq_spark.spark.job_writer import JobColumns, JobTaskWriter
+from busmq_spark.spark.source import BusmqDataSource
 from tests.conftest import Fresh
 from tests.faults.job_scene import settles
 from tests.faults.proxy import Proxy
@@ -216,6 +218,26 @@ def test_columns_that_make_no_sense_are_refused(spark: SparkSession, columns: st
         JobColumns.of(schema, "q")
     with pytest.raises(ConfigError, match="no queue is named"):
         JobColumns.of(spark.createDataFrame([], "job string").schema, None)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("delivery", "exactly-once"),
+        ("sinkId", "s"),
+        ("onChangedBatch", "keep"),
+        ("partitions", "2"),
+        ("createQueue", "true"),
+        ("maxsize", "9"),
+        ("truncate", "true"),
+    ],
+)
+def test_an_option_for_messages_is_refused_with_settle(name: str, text: str) -> None:
+    source = BusmqDataSource({"redis.url": "redis://h", "settle": "g", name.lower(): text})
+    schema = StructType().add("job", "string").add("queue", "string")
+    for writer in (source.writer, source.streamWriter):
+        with pytest.raises(ConfigError, match=f"option '{name}' is for messages, and with settle rows are outcomes of jobs"):
+            writer(schema, overwrite=False)
 
 
 def test_options_that_make_no_sense_are_refused(spark: SparkSession, bus: Bus, write: Callable[..., None]) -> None:
