@@ -94,12 +94,16 @@ def replay(
     most: Annotated[
         int | None, typer.Option("--most", min=1, metavar="N", help="The N oldest; all of them when not given.", show_default=False)
     ] = None,
+    here: Annotated[
+        bool, typer.Option("--here", help="Also those that a query read over a federation link: into the queues of that name in this Redis.")
+    ] = False,
     redis: RedisOptions,
     as_json: JsonOption = False,
 ) -> None:
     """Put originals back at the end of their queues, each once, oldest first, and remove their dead letters.
 
-    A command that was killed or cut off can be given again: what was put back is not put back twice.
+    A command that was killed or cut off can be given again: what was put back is not put back twice. What a query read over a federation link has its
+    queue behind that link: it is refused, unless you say --here.
 
     ```
     busmq dead replay mail.dead
@@ -114,6 +118,8 @@ def replay(
             # Read anew each time, since what was put back has left the queue.
             while messages := list(_messages(place, state.oldest, state.newest, min(PART, wanted - meter.items))):
                 letters = [(message.id, _opened(queue, message)) for message in messages]
+                if not here:
+                    _refuse_linked(queue, letters)
                 for target, some in groupby(letters, key=lambda each: each[1].queue):
                     part = list(some)
                     _put_back(links, place, state.born, target, part)
@@ -155,6 +161,14 @@ def purge(
         out.record(queue=queue, purged=state.count)
     else:
         out.say(f"{count(state.count, 'dead letter')} deleted from queue {queue}.")
+
+
+def _refuse_linked(queue: str, letters: list[tuple[int, DeadLetter]]) -> None:
+    for id, letter in letters:
+        if letter.link:
+            where = f"was read over federation link {letter.link!r} from queue {letter.queue!r}, which is there"
+            remedy = f"--here puts it into queue {letter.queue!r} of this Redis; 'busmq dead show {queue} {id}' writes its value, to push it there"
+            raise ConfigError(reason=f"message {id} of queue {queue!r} {where}. {remedy}")
 
 
 def _put_back(links: list[Link], dead: QueueLocation, born: str, target: str, letters: list[tuple[int, DeadLetter]]) -> None:
@@ -200,6 +214,7 @@ def _record(queue: str, id: int, letter: DeadLetter) -> dict[str, object]:
         "error": letter.error,
         "first": letter.first,
         "last": letter.last,
+        **({"link": letter.link} if letter.link else {}),
         **value_json(letter.value),
     }
 

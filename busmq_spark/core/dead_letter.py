@@ -22,6 +22,8 @@ from busmq_spark.errors import MessageRefused, QueueMissing
 TYPE = "busmq.dead"
 ERROR_CHARACTERS = 2000
 SOURCE = "/busmq/queues/"
+LINKED_SOURCE = "/busmq/links/{link}/queues/"
+"""Where a query read the queue over a federation link: two links may have queues of one name."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
@@ -40,6 +42,8 @@ class DeadLetter:
     """When it was leased first, ISO 8601."""
     last: str
     """When it was given up."""
+    link: str = ""
+    """Name of the federation link over which a query read the queue."""
 
 
 def envelope(queue: str, group: str, delivery: Delivery, error: str, now_ms: int) -> bytes:
@@ -77,11 +81,12 @@ def opened(value: bytes) -> DeadLetter:
     try:
         event = Event.decode(value)
         said = event.extensions
+        link = str(said.get("link", ""))
         if event.type != TYPE or not isinstance(event.data, str | bytes):
             raise ValueError
         queue, group, error, first, last = (str(said[name]) for name in ("queue", "group", "error", "firsttime", "lasttime"))
         body = event.data.encode() if isinstance(event.data, str) else event.data
-        return DeadLetter(queue, group, int(said["originalid"]), body, int(said["tries"]), error, first, last)
+        return DeadLetter(queue, group, int(said["originalid"]), body, int(said["tries"]), error, first, last, link)
     except (ValueError, KeyError, MessageRefused):
         wanted = f"expected a CloudEvent of type {TYPE}"
         raise MessageRefused(reason=f"a message that begins with {value[:40]!r} is no dead letter; {wanted}") from None

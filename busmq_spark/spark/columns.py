@@ -61,7 +61,7 @@ def json_columns(
         concat(lit('{"d":'), text, lit("}")), StructType().add("d", wanted).add(_UNREAD, "string"), {"columnNameOfCorruptRecord": _UNREAD}
     )
     alone = (json_array_length(concat(lit("["), text, lit("]"))) == 1) & is_valid_utf8(text)
-    parsed = messages.select("queue", "id", "value", named.alias("named"), alone.alias("alone"))
+    parsed = messages.select("queue", "id", "value", *({"source"} & {*messages.columns}), named.alias("named"), alone.alias("alone"))
     read = all_of([col("alone"), col("named")["d"].isNotNull(), col("named")[_UNREAD].isNull()])
     good = parsed.where(read).select("queue", "id", *(col("named")["d"][name].alias(name) for name in wanted.names))
     return good, dead_letters(parsed, ~read, f"it is no JSON of {wanted.simpleString()}", **dead)

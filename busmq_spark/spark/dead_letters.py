@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from busmq_spark.core.dead_letter import ERROR_CHARACTERS, SOURCE, TYPE
+from busmq_spark.core.dead_letter import ERROR_CHARACTERS, LINKED_SOURCE, SOURCE, TYPE
 from busmq_spark.core.event import SPEC
 from busmq_spark.errors import ConfigError
+from busmq_spark.parsers import LOCAL
 from busmq_spark.spark.json_text import refused
 
 if TYPE_CHECKING:
@@ -23,8 +24,9 @@ def dead_letters(messages: DataFrame, condition: Column | str, reason: Column | 
     """Those messages for which ``condition`` is true as dead letters: ``queue``, ``id`` and ``value`` for the sink, beside the other rows of a query.
 
     ``messages`` have ``queue``, ``id`` and ``value`` of the source, and what ``condition`` (a column, or SQL) asks about. ``reason`` is a text or a
-    column, ``group`` who gives up: the name of the query, say. They go to the queue ``into``, or to ``<queue>.dead`` where it is None, for
-    ``busmq dead list|show|replay|purge``. Raises ConfigError for messages without these columns.
+    column; ``group`` is who gives up: the name of the query, say. They go to the queue ``into``, or to ``<queue>.dead`` where it is None, for
+    ``busmq dead list|show|replay|purge``. Where ``messages`` have ``source``, too, dead letters name the federation link over which they were read.
+    Raises ConfigError for messages without these columns.
 
         late = dead_letters(messages, "id % 2 = 1", "odd")
         rest.unionByName(late).writeStream.format("busmq")...
@@ -34,11 +36,14 @@ def dead_letters(messages: DataFrame, condition: Column | str, reason: Column | 
     _check(messages, group, into)
     dead = messages.where(expr(condition) if isinstance(condition, str) else condition)
     origin, id, now = col("queue"), col("id").cast("string"), current_timestamp()
+    source = col("source") if "source" in messages.columns else lit(LOCAL)
+    link = when(source != LOCAL, source)
+    before, after = (lit(part) for part in LINKED_SOURCE.split("{link}"))
     text = col("value").cast("string")
     said = {
         "specversion": lit(SPEC),
         "id": concat(lit(f"{group}/"), id, lit("/"), expr("cast(unix_millis(current_timestamp()) as string)")),
-        "source": concat(lit(SOURCE), _percent_encoded(origin)),
+        "source": concat(coalesce(concat(before, link, after), lit(SOURCE)), _percent_encoded(origin)),
         "type": lit(TYPE),
         "time": _shown(now),
         "datacontenttype": when(_is_text(text), lit("text/plain")).otherwise(lit("application/octet-stream")),
@@ -49,6 +54,7 @@ def dead_letters(messages: DataFrame, condition: Column | str, reason: Column | 
         "error": _on_one_line(coalesce(lit(reason) if isinstance(reason, str) else reason.cast("string"), lit(""))),
         "firsttime": _shown(now),
         "lasttime": _shown(now),
+        "link": link,
         "data": when(_is_text(text), text),
         "data_base64": when(~_is_text(text), col("value").cast("binary")),
     }

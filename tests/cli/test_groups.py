@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from busmq_spark.core import dead_letter, group
 from busmq_spark.core import queue as flows
+from busmq_spark.core.event import Event
 from busmq_spark.core.flow import command
 from busmq_spark.core.group import Delivery, Settlement
 from busmq_spark.core.keys import QueueKeys
@@ -102,6 +104,21 @@ def test_replay_into_a_queue_that_gets_full_keeps_the_rest(busmq: Busmq, keys: Q
     link.run(flows.flush(keys))
     busmq("dead", "replay", dead.name)
     assert (values_of(link, keys), values_of(link, dead)) == ([b"c"], [])
+
+
+def test_what_a_query_read_over_a_link_is_not_put_back_into_another_server(busmq: Busmq, keys: QueueKeys, link: SyncLink) -> None:
+    dead = give_up(link, keys, [b"mine"])
+    event = Event.decode(dead_letter.envelope(keys.name, "spark", Delivery(1, b"theirs", 1, 1000, ""), "no JSON", 5000))
+    link.run(flows.push_many(dead, [replace(event, extensions={**event.extensions, "link": "eu"}).encode()]))
+    assert [each.get("link") for each in busmq("dead", "list", dead.name, "--json").records] == [None, "eu"]
+    refused = busmq("dead", "replay", dead.name)
+    assert refused.code == 2
+    assert f"message 2 of queue '{dead.name}' was read over federation link 'eu' from queue '{keys.name}', which is there" in refused.err
+    assert (values_of(link, keys), len(values_of(link, dead))) == ([], 2)
+    busmq("dead", "replay", dead.name, "--most", "1")
+    assert values_of(link, keys) == [b"mine"]
+    busmq("dead", "replay", dead.name, "--here")
+    assert (values_of(link, keys), values_of(link, dead)) == ([b"mine", b"theirs"], [])
 
 
 def test_what_is_no_dead_letter_stays(busmq: Busmq, keys: QueueKeys, link: SyncLink) -> None:

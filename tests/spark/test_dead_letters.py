@@ -46,6 +46,20 @@ def test_a_dead_letter_is_the_one_that_a_group_makes(spark: SparkSession) -> Non
         assert {name: type(value) for name, value in ours.extensions.items()} == {name: type(value) for name, value in theirs.extensions.items()}
 
 
+def test_dead_letters_of_queues_of_one_name_say_over_which_link_they_were_read(spark: SparkSession) -> None:
+    read = [messages(spark).where("id = 2").withColumn("source", lit(link)) for link in ("eu", "local", "us")]
+    every = read[0].unionByName(read[1]).unionByName(read[2])
+    for made in (dead_letters(every, "true", "x"), json_columns(every, "n int", on_error="dead-letter")[1]):
+        values = [row.value.encode() for row in made.orderBy("value").collect()]
+        assert sorted(opened(value).link for value in values) == ["", "eu", "us"]
+        assert {opened(value).queue for value in values} == {"orders"}
+        assert {Event.decode(value).source for value in values} == {
+            "/busmq/queues/orders",
+            "/busmq/links/eu/queues/orders",
+            "/busmq/links/us/queues/orders",
+        }
+
+
 def test_json_that_does_not_fit_is_a_dead_letter_and_the_rest_are_columns(spark: SparkSession) -> None:
     good, bad = json_columns(messages(spark), "n int, s string", on_error="dead-letter", group="flights", into="elsewhere")
     assert [(row.queue, row.id, row.n, row.s) for row in good.orderBy("id").collect()] == [
