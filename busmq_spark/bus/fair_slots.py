@@ -33,6 +33,9 @@ class FairSlots:
 
     def give(self, count: int) -> None:
         """Give slots back."""
+        if not self._waiting:
+            self._free += count
+            return
         for _ in range(count):
             while self._waiting and self._waiting[0].done():
                 self._waiting.popleft()

@@ -85,7 +85,8 @@ class JobWait:
             self.open.discard(id)
         if self._fail_fast and not outcome.ok:
             self.failed = id
-        self._end_if_over()
+        if not self.open or self.failed:
+            self.expire()
 
     @property
     def strange(self) -> bool:
@@ -196,17 +197,15 @@ class JobWaits:
                 each.old = True
             self._look.set()
             return
-        for stored in flows.published(payload):
-            try:
-                outcome = flows.outcome(stored)
-            except MessageRefused as error:
-                log.warning("queue %r: %s", self._queue.name, error)
-            else:
-                for wait in self._of.get(outcome.job, ()):
-                    wait.add(outcome)
-                    if wait.strange:
-                        wait.old = True
-                        self._look.set()
+        for outcome in flows.read(payload):
+            if isinstance(outcome, MessageRefused):
+                log.warning("queue %r: %s", self._queue.name, outcome)
+                continue
+            for wait in self._of.get(outcome.job, ()):
+                wait.add(outcome)
+                if wait.strange:
+                    wait.old = True
+                    self._look.set()
 
     async def read(self, waits: Collection[JobWait]) -> None:
         """Read the outcomes that these wait for. Raises LinkLost."""

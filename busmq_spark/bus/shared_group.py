@@ -93,9 +93,6 @@ def check_seconds(name: str, value: object, least: float, most: float = MOST_S) 
 class SharedGroup(Group):
     """One holder of a shared group."""
 
-    _apart = False
-    """Whether messages are settled one by one, and not in the lists that they come in."""
-
     def __init__(self, queue: Queue, name: str, start: str | int, options: SharedOptions) -> None:
         super().__init__(queue, name, start)
         if not is_subscription(name):
@@ -114,6 +111,7 @@ class SharedGroup(Group):
         self._dead_queue: Queue | None = None
         self._attaching = asyncio.Lock()
         self._warned = False
+        self._apart = False  # whether messages were last settled one by one, and not as they came: then each is leased by itself
 
     async def batches(self, most: int = 100) -> AsyncIterator[list[Delivery]]:
         """Messages leased to this holder, in lists of up to ``most`` (1,000 at most): those to be tried again first, then new ones.
@@ -241,6 +239,7 @@ class SharedGroup(Group):
 
     async def _settle_chunk(self, some: Sequence[Delivery], action: Action, ms: int) -> list[Delivery]:
         settlements, before = flows.settlements_of(some, action, ms), False
+        self._apart = 2 * len(settlements) > len(some)
 
         async def send(again: bool) -> list[int] | None:
             nonlocal before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, TypedDict
 
 from busmq_spark.bus.job import LEAST_S
@@ -65,8 +66,6 @@ def check_limit(limit: object) -> None:
 class JobGroup(SharedGroup):
     """The group of a worker: what it gives up has an outcome, too."""
 
-    _apart = True
-
     def __init__(self, queue: Queue, worker: Worker) -> None:
         start = "latest" if worker.options.start == "new" else worker.options.start
         super().__init__(queue, worker.options.group, start, worker.options.shared())
@@ -88,7 +87,7 @@ class JobGroup(SharedGroup):
 
     async def settled(self, some: Sequence[Delivery]) -> None:
         """Ack what has an outcome."""
-        await self._settle(some, "ack")
+        await self._settle(sorted(some, key=itemgetter(0)), "ack")  # ids in a row are one lease, and one settlement
         if self._worker.options.group_limit:
             self.wake()
 

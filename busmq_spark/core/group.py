@@ -44,6 +44,11 @@ class Delivery(NamedTuple):
     """When it was leased, this time, in milliseconds since 1970."""
 
     @property
+    def is_first(self) -> bool:
+        """Whether it was never leased before, so far as the group knows; also not by who gave it back, where no try was counted."""
+        return self.tries == 1 and self.first_ms == self.leased_ms
+
+    @property
     def text(self) -> str:
         """As of a message of a queue."""
         return self.value.decode("utf-8", "replace")
@@ -178,6 +183,13 @@ def settings(keys: QueueKeys, name: str) -> Flow[dict[str, str]]:
     """What is stored of a shared group; empty when there is none."""
     reply = yield command("HGETALL", keys.group(name)[0])
     return {field.decode(): value.decode("utf-8", "replace") for field, value in zip(reply[0::2], reply[1::2], strict=True)}
+
+
+def held(keys: QueueKeys, name: str, ids: Sequence[int]) -> Flow[list[bool]]:
+    """Of each message, whether a shared group of this name has leased it and it is not settled."""
+    if not ids:
+        return []
+    return list(map(bool, (yield script("group_has", keys.group(name), ids))))
 
 
 def groups(keys: QueueKeys) -> Flow[list[Group]]:

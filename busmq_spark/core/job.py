@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import repeat
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from busmq_spark.core.flow import Arg, Call, Flow, command, script
@@ -25,6 +26,8 @@ SPARE_S = 60
 """How long a repeated call can still read a field that it deleted."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _FIELD = re.compile(r"(?!done\Z)[^:\x00-\x1f\x7f][^\x00-\x1f\x7f]{0,199}")
+_REFERENCE = re.compile(r'\{"job":"([A-Za-z0-9_-]{1,100})","from":"([^"\\\x00-\x1f]*)"(?:,"done":"([^"\\\x00-\x1f]*)")?\}')
+"""What :func:`reference` writes where nothing is escaped: read at a third of the price of JSON."""
 _BYTES, _JSON = b"b", b"j"
 _SAVE_CALLS, _SAVE_BYTES = 1000, 8 * 1024 * 1024
 """Most fields, and bytes of them, in one round trip."""
@@ -54,6 +57,11 @@ class Outcome(NamedTuple):
     """The life of the queue to which that id belongs."""
     ms: int
     """When, in milliseconds since 1970 by the server's clock; 0 where its user may not ask."""
+
+
+_MEMBERS = itemgetter(*Outcome._fields)
+_TYPES = (str, str, str, bool, str, int, int, str, int)
+_STRANGE = (ValueError, KeyError, TypeError, RecursionError)
 
 
 class Work(NamedTuple):
@@ -144,7 +152,11 @@ def references(client: str, done: str = "") -> Callable[[str], bytes]:
 def opened(value: bytes) -> tuple[str, str, str]:
     """Job, client and queue of outcomes that a message names. Raises MessageRefused for one that names no job."""
     try:
-        found = json.loads(value.decode())
+        text = value.decode()
+        if plain := _REFERENCE.fullmatch(text):
+            id, client, done = plain.groups("")
+            return id, client, done
+        found = json.loads(text)
         return check_job(found["job"]), str(found.get("from", "")), str(found.get("done", ""))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError):
         raise MessageRefused(reason=f"a message that begins with {value[:40]!r} names no job; expected JSON with the id of one as 'job'") from None
@@ -207,9 +219,20 @@ def forgotten(keys: JobKeys, forget: Iterable[str], token: str) -> Call:
 def begin(works: Sequence[Work], ttl_s: int) -> Flow[list[tuple[Answer, bytes]]]:
     """Say that work on these begins. For each: ``ok``; ``done``, with the outcome there is; ``late``, when a later lease of its message has begun.
 
-    The outcome comes along where it is to be pushed to a queue as well.
+    The outcome comes along where it is to be pushed to a queue as well. Where all are leased for the first time, and nothing is written of their
+    jobs, nothing has to be: whoever leases one of them later writes that it begins, and from then on the first one is refused.
     """
+    if all(work.delivery.is_first for work in works) and not (yield from _written(works)):
+        return [("ok", b"")] * len(works)
     return (yield from _outcomes([(work, "") for work in works], None, "", ttl_s))
+
+
+def _written(works: Sequence[Work]) -> Flow[int]:
+    """How many of their jobs have the hash of outcomes."""
+    names = [work.keys.done for work in works]
+    if works and works[0].keys.cluster:
+        return sum((yield [command("EXISTS", name) for name in names]))
+    return (yield command("EXISTS", *names))  # type: ignore[no-any-return]
 
 
 def finish(
@@ -230,12 +253,13 @@ def _outcomes(parts: Sequence[tuple[Work, str]], fields: Sequence[Fields] | None
         keys: list[str] = []
         args: list[Arg] = [ttl_s, channel, texts]
         for number, (work, text) in enumerate(parts[first : first + at_once], first):
-            each, own = work.delivery, fields[number] if fields else {}
-            holder = f"{work.life}:{each.id}:{each.tries}:{each.leased_ms}:{each.token}:"
-            keys.append(work.keys.done)
-            args += (work.group, holder, client_channel(work.client) if work.client else "", text, len(own))
-            for name, (value, ttl_ms) in own.items():
-                keys.append(work.keys.field(name))
+            (id, _, tries, _, token, leased_ms), own_keys, client, group, life, _ = work
+            own = fields[number] if fields else ()
+            keys.append(own_keys.done)
+            args += (group, f"{life}:{id}:{tries}:{leased_ms}:{token}:", client and client_channel(client), text, str(len(own)))
+            for name in own:
+                value, ttl_ms = own[name]  # type: ignore[call-overload]  # with a name it is no tuple
+                keys.append(own_keys.field(name))
                 args += (value, ttl_ms)
         calls.append(script("job_outcome", keys, args))
     answers: list[tuple[Answer, bytes]] = []
@@ -249,11 +273,12 @@ def _said(works: Sequence[tuple[Work, str | None]], queue: str) -> list[tuple[Wo
     said, group, life, same = [], "", "", ""
     queue = _json.encode(queue)
     for work, error in works:
-        if not same or work.group != group or work.life != life:  # else as the one before
-            group, life = work.group, work.life
+        delivery, keys, _, its_group, its_life, _ = work
+        if not same or its_group != group or its_life != life:  # else as the one before
+            group, life = its_group, its_life
             same = f'"queue":{queue},"group":{_json.encode(group)},"life":{_json.encode(life)}'
         how = '"ok":true' if error is None else f'"ok":false,"error":{_json.encode(_cut(error))}'
-        said.append((work, f'"job":"{work.keys.id}",{same},{how},"tries":{work.delivery.tries},"message":{work.delivery.id}}}'))
+        said.append((work, f'"job":"{keys.id}",{same},{how},"tries":{delivery.tries},"message":{delivery.id}}}'))
     return said
 
 
@@ -264,19 +289,38 @@ def _cut(error: str) -> str:
 def outcome(stored: bytes) -> Outcome:
     """What a stored or published outcome says. Raises MessageRefused for what is none."""
     try:
-        said = json.loads(stored.decode())
-        job, queue, group, life = said["job"], said["queue"], said["group"], said["life"]
-        tries, message, ms, error = said["tries"], said["message"], said["ms"], said.get("error", "")
-        if type(job) is type(queue) is type(group) is type(life) is type(error) is str and type(tries) is type(message) is type(ms) is int:
-            return Outcome(job, queue, group, said["ok"] is True, error, tries, message, life, ms)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        pass
-    raise MessageRefused(reason=f"what begins with {stored[:40]!r} is no outcome of a job")
+        return _outcome(json.loads(stored.decode()))
+    except _STRANGE:
+        raise MessageRefused(reason=f"what begins with {stored[:40]!r} is no outcome of a job") from None
+
+
+def _outcome(said: Any) -> Outcome:
+    if "error" not in said:
+        said["error"] = ""
+    found = _MEMBERS(said)
+    if tuple(map(type, found)) != _TYPES:
+        raise TypeError
+    return Outcome._make(found)
 
 
 def published(payload: bytes) -> list[bytes]:
     """The outcomes of one publication, as they are stored."""
     return payload.split(b"\n")
+
+
+def read(payload: bytes) -> list[Outcome | MessageRefused]:
+    """As :func:`outcome` of each of one publication; in the place of what is none the error."""
+    try:
+        return [_outcome(said) for said in json.loads(f"[{payload.decode()}]".replace("\n", ","))]  # one call of the parser for all
+    except _STRANGE:
+        pass
+    found: list[Outcome | MessageRefused] = []
+    for stored in published(payload):
+        try:
+            found.append(outcome(stored))
+        except MessageRefused as error:
+            found.append(error)
+    return found
 
 
 def outcomes(jobs: Sequence[JobKeys]) -> Flow[list[list[Outcome]]]:

@@ -42,7 +42,7 @@ def pack_words(words: tuple[Arg, ...]) -> bytes:
     hiredis 3.5 does not expect that it cannot print a number, and Python does not print one when a signal raises meanwhile: Ctrl-C ended the process
     with a segmentation fault. So numbers are printed here.
     """
-    return hiredis.pack_command(tuple([word if type(word) is bytes else str(word) for word in words]))  # type: ignore[arg-type,no-any-return]  # its stub requires a tuple of one
+    return hiredis.pack_command(tuple([word if type(word) is str or type(word) is bytes else str(word) for word in words]))  # type: ignore[arg-type,no-any-return]  # its stub requires a tuple of one
 
 
 def _words(call: Call, whole: bool) -> tuple[Arg, ...]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from pyspark.sql.types import BinaryType, DataType, LongType, MapType, StringType, StructType
 
+from busmq_spark.core import group as groups
 from busmq_spark.core import job as flows
 from busmq_spark.core.group import Delivery
 from busmq_spark.core.job import Fields, Work
@@ -72,6 +73,8 @@ class JobColumns:
 
 class _Row(NamedTuple):
     queue: str
+    named: bool
+    """Whether the row says which message it answers."""
     work: Work
     error: str | None
     fields: Fields
@@ -100,10 +103,14 @@ class JobTaskWriter:
                     self._settle(queue, rows)
 
     def _settle(self, queue: str, rows: Sequence[_Row]) -> None:
+        named = [row for row in rows if row.named]
+        held = self._store.run(queue, groups.held(self._store.keys(queue), self._options.settle, [row.work.delivery.id for row in named]))
+        begun = {row.work for row, has in zip(named, held, strict=True) if has}  # by workers, which write nothing where a message is leased first
+        rows = [row for row in rows if row.work not in begun]
         works = [(row.work, row.error) for row in rows]
         fields = [row.fields for row in rows] if any(row.fields for row in rows) else None  # without any, many jobs are one call
         answers = self._store.run(queue, flows.finish(works, queue, flows.OUTCOME_TTL_S, fields))
-        if late := sum(answer == "late" for answer, _ in answers):
+        if late := len(begun) + sum(answer == "late" for answer, _ in answers):
             log.warning("queue %r, group %r: %d jobs are not settled: a worker has them", queue, self._options.settle, late)
         self._publish_durably([(row.work.done, outcome) for row, (_, outcome) in zip(rows, answers, strict=True) if row.work.done and outcome])
 
@@ -140,7 +147,7 @@ class JobTaskWriter:
             for name, value in (given.items() if isinstance(given, dict) else given)  # a dict: of Spark 4.0, which hands over rows
             if value is not None
         }
-        return _Row(queue, work, error, fields)
+        return _Row(queue, row.get("id") is not None, work, error, fields)
 
     def _job(self, row: dict[str, Any]) -> tuple[str, str, str]:
         """The job, who sent it, and the queue to which its outcomes are pushed as well."""

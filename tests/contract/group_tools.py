@@ -34,6 +34,10 @@ class Shared:
     def settle(self, action: flows.Action, deliveries: Sequence[Delivery], ms: int = 0) -> list[int] | None:
         return self.run(flows.settle(self.keys, self.name, self.life, flows.settlements_of(deliveries, action, ms)))
 
+    def held(self, *ids: int) -> list[int]:
+        found = self.run(flows.held(self.keys, self.name, ids))
+        return [id for id, has in zip(ids, found, strict=True) if has]
+
     def pass_by(self, ms: int) -> None:
         """As if so much time had gone by."""
         _, due, *_ = self.keys.group(self.name)

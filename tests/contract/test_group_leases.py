@@ -36,6 +36,17 @@ def test_messages_that_are_settled_one_by_one_have_leases_of_their_own(shared: M
     assert group.settle("ack", apart) == [0, -1, 0]
 
 
+def test_messages_are_held_from_their_lease_until_they_are_settled(shared: Make) -> None:
+    group = shared(8)
+    together, [apart] = group.lease(4), group.leased(1, apart=True).deliveries
+    assert group.held(*range(10)) == [1, 2, 3, 4, 5]
+    assert group.settle("ack", [together[1], apart]) == [1, 1]
+    assert group.settle("retry", together[2:3], 60_000) == [1]
+    group.pass_by(LEASE_MS + 1)
+    assert group.held(5, 4, 3, 2, 1) == [4, 3, 1]
+    assert group.held() == []
+
+
 def test_a_late_answer_is_refused_where_another_has_the_message_and_counts_where_nobody_has(shared: Make) -> None:
     group = shared(8)
     late = group.lease(6)

@@ -27,6 +27,10 @@ class Worked:
     def work(self, token: str, message: int = 7, tries: int = 1, ms: int = 100, life: str = "life") -> Work:
         return Work(Delivery(message, b"", tries, 50, token, ms), self.keys, "client", "g", life, "")
 
+    def first(self, message: int = 7, ms: int = 100) -> Work:
+        """Of a message that nobody has leased before."""
+        return self.work("f", message, 1, ms)._replace(delivery=Delivery(message, b"", 1, ms, "f", ms))
+
     def begin(self, token: str, *work: int, life: str = "life") -> Answer:
         [(answer, _)] = self.run(flows.begin([self.work(token, *work, life=life)], TTL_S))
         return answer
@@ -138,6 +142,30 @@ def test_a_lease_that_was_given_back_and_had_again_is_the_later_one(worked: Work
     assert worked.finish("a", 7, 1, 100) == "late"
     assert worked.begin("c", 7, 1, 150) == "late"  # in the same millisecond: it is leased again
     assert worked.begin("c", 7, 2, 120) == "ok"  # the clock was set back
+
+
+def test_a_first_lease_begins_without_a_record_and_is_refused_once_the_next_has_begun(worked: Worked, run: Run, redis: Redis) -> None:
+    first = worked.first()
+    assert run(flows.begin([first, worked.first(8)], TTL_S)) == [("ok", b"")] * 2
+    assert redis("EXISTS", worked.keys.done) == 0
+    assert worked.begin("b", 7, 2, 200) == "ok"
+    assert run(flows.finish([(first, None)], "q", TTL_S)) == [("late", b"")]
+    assert worked.outcome is None
+    assert worked.finish("b", 7, 2, 200) == "ok"
+
+
+def test_a_first_lease_sees_what_is_written_of_its_job(worked: Worked, run: Run) -> None:
+    """The group was made anew, or was set back; or the job was sent again, and then this message was leased."""
+    worked.finish("a", 8)
+    assert [answer for answer, _ in run(flows.begin([worked.first(7), worked.first(8), worked.first(9)], TTL_S))] == ["done", "done", "ok"]
+    assert worked.finish("b", 8, 2, 300) == "done"
+    assert worked.finish("f", 9, 1, 100) == "ok"
+
+
+def test_a_job_that_one_call_names_twice_has_the_outcome_of_the_later_message(worked: Worked, run: Run) -> None:
+    works = [worked.first(8), worked.first(7), worked.first(9), worked.first(9)]
+    assert [answer for answer, _ in run(flows.finish([(work, str(work.delivery.id)) for work in works], "q", TTL_S))] == ["ok", "done", "ok", "done"]
+    assert worked.outcome == (False, "9", 9, 1)
 
 
 def test_who_gives_up_need_not_have_begun(worked: Worked) -> None:

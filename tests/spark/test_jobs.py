@@ -15,10 +15,12 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from busmq_spark.bus.bus import Bus as Program
+from busmq_spark.core import group as groups
 from busmq_spark.core import job as flows
 from busmq_spark.core.group import Delivery
 from busmq_spark.core.job import Work
 from busmq_spark.core.keys import JobKeys, QueueKeys
+from busmq_spark.core.subscription import register
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import WriteOptions
@@ -154,14 +156,31 @@ def test_a_run_that_stopped_half_way_keeps_no_job_from_the_next_and_its_packets_
     assert job.load("by") == {"by": None}
 
 
-def test_a_job_that_a_worker_has_is_left_to_it_and_that_is_logged(bus: Bus, jobs: Any, caplog: pytest.LogCaptureFixture) -> None:
-    job = sent(jobs)
-    born = bus("HGET", QueueKeys(jobs.queue.name).metadata, "born").decode()
-    work = Work(Delivery(1, b"", 1, 5, "token", 5), JobKeys(job.id), "", "g", born, "")
-    assert bus.link.run(flows.begin([work], 60)) == [("ok", b"")]
+@pytest.mark.parametrize("tries", [1, 2])
+def test_a_job_that_a_worker_has_is_left_to_it_and_that_is_logged(bus: Bus, jobs: Any, caplog: pytest.LogCaptureFixture, tries: int) -> None:
+    """Of a message that is leased first nothing is written when a worker begins; the group has it all the same."""
+    job, keys = sent(jobs), QueueKeys(jobs.queue.name)
+    bus.link.run(register(keys, "g", "earliest", shared={"lease_ms": 60_000, "limit": 0}))
+    for n in range(tries):
+        [delivery] = bus.link.run(groups.lease(keys, "g", f"t{n}", 1)).deliveries
+        work = Work(delivery, JobKeys(job.id), "", "g", bus("HGET", keys.metadata, "born").decode(), "")
+        assert bus.link.run(flows.begin([work], 60)) == [("ok", b"")]
+        if n + 1 < tries:
+            bus.link.run(groups.settle(keys, "g", work.life, groups.settlements_of([delivery], "retry")))
     settle(bus.url, jobs.queue.name, {"job": job.id, "id": 1, "fields": {"by": b"row"}})
     assert (job.outcomes(), job.load("by")) == ({}, {"by": None})
     assert f"queue {jobs.queue.name!r}, group 'g': 1 jobs are not settled: a worker has them" in caplog.messages
+    assert bus.link.run(flows.finish([(work, None)], keys.name, 60)) == [("ok", b"")]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_job_that_a_program_had_begun_before_first_leases_went_without_a_record_is_left_to_it(bus: Bus, jobs: Any, named: bool) -> None:
+    job = sent(jobs)
+    born = bus("HGET", QueueKeys(jobs.queue.name).metadata, "born").decode()
+    work = Work(Delivery(1, b"", 1, 4, "token", 5), JobKeys(job.id), "", "g", born, "")  # not leased at 4 first, as it were
+    assert bus.link.run(flows.begin([work], 60)) == [("ok", b"")]
+    settle(bus.url, jobs.queue.name, {"job": job.id, "fields": {"by": b"row"}, **({"id": 1} if named else {})})
+    assert (job.outcomes(), job.load("by")) == ({}, {"by": None})
 
 
 def test_outcomes_are_pushed_to_the_queue_that_their_jobs_name(bus: Bus, fresh: Fresh) -> None:

@@ -9,9 +9,10 @@
 -- Result {letters, outcome ...}: for each job o (it is begun, or written) | d (the group has an outcome for this message, or for a later one) | l (a
 --      later lease of the message has begun the work: this one counts for nothing); and with texts the outcome that there is for o and d, else ''.
 -- What is written is published at the end: to each channel one message, with its outcomes one a line.
--- The field `:of:<group>` says who may write: the holder and, once the outcome is there, `done`.
+-- The field `:of:<group>` says who may write: the holder and, once the outcome is there, `done`. Without it whoever is first. So who leases a message
+-- first, of a job without this hash, need not write that it begins: who leases it later does.
 -- @include even_if_full
-local ttl, letters, texts, channels, lines, time, writing = ARGV[1], {}, {}, {}, {}, nil, false
+local ttl, letters, texts, clients, lines, written, time, writing = ARGV[1], {}, {}, {}, {}, {}, nil, false
 local parts = '^([^:]*):(%d+):(%d+):(%d+):([^:]*):(%a*)$'
 
 local function refusal(stored, holder)
@@ -25,43 +26,45 @@ local function refusal(stored, holder)
   if its_try > try or its_try == try and (its_ms > ms or its_ms == ms and its_token ~= token) then return 'l' end
 end
 
-local function publish(channel, outcome)
-  local some = lines[channel]
-  if some then
-    some[#some + 1] = outcome
-  else
-    lines[channel], channels[#channels + 1] = {outcome}, channel
-  end
-end
-
+local none, of, call = #KEYS <= 1000 and redis.call('EXISTS', unpack(KEYS)) == 0, {}, redis.call -- none: what is asked once for all is not asked for each
 local key, at = 1, 4
 while KEYS[key] do
   local done, group, holder, client, outcome, fields = KEYS[key], ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 3], tonumber(ARGV[at + 4])
-  local of = ':of:' .. group
-  local stored = redis.call('HGET', done, of)
-  local letter = stored and refusal(stored, holder) or 'o'
+  of[group] = of[group] or ':of:' .. group
+  local stored = not (none and not written[done]) and call('HGET', done, of[group])
+  local letter = stored and stored ~= holder and refusal(stored, holder) or 'o'
+  written[done] = true
   if letter == 'o' then
-    for i = 1, fields do redis.call('SET', KEYS[key + i], ARGV[at + 3 + 2 * i], 'PX', ARGV[at + 4 + 2 * i]) end
+    for i = 1, fields do call('SET', KEYS[key + i], ARGV[at + 3 + 2 * i], 'PX', ARGV[at + 4 + 2 * i]) end
     if not writing then even_if_full(done, ttl) end
     writing = true
     if outcome == '' then
-      redis.call('HSET', done, of, holder)
+      call('HSET', done, of[group], holder)
     else
       if not time then
         local clock = redis.pcall('TIME')
         time = string.format('{"ms":%.0f,', clock[1] and clock[1] * 1000 + math.floor(clock[2] / 1000) or 0)
       end
       outcome = time .. outcome
-      redis.call('HSET', done, of, holder .. 'done', group, outcome)
-      publish(ARGV[2], outcome)
-      if client ~= '' then publish(client, outcome) end
+      call('HSET', done, of[group], holder .. 'done', group, outcome)
+      lines[#lines + 1] = outcome
+      local some = client ~= '' and clients[client]
+      if some then
+        some[#some + 1] = outcome
+      elseif client ~= '' then
+        clients[client] = {outcome}
+      end
     end
-    redis.call('EXPIRE', done, ttl)
+    call('EXPIRE', done, ttl)
   else
-    outcome = letter == 'd' and redis.call('HGET', done, group) or ''
+    outcome = letter == 'd' and call('HGET', done, group) or ''
   end
   letters[#letters + 1], texts[#texts + 1] = letter, outcome
   key, at = key + 1 + fields, at + 5 + 2 * fields
 end
-for _, channel in ipairs(channels) do redis.call('PUBLISH', channel, table.concat(lines[channel], '\n')) end
+if #lines > 0 then
+  local all = table.concat(lines, '\n')
+  call('PUBLISH', ARGV[2], all)
+  for channel, some in next, clients do call('PUBLISH', channel, #some == #lines and all or table.concat(some, '\n')) end
+end
 return {table.concat(letters), unpack(ARGV[3] == '1' and texts or {})}
