@@ -99,13 +99,13 @@ class MirrorBook:
         mirrored = {name: of for name, of in positions.items() if name in self.queues and of[0] in ("", self.queues[name].born)}
         if here := {name: (self.queues[name].born, of) for name, (_, of) in mirrored.items() if self.queues[name].begun}:
             self._target.set_positions(here)
-        self._keep_alive(spans)
+        self.keep_alive()
 
     def _goes_on(self, queue: MirroredQueue, span: Span, verdict: MirrorStopped | str) -> bool:
         """Apply a verdict to a queue. Whether mirroring goes on."""
         queue.saw(span.last_id, time.monotonic())
         if verdict == "gone":
-            queue.begun = False
+            queue.begun = queue.copy_here = False
             queue.reset()
             if queue.name not in self._settings.named:
                 del self.queues[queue.name]
@@ -131,14 +131,16 @@ class MirrorBook:
             if begun.status == "own" and self._settings.replace and not span.mirror_of:
                 self._replace(queue, span, begun, of[name])
             elif begun.status == "own":
+                queue.copy_here = False
                 queue.saw(span.last_id, time.monotonic())
                 self._stop_queue(queue, owned(queue, span, begun))
             elif begun.status == "ok":
                 self._begun(queue, span, begun)
             elif begun.mirror_of and (other := MirrorOf.of(begun.mirror_of).origin) != self._settings.masked and not self._settings.replace:
+                queue.copy_here = False
                 self._stop_queue(queue, taken(queue, begun, other))
             elif begun.mirror_of and begun.last and other == self._settings.masked and self._settings.new_life == "stop":
-                queue.begun, queue.born, queue.last, queue.ttl_s = False, begun.born, begun.last, span.ttl_s
+                queue.begun, queue.copy_here, queue.born, queue.last, queue.ttl_s = False, True, begun.born, begun.last, span.ttl_s
                 self._stop_queue(queue, renewed(queue, span, begun))
             else:
                 queue.born, queue.last = begun.born, begun.last
@@ -157,7 +159,8 @@ class MirrorBook:
                 begun.born,
                 begun.last,
             )
-        queue.begun, queue.born, queue.last, queue.mark, queue.ttl_s, queue.floor = True, begun.born, begun.last, begun.mark, span.ttl_s, 0
+        queue.begun = queue.copy_here = True
+        queue.born, queue.last, queue.mark, queue.ttl_s, queue.floor = begun.born, begun.last, begun.mark, span.ttl_s, 0
         queue.reset()
         queue.saw(span.last_id, time.monotonic())
         if queue.behind:
@@ -176,10 +179,10 @@ class MirrorBook:
         before = MirrorOf.of(span.mirror_of).path if span.mirror_of else ()
         return (*before, self._settings.origin_name or self._settings.masked)
 
-    def _keep_alive(self, spans: Mapping[str, Span]) -> None:
-        """A mirror lives as long as its origin does, and its ttl more."""
+    def keep_alive(self) -> None:
+        """A mirror lives as long as its origin does, and its ttl more; and while the origin is away."""
         now = time.monotonic()
-        due = [q for name, q in self.queues.items() if q.copy_here and name in spans and now - q.touched >= min(TOUCH_S, q.ttl_s / 4)]
+        due = [queue for queue in self.queues.values() if queue.copy_here and now - queue.touched >= min(TOUCH_S, queue.ttl_s / 4)]
         if due:
             self._target.touch([queue.name for queue in due])
         for queue in due:
@@ -276,7 +279,7 @@ class MirrorBook:
             self._stop_queue(queue, answer)
             return False
         if answer.status != "ok":
-            queue.begun = False
+            queue.begun = queue.copy_here = False
             queue.reset()
             self.look = True
             return False

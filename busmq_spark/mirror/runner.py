@@ -153,6 +153,7 @@ class MirrorRunner:
             self._submit(self._discover, self._add)
         if now >= self._due["report"]:
             self._due["report"] = now + REPORT_S
+            self._book.keep_alive()
             self._target.report(self._token, self._report())
 
     def _read(self) -> None:
@@ -181,6 +182,7 @@ class MirrorRunner:
         self._book.forget()
         self._stopped.wait(self._pauses.next_s())
         with suppress(BusError):
+            self._book.keep_alive()
             self._target.report(self._token, self._report())
         now = time.monotonic()
         self._due = {"poll": now, "look": now, "discover": now, "report": now + REPORT_S}

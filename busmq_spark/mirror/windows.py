@@ -98,16 +98,13 @@ class MirroredQueue:
     touched: float = 0.0
     stopped: BusError | None = None
     """Why it is mirrored no further; it is looked at now and then all the same."""
+    copy_here: bool = False
+    """Whether its mirror is here, also that of a life that has ended at the origin, and while that is away."""
 
     @property
     def behind(self) -> int:
         """Ids that are given and not copied."""
         return max(0, self.seen - self.last)
-
-    @property
-    def copy_here(self) -> bool:
-        """Whether its mirror is here, also that of a life that has ended at the origin."""
-        return self.begun or (isinstance(self.stopped, MirrorStopped) and self.stopped.details["kind"] == "life")
 
     def window(self, bytes_: int) -> Window | None:
         """What to read next, behind what is under way; None when there is nothing, or the first window has not said yet how long values are."""

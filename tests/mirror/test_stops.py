@@ -109,6 +109,21 @@ def test_a_new_life_is_followed_where_nothing_was_copied_of_the_one_before(far: 
     assert near.stored(name) == far.stored(name)
 
 
+def test_a_copy_lives_while_its_origin_is_away(near: Centre, fresh: Fresh) -> None:
+    """Else what is copied for the day on which a data centre is lost would expire on that day: npm's queues have a ttl of 30 s."""
+    name = fresh("away")
+    with RedisServer() as server, centre(server.url) as away, mirroring(server.url, near, name) as runner:
+        away.create(name, ttl_s=600)
+        away.push(name, 2)
+        copied(runner, away, [name])
+        server.kill()
+        wait_until(lambda: runner.error is not None)
+        near.redis(name, "EXPIRE", near.keys(name).metadata, 300)
+        runner._book.queues[name].touched = 0.0  # as a quarter of its ttl later
+        wait_until(lambda: int(near.redis(name, "TTL", near.keys(name).metadata)) > 300)
+        assert [id for id, _ in near.stored(name)] == [1, 2]
+
+
 def stopped(runner: MirrorRunner, name: str) -> MirrorStopped:
     """The error it stops with."""
     wait_until(lambda: (found := of(runner, name)) and found.error, what=f"{name} stops")
