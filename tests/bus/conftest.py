@@ -11,6 +11,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.flow import command
+from busmq_spark.redis_io import endpoint
 from busmq_spark.redis_io.link import SyncLink
 from tests.bus.federated import EXCEPT, EXCEPT_NPM, SECRET, FederatedBus, serving
 from tests.layouts import LAYOUTS, servers_of
@@ -53,6 +54,12 @@ def place(layout: str, request: pytest.FixtureRequest) -> dict[str, Any]:
 def redis(link: SyncLink) -> Redis:
     """A command to the server of the run, bytes back."""
     return lambda *words: link.execute(command(*words))
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step at a server that is away is given up after 1 s, and not after 8: for tests of what comes after that."""
+    monkeypatch.setattr(endpoint, "PATIENCE_S", 1.0)
 
 
 @pytest.fixture(scope="session")

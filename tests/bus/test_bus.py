@@ -157,6 +157,7 @@ def test_a_number_that_makes_no_sense_is_refused(setting: dict[str, Any]) -> Non
         Bus("redis://localhost", **setting)
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_no_server_is_an_error_that_names_it() -> None:
     nowhere = absent()
     with pytest.raises(LinkLost, match=str(nowhere.port)):

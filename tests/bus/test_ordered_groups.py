@@ -6,16 +6,25 @@ import asyncio
 
 import pytest
 
+from busmq_spark.bus import ordered_group
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.ordered_group import OrderedGroup
 from busmq_spark.bus.queue import Queue
 from busmq_spark.core import state
 from busmq_spark.errors import IdsReissued, QueueBusy, QueueRecreated, RedisRolledBack, StateError
-from busmq_spark.redis_io.holder import LEASE_MS, my_token
+from busmq_spark.redis_io.holder import my_token
 from tests.bus.conftest import OpenBus
 from tests.bus.group_tools import ids, some
 from tests.bus.tools import UNTIL_S, redis, renewed, stored, until
 from tests.conftest import Fresh
+
+LEASE_MS = 3000
+
+
+@pytest.fixture(autouse=True)
+def short_leases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lease is renewed each second, and not every 5: that is when a holder sees that another has it."""
+    monkeypatch.setattr(ordered_group, "LEASE_MS", LEASE_MS)
 
 
 async def test_an_ordered_group_goes_on_behind_what_it_has_acked(open_bus: OpenBus, fresh: Fresh) -> None:

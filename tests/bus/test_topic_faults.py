@@ -109,6 +109,7 @@ async def wait_for_the_lease(place: dict[str, Any], name: str) -> None:
     assert all(id > far.acked[partition] for partition, id in first.items())
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_a_server_is_killed_and_its_partitions_pause_while_the_others_flow(fresh: Fresh) -> None:
     """Each of two, so also the one that knows of the topic."""
     with DirectServers(2, aof=True) as group:
@@ -140,6 +141,7 @@ def key_of(topic: object, partition: int) -> str:
     return next(key for key in map(str, range(1000)) if flows.partition_of(key, 4) == partition)
 
 
+@pytest.mark.usefixtures("impatient")
 async def test_a_topic_is_attached_while_a_server_is_away_and_has_its_partitions_when_it_is_back(fresh: Fresh) -> None:
     with DirectServers(2, aof=True) as group:
         url = ",".join(group.urls)
