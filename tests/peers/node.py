@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections import defaultdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -54,7 +53,7 @@ class Peer:
         self._process = subprocess.Popen(["node", "peer.js"], cwd=FOLDER, **pipes, text=True, encoding="utf-8")
         self._results: queue.Queue[dict[str, Any]] = queue.Queue()
         self._messages: dict[str, queue.Queue[tuple[int, str]]] = {}
-        self._events: dict[tuple[str, str], queue.Queue[list[Any]]] = defaultdict(queue.Queue)
+        self._events: dict[tuple[str, str], queue.Queue[list[Any]]] = {}
         self.errors: list[str] = []
         self._calls = 0
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -147,13 +146,17 @@ class Peer:
 
     def event(self, thing: str, kind: str) -> list[Any]:
         """The arguments of the next event of this kind of an object that ``ops_*.js`` made; waits for it."""
-        return self._events[thing, kind].get(timeout=PATIENCE_S)
+        return self._events_of(thing, kind).get(timeout=PATIENCE_S)
 
     def no_event(self, thing: str, kind: str) -> bool:
         """As far as it has said up to now."""
-        return self._events[thing, kind].empty()
+        return self._events_of(thing, kind).empty()
 
     # How
+
+    def _events_of(self, thing: str, kind: str) -> queue.Queue[list[Any]]:
+        """One for the thread that reads and the one that waits: of a defaultdict each may get its own, and the event is never seen."""
+        return self._events.setdefault((thing, kind), queue.Queue())
 
     def _call(self, op: str, **arguments: Any) -> Any:
         self._calls += 1
@@ -176,7 +179,7 @@ class Peer:
                 case None:
                     self._results.put(said)
                 case kind if "object" in said:
-                    self._events[said["object"], kind].put(said["args"])
+                    self._events_of(said["object"], kind).put(said["args"])
                 case "message":
                     id, text = said["args"]
                     self._messages[said["queue"]].put((int(id), text))
