@@ -68,6 +68,11 @@ class Job(Mapping[str, Any]):
         self._values[name] = value
         self._unsaved[name] = ttl_s
 
+    @property
+    def changed(self) -> bool:
+        """Whether anything was set since the last save."""
+        return bool(self._unsaved)
+
     async def save(self) -> bool:
         """Store what was set since the last save; whether there was anything: if not, nothing is sent."""
         return await save_all([self])

@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager, suppress
-from itertools import repeat
 from typing import TYPE_CHECKING
 
 from busmq_spark.core import job as flows
@@ -44,6 +43,8 @@ class JobWait:
         self.result: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.old = False
         """Whether it has lasted since the last look."""
+        self.line: _Line | None = None
+        """Where it waits for its end, if it has one."""
         self._counts: dict[str, tuple[str, int]] = {}  # job → what counts: an outcome for this message of this life, or a later one
         self._early: list[Outcome] = []  # which may be of an earlier sending
         self._strange: list[Outcome] = []
@@ -55,14 +56,16 @@ class JobWait:
     def sent(self, first: int, count: int, life: str) -> None:
         """The next ``count`` jobs were sent with messages from ``first`` on: outcomes of earlier ones do not count."""
         at = len(self._counts)
-        ids = [job.id for job in self.jobs[at : at + count]]
-        self._counts.update(zip(ids, zip(repeat(life), range(first, first + count), strict=False), strict=False))
-        if not self.groups:
-            self.open.difference_update(ids)
-            self._end_if_over()
-        early, self._early = self._early, []
-        for each in early:
-            self.add(each)
+        for message, job in enumerate(self.jobs[at : at + count], first):
+            self._counts[job.id] = (life, message)
+            if not self.groups:
+                self.open.discard(job.id)
+        if not self.open:
+            self.expire()
+        if self._early:
+            early, self._early = self._early, []
+            for each in early:
+                self.add(each)
 
     def add(self, outcome: Outcome) -> None:
         """An outcome of one of the jobs, which may not be one that counts."""
@@ -106,10 +109,6 @@ class JobWait:
         if not self.result.done():
             self.result.set_result(None)
 
-    def _end_if_over(self) -> None:
-        if self.over:
-            self.expire()
-
     @property
     def over(self) -> bool:
         return not self.open or bool(self.failed)
@@ -124,10 +123,12 @@ class JobWait:
         return sorted({group for id in self.open for group in self.missing(id)})
 
     def outcomes(self) -> list[dict[str, Outcome]]:
-        """Of each job. Raises JobFailed."""
+        """Of each job, by group. Raises JobFailed."""
         if self.failed:
             errors = {group: each.error for group, each in sorted(self.found[self.failed].items()) if not each.ok}
             raise JobFailed(job=self.failed, queue=self._queue, errors=errors)
+        if len(self.groups) == 1:
+            return [self.found[job.id] for job in self.jobs]
         return [{group: self.found[job.id][group] for group in self.groups} for job in self.jobs]
 
     def timeout(self, timeout_s: float) -> JobTimeout:
@@ -136,16 +137,57 @@ class JobWait:
         return JobTimeout(job=late[0], queue=self._queue, missing=self.missing(late[0]), timeout_s=timeout_s, jobs=late)
 
 
+class _Line:
+    """Waits that may last equally long, in the order of their ends. One timer for them: one for each would cost as much as sending a job."""
+
+    __slots__ = ("_loop", "_timer", "lasting_s", "waits")
+
+    def __init__(self, lasting_s: float) -> None:
+        self.lasting_s, self._loop = lasting_s, asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self.waits: dict[JobWait, float] = {}
+
+    def add(self, wait: JobWait) -> None:
+        """It ends when its time is over, unless it is removed."""
+        wait.line = self
+        self.waits[wait] = ends = self._loop.time() + self.lasting_s
+        if self._timer is None:
+            self._timer = self._loop.call_at(ends, self._end)
+
+    def remove(self, wait: JobWait) -> bool:
+        """Whether the last one has left."""
+        del self.waits[wait]
+        if self.waits:
+            return False
+        if self._timer is not None:
+            self._timer.cancel()
+        return True
+
+    def _end(self) -> None:
+        self._timer, now = None, self._loop.time()
+        for wait, ends in self.waits.items():
+            if ends > now:
+                self._timer = self._loop.call_at(ends, self._end)
+                return
+            wait.expire()
+
+
 class JobWaits:
     """The waits of one object for jobs."""
 
     def __init__(self, queue: Queue, channel: str) -> None:
         self._queue, self._channel = queue, channel
         self._waits: dict[JobWait, None] = {}
+        self._lines: dict[float, _Line] = {}
         self._of: dict[str, list[JobWait]] = {}
         self._look = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
         self._opening = asyncio.Lock()
+
+    @property
+    def opened(self) -> bool:
+        """Whether no outcome of a job that is sent from now on can be missed."""
+        return self._reader is not None
 
     async def open(self) -> None:
         """Returns when no outcome of a job that is sent from now on can be missed. Waits while Redis is unreachable."""
@@ -172,9 +214,18 @@ class JobWaits:
         for job in wait.jobs:
             self._of.setdefault(job.id, []).append(wait)
 
+    def end_in(self, wait: JobWait, timeout_s: float) -> None:
+        """End the wait then, if it has not ended before."""
+        line = self._lines.get(timeout_s)
+        if line is None:
+            line = self._lines[timeout_s] = _Line(timeout_s)
+        line.add(wait)
+
     def remove(self, wait: JobWait) -> None:
-        """They do not any more."""
+        """They do not any more, and nothing ends it."""
         del self._waits[wait]
+        if wait.line is not None and wait.line.remove(wait):
+            del self._lines[wait.line.lasting_s]
         for job in wait.jobs:
             waits = self._of[job.id]
             waits.remove(wait)

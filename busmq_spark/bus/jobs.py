@@ -102,7 +102,8 @@ class Jobs:
         a group that the queue does not have; LinkLost when the connection broke under way, and it is not known whether the job was pushed.
         """
         wanted = await self._to_send([job], wait, timeout_s, fail_fast=fail_fast)
-        await save_all([job])
+        if job.changed:
+            await save_all([job])
         [outcomes] = await self._sent(wanted, JobsPush, timeout_s)
         return outcomes
 
@@ -151,7 +152,9 @@ class Jobs:
             await self._waits.open()
             async with self._waits.everything(jobs_channel(queue.name)):
                 await self._look(wanted)
-                return await self._finished(wanted, timeout_s)
+                self._waits.end_in(wanted, timeout_s)
+                await wanted.result
+                return await self._looked(wanted, timeout_s)
         finally:
             self._waits.remove(wanted)
 
@@ -189,9 +192,12 @@ class Jobs:
             return wanted.outcomes()
         self._waits.add(wanted)
         try:
-            await self._waits.open()
+            if not self._waits.opened:
+                await self._waits.open()
             self.queue.put(push(messages, wanted, self.queue))
-            return await self._finished(wanted, timeout_s)
+            self._waits.end_in(wanted, timeout_s)
+            await wanted.result
+            return wanted.outcomes() if wanted.over else await self._looked(wanted, timeout_s)
         finally:
             self._waits.remove(wanted)
 
@@ -199,12 +205,8 @@ class Jobs:
         with suppress(LinkLost):  # it is looked after all the time
             await self._waits.read([wanted])
 
-    async def _finished(self, wanted: JobWait, timeout_s: float) -> list[dict[str, Outcome]]:
-        timer = asyncio.get_running_loop().call_later(timeout_s, wanted.expire)
-        try:
-            await wanted.result
-        finally:
-            timer.cancel()
+    async def _looked(self, wanted: JobWait, timeout_s: float) -> list[dict[str, Outcome]]:
+        """The outcomes after the last look at the end of the time. Raises JobFailed, JobTimeout."""
         if not wanted.over:
             with suppress(BusError, TimeoutError):
                 async with asyncio.timeout(LAST_LOOK_S):

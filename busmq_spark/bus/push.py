@@ -168,6 +168,15 @@ class PushPipeline:
         room = CHUNK_BYTES
         while self._pending and len(self._values) < CHUNK_MESSAGES:
             push = self._pending[0]
+            if len(push.values) == 1:  # as below, at less than half of its price
+                room -= len(push.values[0])
+                if room < 0 and self._values:
+                    return
+                self._chunk.append((push, 1))
+                self._values.append(push.values[0])
+                push.sent = 1
+                self._pending.popleft()
+                continue
             part = push.values[push.sent : push.sent + CHUNK_MESSAGES - len(self._values)]
             room -= sum(map(len, part))
             if room < 0:

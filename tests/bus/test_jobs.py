@@ -132,6 +132,32 @@ async def test_waiting_later_in_another_process_and_at_once_when_it_is_done(open
         assert await other.jobs(jobs.queue.name).get(job.id).wait("g", timeout_s=0.001) == done
 
 
+async def test_waits_that_may_last_equally_long_end_in_turn_and_one_that_is_cancelled_holds_up_none(place: dict[str, Any], fresh: Fresh) -> None:
+    ended: list[int] = []
+    async with Bus(**place) as bus, bus.jobs(fresh()) as jobs:
+        async with jobs.worker("g")(nothing):
+            pass
+
+        async def waiting(number: int) -> None:
+            with pytest.raises(JobTimeout, match=r"within 0.3 s"):
+                await jobs.send(jobs.new(), wait=["g"], timeout_s=0.3)
+            ended.append(number)
+
+        tasks = []
+        for number in range(4):
+            tasks.append(asyncio.ensure_future(waiting(number)))
+            await jobs.get("other").outcomes()  # time goes by
+        tasks[0].cancel()
+        longer = asyncio.ensure_future(jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S))
+        await asyncio.wait(tasks)
+        assert sorted(ended) == [1, 2, 3]
+        assert not longer.done()
+        async with jobs.worker("g")(nothing):
+            assert (await longer)["g"].ok
+            await jobs.send(jobs.new(), wait=["g"], timeout_s=0.3)
+        await waiting(4)
+
+
 async def test_a_wait_that_ends_too_soon_says_for_whom_and_may_go_on(place: dict[str, Any], fresh: Fresh) -> None:
     held = Held()
     async with Bus(**place) as bus, bus.jobs(fresh()) as jobs, jobs.worker("slow")(held()), jobs.worker("quick")(nothing):
