@@ -106,7 +106,8 @@ class Planner:
         self.unknown_last_ids: frozenset[str] = frozenset()
         """Empty queues whose last id only the next message shows: they enter with it."""
         self._options = options
-        self._counters: object = ()
+        self._counters: object = None  # from before the last planning; None where they were not asked for then
+        self._asked: object = None  # since the last planning
         self._ceiling: dict[str, int] | None = None
         self._passed_over: frozenset[str] = frozenset()
         self._batch_ms: int | None = None  # when a batch with messages was planned last
@@ -131,16 +132,15 @@ class Planner:
         return count > 0 and not self._waits(count, now_ms)
 
     def pushed(self, held: HeldQueues) -> Planning[bool]:
-        """Whether ids were given out since the last planning."""
-        counters: object = yield AskCounters(held.queues)
-        return bool(counters != self._counters)
+        """Whether ids were given out since the last planning, as far as is known. A planning right after a true answer makes that known again."""
+        self._asked = yield AskCounters(held.queues)
+        return bool(self._asked != self._counters)
 
     def plan(self, begin: Positions, held: HeldQueues, *, unlimited: bool, now_ms: int = 0) -> Planning[dict[str, Position]]:
         """The positions at the end of the batch that begins at ``begin``. ``unlimited`` ignores the caps and the minimum of the options."""
-        counters = yield AskCounters(held.queues)  # before the states: a push in between is seen by the next poll
         states = yield AskStates({queue: begin[queue].last if queue in begin else -1 for queue in held.queues})
         paused = begin.keys() & {*held.paused, *(queue for queue in held.queues if queue not in states)}
-        self._remember(counters, states, paused)
+        self._remember(states, paused)
         entries, entered = yield from self._entries(begin, held, states)
         goals = {queue: max(entry.last, self._ceiled(queue, states[queue].newest)) for queue, entry in entries.items()}
         if not unlimited:
@@ -159,8 +159,9 @@ class Planner:
             return False
         return count < self._options.min_messages and now_ms - self._batch_ms < 1000 * self._options.trigger_delay_s
 
-    def _remember(self, counters: object, states: Mapping[str, QueueState], paused: Collection[str]) -> None:
-        self.states, self._counters = {**{queue: self.states[queue] for queue in paused if queue in self.states}, **states}, counters
+    def _remember(self, states: Mapping[str, QueueState], paused: Collection[str]) -> None:
+        self.states = {**{queue: self.states[queue] for queue in paused if queue in self.states}, **states}
+        self._counters, self._asked = self._asked, None  # they are from before the states: a push in between is seen by the next poll
         self.unknown_last_ids = frozenset(queue for queue, state in states.items() if state.last_id == UNKNOWN_ID)
         if self._ceiling is not None and not self._ceiling:
             self._ceiling = {queue: state.last_id for queue, state in states.items()}

@@ -140,9 +140,10 @@ class QueryPlanning:
         assert self._polling is not None
         if self.planner.has_more(begin, held, reader_queues.store.unavailable, _now_ms()):
             return True
-        if not self._polling.due():
+        woken = self._polling.woken()  # then a planning is not dearer than the question whether it finds something
+        if not woken and not self._polling.due():
             return False
-        pushed = run_sync(self.planner.pushed(held), PlannerIO(reader_queues, strict=True))
+        pushed = woken or run_sync(self.planner.pushed(held), PlannerIO(reader_queues, strict=True))
         self._polling.asked()
         return pushed
 

@@ -23,12 +23,16 @@ class Polling:
         self._options = options
         self._next = 0.0
 
+    def woken(self) -> bool:
+        """Whether a push was notified; waits ``WAIT_S`` for one at most, and not beyond the time of the next question."""
+        woken = self.notified.wait(max(0.0, min(WAIT_S, self._next - time.monotonic())))
+        if woken:
+            self.notified.clear()
+        return woken
+
     def due(self) -> bool:
-        """Whether to ask now; waits ``WAIT_S`` for a push at most."""
-        if not self.notified.wait(max(0.0, min(WAIT_S, self._next - time.monotonic()))) and time.monotonic() < self._next:
-            return False
-        self.notified.clear()
-        return True
+        """Whether to ask now, though no push was notified."""
+        return time.monotonic() >= self._next
 
     def asked(self) -> None:
         """The answer has come; the next question is due an interval from now."""

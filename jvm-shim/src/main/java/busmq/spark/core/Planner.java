@@ -21,7 +21,8 @@ public final class Planner {
     private final ReadOptions options;
     private final PlannerIO io;
     private Map<String, QueueState> states = Map.of();
-    private Map<String, Long> counters = Map.of();
+    private Map<String, Long> counters; // from before the last planning; null where they were not asked for then
+    private Map<String, Long> asked; // since the last planning
     private Map<String, Long> ceiling;
     private Set<String> passedOver = Set.of();
     private Long batchMs; // when a batch with messages was planned last
@@ -80,9 +81,13 @@ public final class Planner {
         return count < options.minMessages() && nowMs - batchMs < 1000 * options.triggerDelayS();
     }
 
-    /** Whether ids were given out since the last planning: one small command per server. */
+    /**
+     * Whether ids were given out since the last planning, as far as is known: one small command per server. A planning right after a true answer makes
+     * that known again.
+     */
     public boolean pushed(HeldQueues held) {
-        return !io.askCounters(held.queues()).equals(counters);
+        asked = io.askCounters(held.queues());
+        return !asked.equals(counters);
     }
 
     private long reachable(String queue) {
@@ -95,10 +100,11 @@ public final class Planner {
 
     /** Where the next batch begins in each queue, as the queues are now: at its position, or where it enters the query. */
     public Map<String, Position> entries(Map<String, Position> begin, HeldQueues held) {
-        counters = io.askCounters(held.queues()); // before the states: a push in between is seen by the next poll
         Map<String, Long> wanted = new HashMap<>();
         held.queues().forEach(queue -> wanted.put(queue, begin.containsKey(queue) ? begin.get(queue).last() : -1));
         states = io.askStates(wanted);
+        counters = asked; // they are from before the states: a push in between is seen by the next poll
+        asked = null;
         if (ceiling != null && ceiling.isEmpty()) {
             states.forEach((queue, state) -> ceiling.put(queue, state.lastId()));
         }

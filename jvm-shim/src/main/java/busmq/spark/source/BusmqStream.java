@@ -375,12 +375,12 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         if (planner.hasMore(begin, readerQueues.held(false), nowMs())) {
             return true;
         }
-        long now = System.nanoTime();
-        if (!awaitPush(Math.max(0, Math.min(WAIT_NS, nextPoll - now))) && System.nanoTime() < nextPoll) {
+        boolean woken = awaitPush(Math.max(0, Math.min(WAIT_NS, nextPoll - System.nanoTime()))); // then a planning is not dearer than the question
+        if (!woken && System.nanoTime() < nextPoll) {
             return false;
         }
         nextPoll = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(options.idlePollMs());
-        return planner.pushed(readerQueues.held(false));
+        return woken || planner.pushed(readerQueues.held(false));
     }
 
     private boolean awaitPush(long nanos) {

@@ -50,6 +50,9 @@ class PlannerTest {
             SortedSet<String> queues = new TreeSet<>(OffsetJson.BY_CODE_POINT);
             table.get("held").forEach(queue -> queues.add(queue.asText()));
             Planner.HeldQueues held = new Planner.HeldQueues(queues, positions(table.path("entering")), table.has("fresh"));
+            if (table.has("pushed")) {
+                assertEquals(table.get("pushed").asBoolean(), planner.pushed(held));
+            }
             Object wanted = table.has("raises") ? table.get("raises").asText() : positions(table.path("end"));
             assertEquals(wanted, outcome(() -> planner.plan(positions(table.get("begin")), held, table.has("unlimited"), table.path("now_ms").asLong())));
             assertEquals(StreamSupport.stream(table.get("asks").spliterator(), false).map(JsonNode::asText).toList(), world.asked);
@@ -91,7 +94,9 @@ class PlannerTest {
         @Override
         public Map<String, Long> askCounters(Collection<String> queues) {
             asked.add(("counters " + String.join(" ", queues)).strip());
-            return Map.of();
+            Map<String, Long> found = new HashMap<>();
+            queues.forEach(queue -> found.put(queue, table.get("queues").path(queue).path("last_id").asLong()));
+            return found;
         }
 
         @Override
