@@ -223,7 +223,8 @@ def subscriptions(queues: Sequence[QueueKeys]) -> Flow[list[dict[str, int]]]:
 def own(queues: Sequence[QueueKeys], subscription: str, owner: str, most: int) -> Flow[list[tuple[str, str]]]:
     """Whose a subscription is in each queue; ``owner``'s from now on where there is none of this name.
 
-    The result is a status and an owner: ok owner ('' when it was registered beside a federation server), missing, or full.
+    The result is a status and an owner: ok owner ('' when it was registered beside a federation server), missing, full, or shared: it is
+    that of a shared group.
     """
     replies = yield [
         script("own", [key for keys in part for key in (keys.metadata, keys.acks, keys.owners, keys.lease(subscription))], args)

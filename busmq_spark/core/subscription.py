@@ -140,7 +140,7 @@ def unsubscribe(keys: QueueKeys, name: str, is_dead: Callable[[str], bool] = lam
 
     Raises QueueBusy while a query reads with it; ``is_dead`` says whether the holder of a lease is known to be gone.
     """
-    names = (keys.acks, keys.lease(name), *keys.group(name))
+    names = (keys.acks, keys.lease(name), *keys.group(name), keys.owners)
     reply = yield script("unsubscribe", names, (name, ""))
     if isinstance(reply, bytes) and is_dead(reply.decode()):
         reply = yield script("unsubscribe", names, (name, reply))

@@ -11,6 +11,7 @@ import pytest
 from busmq_spark.core.position import Position
 from busmq_spark.core.sink import StagedList, attempt
 from busmq_spark.core.staging import SinkRun
+from busmq_spark.core.subscription import register, unsubscribe
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import FederationRefused, QueueMissing, StaleBatch, WireError
 from busmq_spark.federation.bulk.store import FederatedStore, open_federated
@@ -235,3 +236,30 @@ def test_who_browses_looks_and_takes_nothing(as_: As, direct: RedisStore, queue:
         with pytest.raises(FederationRefused, match=f"'looker' may not consume queue {queue!r}"):
             attempt_()
     assert count(direct, queue) == 3
+
+
+@pytest.mark.parametrize("who", ["billing", "chief"])
+def test_a_shared_group_is_for_no_peer(as_: As, direct: RedisStore, queue: str, who: str) -> None:
+    """It has no position that a peer could move, and no holder: an ack would drop messages that others have in hand."""
+    direct.run(queue, register(direct.keys(queue), "billing", shared={"tries": 3}))
+    peer, state = as_(who), direct.states({queue: -1})[queue]
+    at = Position(state.born, 3, "")
+    for use in (
+        lambda: peer.ack({queue: at}, "billing"),
+        lambda: peer.subscribe({queue: "earliest"}, "billing"),
+        lambda: peer.lease([queue], "billing", my_token(), {}),
+        lambda: peer.keep_alive([queue], "billing", my_token()),
+    ):
+        with pytest.raises(FederationRefused, match="shared group"):
+            use()
+    assert direct.subscriptions([queue])[queue] == {"billing": 0}
+    assert count(direct, queue) == 3
+    assert direct.holders([queue], "billing") == {queue: ""}
+
+
+def test_a_name_that_was_given_up_beside_the_server_is_nobodys(as_: As, direct: RedisStore, queue: str) -> None:
+    as_("victim").subscribe({queue: "earliest"}, "mail")
+    assert direct.run(queue, unsubscribe(direct.keys(queue), "mail"))
+    direct.subscribe({queue: "earliest"}, "mail")
+    with pytest.raises(FederationRefused, match="which another has registered"):
+        as_("victim").subscribe({queue: "earliest"}, "mail")

@@ -2,7 +2,8 @@
 -- KEYS metadata acks owners lease, for each queue
 -- ARGV subscription owner most long_ttl_s
 --      most: how many subscriptions a queue may have when another is registered
--- Result for each queue {status, owner}: ok owner ('' when it was registered beside the server) | missing '' | full ''
+-- Result for each queue {status, owner}: ok owner ('' when it was registered beside the server) | missing '' | full '' | shared '' (it is that of a
+-- shared group, whose position nobody moves)
 -- EXPIRE comes first: it frees a Redis at its maxmemory from refusing what follows, and changes nothing where there is no such key.
 local sub, owner, most, lasting, results = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], {}
 
@@ -17,8 +18,11 @@ end
 for q = 1, #KEYS / 4 do
   local metadata, acks, owners, lease = KEYS[4 * q - 3], KEYS[4 * q - 2], KEYS[4 * q - 1], KEYS[4 * q]
   redis.call('EXPIRE', owners, lasting)
+  local kind = redis.call('HMGET', acks, ':shared:' .. sub, ':born')
   if redis.call('EXISTS', metadata) == 0 then
     results[q] = {'missing', ''}
+  elseif kind[1] and kind[2] == redis.call('HGET', metadata, 'born') then
+    results[q] = {'shared', ''}
   elseif redis.call('HEXISTS', acks, sub) == 1 or redis.call('EXISTS', lease) == 1 then
     results[q] = {'ok', redis.call('HGET', owners, sub) or ''}
   elseif count(acks) >= most then

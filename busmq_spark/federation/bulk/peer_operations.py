@@ -116,6 +116,8 @@ class PeerOperations:
         for queue, (status, owner) in owners.items():
             if status == "full":
                 self._identity.refuse(f"register subscription {subscription!r}: queue {queue!r} has {self._most} of them (limit subscriptions)")
+            if status == "shared":
+                self._identity.refuse(f"use {subscription!r} of queue {queue!r}, a shared group, which cannot be read over federation")
             if status == "ok" and not self._identity.uses(queue, subscription, owner):
                 self._identity.refuse(
                     f"use subscription {subscription!r} of queue {queue!r}, which another has registered; "
