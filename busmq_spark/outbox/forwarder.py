@@ -4,7 +4,8 @@ Rule 1. To each queue in the order of the calls, one chunk under way. What the q
         what was confirmed and not deleted yet is known to the queue by its number.
 Rule 2. Events are routed in their order, by the first thread, before anything behind them is sent.
 Rule 3. Of a long backlog of one queue the next chunk is read while the one before is on its way. It is used if that one was confirmed as a whole.
-Rule 4. What failed is tried again after 0.1 to 30 s: all queues of a server that is unreachable, else the one queue.
+Rule 4. When all that waited was sent there is a short rest, so that what comes close behind it goes together.
+Rule 5. What failed is tried again after 0.1 to 30 s: all queues of a server that is unreachable, else the one queue.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ from busmq_spark.outbox.writer import Pending, Writer
 PAUSES_S = (0.2, 30.0)
 """The first and the longest pause; each is between half of it and all of it."""
 STOP_S = 5.0
+REST_S = 0.005
+"""The rest of Rule 4: as long as some calls take. Without it each message of a program that calls again and again is read, sent and confirmed on its
+own, which takes more of the interpreter and of the store than its call does."""
 log = logging.getLogger("busmq_spark")
 
 
@@ -89,6 +93,8 @@ class Forwarder:
         self._changed = threading.Condition(self._lock)
         self._woken: set[Destination | None] = set()
         self._known: dict[int, _Progress] = {}
+        self._sent, self._more = False, False
+        """In this turn: whether something was sent, and whether more waits behind it."""
         self._rescan, self._stopped = True, False
         self._thread = threading.Thread(target=self._run, name="busmq-outbox-forwarder", daemon=True)
 
@@ -134,6 +140,8 @@ class Forwarder:
                     while not self._stopped:
                         if not self._turn():
                             self._wait(self._idle_s())
+                        elif self._sent and not (self._more or self._rescan):
+                            self._rest()
                         back_off.worked()
             except Exception as error:  # whatever it is, what waits must be tried again
                 if self._stopped:
@@ -161,6 +169,7 @@ class Forwarder:
             woken.update(to for to in rows.waiting(self._reader) if self._mine(to.queue))
         for to in sorted(filter(None, woken), key=lambda each: each.id):
             self._active[to.id] = self._known.setdefault(to.id, _Progress(to))
+        self._sent = self._more = False
         busy = self.rescan_all is not None and self._due(self._routing) and self._route()
         for progress in tuple(self._active.values()):
             if self._stopped:
@@ -180,6 +189,7 @@ class Forwarder:
             self._failed(progress, error)
             return False
         self._domain_back_off(progress).worked()
+        self._sent, self._more = True, self._more or chunk.more or done < len(chunk.numbers)
         if done:
             progress.sent, progress.error = chunk.numbers[done - 1], ""
             progress.back_off.worked()
@@ -193,7 +203,7 @@ class Forwarder:
         chunk = ahead[2].result() if ahead is not None and ahead[:2] == (to.id, behind) else None
         if chunk is None:  # that there was none may be long ago
             chunk = rows.next_chunk(self._reader, to, behind, CHUNK_MESSAGES, CHUNK_BYTES)
-        if chunk is not None and len(chunk.values) == CHUNK_MESSAGES and len(self._active) == 1:
+        if chunk is not None and chunk.more and len(self._active) == 1:
             last = chunk.numbers[-1]
             with suppress(RuntimeError):  # the program ends
                 reading = self._reading_ahead.submit(rows.next_chunk, self._reader_ahead, to, last, CHUNK_MESSAGES, CHUNK_BYTES)
@@ -310,6 +320,10 @@ class Forwarder:
         if self._routing.until:
             until.append(self._routing.until)
         return max(0.0, min(until) - time.monotonic()) if until else None
+
+    def _rest(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopped, REST_S)
 
     def _wait(self, for_s: float | None) -> None:
         with self._changed:

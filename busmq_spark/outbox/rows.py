@@ -7,7 +7,7 @@ import sqlite3
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 MOST_ROUTED = 500
@@ -59,6 +59,8 @@ class Chunk:
     commands: bool
     numbers: Sequence[int]
     values: list[bytes]
+    more: bool = False
+    """Whether others wait behind it."""
 
 
 def begin_opening(connection: sqlite3.Connection, sender: str) -> int:
@@ -149,7 +151,9 @@ def next_chunk(connection: sqlite3.Connection, to: Destination, behind: int, mos
     first, last, count = connection.execute(asked, (to.id, behind, upto, most)).fetchone()
     if not count:
         return None
-    return (last - first + 1 == count and _even_chunk(connection, first, last, most_bytes)) or _any_chunk(connection, to, first, last, most_bytes)
+    even = last - first + 1 == count and _even_chunk(connection, first, last, most_bytes)
+    chunk = even or _any_chunk(connection, to, first, last, most_bytes)
+    return replace(chunk, more=count == most or chunk.numbers[-1] < last)
 
 
 def _even_chunk(connection: sqlite3.Connection, first: int, last: int, most_bytes: int) -> Chunk | None:

@@ -6,9 +6,10 @@ import asyncio
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from itertools import count
 from pathlib import Path
+from queue import SimpleQueue
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.outbox import schema
@@ -25,13 +26,18 @@ _NAMES = count()
 def run(runs: int = RUNS) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         here = Path(folder)
-        found = alternating(
-            runs, sqlite=lambda: plain(here), one=lambda: one_by_one(here), awaited=lambda: awaited(here), shared=lambda: shared(here)
-        )
-        for name, what in (("one", "one call after the other, no loop"), ("awaited", "one call after the other, asyncio")):
-            over = Spread.of(ratios(found[name], found["sqlite"]))
-            rate = f"{over.text()}; {Spread.of(found[name]).median:.0f} a second"
-            yield Row(f"Outbox, {what}: rate against SQLite, one fsync a call", rate, f"≥ {CALL}", over.median >= CALL)
+        with redis() as (server, _):
+            found = alternating(
+                runs,
+                sqlite=lambda: plain(here),
+                thread=lambda: in_a_thread(here),
+                one=lambda: one_by_one(here),
+                awaited=lambda: awaited(here),
+                one_sent=lambda: one_by_one(here, server.url),
+                awaited_sent=lambda: awaited(here, server.url),
+                shared=lambda: shared(here),
+            )
+        yield from calls(found)
         over = Spread.of(ratios(found["shared"], found["sqlite"]))
         yield Row("Outbox, 100 tasks at once: rate against SQLite, one fsync a call", over.text(1), "", None)
         events = Spread.of([publishing(here) for _ in range(runs)])
@@ -45,6 +51,17 @@ def run(runs: int = RUNS) -> Iterator[Row]:
         yield Row(f"Outbox, opening a store of {STORED:,} messages", opening.text(3, " s"), f"< {REOPEN_S:.0f} s", opening.median < REOPEN_S)
 
 
+def calls(found: dict[str, list[float]]) -> Iterator[Row]:
+    over = Spread.of(ratios(found["thread"], found["sqlite"]))
+    yield Row("SQLite in a thread that a loop asks and awaits, against SQLite, one fsync a call", over.text(), "", None)
+    for name, what in (("one", "no loop"), ("awaited", "asyncio"), ("one_sent", "no loop, forwarded"), ("awaited_sent", "asyncio, forwarded")):
+        over = Spread.of(ratios(found[name], found["sqlite"]))
+        rate = f"{over.text()}; {Spread.of(found[name]).median:.0f} a second"
+        yield Row(f"Outbox, one call after the other, {what}: rate against SQLite, one fsync a call", rate, f"≥ {CALL}", over.median >= CALL)
+    over = Spread.of(ratios(found["awaited"], found["thread"]))
+    yield Row("Outbox, one call after the other, asyncio: rate against SQLite in a thread that a loop asks", over.text(), "", None)
+
+
 def _path(here: Path) -> Path:
     return here / f"outbox-{next(_NAMES)}.db"
 
@@ -55,28 +72,56 @@ def _rate(number: int, work: Callable[[], object]) -> float:
     return number / (time.perf_counter() - began)
 
 
-def plain(here: Path) -> float:
+@contextmanager
+def committing(here: Path) -> Iterator[Callable[[], None]]:
     """A row and a commit, as SQLite does it with the same settings."""
     with closing(schema.create_or_open(_path(here))) as connection:
         connection.execute("CREATE TABLE plain(id INTEGER PRIMARY KEY AUTOINCREMENT, value BLOB)")
 
-        def work() -> None:
-            for _ in range(CALLS):
-                connection.execute("BEGIN IMMEDIATE")
-                connection.execute("INSERT INTO plain(value) VALUES (?)", (VALUE,))
-                connection.execute("COMMIT")
+        def commit() -> None:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("INSERT INTO plain(value) VALUES (?)", (VALUE,))
+            connection.execute("COMMIT")
 
-        return _rate(CALLS, work)
+        yield commit
 
 
-def one_by_one(here: Path) -> float:
-    with SyncOutbox(_path(here), NOWHERE) as outbox:
+def plain(here: Path) -> float:
+    with committing(here) as commit:
+        return _rate(CALLS, lambda: [commit() for _ in range(CALLS)])  # type: ignore[func-returns-value]
+
+
+def in_a_thread(here: Path) -> float:
+    async def work(commit: Callable[[], None]) -> float:
+        loop, asked = asyncio.get_running_loop(), SimpleQueue[asyncio.Future[None] | None]()
+
+        def run() -> None:
+            while (reply := asked.get()) is not None:
+                commit()
+                loop.call_soon_threadsafe(reply.set_result, None)
+
+        running = loop.run_in_executor(None, run)
+        began = time.perf_counter()
+        for _ in range(CALLS):
+            asked.put(reply := loop.create_future())
+            await reply
+        took = time.perf_counter() - began
+        asked.put(None)
+        await running
+        return CALLS / took
+
+    with committing(here) as commit:
+        return asyncio.run(work(commit))
+
+
+def one_by_one(here: Path, to: str = NOWHERE) -> float:
+    with SyncOutbox(_path(here), to) as outbox:
         return _rate(CALLS, lambda: [outbox.push("q", VALUE) for _ in range(CALLS)])
 
 
-def awaited(here: Path) -> float:
+def awaited(here: Path, to: str = NOWHERE) -> float:
     async def work() -> float:
-        async with Outbox(_path(here), NOWHERE) as outbox:
+        async with Outbox(_path(here), to) as outbox:
             began = time.perf_counter()
             for _ in range(CALLS):
                 await outbox.push("q", VALUE)
