@@ -120,3 +120,23 @@ def test_leases_of_a_version_before_are_settled_or_end(shared: Make, redis: Redi
     group.pass_by(LEASE_MS + 1)
     assert [(each.id, each.tries) for each in group.lease()] == [(3, 2), (4, 2), (5, 2), (6, 2), (8, 1)]
     assert group.settle("ack", held) == [-1, -1, 0, 0]
+
+
+def test_a_limit_costs_no_reading_of_single_leases(shared: Make, redis: Redis, layout: str) -> None:
+    """Of many in flight: every call would hold Redis for half a second beside 50,000 of them."""
+    if layout != "direct":
+        return  # one server says what its commands were
+    group = shared(6_010, limit=6_100)
+    for _ in range(6):
+        group.leased(1_000, apart=True)
+    together = group.lease(5)
+
+    def reads() -> int:
+        return int(redis("INFO", "commandstats").partition(b"cmdstat_hmget:calls=")[2].partition(b",")[0])
+
+    before = reads()
+    assert ids(group.lease(3)) == [6_006, 6_007, 6_008]
+    assert (group.state.in_flight, group.settle("ack", together)) == (6_008, [1] * 5)
+    assert reads() - before < 12
+    full = shared(10, limit=7)
+    assert (len(full.lease(5)), len(full.lease(5)), len(full.lease(5))) == (5, 2, 0)

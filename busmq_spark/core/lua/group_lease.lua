@@ -97,7 +97,7 @@ elseif set[7] then
   out[1] = 'paused'
 else
   local limit = tonumber(set[6]) or 0
-  if limit > 0 then most = math.min(most, limit - book.in_flight(ms, wide, limit)) end
+  if limit > 0 then most = math.min(most, limit - book.in_flight(ms, wide, limit - most, limit)) end
   if most > 0 then
     local names = redis.call('ZRANGEBYSCORE', due, 0, ms, 'LIMIT', 0, most)
     if #names < most then

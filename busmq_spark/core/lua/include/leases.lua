@@ -116,12 +116,15 @@ local function leases(due, tries, runs)
     return piece
   end
 
-  -- How many messages are in flight at ms (text); where they are `most` or more, perhaps fewer, but not fewer than that.
-  function book.in_flight(ms, wide, most)
+  -- How many messages are in flight at ms (text). Where they are `least` or fewer, or `most` or more: a number that is so, too, since others cost more.
+  function book.in_flight(ms, wide, least, most)
     local count = redis.call('ZCOUNT', due, '(' .. ms, '+inf')
-    if wide == 0 or count == 0 or count >= most then return count end
-    count = 0
-    for _, lease in ipairs(book.named(redis.call('ZRANGEBYSCORE', due, '(' .. ms, '+inf'))) do count = count + lease.last - lease.id + 1 end
+    if count + wide <= least or count >= most or wide == 0 or count == 0 then return count end
+    local multiple = redis.call('ZCARD', runs) < count -- else those in flight are fewer
+    local names = multiple and redis.call('ZRANGE', runs, 0, -1) or redis.call('ZRANGEBYSCORE', due, '(' .. ms, '+inf')
+    for _, lease in ipairs(book.named(names)) do
+      if not multiple or book.score(lease) > tonumber(ms) then count = count + lease.last - lease.id end
+    end
     return count
   end
 
