@@ -43,7 +43,7 @@ class Place:
 
         def push() -> None:
             far = Centre(self.far.options)
-            while not self._done.wait(chance.uniform(0, 0.01)):
+            while not self._done.wait(chance.uniform(0, 0.04)):
                 with suppress(BusError):  # its server was killed: what was pushed or not is in the queue or not
                     far.push(chance.choice(QUEUES), chance.choice((1, 3, 50, 400)), size=chance.choice((0, 100, 3_000)))
 
