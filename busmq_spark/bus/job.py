@@ -77,7 +77,7 @@ class Job(Mapping[str, Any]):
         """Store what was set since the last save; whether there was anything: if not, nothing is sent."""
         return await save_all([self])
 
-    def to_save(self, ttl_s: int) -> dict[str, tuple[bytes, int]]:
+    def unsaved_fields(self, ttl_s: int) -> dict[str, tuple[bytes, int]]:
         """What was set since the last save, as it is stored, with its ttl in milliseconds: that of the queue, unless it has its own."""
         return {
             name: (flows.to_stored(name, self._values[name]), round(1000 * (ttl_s if own_s is None else own_s)))
@@ -132,7 +132,7 @@ async def save_all(jobs: Iterable[Job]) -> bool:
         taken = [(job, job._unsaved) for job in some]
         try:
             queue = await owner.ready()
-            fields = [(job.in_redis, job.to_save(queue.ttl_s)) for job in some]
+            fields = [(job.in_redis, job.unsaved_fields(queue.ttl_s)) for job in some]
             for job in some:
                 job._unsaved = {}
             await queue.run(flows.save_many(fields))

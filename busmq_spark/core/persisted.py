@@ -108,7 +108,7 @@ class TrackedFields:
                 self._take(name, value)
         self.misfits = misfits
         for name in set(self._seen) - stored.keys():
-            self._drop(name)
+            self._on_field_gone(name)
         self._stored = {name for name in stored if name in self._seen and name not in misfits}
         self._lost.clear()
         return expected
@@ -120,7 +120,7 @@ class TrackedFields:
             self.values[name] = value
             self._unsaved.discard(name)
 
-    def _drop(self, name: str) -> None:
+    def _on_field_gone(self, name: str) -> None:
         """The field is not stored any more: it has the value it began with, or none."""
         if self._changed(name) or name in self._unsaved:
             self._assigned |= {name} - self._unsaved

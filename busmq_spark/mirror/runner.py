@@ -78,7 +78,7 @@ class MirrorRunner:
 
     def start(self) -> None:
         """Begin. Raises what the first look for queues raises: no answer, a wrong secret."""
-        self._add(self._pool.submit(self._discover).result())
+        self._on_discovered(self._pool.submit(self._discover).result())
         self._target.report(self._token, self._report())
         self._thread.start()
 
@@ -141,16 +141,16 @@ class MirrorRunner:
         counted = self._book.counted
         if counted and (now >= self._due["poll"] or self._pushed.taken(now)):
             self._due["poll"] = now + MAX_ID  # until it is answered
-            self._submit(lambda: self._counters(list(counted)), lambda found: self._counted(found, counted))
+            self._submit(lambda: self._counters(list(counted)), lambda found: self._on_counters(found, counted))
         if self._book.look or now >= self._due["look"]:
             self._book.look = False
             self._due["look"] = now + max(LOOK_S, self._slots / SLOTS_PER_S)
             names = {name: queue.last if queue.begun else -1 for name, queue in self._book.queues.items()}
             wanted = self._wanted if self._due["discover"] else 0
-            self._submit(lambda: self._look(list(names.items())), lambda found: self._looked(found, names, wanted))
+            self._submit(lambda: self._look(list(names.items())), lambda found: self._on_spans(found, names, wanted))
         if now >= self._due["discover"]:
             self._due["discover"] = now + MAX_ID
-            self._submit(self._discover, self._add)
+            self._submit(self._discover, self._on_discovered)
         if now >= self._due["report"]:
             self._due["report"] = now + REPORT_S
             self._book.keep_alive()
@@ -220,19 +220,19 @@ class MirrorRunner:
 
     # -- what was found ---------------------------------------------------------------------------------------------------------------------
 
-    def _add(self, found: tuple[Sequence[str], float]) -> None:
+    def _on_discovered(self, found: tuple[Sequence[str], float]) -> None:
         names, took_s = found
         self._due["discover"] = time.monotonic() + max(DISCOVER_S, AGAIN_S * took_s)
         self._book.add(names)
         self._book.look = self._book.look or self._wanted > self.looked
 
-    def _counted(self, found: Sequence[tuple[str, Any]], asked: dict[str, int]) -> None:
+    def _on_counters(self, found: Sequence[tuple[str, Any]], asked: dict[str, int]) -> None:
         now = time.monotonic()
         self._due["poll"] = now + max(POLL_S, self._slots / SLOTS_PER_S)
         self._pushed.answered(now + max(0.005, self._slots / SLOTS_AT_ONCE))
         self._book.count({name: int(counter or 0) for name, counter in found}, asked)
 
-    def _looked(self, found: tuple[dict[str, Span], dict[str, tuple[str, Positions]]], asked: dict[str, int], wanted: int) -> None:
+    def _on_spans(self, found: tuple[dict[str, Span], dict[str, tuple[str, Positions]]], asked: dict[str, int], wanted: int) -> None:
         self._book.looked(*found, asked)
         if (names := self._book.mirrored) != self._listened:
             self._listened = names

@@ -58,10 +58,10 @@ class RangeConnection:
             raise translate(error, self.endpoint) from error
         self.waiting += len(calls)
 
-    def fetch_pairs(self) -> ValueSpans:
+    def fetch_values(self) -> ValueSpans:
         """The reply to a LRANGE over whole messages. It is valid until the next fetch."""
         try:
-            return self._pairs()
+            return self._value_spans()
         except _WIRE_ERRORS as error:
             self.drop()
             raise translate(error, self.endpoint) from error
@@ -85,7 +85,7 @@ class RangeConnection:
         if len(self._buffer) > _KEEP_BYTES:
             self._buffer = bytearray(self._start_bytes)
 
-    def _pairs(self) -> ValueSpans:
+    def _value_spans(self) -> ValueSpans:
         self._compact()
         count, body = self._array_head()
         if count == 0:
@@ -197,12 +197,12 @@ class ClusterRangeConnection:
             self._single.forget()
             raise
 
-    def fetch_pairs(self) -> ValueSpans:
+    def fetch_values(self) -> ValueSpans:
         """The reply to a LRANGE over whole messages. It is valid until the next fetch."""
         if self._link is None:
-            return _pairs(self._single.execute(self._left.popleft()))
+            return _value_spans(self._single.execute(self._left.popleft()))
         try:
-            return self._link.fetch_pairs()
+            return self._link.fetch_values()
         except (LinkLost, ServerRefused) as error:
             raise self._elsewhere(error) from error
 
@@ -245,7 +245,7 @@ class ClusterRangeConnection:
         return error if isinstance(error, LinkLost) else LinkLost(**error.details)
 
 
-def _pairs(reply: list[bytes]) -> ValueSpans:
+def _value_spans(reply: list[bytes]) -> ValueSpans:
     if not reply:
         return NO_PAIRS
     lengths = np.fromiter(map(len, reply[1::2]), np.int64)

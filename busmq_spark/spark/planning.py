@@ -110,7 +110,7 @@ class QueryPlanning:
         reader_queues = self._acquire({**begin, **goal}, sources, done)
         self._acks.read(start, end, reader_queues, planned_here=end == self._planned)
         if self._start_unknown:
-            reader_queues.compare([queue for queue in begin if self.names.includes(queue)], begin)
+            reader_queues.find_losses([queue for queue in begin if self.names.includes(queue)], begin)
         # Where the checkpoint was not known when this was planned; else it was checked then.
         reader_queues.check_entries({queue: p for queue, p in goal.items() if queue not in begin and split(queue)[0] not in sources})
         prefetched = self.prefetched if end == self._planned else {}  # what is fetched belongs to the batch that was planned last

@@ -89,7 +89,7 @@ class ReaderQueues:
             return
         if not self.queues:
             self._check_eviction()
-        losses = self.compare([queue for queue in new if queue in known], known)
+        losses = self.find_losses([queue for queue in new if queue in known], known)
         self.paused = {queue for queue in new if queue in known} - set(losses)
         ttls = self._open([queue for queue in new if queue not in self.paused], known)
         found = list(ttls)
@@ -124,7 +124,7 @@ class ReaderQueues:
         if isinstance(own, RedisStore):
             eviction.check(own.policies(), required=self._options.require_no_eviction)
 
-    def compare(self, queues: Sequence[str], known: Mapping[str, Position]) -> dict[str, bool]:
+    def find_losses(self, queues: Sequence[str], known: Mapping[str, Position]) -> dict[str, bool]:
         """Whether the queues lost messages after their position in the checkpoint; queues of an unreachable source are left out.
 
         Raises DataLoss for the first, unless that is allowed.

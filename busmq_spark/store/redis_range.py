@@ -126,7 +126,7 @@ def _windows(links: RangeConnections, part: Range, cursor: RangeCursor, need: in
         if window is not None:
             many.post(window, life)
         while window is not None:
-            pairs = many.fetch_pairs()
+            pairs = many.fetch_values()
             piece = cursor.take(pairs.first, pairs.last, len(pairs), int(pairs.lengths.sum()))
             # Only now: Redis fills this one while Spark takes the other, and never holds more than one for a reader.
             following = None if piece is None else cursor.ask()

@@ -50,7 +50,7 @@ def flat(rows: Iterator[MessageRows]) -> list[tuple[str, int, bytes]]:
 
 def posted(store: FederatedStore) -> list[str]:
     """What is asked from now on, once it is connected."""
-    store.ready()
+    store.connect()
     names: list[str] = []
     send = store._link._send_call
 

@@ -59,7 +59,7 @@ def waits(connection: PeerConnection) -> bool:
 
 def stuck(connection: PeerConnection) -> bool:
     """Whether nothing more is read from the peer until it reads."""
-    return connection._busy and waits(connection)
+    return connection._over_limits and waits(connection)
 
 
 CONSUME = [listen("message"), call(4, {"ttl": 60}), call(18, {})]
@@ -113,7 +113,7 @@ async def test_a_peer_that_goes_while_its_call_waits_is_not_waited_for(federatio
             async with Wire(server) as wire:
                 chat = await wire.open("channel", name, "local", "remote")
                 await chat.send("connect", {"reliable": True})  # waits for the other reader to end
-                await until(lambda: any(connection._busy for connection in server._connections))
+                await until(lambda: any(connection._over_limits for connection in server._connections))
                 wire.socket.transport.abort()
                 await until(lambda: not server._connections and not bus._objects)
 

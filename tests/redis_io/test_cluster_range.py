@@ -45,7 +45,7 @@ def keys(single: ClusterLink, fresh: Fresh) -> QueueKeys:
 
 def read(many: ClusterRangeConnection, keys: QueueKeys) -> tuple[list[bytes], int, int, bytes]:
     many.post(command("LRANGE", keys.messages, 0, -1), command("HGET", keys.metadata, "born"))
-    pairs = many.fetch_pairs()
+    pairs = many.fetch_values()
     values = [bytes(pairs.data[at : at + size]) for at, size in zip(pairs.starts, pairs.lengths, strict=True)]
     return values, pairs.first, pairs.last, many.fetch()
 
@@ -110,4 +110,4 @@ def test_an_empty_list_is_empty_on_the_detour_too(
 def test_an_error_of_another_kind_stays_what_it_is(many: ClusterRangeConnection, keys: QueueKeys) -> None:
     many.post(command("LRANGE", keys.metadata, 0, -1))
     with pytest.raises(ServerRefused, match="wrong kind of value"):
-        many.fetch_pairs()
+        many.fetch_values()

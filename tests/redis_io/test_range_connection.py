@@ -58,7 +58,7 @@ def test_windows_come_back_as_they_are_stored_whatever_the_values_look_like(
     for start in starts:
         ranges.post(window(keys, start, many), command("GET", keys.msgid))
     for start in starts:
-        pairs = ranges.fetch_pairs()
+        pairs = ranges.fetch_values()
         expected = values[start : start + many]
         assert (values_of(pairs), len(pairs)) == (expected, len(expected))
         assert (pairs.first, pairs.last) == (first + start, first + start + len(expected) - 1)
@@ -72,14 +72,14 @@ def test_a_value_larger_than_the_buffer_arrives_whole(ranges: RangeConnection, l
     keys = fresh_keys()
     fill(link, keys, [b"before", b"\r\n" * (size // 2), b"after"])
     ranges.post(window(keys, 0, 9), window(keys, 2, 1))
-    assert [len(value) for value in values_of(ranges.fetch_pairs())] == [6, size, 5]
-    assert values_of(ranges.fetch_pairs()) == [b"after"]
+    assert [len(value) for value in values_of(ranges.fetch_values())] == [6, size, 5]
+    assert values_of(ranges.fetch_values()) == [b"after"]
     link.execute(command("DEL", keys.messages))
 
 
 def test_an_empty_window_has_no_values(ranges: RangeConnection, fresh_keys: FreshKeys) -> None:
     ranges.post(window(fresh_keys(), 0, 9))
-    pairs = ranges.fetch_pairs()
+    pairs = ranges.fetch_values()
     assert (len(pairs), pairs.first, pairs.last) == (0, 0, 0)
 
 
@@ -89,10 +89,10 @@ def test_after_an_error_reply_the_next_reply_is_the_next_calls(ranges: RangeConn
     link.execute(command("SET", keys.msgid, 1))
     ranges.post(command("LRANGE", keys.msgid, 0, 1), command("HGET", keys.msgid, "f"), window(keys, 0, 1))
     with pytest.raises(ServerRefused, match="wrong kind"):
-        ranges.fetch_pairs()
+        ranges.fetch_values()
     with pytest.raises(ServerRefused, match="wrong kind"):
         ranges.fetch()
-    assert values_of(ranges.fetch_pairs()) == [b"x"]
+    assert values_of(ranges.fetch_values()) == [b"x"]
     assert ranges.waiting == 0
 
 
@@ -100,10 +100,10 @@ def test_what_was_under_way_when_it_was_dropped_is_discarded(ranges: RangeConnec
     keys = fresh_keys()
     fill(link, keys, [b"one", b"two"])
     ranges.post(window(keys, 0, 1), window(keys, 0, 2))
-    ranges.fetch_pairs()
+    ranges.fetch_values()
     ranges.drop()
     ranges.post(window(keys, 1, 1))
-    assert values_of(ranges.fetch_pairs()) == [b"two"]
+    assert values_of(ranges.fetch_values()) == [b"two"]
 
 
 @pytest.mark.parametrize("half", [b"", b"*4\r\n", b"*4\r\n$1\r\n1\r\n$5\r\nab", b"*4\r\n$1\r\n1\r\n$1\r\na\r\n"])
@@ -113,10 +113,10 @@ def test_a_link_that_breaks_in_a_reply_is_lost_and_works_again(half: bytes) -> N
         ranges = RangeConnection(fake.server)
         ranges.post(command("LRANGE", "q", 0, 3))
         with pytest.raises(LinkLost, match=str(fake.server.port)):
-            ranges.fetch_pairs()
+            ranges.fetch_values()
         assert ranges.waiting == 0
         ranges.post(command("LRANGE", "q", 0, 3))
-        assert (ranges.fetch_pairs().first) == 7
+        assert (ranges.fetch_values().first) == 7
         ranges.drop()
 
 
@@ -125,7 +125,7 @@ def test_replies_out_of_step_are_not_taken_for_messages() -> None:
         ranges = RangeConnection(fake.server)
         ranges.post(command("LRANGE", "q", 0, 3))
         with pytest.raises(LinkLost, match="out of step"):
-            ranges.fetch_pairs()
+            ranges.fetch_values()
         ranges.drop()
 
 

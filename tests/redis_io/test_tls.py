@@ -42,7 +42,7 @@ def test_ranges_are_read_through_tls(plain_tls: TlsProxy, authority: Authority, 
         redis_server.command("RPUSH", keys.messages, i, b"x" * 100_000)
     link = RangeConnection(to(plain_tls, tls_ca=str(authority.file)))
     link.post(command("LRANGE", keys.messages, 0, -1))
-    pairs = link.fetch_pairs()
+    pairs = link.fetch_values()
     assert (pairs.first, pairs.last, int(pairs.lengths.sum())) == (1, 49, 4_900_000)
     link.drop()
 

@@ -108,7 +108,7 @@ class BulkLink:
             with suppress(BusError):
                 self.result(id, name)
 
-    def ready(self) -> ServerHello:
+    def connect(self) -> ServerHello:
         """Connect, unless that is done, with patience; what the server says of itself."""
         if self.hello is None:
             self.call("hello", frames.VERSION, self._client)

@@ -59,13 +59,13 @@ class FederatedStore(PerQueueOperations):
         self.address = address
         self._link = BulkLink(address)
 
-    def ready(self) -> None:
+    def connect(self) -> None:
         """Connect, unless that is done. Raises FederationRefused; ``details["status"]`` is the HTTP status."""
-        self._link.ready()
+        self._link.connect()
 
     def keys(self, queue: str) -> QueueKeys:
         """How the other side spells the keys; connects to find out, the first time."""
-        return QueueKeys(queue, cluster=self._link.ready().cluster)
+        return QueueKeys(queue, cluster=self._link.connect().cluster)
 
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]:
         return dict.fromkeys(queues, 0)
@@ -97,7 +97,7 @@ class FederatedStore(PerQueueOperations):
 
     def push_from(self, queue: str, sender: str, sequences: Sequence[int], values: Sequence[bytes]) -> tuple[int, int]:
         """As of a RedisStore. In one call, so many of them as the server takes in a message."""
-        fitting, room = 0, self._link.ready().message_bytes - _HEAD_BYTES
+        fitting, room = 0, self._link.connect().message_bytes - _HEAD_BYTES
         for value in values:
             if (room := room - len(value) - 4) < 0:
                 break
@@ -280,7 +280,7 @@ class FederatedAppender:
 
     def _pieces(self, values: Sequence[bytes]) -> Iterator[tuple[Sequence[bytes], list[int]]]:
         """Values cut into calls, each with the sizes of the chunks in it, by which a commit moves them later."""
-        most = self._link.ready().message_bytes - _HEAD_BYTES
+        most = self._link.connect().message_bytes - _HEAD_BYTES
         piece: list[bytes] = []
         sizes: list[int] = []
         room = PIECE_BYTES

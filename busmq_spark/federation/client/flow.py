@@ -74,14 +74,14 @@ class SendWindow:
     def serve_waiting(self) -> None:
         """Call those that wait, if there is room."""
         if self._turns and self._soon is None and self.free:
-            self._soon = asyncio.get_running_loop().call_soon(self._call)
+            self._soon = asyncio.get_running_loop().call_soon(self._resume_waiting)
 
     def clear(self) -> None:
         """The socket is gone; who waited waits for another."""
         self.waiting = self.under_way = 0
         self._turns.clear()
 
-    def _call(self) -> None:
+    def _resume_waiting(self) -> None:
         self._soon = None
         for go_on in tuple(self._turns):
             if not self.free:

@@ -106,7 +106,7 @@ class Grants:
         """Whether ``deny`` names it."""
         return any(pattern.matches(kind, name) for pattern in self.denied)
 
-    def some(self, verb: str, kind: str) -> bool:
+    def may_any(self, verb: str, kind: str) -> bool:
         """Whether any object of the kind may fall under what is granted."""
         return any(pattern.covers(kind) for pattern in self._of(verb))
 

@@ -61,7 +61,7 @@ class Identity:
     def has(self, right: Right) -> bool:
         """Whether it has this right."""
         if right.name is None:
-            return any(all(grants.some(verb, right.kind) for grants in self._levels) for verb in right.verbs)
+            return any(all(grants.may_any(verb, right.kind) for grants in self._levels) for verb in right.verbs)
         return any(self.may(verb, right.kind, right.name) for verb in right.verbs)
 
     def require(self, rights: Iterable[Right]) -> None:
@@ -76,7 +76,7 @@ class Identity:
 
     def uses(self, queue: str, subscription: str, owner: str) -> bool:
         """Whether a subscription that belongs to ``owner`` is its to use."""
-        named = any(grants.some("consume", "subscription") for grants in self._levels)
+        named = any(grants.may_any("consume", "subscription") for grants in self._levels)
         return owner == self.owner or self.may("admin", "queue", queue) or (named and self.may("consume", "subscription", subscription))
 
     def refuse(self, what: str) -> NoReturn:
@@ -93,7 +93,7 @@ def _may_own(grants: Grants, verb: str, kind: str, name: str) -> bool:
     an identity that may ``verb`` some queue may own subscriptions and sinks of every name."""
     if grants.denies(kind, name):
         return False
-    return grants.may(verb, kind, name) if grants.some(verb, kind) else grants.some(verb, "queue")
+    return grants.may(verb, kind, name) if grants.may_any(verb, kind) else grants.may_any(verb, "queue")
 
 
 ANYONE = Identity("anyone", Grants.everything())

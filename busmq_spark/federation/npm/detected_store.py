@@ -51,7 +51,7 @@ class DetectedStore:
     def _known(self) -> FederatedStore | PlainStore:
         if self._found is None:
             try:
-                self._bulk.ready()
+                self._bulk.connect()
                 self._found = self._bulk
             except FederationRefused as refused:
                 status = refused.details.get("status")

@@ -153,17 +153,17 @@ class PeerConnection:
 
     async def next_turn(self) -> None:
         """Returns when the next line may be executed: at once, unless too much is in work or it was done long enough."""
-        if self._busy:
-            await self._less_busy()
+        if self._over_limits:
+            await self._wait_below_limits()
         await self.give_way()
 
     @property
-    def _busy(self) -> bool:
+    def _over_limits(self) -> bool:
         limits = self.limits
         return self._budget.full or self._messages >= limits.in_flight_messages or self._bytes + self.send_buffer.waiting >= limits.in_flight_bytes
 
-    async def _less_busy(self) -> None:
-        while self._busy and not self._gone:
+    async def _wait_below_limits(self) -> None:
+        while self._over_limits and not self._gone:
             self._worked.clear()
             await self._worked.wait()
 

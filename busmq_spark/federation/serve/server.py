@@ -198,21 +198,21 @@ class FederationServer:
         if found is not None:
             return self._page(found)
         if self._server is None or self._draining:
-            return self._busy()
+            return self._respond_at_capacity()
         headers = list(request.headers.raw_items())
         decision = decide(request.path, headers, self._policy)
         if isinstance(decision, Refuse):
             self._counts.refused.add(reason=decision.why)
             return Response(decision.status, decision.phrase, Headers(decision.headers), decision.body)
         if self._budgets.of(decision.identity.name).sockets >= self._limits.connections_per_secret:
-            return self._busy()
+            return self._respond_at_capacity()
         ours = cast(CountedSocket, socket)
         if not self._listener.admit(ours, network_of(client_address(ours.address, headers, self._proxies))):
             return _unavailable()
         ours.accepted = decision
         return None
 
-    def _busy(self) -> Response:
+    def _respond_at_capacity(self) -> Response:
         self._counts.refused.add(reason="busy")
         return _unavailable()
 

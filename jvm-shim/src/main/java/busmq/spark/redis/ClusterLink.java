@@ -113,7 +113,7 @@ final class ClusterLink extends GuardedLink {
     }
 
     private void refresh(Set<ClusterNode> dead) {
-        map = cluster.slots(map == null ? Set.of() : map.masters(), dead);
+        map = cluster.fetchSlotMap(map == null ? Set.of() : map.masters(), dead);
         Set<ClusterNode> masters = map.masters();
         List.copyOf(wires.keySet()).stream().filter(node -> !masters.contains(node)).forEach(this::drop);
     }

@@ -36,7 +36,7 @@ record ClusterSeeds(List<Server> seeds) implements Endpoint {
     /** A master, whichever: notifications reach every node. */
     @Override
     public Server resolve() {
-        List<ClusterNode> masters = new ArrayList<>(slots(Set.of(), Set.of()).masters());
+        List<ClusterNode> masters = new ArrayList<>(fetchSlotMap(Set.of(), Set.of()).masters());
         return server(masters.get(ThreadLocalRandom.current().nextInt(masters.size())));
     }
 
@@ -47,7 +47,7 @@ record ClusterSeeds(List<Server> seeds) implements Endpoint {
     }
 
     /** Asks one node after the other, {@code known} ones and seeds, those called {@code dead} last. Throws {@link ServerUnreachable}. */
-    SlotMap slots(Collection<ClusterNode> known, Set<ClusterNode> dead) {
+    SlotMap fetchSlotMap(Collection<ClusterNode> known, Set<ClusterNode> dead) {
         BusException worst = null;
         for (ClusterNode node : toAsk(known, dead)) {
             Server server = server(node);

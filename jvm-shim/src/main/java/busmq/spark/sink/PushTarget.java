@@ -40,14 +40,14 @@ final class PushTarget implements RowBatcher.Target {
 
     private void place(List<QueueBuffer> buffers) {
         try {
-            QueueBuffer.place(buffers, store, (queue, server) -> server);
+            QueueBuffer.openPlaces(buffers, store, (queue, server) -> server);
         } catch (BusException error) {
             boolean away = error.kind() == ErrorKind.LINK_LOST; // then each of them would be waited for anew
             buffers.stream().filter(buffer -> buffer.place == null).forEach(buffer -> attempt(buffer, () -> {
                 if (away) {
                     throw error;
                 }
-                QueueBuffer.place(List.of(buffer), store, (queue, server) -> server);
+                QueueBuffer.openPlaces(List.of(buffer), store, (queue, server) -> server);
             }));
         }
     }

@@ -98,7 +98,7 @@ final class QueueBuffer {
     }
 
     /** Give every buffer that is new its place, in the order of the buffers; their queues are created if need be. */
-    static void place(List<QueueBuffer> buffers, SinkStore store, PlaceOpener opener) {
+    static void openPlaces(List<QueueBuffer> buffers, SinkStore store, PlaceOpener opener) {
         List<QueueBuffer> fresh = buffers.stream().filter(buffer -> buffer.place == null).toList();
         if (fresh.isEmpty()) {
             return;

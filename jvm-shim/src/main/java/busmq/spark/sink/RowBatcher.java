@@ -125,11 +125,11 @@ final class RowBatcher implements AutoCloseable {
 
     private void run() {
         try {
-            for (List<QueueBuffer> round = take(); round != null; round = take()) {
+            for (List<QueueBuffer> round = awaitBuffersToSend(); round != null; round = awaitBuffersToSend()) {
                 settle(round, store(round));
             }
         } catch (RuntimeException | Error error) {
-            fail(error instanceof RuntimeException known ? known : new IllegalStateException(error));
+            failUntilClosed(error instanceof RuntimeException known ? known : new IllegalStateException(error));
         } finally {
             atEnd.run();
         }
@@ -153,7 +153,7 @@ final class RowBatcher implements AutoCloseable {
     }
 
     /** The buffers of the next call, each with its chunk; null at the end. */
-    private List<QueueBuffer> take() {
+    private List<QueueBuffer> awaitBuffersToSend() {
         lock.lock();
         try {
             sending = false;
@@ -256,7 +256,7 @@ final class RowBatcher implements AutoCloseable {
     }
 
     /** The thread ends when the task has seen the error and closes, so that what is done at the end comes after that. */
-    private void fail(RuntimeException error) {
+    private void failUntilClosed(RuntimeException error) {
         lock.lock();
         try {
             failure = error;

@@ -36,7 +36,7 @@ final class RowOrigins {
             queue = name.toString();
         }
         RowOrigin before = last.get(queue);
-        String born = before == null ? born() : before.born();
+        String born = before == null ? bornOfFollowedQueue() : before.born();
         int index = columns.indexAt() < 0 || row.isNullAt(columns.indexAt()) ? 0 : row.getInt(columns.indexAt());
         RowOrigin found = new RowOrigin(born, row.getLong(columns.idAt()), index);
         if (before != null && !found.isBehind(before)) {
@@ -46,7 +46,7 @@ final class RowOrigins {
         return found;
     }
 
-    private String born() {
+    private String bornOfFollowedQueue() {
         TaskContext task = TaskContext.get();
         FollowedQueues.Followed followed = task == null ? null : FollowedQueues.of(task, queue);
         if (followed == null) {

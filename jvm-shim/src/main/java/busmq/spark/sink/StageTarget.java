@@ -34,7 +34,7 @@ final class StageTarget implements RowBatcher.Target {
             epoch = epoch.before().isEmpty() ? begun : epoch;
             renewal.of(begun.number());
         }
-        QueueBuffer.place(buffers, store, this::open);
+        QueueBuffer.openPlaces(buffers, store, this::open);
         Map<Integer, List<QueueBuffer>> byServer = new LinkedHashMap<>();
         for (QueueBuffer buffer : buffers) {
             byServer.computeIfAbsent(list(buffer).server, server -> new ArrayList<>()).add(buffer);

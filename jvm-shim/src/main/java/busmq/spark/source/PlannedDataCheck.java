@@ -29,18 +29,18 @@ final class PlannedDataCheck {
 
     /** Compares all queues of the task: throws what happened to them, or with failOnDataLoss=false lets {@link #holds} say it. */
     void check() {
-        compare(ends.keySet());
+        findChanged(ends.keySet());
     }
 
     /** Whether what was just read of the queue is what was planned. With failOnDataLoss=true {@link #check} after the last row throws. */
     boolean holds(String queue) {
         if (!strict && ends.containsKey(queue) && !changed.contains(queue)) {
-            compare(Set.of(queue));
+            findChanged(Set.of(queue));
         }
         return !changed.contains(queue);
     }
 
-    private void compare(Collection<String> queues) {
+    private void findChanged(Collection<String> queues) {
         Map<String, Long> wanted = new HashMap<>();
         queues.forEach(queue -> wanted.put(queue, ends.get(queue).last()));
         store.states(wanted).forEach((queue, state) -> {

@@ -50,7 +50,7 @@ final class QueueDiscovery implements AutoCloseable {
     private void run() {
         try (ReadStore store = new ReadStore(options)) {
             String logged = "";
-            while (!waited(everyMs)) {
+            while (!endsWithin(everyMs)) {
                 try {
                     found.set(findQueues.apply(store, this::pace));
                     logged = "";
@@ -67,11 +67,11 @@ final class QueueDiscovery implements AutoCloseable {
     }
 
     private void pace() {
-        waited(STEP_MS);
+        endsWithin(STEP_MS);
     }
 
     /** Waits so long; whether this has ended meanwhile. */
-    private boolean waited(long ms) {
+    private boolean endsWithin(long ms) {
         try {
             return ended.await(ms, TimeUnit.MILLISECONDS);
         } catch (InterruptedException error) {

@@ -73,7 +73,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
         if (queues.isEmpty()) {
             Eviction.check(store, options.requireNoEviction());
         }
-        Map<String, Boolean> losses = compare(wanted.stream().filter(known::containsKey).toList(), known);
+        Map<String, Boolean> losses = findLosses(wanted.stream().filter(known::containsKey).toList(), known);
         Map<String, Long> ttls = open(wanted, known);
         if (ttls.isEmpty()) {
             return false;
@@ -113,7 +113,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
     }
 
     /** Whether the queues lost something after their position in the checkpoint. Throws the loss of the first, unless that is allowed. */
-    private Map<String, Boolean> compare(Collection<String> names, Map<String, Position> known) {
+    private Map<String, Boolean> findLosses(Collection<String> names, Map<String, Position> known) {
         Map<String, Long> wanted = new HashMap<>();
         names.forEach(queue -> wanted.put(queue, known.get(queue).last()));
         Map<String, Boolean> losses = new HashMap<>();

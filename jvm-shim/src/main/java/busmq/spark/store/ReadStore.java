@@ -1,9 +1,9 @@
 package busmq.spark.store;
 
-import busmq.spark.Contract;
 import static java.nio.charset.StandardCharsets.UTF_8;
 
 import busmq.spark.BusException;
+import busmq.spark.Contract;
 import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
 import busmq.spark.core.FoundTime;
@@ -16,26 +16,21 @@ import busmq.spark.options.RedisOptions;
 import busmq.spark.options.Start;
 import busmq.spark.redis.Call;
 import busmq.spark.redis.PushNotifiers;
-import busmq.spark.redis.Link;
-import busmq.spark.redis.Links;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.EnumSet;
 import java.util.HashMap;
-import java.util.LinkedHashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
-import java.util.function.Function;
-import java.util.function.Predicate;
 
 /**
  * What a source asks of its queues and says to them, on the driver; many queues in one round trip. Answers are under the queues' names. Not for
  * two threads at once.
  */
-public final class ReadStore implements AutoCloseable {
+public final class ReadStore extends LocatedQueues {
     /** How long a killed reader keeps its queues, unless it ran on the machine of the next reader. */
     public static final long LEASE_MS = Contract.number("leaseMs");
 
@@ -56,83 +51,20 @@ public final class ReadStore implements AutoCloseable {
     /** What Redis says to one who may not write, or when it cannot. */
     static final Set<ErrorKind> NO_NOTE = EnumSet.of(ErrorKind.UNAUTHORIZED, ErrorKind.SERVER_REFUSED, ErrorKind.SERVER_FULL, ErrorKind.SERVER_READ_ONLY);
 
-    private final Links links;
     private final RedisOptions options;
-    private final boolean cluster;
     private final Topics topics;
-    private final Map<String, Integer> places = new HashMap<>();
     private final Map<String, Integer> listening = new HashMap<>();
 
     /** Nothing is connected yet. */
     public ReadStore(RedisOptions options) {
-        links = Links.of(options);
+        super(options);
         this.options = options;
-        cluster = options.cluster();
         topics = new Topics(links, cluster);
-    }
-
-    public QueueKeys keys(String queue) {
-        return links.keys(queue);
-    }
-
-    /** The link of a server by its index. */
-    public Link link(int server) {
-        return links.link(server);
-    }
-
-    /** Sets the server of a queue, which the caller has found out. */
-    public void setServer(String queue, int server) {
-        places.put(queue, server);
     }
 
     /** Say how many processes of this query may listen to a queue: who is no more than they is no other consumer. */
     public void listening(String queue, int processes) {
         listening.put(queue, processes);
-    }
-
-    /** The link of a queue. */
-    public Link linkOf(String queue) {
-        return link(locate(List.of(queue)).get(queue));
-    }
-
-    /** The index of the server of each queue. */
-    public Map<String, Integer> locate(Collection<String> queues) {
-        List<String> unknown = queues.stream().filter(queue -> !places.containsKey(queue)).toList();
-        if (!unknown.isEmpty()) {
-            places.putAll(links.locate(unknown));
-        }
-        Map<String, Integer> found = new LinkedHashMap<>();
-        queues.forEach(queue -> found.put(queue, places.get(queue)));
-        return found;
-    }
-
-    /** The {@code maxmemory-policy} of every server; empty where the right to ask is missing. */
-    public List<String> policies() {
-        return links.policies();
-    }
-
-    /** Where each queue is, as far as is known. */
-    public Map<String, FailureDomain> failureDomains(Collection<String> queues) {
-        Map<String, FailureDomain> found = new HashMap<>();
-        locate(queues).forEach((queue, server) -> found.put(queue, new FailureDomain(server, links.nodeOf(queue, server))));
-        return found;
-    }
-
-    /** Every queue there is whose name is accepted, sorted. */
-    public List<String> discover(Predicate<String> accept) {
-        return discover(accept, () -> { });
-    }
-
-    /** The same; {@code pace} runs between two steps of the walk over the keys, and may wait. */
-    public List<String> discover(Predicate<String> accept, Runnable pace) {
-        List<String> found = new ArrayList<>();
-        links.discover(pace).forEach((queue, server) -> {
-            if (accept.test(queue)) {
-                places.put(queue, server);
-                found.add(queue);
-            }
-        });
-        return found;
     }
 
     /** The partition queues of topics; one that does not exist is made with {@code partitions}. Throws BUSMQ_TOPIC_MISSING where that is null. */
@@ -391,49 +323,6 @@ public final class ReadStore implements AutoCloseable {
         }
         String stored = oldest > 0 ? "oldest stored id " + oldest : "nothing after them";
         return traces.error(queue, new Loss("removed", expected, stored, Math.max(0, oldest - need)), 1);
-    }
-
-    @Override
-    public void close() {
-        links.close();
-    }
-
-    private interface Read<T> {
-        T of(Object reply, int at, String queue);
-    }
-
-    /** Calls over at most so many queues of a server each, all servers' in one round trip each; every answer under its queue. */
-    private <T> Map<String, T> askAbout(Collection<String> queues, int most, Function<List<String>, Call> call, Read<T> read) {
-        Map<Integer, List<String>> groups = new HashMap<>();
-        locate(queues).forEach((queue, server) -> groups.computeIfAbsent(server, index -> new ArrayList<>()).add(queue));
-        Map<String, T> found = new LinkedHashMap<>();
-        groups.forEach((server, group) -> {
-            List<List<String>> parts = parts(group, cluster ? 1 : most);
-            List<Object> replies = link(server).runAll(parts.stream().map(call).toList());
-            for (int i = 0; i < parts.size(); i++) {
-                for (int at = 0; at < parts.get(i).size(); at++) {
-                    String queue = parts.get(i).get(at);
-                    found.put(queue, read.of(replies.get(i), at, queue));
-                }
-            }
-        });
-        return found;
-    }
-
-    private static List<List<String>> parts(List<String> queues, int most) {
-        List<List<String>> parts = new ArrayList<>();
-        for (int at = 0; at < queues.size(); at += Math.min(most, queues.size())) {
-            parts.add(queues.subList(at, (int) Math.min((long) at + most, queues.size())));
-        }
-        return parts;
-    }
-
-    private List<String> keysOf(List<String> queues, Function<QueueKeys, List<String>> which) {
-        return queues.stream().flatMap(queue -> which.apply(keys(queue)).stream()).toList();
-    }
-
-    private static Object[] idsOf(List<String> queues, Map<String, Long> ids) {
-        return queues.stream().map(ids::get).toArray();
     }
 
     @SuppressWarnings("unchecked")
