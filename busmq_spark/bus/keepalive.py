@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.core.flow import Call, command
+from busmq_spark.core.grouped import grouped
 from busmq_spark.core.keys import NOTIFICATIONS, pubsub_channel
 from busmq_spark.core.persisted import touch
 from busmq_spark.core.state import keep_alive
@@ -59,17 +60,11 @@ class KeepAlive:
         while True:
             await asyncio.sleep(TICK_S)
             now = _now()
-            queues: dict[tuple[int, bool], list[Queue]] = {}
-            for queue, due in self._due.items():
-                if due <= now:
-                    queues.setdefault((queue.server, queue.leased), []).append(queue)
-            for (server, leased), part in queues.items():
+            queues = [queue for queue, due in self._due.items() if due <= now]
+            for (server, leased), part in grouped(queues, lambda queue: (queue.server, queue.leased)).items():
                 self._begin(("queues", server, leased), self._touch, part)
-            objects: dict[int, list[Persistable]] = {}
-            for thing, due in self._objects_due.items():
-                if due <= now:
-                    objects.setdefault(thing.server, []).append(thing)
-            for server, things in objects.items():
+            objects = [thing for thing, due in self._objects_due.items() if due <= now]
+            for server, things in grouped(objects, lambda thing: thing.server).items():
                 self._begin(("objects", server, False), self._touch_objects, things)
 
     def _begin(self, group: tuple[str, int, bool], work: Callable[..., Coroutine[Any, Any, None]], part: Sequence[Any]) -> None:

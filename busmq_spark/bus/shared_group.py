@@ -26,6 +26,7 @@ from busmq_spark.core import dead_letter
 from busmq_spark.core import group as flows
 from busmq_spark.core.flow import Flow
 from busmq_spark.core.group import Action, Delivery, Leased
+from busmq_spark.core.grouped import slices
 from busmq_spark.core.keys import is_subscription
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.queue import clock_ms
@@ -229,8 +230,8 @@ class SharedGroup(Group):
         some, refused, ids = deliveries, [], [each.id for each in deliveries]
         if any(map(ge, ids, ids[1:])):  # else none is there twice
             some = list({(each.id, each.token): each for each in some}.values())
-        for first in range(0, len(some), CHUNK_MESSAGES):
-            refused += await self._settle_chunk(some[first : first + CHUNK_MESSAGES], action, ms)
+        for chunk in slices(some, CHUNK_MESSAGES):
+            refused += await self._settle_chunk(chunk, action, ms)
         if refused:
             log.warning(
                 "queue %r, group %r: %s of id %d is refused: its lease had ended, and another settles it", *self._names, action, refused[0].id

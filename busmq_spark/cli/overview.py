@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from busmq_spark.cli.leases import living, questions
 from busmq_spark.core.flow import Flow, command
+from busmq_spark.core.grouped import slices
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.state import QueueState, states, subscriptions
 from busmq_spark.errors import QueueDamaged, ServerRefused
@@ -88,8 +89,7 @@ def each_sound(ask: Callable[[Sequence[QueueKeys]], list[T]], queues: Sequence[Q
 def overviews(queues: Sequence[QueueKeys], server: str) -> Flow[list[QueueOverview]]:
     """Queues of one server; those that went away meanwhile are left out."""
     found = []
-    for start in range(0, len(queues), QUEUES_PER_STEP):
-        part = queues[start : start + QUEUES_PER_STEP]
+    for part in slices(queues, QUEUES_PER_STEP):
         known = yield from states([(keys, -1) for keys in part])
         acked = yield from subscriptions(part)
         asked = [(keys, ["", *names]) for keys, names in zip(part, acked, strict=True)]

@@ -2,7 +2,6 @@
 
 import os
 import sys
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, BinaryIO
@@ -16,6 +15,7 @@ from busmq_spark.cli.progress import TerminalProgressBar
 from busmq_spark.cli.splitting import batches
 from busmq_spark.cli.target import QueueLocation, opened, partition_places, place_of, topic_of
 from busmq_spark.cli.terminal_text import count, duration, number
+from busmq_spark.core.grouped import slices
 from busmq_spark.core.queue import LONG_TTL_S, AttachResult, attach, push_many
 from busmq_spark.core.topic import partition_of
 from busmq_spark.errors import ConfigError, LinkLost
@@ -110,16 +110,12 @@ class MessagePusher:
         with TerminalProgressBar(self.out, f"pushing to {self.place.keys.name}", total, "messages", weighed=True) as meter:
             try:
                 for values, read_bytes in batches(source.read1, separator):  # type: ignore[attr-defined]  # both are buffered readers
-                    for part in _parts(values):
+                    for part in slices(values, 20_000):
                         self.send(part)
                     meter.add(len(values), read_bytes)
             except (LinkLost, KeyboardInterrupt):
                 self.out.note(f"{count(self.stored, 'message')} had been stored; of those sent last it is not known")
                 raise
-
-
-def _parts(values: list[bytes], most: int = 20_000) -> Iterator[list[bytes]]:
-    return (values[i : i + most] for i in range(0, len(values), most))
 
 
 def _check(values: list[str] | None, file: Path | None, null: bool, whole: bool) -> None:

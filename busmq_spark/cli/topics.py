@@ -12,6 +12,7 @@ from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.target import QueueLocation, opened, partition_places, topic_of
 from busmq_spark.cli.terminal_text import count, duration, number, shown
+from busmq_spark.core.grouped import grouped
 from busmq_spark.core.keys import hash_index
 from busmq_spark.core.lag import lags
 from busmq_spark.core.state import QueueState, states
@@ -112,10 +113,7 @@ def _row(group: GroupLag, members: int) -> list[str | Text]:
 
 
 def _by_link(places: Sequence[QueueLocation]) -> dict[Link, list[QueueLocation]]:
-    found: dict[Link, list[QueueLocation]] = {}
-    for place in places:
-        found.setdefault(place.link, []).append(place)
-    return found
+    return grouped(places, lambda place: place.link)
 
 
 def _states(places: Sequence[QueueLocation]) -> list[QueueState]:

@@ -8,6 +8,7 @@ from typing import Literal, TypeAlias
 
 from busmq_spark.core.clock import ages, note_if_allowed
 from busmq_spark.core.flow import Flow, command
+from busmq_spark.core.grouped import slices
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.state import states, subscriptions
 
@@ -35,8 +36,8 @@ class ReaderLag:
 def lags(queues: Sequence[QueueKeys]) -> Flow[list[ReaderLag]]:
     """Every reader of queues of one server. Queues that do not exist, and those without messages and readers, have none."""
     found: list[ReaderLag] = []
-    for start in range(0, len(queues), QUEUES_PER_STEP):
-        found += yield from _lags_together(queues[start : start + QUEUES_PER_STEP])
+    for part in slices(queues, QUEUES_PER_STEP):
+        found += yield from _lags_together(part)
     return found
 
 

@@ -19,6 +19,7 @@ from typing import TypeAlias
 from zlib import crc32
 
 from busmq_spark.core.flow import Arg, Call, Flow, command, script
+from busmq_spark.core.grouped import grouped
 from busmq_spark.core.keys import QueueKeys, sink_record
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.queue import LONG_TTL_S
@@ -87,10 +88,7 @@ def total(digests: Iterable[int]) -> int:
 
 def by_queue(staged: Sequence[StagedList]) -> dict[str, list[StagedList]]:
     """The lists of each queue, in their order."""
-    found: dict[str, list[StagedList]] = {}
-    for part in staged:
-        found.setdefault(part.queue, []).append(part)
-    return found
+    return grouped(staged, lambda part: part.queue)
 
 
 def groups(staged: Sequence[StagedList]) -> list[dict[str, list[StagedList]]]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from busmq_spark.core import sink as sinks
 from busmq_spark.core.flow import Flow, command, script
+from busmq_spark.core.grouped import slices
 from busmq_spark.core.keys import QueueKeys, sink_queues, sink_record
 from busmq_spark.core.sink import StagedList, by_queue, decode_manifest
 
@@ -37,8 +38,7 @@ def begin(sink: str, run: str, queues: Sequence[str]) -> Flow[tuple[int, tuple[S
 
     The other tasks of the run get None instead. Safe to repeat: a task whose first call was executed without a reply gets None, too.
     """
-    parts = [queues[at : at + NAMES_AT_ONCE] for at in range(0, len(queues), NAMES_AT_ONCE)]
-    noted = [script("enlist", (sink_queues(sink),), (run, sinks.STAGE_TTL_S, *part)) for part in parts]
+    noted = [script("enlist", (sink_queues(sink),), (run, sinks.STAGE_TTL_S, *part)) for part in slices(queues, NAMES_AT_ONCE)]
     (epoch, first, manifest), *_ = yield [script("begin", (sink_record(sink),), (run, sinks.STAGE_TTL_S)), *noted]
     return int(epoch), (decode_manifest(manifest) if manifest else ()) if first else None
 
@@ -52,8 +52,8 @@ def listed(sink: str) -> Flow[dict[str, str]]:
 
 def unlist(sink: str, run: str, queues: Sequence[str]) -> Flow[None]:
     """Forget queues that were swept, unless the run stages for them by now."""
-    for at in range(0, len(queues), NAMES_AT_ONCE):
-        yield script("unlist", (sink_queues(sink),), (run, *queues[at : at + NAMES_AT_ONCE]))
+    for part in slices(queues, NAMES_AT_ONCE):
+        yield script("unlist", (sink_queues(sink),), (run, *part))
 
 
 def sweep(queues: Sequence[QueueKeys], run: SinkRun, held: Sequence[StagedList]) -> Flow[list[int]]:

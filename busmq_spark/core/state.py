@@ -8,6 +8,7 @@ from hashlib import sha1
 from typing import Any, TypeVar
 
 from busmq_spark.core.flow import Call, Flow, command, script
+from busmq_spark.core.grouped import slices
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import ACK_MOST, LONG_TTL_S
 from busmq_spark.core.ranges import ValueSizes
@@ -260,7 +261,7 @@ def keep_alive(queues: Sequence[QueueKeys], subscription: str = "", token: str =
 def parts(items: Sequence[T], queues: Sequence[QueueKeys], most: int = QUEUES_PER_CALL) -> list[Sequence[T]]:
     """What goes into one call each. In a cluster that is one queue: the next may be on another node."""
     most = 1 if queues and queues[0].cluster else most
-    return [items[i : i + most] for i in range(0, len(items), most)]
+    return list(slices(items, most))
 
 
 def bytes_until(keys: QueueKeys, first: int, last: int, budget: int) -> Flow[tuple[int, int]]:

@@ -15,6 +15,7 @@ from typing import NamedTuple, overload
 from zlib import crc32
 
 from busmq_spark.core.flow import Call, Flow, command, script
+from busmq_spark.core.grouped import grouped
 from busmq_spark.core.keys import LIKE_A_PART, QueueKeys, TopicKeys, is_subscription, is_topic
 from busmq_spark.core.lag import ReaderLag
 from busmq_spark.core.subscription import check_name
@@ -158,10 +159,7 @@ def ranges(members: Sequence[str], partitions: int) -> dict[str, range]:
 
 def by_group(readers: Sequence[ReaderLag]) -> list[GroupLag]:
     """The groups of a topic, by name, from the readers of its partition queues."""
-    found: dict[str, list[ReaderLag]] = {}
-    for each in readers:
-        if each.reader:
-            found.setdefault(each.reader, []).append(each)
+    found = grouped((each for each in readers if each.reader), lambda each: each.reader)
     return [_group_lag(name, its) for name, its in sorted(found.items())]
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from busmq_spark.core.grouped import grouped
+
 
 @dataclass(frozen=True, slots=True)
 class DelayStatistics:
@@ -50,9 +52,6 @@ def worst_hours(delays: Iterable[DelayStatistics], most: int) -> list[DelayStati
 
 
 def _added(delays: Iterable[DelayStatistics], key: Callable[[DelayStatistics], tuple[str, int]]) -> list[DelayStatistics]:
-    groups: dict[tuple[str, int], list[DelayStatistics]] = {}
-    for delay in delays:
-        groups.setdefault(key(delay), []).append(delay)
     return [
         DelayStatistics(
             carrier,
@@ -63,7 +62,7 @@ def _added(delays: Iterable[DelayStatistics], key: Callable[[DelayStatistics], t
             sum(each.arrived for each in group),
             sum(each.arr_minutes or 0 for each in group),
         )
-        for (carrier, hour), group in groups.items()
+        for (carrier, hour), group in grouped(delays, key).items()
     ]
 
 

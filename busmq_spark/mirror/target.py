@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from busmq_spark.core import mirror as flows
 from busmq_spark.core.flow import Flow, together
+from busmq_spark.core.grouped import slices
 from busmq_spark.core.keys import QueueKeys, hash_index, mirror_report
 from busmq_spark.core.mirror import Appended, Begun, Chunk, MirrorOf, Positions, Span
 from busmq_spark.core.state import keep_alive, marks
@@ -114,8 +115,7 @@ class MirrorTarget:
         found: dict[str, T | BusError] = {}
         for server, link in enumerate(self._links):
             own = [queue for queue in queues if self._places[queue] == server]
-            for at in range(0, len(own), 100):
-                part = own[at : at + 100]
+            for part in slices(own, 100):
                 found.update(zip(part, link.run(together([flow(queue) for queue in part])), strict=True))
         return found
 

@@ -16,6 +16,7 @@ from typing import Any
 import hiredis
 import redis.exceptions as rx
 
+from busmq_spark.core.grouped import slices
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost, Unauthorized
 from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
@@ -158,8 +159,7 @@ class PubSubConnection(asyncio.Protocol):
             return  # all are sent at the next connect
         for mark in (b"", _PATTERN):
             some = [name for name in names if name.startswith(_PATTERN) == bool(mark)]
-            for i in range(0, len(some), _NAMES_PER_CALL):
-                part = some[i : i + _NAMES_PER_CALL]
+            for part in slices(some, _NAMES_PER_CALL):
                 self._writer.transport.write(pack_words((f"P{word}" if mark else word, *(name.removeprefix(mark) for name in part))))
                 if word == "SUBSCRIBE":
                     self._unconfirmed.append(part)

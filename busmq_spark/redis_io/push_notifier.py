@@ -8,6 +8,7 @@ from time import monotonic
 
 import redis.exceptions as rx
 
+from busmq_spark.core.grouped import slices
 from busmq_spark.errors import BusError
 from busmq_spark.redis_io.dial import dial
 from busmq_spark.redis_io.endpoint import Endpoint
@@ -50,9 +51,8 @@ class PushNotifier:
             try:
                 connection = dial(self._endpoint)
                 self._changed.clear()
-                names = self._channels
-                for i in range(0, len(names), _NAMES_PER_CALL):
-                    connection.send_packed_command([pack_words(("SUBSCRIBE", *names[i : i + _NAMES_PER_CALL]))], check_health=False)
+                for names in slices(self._channels, _NAMES_PER_CALL):
+                    connection.send_packed_command([pack_words(("SUBSCRIBE", *names))], check_health=False)
                 # The confirmations notify too, as they should: there was no notification of pushes before them.
                 self._drain(connection._sock)  # the socket itself: redis-py offers no way to read without parsing
             except (rx.RedisError, OSError, BusError):

@@ -17,6 +17,7 @@ from pyspark.sql.types import BinaryType, DataType, LongType, MapType, StringTyp
 from busmq_spark.core import group as groups
 from busmq_spark.core import job as flows
 from busmq_spark.core.group import Delivery
+from busmq_spark.core.grouped import grouped
 from busmq_spark.core.job import Fields, Work
 from busmq_spark.core.keys import JobKeys
 from busmq_spark.errors import ConfigError, MessageRefused
@@ -95,11 +96,8 @@ class JobTaskWriter:
         """Returns when all of it is written."""
         for batch in batches:
             for at in range(0, batch.num_rows, ROWS_AT_ONCE):
-                found: dict[str, list[_Row]] = {}
-                for row in batch.slice(at, ROWS_AT_ONCE).to_pylist():
-                    made = self._row({name.lower(): value for name, value in row.items()})
-                    found.setdefault(made.queue, []).append(made)
-                for queue, rows in found.items():
+                made = (self._row({name.lower(): value for name, value in row.items()}) for row in batch.slice(at, ROWS_AT_ONCE).to_pylist())
+                for queue, rows in grouped(made, lambda row: row.queue).items():
                     self._settle(queue, rows)
 
     def _settle(self, queue: str, rows: Sequence[_Row]) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
-from busmq_spark.core.sink import StagedList
+from busmq_spark.core.sink import StagedList, by_queue
 from busmq_spark.core.sink import attempt as attempt_of
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.topic import partition_queues, topic_partition
@@ -141,9 +141,7 @@ class SinkCommitter:
         held = self._record(sink, batch, staged, query, span, run.epoch if run else 0)
         kept = {s.key for s in held}
         self._store.discard([s for s in staged if s.key not in kept])  # before a full queue may end this
-        parts: dict[str, list[StagedList]] = {}
-        for s in held:
-            parts.setdefault(s.queue, []).append(s)
+        parts = by_queue(held)
         done = self._store.commit_many(sink, batch, held) if len(parts) > 1 else {}
         for queue, part in parts.items():
             if done.get(queue, part) is not None:

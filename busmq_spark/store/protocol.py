@@ -71,6 +71,16 @@ class FullQueuePolicy:
         """Some rows found room: the deadline starts anew with the next that do not."""
         self._since = None
 
+    def push_all(self, queue: str, values: Sequence[bytes], push: Callable[[Sequence[bytes]], tuple[int, int]]) -> None:
+        """``push`` appends those of its values that have room, and returns how many, and the queue's maxsize. Raises QueueFull."""
+        while values:
+            stored, maxsize = push(values)
+            values = values[stored:]
+            if stored:
+                self.stored()
+            if values:
+                self.wait(queue, maxsize, len(values))
+
     def wait(self, queue: str, maxsize: int, left: int) -> None:
         """Called each time there is no room for ``left`` rows; sleeps a little, or raises QueueFull."""
         now = time.monotonic()
@@ -187,7 +197,8 @@ class QueueAppender(Protocol):
     def push(self, queue: str, values: Sequence[bytes], full: FullQueuePolicy) -> None: ...
     def push_each(self, parts: Mapping[str, Sequence[bytes]], full: FullQueuePolicy) -> None:
         """As ``push`` of each queue, in fewer round trips where that can be. No part is empty."""
-        ...
+        for queue, values in parts.items():
+            self.push(queue, values, full)
 
     def settle(self) -> None: ...
     def finish(self) -> list[StagedList]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from busmq_spark.core.flow import Call, command, script
+from busmq_spark.core.grouped import grouped, slices
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, chunks
 from busmq_spark.core.sink import STAGE_AGAIN, StagedList, digest, discard, encode_chunks, next_segment, stage, stage_more, total
@@ -232,14 +233,7 @@ class RedisAppender:
         keys = self._keys(queue)
         link = self._links[self._locate([queue])[queue]]
         for chunk in chunks(values):
-            left = chunk
-            while left:
-                stored, maxsize = append(link, keys, left)
-                left = left[stored:]
-                if stored:
-                    full.stored()
-                if left:
-                    full.wait(queue, maxsize, len(left))
+            full.push_all(queue, chunk, lambda left: append(link, keys, left))
 
     def push_each(self, parts: Mapping[str, Sequence[bytes]], full: FullQueuePolicy) -> None:
         """As ``push`` of each queue; the first chunks of several are one round trip, and all there is of small parts."""
@@ -253,11 +247,9 @@ class RedisAppender:
 
     def _together(self, queues: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
         """Queues of one server each, some at a time."""
-        found: dict[int, list[str]] = {}
-        for queue, server in self._locate(queues).items():
-            found.setdefault(server, []).append(queue)
-        for server, own in found.items():
-            yield from ((server, own[at : at + QUEUES_TOGETHER]) for at in range(0, len(own), QUEUES_TOGETHER))
+        servers = self._locate(queues)
+        for server, own in grouped(servers, servers.__getitem__).items():
+            yield from ((server, part) for part in slices(own, QUEUES_TOGETHER))
 
     def settle(self) -> None:
         """Wait until everything staged so far is stored. Only then may the links be used for anything else."""

@@ -20,6 +20,7 @@ from busmq_spark.core import topic as topics_
 from busmq_spark.core.caching import MemoizedFunction, PerProcessCache
 from busmq_spark.core.clock import FoundTime, TimesOfIds
 from busmq_spark.core.flow import Flow, command, together
+from busmq_spark.core.grouped import grouped
 from busmq_spark.core.keys import SUBSCRIPTIONS, QueueKeys, TopicKeys, hash_index, sink_queues, sink_record
 from busmq_spark.core.mirror import Positions, Span
 from busmq_spark.core.position import Position, Range
@@ -367,17 +368,12 @@ class RedisStore:
         return dict(chain.from_iterable(zip(part, self._links[server].run(flow(part)), strict=True) for server, part in parts))
 
     def _queues_by_server(self, queues: Sequence[str]) -> dict[int, list[str]]:
-        groups: dict[int, list[str]] = {}
-        for queue, server in self.locate(queues).items():
-            groups.setdefault(server, []).append(queue)
-        return groups
+        servers = self.locate(queues)
+        return grouped(servers, servers.__getitem__)
 
 
 def _staged_by_server(staged: Sequence[StagedList]) -> dict[int, list[StagedList]]:
-    groups: dict[int, list[StagedList]] = {}
-    for s in staged:
-        groups.setdefault(s.server, []).append(s)
-    return groups
+    return grouped(staged, lambda each: each.server)
 
 
 def open_store(options: RedisOptions) -> RedisStore:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
+from busmq_spark.core.grouped import slices
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
 from busmq_spark.core.mirror import Span
@@ -29,7 +30,7 @@ from busmq_spark.federation.bulk.client import UNDER_WAY, BulkLink
 from busmq_spark.federation.bulk.row_frames import MOST_RANGES
 from busmq_spark.redis_io.place import at_once
 from busmq_spark.store.per_queue import Method, P, PerQueueOperations, T, asked_each, only, passed_on
-from busmq_spark.store.protocol import FullQueuePolicy, MessageRows, OriginStore, ReadStore, RowStream, WriteStore
+from busmq_spark.store.protocol import FullQueuePolicy, MessageRows, OriginStore, QueueAppender, ReadStore, RowStream, WriteStore
 
 PIECE_BYTES = 256 * 1024
 """Bytes of values in one call: so much that a far link is busy, so little that the server's other peers need not wait."""
@@ -78,7 +79,7 @@ class FederatedStore(PerQueueOperations):
         return self.discover(lambda queue: (place := topic_partition(queue)) is not None and place[0] in topics)
 
     def counters(self, queues: Sequence[str]) -> Sequence[object]:
-        return [counter for some in _cut(queues) for counter in self._link.call("counters", some)]
+        return [counter for some in slices(queues, AT_ONCE) for counter in self._link.call("counters", some)]
 
     spans = asked_each(OriginStore.spans)
     positions = asked_each(OriginStore.positions)
@@ -125,7 +126,7 @@ class FederatedStore(PerQueueOperations):
         return FederatedAppender(self._link)
 
     def begin(self, sink: str, run: str, queues: Sequence[str]) -> SinkRun:
-        first, *_ = [self._link.call("begin", sink, run, some) for some in _cut(queues)]
+        first, *_ = [self._link.call("begin", sink, run, some) for some in slices(queues, AT_ONCE)]
         return cast(SinkRun, first)
 
     renew = _call(WriteStore.renew)
@@ -140,7 +141,7 @@ class FederatedStore(PerQueueOperations):
         return dict(zip([queue for queue, *_ in asked], self._link.calls("commit", asked, (QueueMissing,)), strict=True))
 
     def discard(self, staged: Sequence[StagedList]) -> None:
-        for some in _cut(staged):
+        for some in slices(staged, AT_ONCE):
             self._link.call("discard", some)
 
     def truncate(self, queues: Sequence[str]) -> None:
@@ -156,16 +157,11 @@ class FederatedStore(PerQueueOperations):
 
     def ask_each(self, name: str, queues: Sequence[str] | Mapping[str, Any], *rest: Any) -> dict[str, Any]:
         """As many queues in a call as fit; without queues the server is not called."""
-        asked = [[only(some, argument) for argument in (queues, *rest)] for some in _cut(list(queues))]
+        asked = [[only(some, argument) for argument in (queues, *rest)] for some in slices(list(queues), AT_ONCE)]
         found: dict[str, Any] = {}
         for answer in [self._link.call(name, *asked[0])] if len(asked) == 1 else self._link.calls(name, asked):
             found.update(answer)
         return found
-
-
-def _cut(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    for at in range(0, len(items), AT_ONCE):
-        yield items[at : at + AT_ONCE]
 
 
 def _cut_ranges(parts: Sequence[Range]) -> Iterator[list[Range]]:
@@ -218,8 +214,8 @@ class _List:
         return StagedList(self.queue, self.server, self.key, encode_chunks(self.sizes), self.digest)
 
 
-class FederatedAppender:
-    """Satisfies QueueAppender. Every piece of a staged list carries its place, so that one sent twice is there once."""
+class FederatedAppender(QueueAppender):
+    """Every piece of a staged list carries its place, so that one sent twice is there once."""
 
     def __init__(self, link: BulkLink) -> None:
         self._link = link
@@ -238,19 +234,7 @@ class FederatedAppender:
     def push(self, queue: str, values: Sequence[bytes], full: FullQueuePolicy) -> None:
         """Append values to the queue itself, piece by piece, since a full queue may take a part of one."""
         for piece, _ in self._pieces(values):
-            left = piece
-            while left:
-                stored, maxsize = self._link.call("push", queue, values=left)
-                left = left[stored:]
-                if stored:
-                    full.stored()
-                if left:
-                    full.wait(queue, maxsize, len(left))
-
-    def push_each(self, parts: Mapping[str, Sequence[bytes]], full: FullQueuePolicy) -> None:
-        """As ``push`` of each queue, one after the other."""
-        for queue, values in parts.items():
-            self.push(queue, values, full)
+            full.push_all(queue, piece, lambda left: self._link.call("push", queue, values=left))
 
     def settle(self) -> None:
         """Wait until everything staged so far is stored."""

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from busmq_spark.core.sink import StagedList
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.errors import MessageRefused
-from busmq_spark.store.protocol import FullQueuePolicy
+from busmq_spark.store.protocol import FullQueuePolicy, QueueAppender
 
 if TYPE_CHECKING:
     from busmq_spark.federation.npm.store import PlainStore
 
 
-class PlainAppender:
-    """Satisfies QueueAppender."""
+class PlainAppender(QueueAppender):
+    """Writes of one task to a server of npm busmq."""
 
     def __init__(self, store: PlainStore) -> None:
         self._store = store
@@ -34,11 +34,6 @@ class PlainAppender:
                 full.stored()
             if left:
                 full.wait(queue, maxsize, len(left))
-
-    def push_each(self, parts: Mapping[str, Sequence[bytes]], full: FullQueuePolicy) -> None:
-        """As ``push`` of each queue, one after the other."""
-        for queue, values in parts.items():
-            self.push(queue, values, full)
 
     def settle(self) -> None:
         """Nothing is under way between calls."""

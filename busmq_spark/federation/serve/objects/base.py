@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from busmq_spark.bus.base_queue import TTL_S
-from busmq_spark.errors import ConfigError, FederationRefused, MessageRefused, WireError
+from busmq_spark.errors import BusError, ConfigError, FederationRefused, MessageRefused, WireError
 from busmq_spark.federation.gate.grants import VERBS, Verb
 from busmq_spark.federation.gate.rights import Right, Verbs
-from busmq_spark.federation.npm_wire.dnode import HALF_A_PAIR, RemoteFunction
+from busmq_spark.federation.npm_wire.dnode import HALF_A_PAIR, RemoteFunction, message_line, result_line
 
 if TYPE_CHECKING:
+    from busmq_spark.core.message import Message
     from busmq_spark.federation.npm_wire.creation import ObjectCreation
     from busmq_spark.federation.serve.session import Session
 
@@ -77,6 +80,8 @@ class ServedObject:
         self._listeners: dict[str, list[tuple[int, bool]]] = {}
         self._functions = 0
         self._granted: set[Need] = {NOTHING}
+        self._reader: asyncio.Task[None] | None = None
+        """Hands messages over to the peer."""
 
     # -- who may --------------------------------------------------------------------------------------------------------------------------------
 
@@ -159,6 +164,45 @@ class ServedObject:
                 self.session.invoke(call.callback.id, *arguments)
             except MessageRefused as error:
                 self.session.fail(call.callback, error)
+
+    def answer_push(self, call: MethodCall, future: asyncio.Future[int]) -> None:
+        """Answer a call with the id that is stored, or fail it; until then it is in work."""
+        self.session.began(call.size)
+        future.add_done_callback(partial(self._stored, call))
+
+    def _stored(self, call: MethodCall, future: asyncio.Future[int]) -> None:
+        self.session.ended(call.size)
+        if future.cancelled():
+            return
+        error = future.exception()
+        if error is None:
+            if call.callback is not None:
+                self.session.send(result_line(call.callback.id, future.result()))
+        elif isinstance(error, BusError):
+            self.push_failed(call, error)
+        else:
+            raise error
+
+    def push_failed(self, call: MethodCall, error: BusError) -> None:
+        """The answer to a push that is not stored."""
+        self.session.fail(call.callback, error)
+
+    # -- messages -------------------------------------------------------------------------------------------------------------------------------
+
+    def hand_over(self, message: Message, arrived: Callable[[], None]) -> None:
+        """Send a message to its listeners; ``arrived`` is called once it has left for the last of them, at once where there is none."""
+        listeners = self.listeners("message")
+        for place, (id, _) in enumerate(listeners, 1):
+            self.session.send(message_line(id, message.text, message.id), arrived if place == len(listeners) else None)
+        if not listeners:
+            arrived()
+
+    async def stop_handing_over(self) -> None:
+        """Hand over nothing more, and wait until what was has left: it must not go back as well. The task may wait for the peer's word."""
+        if self._reader is not None:
+            self._reader.cancel()
+            self._reader = None
+        await self.session.connection.send_buffer.wait_sent_so_far()
 
     def nothing(self, call: MethodCall) -> None:
         """A method of the client's own, named for compatibility."""

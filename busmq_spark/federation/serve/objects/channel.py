@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from busmq_spark.bus.channel import ChannelKeywords
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueBusy
-from busmq_spark.federation.npm_wire.dnode import RemoteFunction, message_line
+from busmq_spark.federation.npm_wire.dnode import RemoteFunction
 from busmq_spark.federation.serve.objects.base import CONSUME, EVENTS, PUSH, MethodCall, ServedMethod, ServedObject, number, storable, ttl_of
 
 if TYPE_CHECKING:
@@ -45,14 +45,13 @@ class ServedChannel(ServedObject):
             self._channel.on(ours, partial(self.emit, theirs))
         self._channel.on("error", self._failed)
         self._opening: asyncio.Task[Any] | None = None
-        self._reader: asyncio.Task[None] | None = None
 
     async def end(self) -> None:
         """Disconnect, with the frame for the other side of the channel."""
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
-        await self._stop_handing_over()
+        await self.stop_handing_over()
         await self._channel.disconnect()
 
     def coming(self, name: str) -> None:
@@ -89,38 +88,17 @@ class ServedChannel(ServedObject):
             self._read()
 
     async def disconnect(self, _: MethodCall) -> None:
-        await self._stop_handing_over()
+        await self.stop_handing_over()
         await self._channel.disconnect()
 
     async def finish(self, _: MethodCall) -> None:
-        await self._stop_handing_over()
+        await self.stop_handing_over()
         await self._channel.end()
-
-    async def _stop_handing_over(self) -> None:
-        """Take nothing more for the peer, and wait until what was taken has left: it must not go back as well."""
-        if self._reader is not None:
-            self._reader.cancel()
-            self._reader = None
-        await self.session.connection.send_buffer.wait_sent_so_far()
 
     def send(self, call: MethodCall) -> None:
         if not call.values or isinstance(call.values[0], RemoteFunction):
             raise MessageRefused(reason="send without a message; undefined cannot be sent")
-        future = self._channel.send(storable(call.values[0]))
-        self.session.began(call.size)
-        future.add_done_callback(partial(self._sent, call))
-
-    def _sent(self, call: MethodCall, future: asyncio.Future[int]) -> None:
-        self.session.ended(call.size)
-        if future.cancelled():
-            return
-        error = future.exception()
-        if error is None:
-            self.answer(call, None, future.result())
-        elif isinstance(error, BusError):
-            self.session.fail(call.callback, error)
-        else:
-            raise error
+        self.answer_push(call, self._channel.send(storable(call.values[0])))
 
     async def send_to(self, call: MethodCall) -> None:
         endpoint = call.value(0, str, "the endpoint")
@@ -146,11 +124,7 @@ class ServedChannel(ServedObject):
                 return  # the channel has emitted it as ``error``
             if not self.session.open:
                 return  # disconnecting puts it back
-            listeners = self.listeners("message")
-            for place, (id, _) in enumerate(listeners, 1):
-                self.session.send(message_line(id, message.text, message.id), arrived if place == len(listeners) else None)
-            if not listeners:
-                arrived()
+            self.hand_over(message, arrived)
 
     def _failed(self, error: BusError) -> None:
         self.session.fail(None, error)

@@ -17,7 +17,7 @@ from busmq_spark.bus.base_queue import TTL_S
 from busmq_spark.bus.consume import ConsumeKeywords, Consumption
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueFull, QueueMissing, ServerFull, ServerReadOnly, StateError
 from busmq_spark.federation import fault
-from busmq_spark.federation.npm_wire.dnode import RemoteFunction, message_line, result_line
+from busmq_spark.federation.npm_wire.dnode import RemoteFunction, message_line
 from busmq_spark.federation.serve.objects.base import (
     ADMIN,
     BROWSE,
@@ -61,7 +61,6 @@ class ServedQueue(ServedObject):
         for event in ("attaching", "attached", "detaching", "detached", "consuming", "closed"):
             self._queue.on(event, partial(self.emit, event))
         self._queue.on("error", lambda error: self.emit("error", fault.text(error)))
-        self._consuming: asyncio.Task[None] | None = None
         self._last: asyncio.Future[int] | None = None
         self._deferred: list[MethodCall] = []
         self._pending_consume: MethodCall | None = None
@@ -100,14 +99,14 @@ class ServedQueue(ServedObject):
 
     async def detach(self, _: MethodCall) -> None:
         await self._pushed()
-        await self._stop_handing_over()
+        await self.stop_handing_over()
         await self._queue.detach()
 
     async def close(self, _: MethodCall) -> None:
         if not self._queue.attached:
             raise self._not_attached("close")
         await self._pushed()
-        await self._stop_handing_over()
+        await self.stop_handing_over()
         await self._queue.close()
 
     # -- pushing --------------------------------------------------------------------------------------------------------------------------------
@@ -118,24 +117,14 @@ class ServedQueue(ServedObject):
             return
         if not call.values or isinstance(call.values[0], RemoteFunction):
             raise MessageRefused(reason="a push without a message; undefined cannot be pushed")
-        future = self._last = self._queue.push(storable(call.values[0]))
-        self.session.began(call.size)
-        future.add_done_callback(partial(self._stored, call))
+        self._last = self._queue.push(storable(call.values[0]))
+        self.answer_push(call, self._last)
 
-    def _stored(self, call: MethodCall, future: asyncio.Future[int]) -> None:
-        self.session.ended(call.size)
-        if future.cancelled():
-            return
-        error = future.exception()
-        if error is None:
-            if call.callback is not None:
-                self.session.send(result_line(call.callback.id, future.result()))
-        elif isinstance(error, QueueFull):
+    def push_failed(self, call: MethodCall, error: BusError) -> None:
+        if isinstance(error, QueueFull):
             self.answer(call, None, None)
-        elif isinstance(error, BusError):
-            self.session.fail(call.callback, error)
         else:
-            raise error
+            super().push_failed(call, error)
 
     def _defer(self, call: MethodCall) -> None:
         if len(self._deferred) >= DEFERRED or sum(push.size for push in self._deferred) + call.size > DEFERRED_BYTES:
@@ -159,7 +148,7 @@ class ServedQueue(ServedObject):
     # -- consuming ------------------------------------------------------------------------------------------------------------------------------
 
     def consume(self, call: MethodCall) -> None:
-        if self._consuming is not None and not self._consuming.done():
+        if self._reader is not None and not self._reader.done():
             return
         if not self._queue.attached:
             self._pending_consume = self._pending_consume or call
@@ -167,7 +156,7 @@ class ServedQueue(ServedObject):
         throttle = call.options.get("throttle")
         consumption = self._queue.consume(**_keywords(call.options))
         work = self._consume(consumption, throttle if isinstance(throttle, RemoteFunction) else None)
-        self._consuming = self.session.spawn(work, f"consuming {self.name} for a peer")
+        self._reader = self.session.spawn(work, f"consuming {self.name} for a peer")
 
     async def _consume(self, consumption: Consumption, throttle: RemoteFunction | None) -> None:
         room, drained = self.session.connection.send_buffer.wait_room, False
@@ -219,11 +208,7 @@ class ServedQueue(ServedObject):
             )
             raise MessageRefused(reason=reason)
         consumption.pop_head(arrived=False)
-        arrived, listeners = partial(consumption.arrived, message.id), self.listeners("message")
-        for place, (id, _) in enumerate(listeners, 1):
-            self.session.send(message_line(id, message.text, message.id), arrived if place == len(listeners) else None)
-        if not listeners:
-            arrived()
+        self.hand_over(message, partial(consumption.arrived, message.id))
 
     async def _throttled(self, throttle: RemoteFunction) -> None:
         """Let the peer say when to go on: it gets a function, and calls it."""
@@ -238,15 +223,8 @@ class ServedQueue(ServedObject):
 
     async def stop(self, _: MethodCall) -> None:
         self._pending_consume = None
-        await self._stop_handing_over()
+        await self.stop_handing_over()
         await self._queue.stop()
-
-    async def _stop_handing_over(self) -> None:
-        """Hand over nothing more, and wait until what was has left: it must not go back as well. The task may wait for the peer's word."""
-        if self._consuming is not None:
-            self._consuming.cancel()
-            self._consuming = None
-        await self.session.connection.send_buffer.wait_sent_so_far()
 
     async def ack(self, call: MethodCall) -> None:
         """Answered only when it fails (protocol Q2): npm clients know no other."""
