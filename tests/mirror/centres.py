@@ -88,11 +88,11 @@ def of(runner: MirrorRunner, queue: str) -> MirrorStatus | None:
 
 
 def copied(runner: MirrorRunner, origin: Centre, queues: Sequence[str]) -> None:
-    """Wait until the mirror has all that the origin has, of the life that the queue has there."""
+    """Wait until the mirror has all that the origin has, of the life that the queue has there; one that npm has made may get its name only now."""
     for queue in queues:
         there = origin.state(queue)
         wait_until(
-            lambda q=queue, s=there: (found := of(runner, q)) and found.born == s.born and found.last >= s.last_id,  # type: ignore[misc]
+            lambda q=queue, s=there: (found := of(runner, q)) and s.born in ("", found.born) and found.last >= s.last_id,  # type: ignore[misc]
             what=f"{queue} copied up to {there.last_id}",
         )
 
