@@ -16,6 +16,7 @@ from busmq_spark.core.group import Delivery, Settlement
 from busmq_spark.core.subscription import register, seek
 from busmq_spark.redis_io.link import SyncLink
 from tests.conftest import FreshKeys
+from tests.support import FACTOR
 
 UNIT_MS = 1_000_000_000
 """Eleven days: the time a test takes is nothing beside it."""
@@ -181,4 +182,6 @@ def test_a_shared_group_does_what_a_dictionary_does(link: SyncLink, fresh_keys: 
         pass
 
     Here.link, Here.fresh = link, staticmethod(fresh_keys)  # type: ignore[assignment]
-    run_state_machine_as_test(Here, settings=settings(max_examples=60 if layout == "direct" else 10, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(
+        Here, settings=settings(max_examples=FACTOR * (60 if layout == "direct" else 10), stateful_step_count=30, deadline=None)
+    )

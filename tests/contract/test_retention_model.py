@@ -15,6 +15,7 @@ from busmq_spark.core.state import AckUpTo
 from busmq_spark.redis_io.link import SyncLink
 from tests.clocks import noted, npm_push, pass_by
 from tests.conftest import FreshKeys
+from tests.support import FACTOR
 
 HOUR_MS = 3_600_000
 """The time a test takes is nothing beside it, and less than the minute by which ages are shorter than so many hours."""
@@ -173,4 +174,4 @@ def test_what_is_kept_is_what_a_dictionary_keeps(link: SyncLink, fresh_keys: Fre
         pass
 
     Here.link, Here.fresh = link, staticmethod(fresh_keys)  # type: ignore[assignment]
-    run_state_machine_as_test(Here, settings=settings(max_examples=60, stateful_step_count=30, deadline=None))
+    run_state_machine_as_test(Here, settings=settings(max_examples=60 * FACTOR, stateful_step_count=30, deadline=None))
