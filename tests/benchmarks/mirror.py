@@ -28,11 +28,12 @@ from busmq_spark.mirror.target import MirrorTarget
 from busmq_spark.mirror.windows import Window, WindowRows
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.link import SyncLink
-from tests.benchmarks import mirror_nats
+from tests.benchmarks import mirror_lag, mirror_nats
 from tests.benchmarks.far import away
 from tests.benchmarks.federation import SECRET, our_server, serving
 from tests.benchmarks.harness import Row, Spread, alternating, fill, ratios, redis
 from tests.spark.monitor import Monitor
+from tests.support import wait_until
 
 RUNS, ROWS, SIZE = 5, 200_000, 1_024
 SMALL_ROWS, SMALL = 1_000_000, 100
@@ -72,8 +73,21 @@ def run(runs: int = RUNS) -> Iterator[Row]:
         yield appending(near, there.url, here.url, runs)
         if mirror_nats.SERVER:
             yield beside_nats(near, there.url, here.url, runs, SMALL_ROWS, SMALL)
+    if mirror_nats.SERVER:
+        yield from lags(runs)
     with redis() as (there, link), redis() as (here, near):
         yield from many(link, near, there, here)
+
+
+def lags(runs: int) -> Iterator[Row]:
+    with redis() as (there, link), redis() as (here, near):
+
+        def ours(keys: QueueKeys) -> list[float]:
+            with mirroring(there.url, here.url, keys.name):
+                wait_until(lambda: near.run(spans([(keys, (-1, -1))]))[0].ttl_s > 0, what="the queue is mirrored")
+                return mirror_lag.lags_ms(lambda count: link.run(q.push_many(keys, [mirror_lag.VALUE] * count)), lambda: last(near, keys.name))
+
+        yield from mirror_lag.beside_nats(link, runs, ours)
 
 
 def beside_nats(near: SyncLink, there: str, here: str, runs: int, rows: int = ROWS, size: int = SIZE) -> Row:

@@ -75,15 +75,24 @@ def _listens(port: int) -> bool:
 
 def filled(hub: Client, rows: int, size: int) -> None:
     hub.ask("STREAM.CREATE.bench", name="bench", subjects=["bench"], storage="memory", num_replicas=1)
-    message = b"PUB bench %d\r\n%b\r\n" % (size, b"x" * size)
     for _ in range(rows // 1000):
-        hub.socket.sendall(message * 1000)
+        hub.socket.sendall(publication(size) * 1000)
     wait_until(lambda: hub.messages("bench") == rows, what="the stream is filled")
+
+
+def publication(size: int) -> bytes:
+    """What publishes a message for the stream."""
+    return b"PUB bench %d\r\n%b\r\n" % (size, b"x" * size)
+
+
+def copying(leaf: Client) -> None:
+    """Begin the mirror."""
+    leaf.ask("STREAM.CREATE.copy", name="copy", storage="memory", mirror={"name": "bench", "external": {"api": "$JS.hub.API"}})
 
 
 def mirrored_s(leaf: Client, rows: int) -> float:
     """From the first message that is there to the last."""
-    leaf.ask("STREAM.CREATE.copy", name="copy", storage="memory", mirror={"name": "bench", "external": {"api": "$JS.hub.API"}})
+    copying(leaf)
     while not (before := leaf.messages("copy")):
         pass
     began = time.perf_counter()
