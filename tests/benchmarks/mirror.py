@@ -40,6 +40,7 @@ SMALL_ROWS, SMALL = 1_000_000, 100
 MIB = 1024 * 1024
 LEAST, LEAST_FAR, LEAST_NATS = 0.5, 0.8, 1.0
 ROUND_TRIP_S, FARTHER_S = 0.1, 0.4
+LINKS = (("undelayed", 0.0), ("far", ROUND_TRIP_S), ("farther", FARTHER_S))
 QUEUES, MOST_S, MOST_COMMANDS, MOST_CPU, MOST_MB, IDLE_S = 1_000, 2.0, 25, 2.0, 200, 20.0
 
 
@@ -57,7 +58,7 @@ def run(runs: int = RUNS) -> Iterator[Row]:
         if mirror_nats.SERVER:
             yield beside_nats(near, there.url, here.url, runs)
         server = stack.enter_context(serving(our_server(there.url)))
-        urls = {"nearby": server, **{name: stack.enter_context(away(server, s)) for name, s in (("far", ROUND_TRIP_S), ("farther", FARTHER_S))}}
+        urls = {"nearby": server, **{name: stack.enter_context(away(server, s)) for name, s in LINKS}}
         measures = {name: lambda url=url: rate(near, lambda: mirrored_s(near, url, here.url)) for name, url in urls.items()}  # type: ignore[misc]
         alone = {f"{name}_alone": lambda url=url: read_mib_s(url, whole) for name, url in urls.items()}  # type: ignore[misc]
         found = alternating(runs, **measures, **alone)
@@ -67,6 +68,8 @@ def run(runs: int = RUNS) -> Iterator[Row]:
             yield row(f"{what} reading it alone over the same link", found[name], found[f"{name}_alone"], None)
             what = f"{what} the same server nearby or what credit allows ({limit:.0f} MiB/s)"
             yield row(what, found[name], [min(limit, rate) for rate in found["nearby"]], LEAST_FAR)
+        what = f"Mirror of one queue {ROUND_TRIP_S * 1000:.0f} ms away, beside the same link without its delay, whose program takes CPU, too"
+        yield row(what, found["far"], found["undelayed"], None)
         yield memory(near, there.url, here.url)
     with redis() as (there, link), redis() as (here, near):
         fill(link, "bench", SMALL_ROWS, SMALL)
