@@ -22,6 +22,9 @@ def share(available: Mapping[str, int], most: int) -> dict[str, int]:
 
     Nothing is left over while a queue could take more; a rest that cannot be divided goes to the queues with the most.
     """
+    fair = most // max(1, len(available))
+    if most == fair * len(available) and min(available.values(), default=0) >= fair:
+        return dict.fromkeys(available, fair)  # nothing to deal out further, and no order needed
     given = dict.fromkeys(available, 0)
     open_ = sorted((q for q in available if available[q] > 0), key=lambda q: (available[q], q))
     left = most

@@ -84,7 +84,11 @@ class OffsetCache:
     """Encodes and decodes, with a cache of the last offsets: Spark passes each of them back three times, and comparing is cheap."""
 
     def __init__(self) -> None:
-        self._seen: list[tuple[Mapping[str, Any], dict[str, Position]]] = []
+        self._seen: list[tuple[dict[str, Any], dict[str, Position]]] = []
+
+    def known(self, offset: dict[str, Any]) -> dict[str, Any]:
+        """The offset as it was seen before, if it was: it is compared several times with others, and with the same object that costs nothing."""
+        return next((seen for seen, _ in self._seen if seen == offset), offset)
 
     def encode(self, positions: dict[str, Position], links: Collection[str] = ()) -> dict[str, Any]:
         """As the function."""
@@ -92,7 +96,7 @@ class OffsetCache:
         self._keep(offset, positions)
         return offset
 
-    def decode(self, offset: Mapping[str, Any]) -> Mapping[str, Position]:
+    def decode(self, offset: dict[str, Any]) -> Mapping[str, Position]:
         """As the function."""
         for seen, positions in self._seen:
             if seen == offset:
@@ -101,7 +105,7 @@ class OffsetCache:
         self._keep(offset, positions)
         return positions
 
-    def _keep(self, offset: Mapping[str, Any], positions: dict[str, Position]) -> None:
+    def _keep(self, offset: dict[str, Any], positions: dict[str, Position]) -> None:
         self._seen = [(offset, positions), *self._seen[:1]]  # start and end of a batch
 
 

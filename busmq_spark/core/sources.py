@@ -18,6 +18,8 @@ def spell(source: str, queue: str) -> str:
 
 def split(name: str) -> tuple[str, str]:
     """Source and queue of a name that ``spell`` made."""
+    if _BETWEEN not in name:  # nearly every name, and planning asks for each of thousands
+        return "", name
     source, between, queue = name.partition(_BETWEEN)
     return (source, queue) if source and between else ("", name)
 

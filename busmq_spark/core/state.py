@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from busmq_spark.core.flow import Call, Flow, command, script
 from busmq_spark.core.grouped import slices
 from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.position import Position
 from busmq_spark.core.queue import ACK_MOST, LONG_TTL_S
 from busmq_spark.core.ranges import ValueSizes
 from busmq_spark.errors import QueueBusy, QueueDamaged
@@ -113,6 +114,24 @@ def _text(found: bytes) -> str:
 def fingerprint(value: bytes) -> str:
     """The fingerprint of a message, as lua/include/mark.lua computes it on the server."""
     return sha1(b"%d:%b%b" % (len(value), value[:512], value[-512:]), usedforsecurity=False).hexdigest()[:12]
+
+
+def intact(queues: Sequence[tuple[QueueKeys, Position, int]]) -> Flow[list[tuple[int, str] | None]]:
+    """Whether each queue has all that follows a position: the id given last, and the fingerprint of the message with that id or, if it is lower, the
+    one asked for, which must be behind the position. '' where nothing follows; None where it is not certain that all is there: :func:`states` tells
+    what is.
+    """
+    replies = yield [
+        script(
+            "intact",
+            [key for keys, _, _ in part for key in (keys.metadata, keys.messages, keys.msgid)],
+            [word for _, at, upto in part for word in (at.born, at.last, at.mark, upto)],
+        )
+        for part in parts(queues, [keys for keys, _, _ in queues[:1]])
+    ]
+    rows = [row for reply in replies for row in zip(reply[0::2], reply[1::2], strict=True)]
+    asked = zip(queues, rows, strict=True)
+    return [None if id is None else (checked_id(keys.name, "last id", id), mark.decode()) for (keys, _, _), (id, mark) in asked]
 
 
 def marks(messages: Sequence[tuple[QueueKeys, int]]) -> Flow[list[str]]:

@@ -46,12 +46,13 @@ def _pack(cut: Sequence[Sequence[Range]]) -> list[tuple[Range, ...]]:
     shared: list[Range] = []
     rows = 0
     for parts in cut:
-        if max(r.rows for r in parts) >= PACK_ROWS:
+        sizes = [r.rows for r in parts]
+        if max(sizes) >= PACK_ROWS:
             packed += [(r,) for r in parts]
             continue
-        for r in parts:
+        for r, size in zip(parts, sizes, strict=True):
             shared.append(r)
-            rows += r.rows
+            rows += size
             if rows >= PACK_ROWS:
                 packed.append(tuple(shared))
                 shared, rows = [], 0

@@ -85,5 +85,7 @@ class QueryAcks:
 
     def waiting(self, positions: Mapping[str, Position], reader_queues: ReaderQueues) -> dict[str, Position]:
         """What of it has not been acknowledged."""
-        held = set(reader_queues.queues) if self._options.ack == "commit" else ()
+        if self._options.ack != "commit":
+            return {}
+        held = set(reader_queues.queues)
         return {queue: p for queue, p in positions.items() if self._acked.get(queue) != p and p.last > 0 and queue in held}

@@ -7,7 +7,7 @@ from typing import Any
 
 from busmq_spark.core.caps import AskLastIdWithinBytes
 from busmq_spark.core.clock import TimesOfIds
-from busmq_spark.core.planner import AskCounters, AskFingerprints, AskStates, AskTimes, FetchRows, HandleLoss, Question, StopHolding
+from busmq_spark.core.planner import AskCounters, AskFingerprints, AskIntact, AskStates, AskTimes, FetchRows, HandleLoss, Question, StopHolding
 from busmq_spark.core.position import Range
 from busmq_spark.spark.message_times import times_of
 from busmq_spark.spark.reader_queues import ReaderQueues
@@ -33,6 +33,8 @@ class PlannerIO:
         match question:
             case AskCounters(queues):
                 return store.counters(queues)
+            case AskIntact(wanted):
+                return store.intact(wanted)
             case AskStates(ids):
                 return store.states(ids)
             case AskFingerprints(ids):

@@ -60,11 +60,12 @@ class QueryPlanning:
         """The end of the next batch; None while a link cannot be reached whose positions an unread checkpoint may have."""
         self._start_unknown = start is None and self._planned is None
         skipped = self.reader_queues.store.skipped if self.reader_queues else 0
+        start = start and self._offsets.known(start)
         at = start or self._planned or offsets.INITIAL
         self._compared |= at == offsets.INITIAL and not self._start_unknown
         begin, sources = self._offsets.decode(at), offsets.sources_of(at)
         reader_queues = self._acquire(begin, sources)
-        self._times.update(self.planner.states, reader_queues.store)
+        self._times.update(self.planner.last_ids, reader_queues.store)
         self._acks_put_off = not self._acks.from_start(start, begin, reader_queues)
         held = reader_queues.held(sources)
         if at == self._planned and at != offsets.INITIAL and not self._has_news(begin, held, reader_queues):
@@ -77,7 +78,7 @@ class QueryPlanning:
         if at != offsets.INITIAL and offsets.alike(planned, at):
             return self._nothing_new(at, begin, reader_queues)
         if self._timed:
-            self._times.update(self.planner.states, reader_queues.store, at_once=True)
+            self._times.update(self.planner.last_ids, reader_queues.store, at_once=True)
         self._planned = planned
         self._idle.end()
         return planned
@@ -92,17 +93,18 @@ class QueryPlanning:
 
     def report(self) -> dict[str, Any] | None:
         """What ``reportLatestOffset`` says: the newest ids, and how far the query is behind them."""
-        if not self.planner.states or self.reader_queues is None:
+        if not self.planner.last_ids or self.reader_queues is None:
             return None
         away = self.reader_queues.store.unavailable
-        lag = self._lag.measure(self._offsets.decode(self._planned or offsets.INITIAL), self.planner.states, self.reader_queues.store)
-        report = offsets.nested({queue: {"last": max(0, state.last_id)} for queue, state in self.planner.states.items()}, away)
+        lag = self._lag.measure(self._offsets.decode(self._planned or offsets.INITIAL), self.planner.last_ids, self.reader_queues.store)
+        report = offsets.nested({queue: {"last": max(0, id)} for queue, id in self.planner.last_ids.items()}, away)
         for link in away:
             report["sources"][link]["away"] = True
         return {**report, "lag": lag.messages, "lag_s": lag.seconds}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Partition]:
         """The tasks of a batch, planned here or before a restart."""
+        start, end = self._offsets.known(start), self._offsets.known(end)
         begin, goal = self._offsets.decode(start), self._offsets.decode(end)
         self.names.check_sources(goal)
         sources = offsets.sources_of(start)
@@ -121,6 +123,7 @@ class QueryPlanning:
 
     def commit(self, end: dict[str, Any]) -> None:
         """Acknowledge a batch that is in the commit log."""
+        end = self._offsets.known(end)
         done = self._offsets.decode(end)
         self._acks.commit(end, done, self._acquire(done, {"", *self._options.sources}))
 

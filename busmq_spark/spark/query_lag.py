@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from busmq_spark.core.position import Position
-from busmq_spark.core.state import QueueState
 from busmq_spark.errors import BusError
 from busmq_spark.store.protocol import ReadStore
 
@@ -31,9 +30,9 @@ class QueryLag:
         self._next = 0.0
         self._seconds: int | None = None
 
-    def measure(self, ends: Mapping[str, Position], states: Mapping[str, QueueState], store: ReadStore) -> Lag:
-        """``ends`` of the last batch, ``states`` of the last planning. What cannot be asked now is not known."""
-        waiting = {queue: end.last + 1 for queue, end in ends.items() if queue in states and states[queue].last_id > end.last}
+    def measure(self, ends: Mapping[str, Position], last_ids: Mapping[str, int], store: ReadStore) -> Lag:
+        """``ends`` of the last batch, ``last_ids`` of the last planning. What cannot be asked now is not known."""
+        waiting = {queue: end.last + 1 for queue, end in ends.items() if last_ids.get(queue, 0) > end.last}
         if not waiting:
             self._next = 0.0
             return Lag(0, 0)
@@ -44,4 +43,4 @@ class QueryLag:
             except BusError:  # also of a federation server that is older than this question; what is wrong comes up where it counts
                 ages = []
             self._seconds = max(ages) // 1000 if ages else None
-        return Lag(sum(states[queue].last_id - ends[queue].last for queue in waiting), self._seconds)
+        return Lag(sum(last_ids[queue] - ends[queue].last for queue in waiting), self._seconds)

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from busmq_spark.core import clock
-from busmq_spark.core.state import QueueState
 from busmq_spark.errors import ProtocolError, RemoteError, ServerRefused, Unauthorized
 from busmq_spark.store.protocol import ReadStore
 
@@ -16,20 +15,20 @@ class TimeNotes:
     """Notes times for one reader: one call a second at most, and none while no id has moved."""
 
     def __init__(self) -> None:
-        self._states: Mapping[str, QueueState] = {}
+        self._last_ids: Mapping[str, int] = {}
         self._noted: dict[str, int] = {}
         self._next = 0.0
 
-    def update(self, states: Mapping[str, QueueState], store: ReadStore, *, at_once: bool = False) -> None:
+    def update(self, last_ids: Mapping[str, int], store: ReadStore, *, at_once: bool = False) -> None:
         """Note the last ids of queues, as far as they are news; the same object as before has none. ``at_once``: however soon after the last time.
 
         What Redis refuses to note is left out: the clock is less exact then.
         """
         now = time.monotonic()
-        if states is self._states or (now < self._next and not at_once):
+        if last_ids is self._last_ids or (now < self._next and not at_once):
             return
-        self._states = states
-        moved = {queue: state.last_id for queue, state in states.items() if 0 < state.last_id != self._noted.get(queue)}
+        self._last_ids = last_ids
+        moved = {queue: id for queue, id in last_ids.items() if 0 < id != self._noted.get(queue)}
         if moved:
             self._next = now + clock.EVERY_S
             self._noted.update(moved)

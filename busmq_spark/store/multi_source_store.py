@@ -13,7 +13,7 @@ from operator import methodcaller
 from typing import Any, TypeVar
 
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.position import Range
+from busmq_spark.core.position import Position, Range
 from busmq_spark.core.sources import by_source, spell, split
 from busmq_spark.errors import BusError
 from busmq_spark.redis_io.place import at_once
@@ -87,6 +87,10 @@ class MultiSourceStore(PerQueueOperations):
         """None for a queue that cannot be asked for now."""
         found = self._spelt({source: _bound(_counters, own) for source, own in by_source(queues).items()})
         return [found.get(queue) for queue in queues]
+
+    def intact(self, wanted: Mapping[str, tuple[Position, int]]) -> Mapping[str, tuple[int, str] | None]:
+        """Links are not asked."""
+        return self.ask_each("intact", wanted)
 
     def traces(self, queue: str) -> RemovalTraces:
         """As of the source; nothing is known of a source that has become unreachable."""

@@ -157,6 +157,10 @@ class SourceStore(ReadStore, Protocol):
         """The sources that cannot be asked now."""
         ...
 
+    def intact(self, wanted: Mapping[str, tuple[Position, int]]) -> Mapping[str, tuple[int, str] | None]:
+        """Whether each queue, of Redis itself, has all that follows a position (core/state.py)."""
+        ...
+
     @property
     def skipped(self) -> int:
         """How many questions no source answered so far. A caller compares it before and after: a source that came back in between is in

@@ -127,6 +127,9 @@ class RedisStore:
     def states(self, wanted: Mapping[str, int]) -> Mapping[str, QueueState]:
         return self._run_per_server(list(wanted), lambda part: states_.states([(self.keys(queue), wanted[queue]) for queue in part]))
 
+    def intact(self, wanted: Mapping[str, tuple[Position, int]]) -> Mapping[str, tuple[int, str] | None]:
+        return self._run_per_server(list(wanted), lambda part: states_.intact([(self.keys(queue), *wanted[queue]) for queue in part]))
+
     def marks(self, ids: Mapping[str, int]) -> Mapping[str, str]:
         return self._run_per_server(list(ids), lambda part: states_.marks([(self.keys(queue), ids[queue]) for queue in part]))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,7 +11,9 @@ from hypothesis import strategies as st
 from busmq_spark.core import queue, state
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.loss import lost
 from busmq_spark.core.message import MAX_ID
+from busmq_spark.core.position import Position
 from busmq_spark.core.queue import LONG_TTL_S
 from busmq_spark.redis_io.link import SyncLink
 from tests.conftest import FreshKeys
@@ -111,6 +115,77 @@ def test_in_a_list_with_holes_a_mark_is_that_of_the_id_or_none(link: SyncLink, f
     expected = one_state(link.run, alone, wanted).newest_mark if wanted in ids else ""
     assert one_state(link.run, keys, wanted).mark == expected
     assert link.run(state.marks([(keys, wanted)])) == [expected]
+
+
+# Whether all is there that a reader goes on with
+
+
+def one_intact(run: Run, keys: QueueKeys, at: Position, upto: int = MAX_ID) -> tuple[int, str] | None:
+    return run(state.intact([(keys, at, upto)]))[0]
+
+
+def test_a_queue_is_intact_with_the_last_id_and_the_fingerprint_of_the_one_asked_for(run: Run, born: Born) -> None:
+    keys, there = born()
+    run(queue.push_many(keys, [b"a", b"b", b"c", b"d"]))
+    for last in range(5):
+        at = Position(there.born, last, one_state(run, keys, last).mark)
+        for upto in range(last + 1, 7):
+            assert one_intact(run, keys, at, upto) == (4, one_state(run, keys, min(upto, 4)).mark if last < 4 else "")
+
+
+def test_an_acknowledged_message_is_not_compared(run: Run, born: Born) -> None:
+    keys, there = born()
+    run(queue.push_many(keys, [b"a", b"b"]))
+    run(queue.pop(keys))
+    assert one_intact(run, keys, Position(there.born, 1, "another")) == (2, one_state(run, keys, 2).mark)
+    run(queue.pop(keys))
+    assert one_intact(run, keys, Position(there.born, 2, "another")) == (2, "")
+    assert one_intact(run, keys, Position(there.born, 1, "another")) is None
+
+
+def test_deep_in_a_list_it_is_the_same(run: Run, born: Born) -> None:
+    keys, there = born()
+    for _ in range(3):
+        run(queue.push_many(keys, [b"%d" % i for i in range(1000)]))
+    for last, upto in ((1, 2999), (998, 1003), (1400, 1600), (2500, 2800), (2999, 3000)):
+        at = Position(there.born, last, one_state(run, keys, last).mark)
+        assert one_intact(run, keys, at, upto) == (3000, one_state(run, keys, upto).mark)
+        assert one_intact(run, keys, replace(at, mark="another"), upto) is None
+
+
+def test_a_queue_without_metadata_or_with_another_life_or_counter_is_not_intact(run: Run, born: Born, redis: Redis) -> None:
+    keys, there = born()
+    run(queue.push_many(keys, [b"a"]))
+    at = Position(there.born, 0)
+    assert one_intact(run, keys, at)
+    assert one_intact(run, keys, replace(at, born="another")) is None
+    redis("SET", keys.msgid, "many")
+    assert one_intact(run, keys, at) is None
+    redis("SET", keys.msgid, 1)
+    redis("HDEL", keys.metadata, "ttl")
+    assert one_intact(run, keys, at) is None
+    redis("DEL", keys.metadata)
+    assert one_intact(run, keys, at) is None
+
+
+@settings(max_examples=200)
+@given(st.sets(st.integers(1, 12)), st.tuples(st.integers(0, 14), st.integers(0, 12), st.integers(1, 13)), st.sampled_from(["", "right", "wrong"]))
+def test_what_is_called_intact_has_lost_nothing(
+    link: SyncLink, fresh_keys: FreshKeys, ids: set[int], numbers: tuple[int, int, int], mark: str
+) -> None:
+    given_id, last, more = numbers
+    keys = fresh_keys()
+    link.execute([command("HSET", keys.metadata, "ttl", 60, "born", "b"), command("SET", keys.msgid, given_id)])
+    link.execute([command("RPUSH", keys.messages, id, b"v%d" % id) for id in sorted(ids)])
+    at = Position("b", last, {"": "", "right": state.fingerprint(b"v%d" % last), "wrong": "another"}[mark])
+    found, now = one_intact(link.run, keys, at, last + more), one_state(link.run, keys, last)
+    if found is not None:
+        upto = min(last + more, given_id)
+        assert lost(at, now) is None
+        assert found == (given_id, link.run(state.marks([(keys, upto)]))[0] if upto > last else "")
+        assert found[1] or upto == last
+    elif not ids or ids == set(range(min(ids), given_id + 1)):  # in a list without holes that is told only of what is lost
+        assert lost(at, now) is not None
 
 
 # Leases and keep-alive

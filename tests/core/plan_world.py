@@ -7,8 +7,10 @@ from typing import Any
 
 from busmq_spark.core.caps import AskLastIdWithinBytes
 from busmq_spark.core.clock import FoundTime
+from busmq_spark.core.loss import lost
+from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.offsets import position_of
-from busmq_spark.core.planner import AskCounters, AskFingerprints, AskStates, AskTimes, FetchRows, HandleLoss, Question, StopHolding
+from busmq_spark.core.planner import AskCounters, AskFingerprints, AskIntact, AskStates, AskTimes, FetchRows, HandleLoss, Question, StopHolding
 from busmq_spark.core.position import Position
 from busmq_spark.core.sources import spell
 from busmq_spark.core.state import QueueState
@@ -45,6 +47,8 @@ class World:
         match question:
             case AskCounters(queues):
                 return [self._queues.get(queue, {}).get("last_id", 0) for queue in queues]
+            case AskIntact(wanted):
+                return {queue: self._intact(queue, *asked) for queue, asked in wanted.items()}
             case AskStates(ids):
                 return {queue: self._state(queue, id) for queue, id in ids.items() if queue in self._queues}
             case AskFingerprints(ids):
@@ -63,6 +67,14 @@ class World:
                 return found and position_of(found)
             case StopHolding():
                 return None
+
+    def _intact(self, queue: str, at: Position, upto: int) -> tuple[int, str] | None:
+        """As lua/intact.lua looks at the queue."""
+        state = self._state(queue, at.last)
+        upto = min(upto, state.last_id)
+        if lost(at, state) or upto < at.last or (upto > at.last and not state.oldest <= upto <= state.newest):
+            return None
+        return state.last_id, f"m{upto}" if upto > at.last else ""
 
     def _state(self, queue: str, asked: int) -> QueueState:
         found = self._queues[queue]
@@ -88,6 +100,8 @@ def _text(question: Question) -> str:
     match question:
         case AskCounters(queues):
             return " ".join(["counters", *sorted(queues)])
+        case AskIntact(wanted):
+            return " ".join(["intact", *(f"{queue}:{at.last}..{upto if upto < MAX_ID else ''}" for queue, (at, upto) in sorted(wanted.items()))])
         case AskStates(ids):
             return " ".join(["states", *(f"{queue}:{id}" for queue, id in sorted(ids.items()))])
         case AskFingerprints(ids):

@@ -23,7 +23,7 @@ local function ack(metadata, messages, msgid, acks, times, bytes, id_text, born,
   if tonumber(last) < id then return {'older', last} end
   local index, value
   if expected ~= '' then
-    value, index = stored(messages, id, tonumber(redis.call('LINDEX', messages, 0) or id + 1), redis.call('LLEN', messages) / 2)
+    value, index = stored(messages, id, tonumber(redis.call('LINDEX', messages, 0) or id + 1))
     local found = value and mark(value) or expected
     if found ~= expected then return {'reissued', found} end
   end

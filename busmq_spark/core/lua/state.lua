@@ -20,7 +20,7 @@ for i = 1, #ARGV do
     if wanted == tonumber(newest) then
       wanted_mark = newest_mark
     else
-      local value = stored(messages, wanted, tonumber(oldest), count)
+      local value = stored(messages, wanted, tonumber(oldest))
       if value then wanted_mark = mark(value) end
     end
   end

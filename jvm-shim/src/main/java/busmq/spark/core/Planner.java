@@ -1,6 +1,7 @@
 package busmq.spark.core;
 
 import busmq.spark.BusException;
+import busmq.spark.Contract;
 import busmq.spark.PyText;
 import busmq.spark.options.ReadOptions;
 import busmq.spark.options.Start;
@@ -18,9 +19,11 @@ import java.util.function.Function;
  * busmq_spark/core/planner.py does. It has no connection and no clock: tests/golden/plans-v1.json tests both.
  */
 public final class Planner {
+    private static final long MAX_ID = Contract.number("maxId");
+
     private final ReadOptions options;
     private final PlannerIO io;
-    private Map<String, QueueState> states = Map.of();
+    private Map<String, Long> lastIds = Map.of();
     private Map<String, Long> counters; // from before the last planning; null where they were not asked for then
     private Map<String, Long> asked; // since the last planning
     private Map<String, Long> ceiling;
@@ -49,16 +52,9 @@ public final class Planner {
         return ceiling != null;
     }
 
-    /** The queues at the last planning. */
-    public Map<String, QueueState> states() {
-        return states;
-    }
-
-    /** The newest ids, from the last planning. */
+    /** The id given last by each queue, at the last planning. */
     public Map<String, Long> lastIds() {
-        Map<String, Long> found = new HashMap<>();
-        states.forEach((queue, state) -> found.put(queue, state.lastId()));
-        return found;
+        return lastIds;
     }
 
     /**
@@ -91,38 +87,90 @@ public final class Planner {
     }
 
     private long reachable(String queue) {
-        return ceiled(queue, states.containsKey(queue) ? states.get(queue).lastId() : 0);
+        return ceiled(queue, lastIds.getOrDefault(queue, 0L));
     }
 
     private long ceiled(String queue, long id) {
         return ceiling == null ? id : Math.min(id, ceiling.getOrDefault(queue, 0L));
     }
 
+    /**
+     * What the queues hold now.
+     *
+     * @param entries where the next batch begins
+     * @param newest the newest message
+     * @param marked the message whose fingerprint is known, where one is
+     * @param marks that fingerprint
+     */
+    private record Found(Map<String, Position> entries, Map<String, Long> newest, Map<String, Long> marked, Map<String, String> marks) {}
+
     /** Where the next batch begins in each queue, as the queues are now: at its position, or where it enters the query. */
     public Map<String, Position> entries(Map<String, Position> begin, HeldQueues held) {
-        Map<String, Long> wanted = new HashMap<>();
-        held.queues().forEach(queue -> wanted.put(queue, begin.containsKey(queue) ? begin.get(queue).last() : -1));
-        states = io.askStates(wanted);
-        counters = asked; // they are from before the states: a push in between is seen by the next poll
+        return look(begin, held, true).entries();
+    }
+
+    private Found look(Map<String, Position> begin, HeldQueues held, boolean unlimited) {
+        Map<String, Long> marked = upto(begin, held, unlimited);
+        Map<String, PlannerIO.Intact> intact = marked.isEmpty() ? Map.of() : io.askIntact(begin, marked);
+        Map<String, Long> rest = new HashMap<>();
+        held.queues().stream().filter(queue -> !intact.containsKey(queue))
+                .forEach(queue -> rest.put(queue, begin.containsKey(queue) ? begin.get(queue).last() : -1));
+        Map<String, QueueState> states = rest.isEmpty() ? Map.of() : io.askStates(rest);
+        Map<String, Position> entries = new TreeMap<>(OffsetJson.BY_CODE_POINT);
+        Map<String, Long> newest = new HashMap<>();
+        Map<String, String> marks = new HashMap<>();
+        Map<String, Long> given = new HashMap<>();
+        intact.forEach((queue, found) -> {
+            entries.put(queue, begin.get(queue));
+            given.put(queue, found.lastId());
+            newest.put(queue, found.lastId());
+            marked.merge(queue, found.lastId(), Math::min);
+            marks.put(queue, found.mark());
+        });
+        states.forEach((queue, state) -> {
+            given.put(queue, state.lastId());
+            newest.put(queue, state.newest());
+            marked.put(queue, state.newest());
+            marks.put(queue, state.newestMark());
+        });
+        lastIds = given;
+        counters = asked; // they are from before the last ids: a push in between is seen by the next poll
         asked = null;
         if (ceiling != null && ceiling.isEmpty()) {
-            states.forEach((queue, state) -> ceiling.put(queue, state.lastId()));
+            ceiling.putAll(lastIds);
         }
-        Map<String, Position> found = new TreeMap<>(OffsetJson.BY_CODE_POINT);
         states.forEach((queue, state) -> {
             Position entry = entry(queue, begin.get(queue), state, held);
             if (entry != null) {
-                found.put(queue, entry);
+                entries.put(queue, entry);
             }
         });
-        return found;
+        return new Found(entries, newest, marked, marks);
+    }
+
+    /** Where the queues that have a position are likely to be read up to, by what the last planning saw: at least the next message. */
+    private Map<String, Long> upto(Map<String, Position> begin, HeldQueues held, boolean unlimited) {
+        Map<String, Long> upto = new HashMap<>();
+        held.queues().stream().filter(begin::containsKey).forEach(queue -> upto.put(queue, ceiled(queue, MAX_ID)));
+        if (!unlimited) {
+            Map<String, Long> available = new HashMap<>();
+            upto.forEach((queue, id) -> available.put(queue, Math.max(0, Math.min(id, lastIds.getOrDefault(queue, 0L)) - begin.get(queue).last())));
+            boolean shared = share(available);
+            Long most = options.maxMessages();
+            upto.replaceAll((queue, id) -> options.maxBytes() != null ? Long.valueOf(0)
+                    : shared ? Long.valueOf(begin.get(queue).last() + available.get(queue))
+                    : most != null ? Long.valueOf(Math.min(id, begin.get(queue).last() + most)) : id);
+        }
+        upto.replaceAll((queue, id) -> Math.max(id, begin.get(queue).last() + 1));
+        return upto;
     }
 
     /** The positions at the end of the batch that begins at {@code begin}. {@code unlimited} ignores the caps and the minimum of the options. */
     public Map<String, Position> plan(Map<String, Position> begin, HeldQueues held, boolean unlimited, long nowMs) {
-        Map<String, Position> entries = entries(begin, held);
+        Found found = look(begin, held, unlimited);
+        Map<String, Position> entries = found.entries();
         Map<String, Long> goals = new TreeMap<>(OffsetJson.BY_CODE_POINT);
-        entries.forEach((queue, entry) -> goals.put(queue, Math.max(entry.last(), ceiled(queue, states.get(queue).newest()))));
+        entries.forEach((queue, entry) -> goals.put(queue, Math.max(entry.last(), ceiled(queue, found.newest().get(queue)))));
         if (!unlimited) {
             boolean entered = entries.entrySet().stream().anyMatch(at -> entered(at.getValue(), begin.get(at.getKey()))); // must be in the offset log
             long count = entries.entrySet().stream().mapToLong(at -> goals.get(at.getKey()) - at.getValue().last()).sum();
@@ -134,7 +182,7 @@ public final class Planner {
         }
         goals.keySet().removeIf(queue -> goals.get(queue) <= entries.get(queue).last());
         batchMs = goals.isEmpty() ? batchMs : Long.valueOf(nowMs);
-        Map<String, String> marks = marks(goals);
+        Map<String, String> marks = marks(goals, found);
         Map<String, Position> ends = new HashMap<>(entries);
         goals.forEach((queue, goal) -> {
             Position entry = entries.get(queue);
@@ -223,29 +271,30 @@ public final class Planner {
         return ids <= 0 ? null : new Loss("removed", "ids from " + (last + 1) + " on, as startingOffsets says", Loss.storedOf(state), ids);
     }
 
-    private Map<String, String> marks(Map<String, Long> goals) {
-        Map<String, String> found = new HashMap<>();
-        Map<String, Long> inner = new HashMap<>();
-        goals.forEach((queue, goal) -> {
-            if (goal == states.get(queue).newest()) {
-                found.put(queue, states.get(queue).newestMark());
-            } else {
-                inner.put(queue, goal);
-            }
-        });
+    private Map<String, String> marks(Map<String, Long> goals, Found found) {
+        Map<String, String> marks = new HashMap<>(found.marks());
+        Map<String, Long> inner = new HashMap<>(goals);
+        inner.keySet().removeIf(queue -> goals.get(queue).equals(found.marked().get(queue)));
         if (!inner.isEmpty()) {
-            found.putAll(io.askFingerprints(inner));
+            marks.putAll(io.askFingerprints(inner));
         }
-        return found;
+        return marks;
+    }
+
+    /** Within {@code maxMessagesPerTrigger}; whether that made it less. */
+    private boolean share(Map<String, Long> available) {
+        Long most = options.maxMessages();
+        boolean over = most != null && available.values().stream().mapToLong(Long::longValue).sum() > most;
+        if (over) {
+            available.putAll(Plan.share(available, most));
+        }
+        return over;
     }
 
     private void cap(Map<String, Position> entries, Map<String, Long> goals) {
         Map<String, Long> available = new TreeMap<>(OffsetJson.BY_CODE_POINT);
         goals.forEach((queue, goal) -> available.put(queue, goal - entries.get(queue).last()));
-        Long most = options.maxMessages();
-        if (most != null && available.values().stream().mapToLong(Long::longValue).sum() > most) {
-            available.putAll(Plan.share(available, most));
-        }
+        share(available);
         if (options.maxBytes() != null) {
             available.putAll(withinBytes(entries, available, options.maxBytes()));
         }

@@ -150,6 +150,11 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
     }
 
     @Override
+    public Map<String, Intact> askIntact(Map<String, Position> at, Map<String, Long> upto) {
+        return store.intact(at, upto);
+    }
+
+    @Override
     public Map<String, QueueState> askStates(Map<String, Long> ids) {
         return store.states(ids);
     }

@@ -1,7 +1,6 @@
 package busmq.spark.source;
 
 import busmq.spark.core.Planner;
-import busmq.spark.core.QueueState;
 import busmq.spark.store.ReadStore;
 import java.util.HashMap;
 import java.util.Map;
@@ -9,7 +8,7 @@ import java.util.concurrent.TimeUnit;
 
 /** Notes when messages were seen, since pushes of peers note nothing: one call a second at most, and none while no id has moved. */
 final class TimeNotes {
-    private Map<String, QueueState> states = Map.of();
+    private Map<String, Long> lastIds = Map.of();
     private final Map<String, Long> noted = new HashMap<>();
     private Long next;
 
@@ -21,11 +20,11 @@ final class TimeNotes {
     /** The same; {@code atOnce}: however soon after the last time. */
     void update(Planner planner, ReadStore store, boolean atOnce) {
         long now = System.nanoTime();
-        if (planner.states() == states || !atOnce && next != null && now - next < 0) {
+        if (planner.lastIds() == lastIds || !atOnce && next != null && now - next < 0) {
             return;
         }
-        states = planner.states();
-        Map<String, Long> moved = planner.lastIds();
+        lastIds = planner.lastIds();
+        Map<String, Long> moved = new HashMap<>(lastIds);
         moved.entrySet().removeIf(at -> at.getValue() <= 0 || at.getValue().equals(noted.get(at.getKey())));
         if (moved.isEmpty()) {
             return;

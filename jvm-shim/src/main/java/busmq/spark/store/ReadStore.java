@@ -8,6 +8,7 @@ import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
 import busmq.spark.core.FoundTime;
 import busmq.spark.core.Loss;
+import busmq.spark.core.PlannerIO;
 import busmq.spark.core.Position;
 import busmq.spark.core.QueueKeys;
 import busmq.spark.core.QueueState;
@@ -23,6 +24,7 @@ import java.util.HashMap;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Set;
 import java.util.TreeMap;
 
@@ -107,6 +109,20 @@ public final class ReadStore extends LocatedQueues {
         return askAbout(wanted.keySet(), QUEUES_PER_CALL,
                 part -> Call.script("state", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.msgid())), idsOf(part, wanted)),
                 (reply, at, queue) -> QueueState.of(queue, list(reply), QueueState.ITEMS * at));
+    }
+
+    /** Of the queues those that have all that follows a position (lua/intact.lua). */
+    public Map<String, PlannerIO.Intact> intact(Map<String, Position> at, Map<String, Long> upto) {
+        Map<String, PlannerIO.Intact> found = askAbout(upto.keySet(), QUEUES_PER_CALL, part -> {
+            List<Object> args = new ArrayList<>();
+            part.forEach(queue -> args.addAll(List.of(at.get(queue).born(), at.get(queue).last(), at.get(queue).mark(), upto.get(queue))));
+            return Call.script("intact", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.msgid())), args.toArray());
+        }, (reply, place, queue) -> {
+            List<Object> items = list(reply).subList(2 * place, 2 * place + 2);
+            return items.get(0) == null ? null : new PlannerIO.Intact(QueueState.id(queue, "last id", items.get(0)), text(items.get(1)));
+        });
+        found.values().removeIf(Objects::isNull);
+        return found;
     }
 
     /** The fingerprint of one message of each queue, by id; empty when it is not stored. */

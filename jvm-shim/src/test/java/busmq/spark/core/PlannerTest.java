@@ -99,6 +99,25 @@ class PlannerTest {
             return found;
         }
 
+        /** As lua/intact.lua looks at the queues. */
+        @Override
+        public Map<String, Intact> askIntact(Map<String, Position> at, Map<String, Long> upto) {
+            Map<String, Long> sorted = new TreeMap<>(OffsetJson.BY_CODE_POINT);
+            sorted.putAll(upto);
+            asked.add("intact " + sorted.entrySet().stream().map(entry -> entry.getKey() + ":" + at.get(entry.getKey()).last() + ".."
+                    + (entry.getValue() < (1L << 53) - 1 ? entry.getValue() : "")).collect(Collectors.joining(" ")));
+            Map<String, Intact> found = new HashMap<>();
+            upto.forEach((queue, wanted) -> {
+                long last = at.get(queue).last();
+                QueueState now = state(table.get("queues").get(queue), last);
+                long id = Math.min(wanted, now.lastId());
+                if (Loss.between(at.get(queue), now) == null && (id == last || (id > last && now.oldest() <= id && id <= now.newest()))) {
+                    found.put(queue, new Intact(now.lastId(), id > last ? "m" + id : ""));
+                }
+            });
+            return found;
+        }
+
         @Override
         public Map<String, QueueState> askStates(Map<String, Long> ids) {
             asked.add("states " + text(ids));
