@@ -113,8 +113,15 @@ class QueryPlanning:
         self._acks.read(start, end, reader_queues, planned_here=end == self._planned)
         if self._start_unknown:
             reader_queues.find_losses([queue for queue in begin if self.names.includes(queue)], begin)
+        if not self._options.fail_on_data_loss:
+            # Entered without the checkpoint, that has them: where they lost messages since, their start is the oldest message that was stored then.
+            unseen = {queue: begin[queue] for queue, p in goal.items() if queue in begin and p.start is not None and p.lost == begin[queue].lost}
+            done.update({queue: goal[queue].start or 0 for queue in reader_queues.lost(unseen)})
         # Where the checkpoint was not known when this was planned; else it was checked then.
-        reader_queues.check_entries({queue: p for queue, p in goal.items() if queue not in begin and split(queue)[0] not in sources})
+        entered = {queue: Position(p.born, p.start) for queue, p in goal.items() if queue not in begin and p.start}
+        if self._start_unknown or not self._options.discard:
+            reader_queues.check_backlog({queue: start for queue, start in entered.items() if split(queue)[0] not in sources})
+        done.update(reader_queues.oldest({queue: start for queue, start in entered.items() if split(queue)[0] in sources}))
         prefetched = self.prefetched if end == self._planned else {}  # what is fetched belongs to the batch that was planned last
         self._planned, self._start_unknown = end, False
         cut = tasks(ranges(done, goal, reader_queues.store.locate(list(goal))), self._options.min_partitions, self._options.max_per_partition)

@@ -47,6 +47,9 @@ def warn_queues_differ_from_checkpoint(checkpoint: Mapping[str, bool], named: Se
         )
 
 
+GOING_ON = "%s; going on from the oldest stored message"
+
+
 class ReaderQueues:
     """The queues a streaming reader holds, and the checks between them and its checkpoint."""
 
@@ -138,6 +141,14 @@ class ReaderQueues:
                 text = "queue %r: what was acknowledged up to id %d is kept, and is read again from id %d on, where this checkpoint is"
                 log.warning(text, shown(queue), done, last + 1)
         return {queue: loss is not None for queue, loss in losses.items()}
+
+    def lost(self, known: Mapping[str, Position]) -> list[str]:
+        """The queues that lost messages after their position in the checkpoint, where that is allowed: logged, not counted."""
+        states = self.store.states({queue: at.last for queue, at in known.items()}) if known else {}
+        losses = {queue: loss for queue, state in states.items() if (loss := lost(known[queue], state))}
+        for queue, loss in losses.items():
+            log.warning(GOING_ON, self._error(queue, loss, known[queue]))
+        return list(losses)
 
     def raise_if_taken(self) -> None:
         """Raises QueueBusy when another query has taken a queue over (this one was cut off from Redis for longer than its lease)."""
@@ -247,11 +258,12 @@ class ReaderQueues:
         self.check_backlog(ends)
         self._entering.update(ends)
 
-    def check_entries(self, entered: Mapping[str, Position]) -> None:
-        """The same for a batch that is planned: ``entered`` are its ends in queues that it enters. Where startingOffsets says ``earliest`` and where
-        it is allowed, nothing unread can be deleted."""
-        if self._options.starting != "earliest" and not self._options.discard:
-            self.check_backlog({queue: Position(p.born, p.start) for queue, p in entered.items() if p.start})
+    def oldest(self, starts: Mapping[str, Position]) -> dict[str, int]:
+        """The last ids before the oldest messages of queues that enter a query whose checkpoint knows their source, where these are lower than
+        ``starts``: a batch that was planned without the checkpoint begins there as startingOffsets says, as if the query was new."""
+        states = self.store.states(dict.fromkeys(starts, -1)) if starts else {}
+        found = {queue: state.floor for queue, state in states.items() if state.born == starts[queue].born and state.floor != UNKNOWN_ID}
+        return {queue: floor for queue, floor in found.items() if floor < starts[queue].last}
 
     def check_backlog(self, ends: Mapping[str, Position]) -> None:
         """Raises UnreadBacklog when acks up to positions of queues that enter would delete messages that this query has not read."""
@@ -264,7 +276,8 @@ class ReaderQueues:
             last = ends[queue].last
             count = would_delete(states[queue], last, names.get(self._options.subscription), others)
             if count and not self._options.discard:
-                start = self._options.shown_start(*split(queue))
+                earliest = self._options.start_of(*split(queue)) == "earliest"  # now, but not when the batch was planned that is in the checkpoint
+                start = "the checkpoint" if earliest else self._options.shown_start(*split(queue))
                 raise UnreadBacklog(queue=shown(queue), count=count, last=last, start=start)
             if count:
                 log.warning("queue %r: %d unread messages up to id %d will be deleted, as discardBacklog=true says", shown(queue), count, last)
@@ -275,7 +288,7 @@ class ReaderQueues:
 
     def _go_on(self, queue: str, at: Position, loss: Loss) -> Position | None:
         """failOnDataLoss=false: a new entry at the oldest stored message, counted and logged once (the next offset has it behind it)."""
-        log.warning("%s; going on from the oldest stored message", self._error(queue, loss, at))
+        log.warning(GOING_ON, self._error(queue, loss, at))
         ttls = self._open([queue], {})
         if not ttls:
             return None

@@ -1,6 +1,7 @@
 """What Spark does with a streaming reader, without Spark: offset log, commit log, replay after a crash. A batch takes a millisecond or two.
 
-The order of the calls is the one measured of Spark 4.3 (and, with ``spark40``, of 4.0, which hands over neither start nor limit).
+The order of the calls is the one measured of Spark 4.3 (and, with ``before_42``, of 4.0 and 4.1, which hand over neither start
+nor limit, and have AvailableNow as one batch); on these it is the only one.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Literal
 
+import pyspark
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from busmq_spark.core import idle
@@ -35,11 +37,13 @@ SCHEMA = StructType().add("queue", StringType()).add("id", LongType()).add("valu
 class Engine:
     """One query with its checkpoint. ``reader`` is the process on the driver; ``restart`` gives it a new one, as after a crash."""
 
+    always_before_42 = pyspark.__version__ < "4.2"
+
     def __init__(
         self,
         options: dict[str, str],
         *,
-        spark40: bool = False,
+        before_42: bool = False,
         schema: StructType = SCHEMA,
         homes: Mapping[str, str] = MappingProxyType({}),
         folder: str = "",
@@ -52,8 +56,7 @@ class Engine:
         self.committed = 0
         self.tasks: list[int] = []
         """Rows of each task of the last batch."""
-        self._spark40, self._schema, self._homes, self._folder = spark40, schema, homes, folder
-        self._ceiling: dict[str, Any] | None = None
+        self._before_42, self._schema, self._homes, self._folder = before_42 or self.always_before_42, schema, homes, folder
         self.reader = self._new_reader()
 
     def _new_reader(self) -> StreamReader:
@@ -117,7 +120,7 @@ class Engine:
         if self.options.get("idlePollMs") == "1" and isinstance(self.reader, StreamReader) and (polling := self.reader._planning._polling):
             polling._next = 0.0  # ask each time, as in jvm_engine.py: else a push may come before its notice and the next poll
         start = self.planned[-1] if self.planned else through_json(self.reader.initialOffset())
-        end = self.reader.latestOffset() if self._spark40 else self.reader.latestOffset(start, limit or self.reader.getDefaultReadLimit())
+        end = self.reader.latestOffset() if self._before_42 else self.reader.latestOffset(start, limit or self.reader.getDefaultReadLimit())
         end = through_json(end)
         if self.planned and end == start:
             return False
@@ -136,6 +139,8 @@ class Engine:
 
     def available_now(self) -> list[list[Row]]:
         """What Trigger.AvailableNow does on a new reader."""
+        if self._before_42:  # one batch, after the one that had begun
+            return [rows for _ in range(1 + len(self.planned) - self.committed) if (rows := self.step())]
         self.reader.prepareForTriggerAvailableNow()
         return self.drain()
 

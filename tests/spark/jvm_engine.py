@@ -77,6 +77,8 @@ class JvmReader:
 class JvmEngine(Engine):
     """An engine with the Java source. A new reader follows one that was stopped, which gives its leases up."""
 
+    always_before_42 = False
+
     def __init__(self, spark: SparkSession, options: Mapping[str, Any], folder: str = "") -> None:
         self._spark = spark
         super().__init__(dict(options), folder=folder)

@@ -21,6 +21,7 @@ def capped(bus: Bus, engine: MakeEngine, queue: str) -> Engine:
     return engine({"redis.url": bus.url, "subscribe": queue, "idlePollMs": "1", "maxMessagesPerTrigger": "2"})
 
 
+@pytest.mark.needs("limits")
 def test_with_async_progress_tracking_nothing_is_acknowledged_before_it_is_in_the_logs(capped: Engine, bus: Bus, queue: str) -> None:
     capped.asynchronous = True
     bus.fill(queue, 20)
@@ -34,6 +35,7 @@ def test_with_async_progress_tracking_nothing_is_acknowledged_before_it_is_in_th
     assert bus.ids(queue) == list(range(13, 21))
 
 
+@pytest.mark.needs("limits")
 def test_async_progress_tracking_that_commits_in_time_by_chance_is_found_out_by_the_batch_after(capped: Engine, bus: Bus, queue: str) -> None:
     bus.fill(queue, 20)
     for _ in range(3):
@@ -55,6 +57,7 @@ def test_a_query_that_is_idle_plans_one_batch_without_rows_so_that_its_last_mess
     assert "idle" not in capped.planned[2]
 
 
+@pytest.mark.needs("start")
 def test_one_that_has_seen_how_spark_logs_needs_no_such_batch(capped: Engine, bus: Bus, queue: str) -> None:
     bus.fill(queue, 10)
     assert [len(capped.step() or []) for _ in range(5)] == [2] * 5
@@ -76,6 +79,7 @@ def test_where_spark_never_commits_an_idle_query_gives_up_after_a_few_batches(ca
     assert bus.ids(queue) == []
 
 
+@pytest.mark.needs("start")
 def test_the_start_after_a_restart_is_in_the_logs(capped: Engine, bus: Bus, queue: str) -> None:
     capped.asynchronous = True
     bus.fill(queue, 2)

@@ -14,7 +14,7 @@ from busmq_spark.core.keys import QueueKeys, sink_record
 from busmq_spark.errors import ConfigError
 from busmq_spark.option_table import parse
 from busmq_spark.options import WriteOptions
-from busmq_spark.spark.realtime import SESSION
+from busmq_spark.spark.realtime import SESSION, realtime
 from busmq_spark.spark.writer import SinkCommitter
 from busmq_spark.store.redis_store import open_store
 from tests.spark.conftest import Bus
@@ -148,14 +148,15 @@ class BothWays:
     def __init__(self, spark: SparkSession, bus: Bus, queue: str, checkpoint: Path) -> None:
         self._spark, self._bus, self._queue, self._checkpoint = spark, bus, queue, checkpoint
 
-    def start(self, *columns: str, sink: dict[str, str], **trigger: Any) -> Any:
+    def start(self, *columns: str, sink: dict[str, str], real_time: str = "") -> Any:
         options = {"redis.url": self._bus.url, "subscribe": f"{self._queue}-in", "ack": "none"}
         rows = self._spark.readStream.format(JAVA).options(**options).load().selectExpr(*columns)
         writer = rows.writeStream.format(JAVA).options(**{"redis.url": self._bus.url, "asyncProgressTrackingEnabled": "false", **sink})
-        return writer.option("checkpointLocation", str(self._checkpoint)).outputMode("update").trigger(**trigger).start()
+        writer = writer.option("checkpointLocation", str(self._checkpoint)).outputMode("update")
+        return (realtime(writer, real_time) if real_time else writer.trigger(availableNow=True)).start()
 
     def drain(self, *columns: str, sink: dict[str, str]) -> None:
-        assert self.start(*columns, sink=sink, availableNow=True).awaitTermination(int(PATIENCE_S))
+        assert self.start(*columns, sink=sink).awaitTermination(int(PATIENCE_S))
 
     def forget_after(self, batch: int) -> None:
         """The checkpoint is restored to an older state."""
@@ -183,7 +184,7 @@ def test_after_real_time_mode_a_recorded_batch_does_not_stand_for_another(bus: B
     both_ways.drain("value", sink=sink)
     both_ways.forget_after(-1)
     bus.push(f"{queue}-in", *map(str, range(3, 5)))
-    live = both_ways.start("value", sink=sink, realTime="1 hour")
+    live = both_ways.start("value", sink=sink, real_time="1 hour")
     wait_until(lambda: live.exception() or bus.stored(queue)[-1:] == [b"4"], PATIENCE_S)
     assert live.exception() is None
     live.stop()
@@ -202,7 +203,7 @@ def test_after_real_time_mode_progress_in_a_queue_that_the_last_record_did_not_n
         bus.push(f"{queue}-in", row)
         both_ways.drain(*columns, sink={})
     both_ways.forget_after(0)
-    live = both_ways.start(*columns, sink={}, realTime="1 hour")
+    live = both_ways.start(*columns, sink={}, real_time="1 hour")
     wait_until(lambda: live.exception() or bus.stored(f"{queue}-b") == [b"b2"] * 2, PATIENCE_S)
     assert live.exception() is None
     live.stop()

@@ -22,6 +22,7 @@ def program(bus: Bus, queue: str, *, most: int) -> list[int]:
         return [each.id for each in batch]
 
 
+@pytest.mark.needs("limits")
 def test_a_query_goes_on_where_a_program_stopped_and_the_other_way_round(bus: Bus, engine: MakeEngine, queue: str) -> None:
     bus.fill(queue, 9)
     assert program(bus, queue, most=3) == [1, 2, 3]

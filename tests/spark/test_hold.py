@@ -245,6 +245,7 @@ def test_a_subscription_is_refused_where_a_query_without_one_runs(bus: Bus, engi
     assert ids(engine({"redis.url": bus.url, "subscribe": queue, "subscription": "a"}).drain()) == [1]
 
 
+@pytest.mark.needs("limits")
 def test_a_subscription_on_a_queue_that_began_a_new_life_drops_nothing_of_it(bus: Bus, engine: MakeEngine, queue: str) -> None:
     """Its old position, taken into the new life, would count new messages as acked."""
     bus.fill(queue, 50)

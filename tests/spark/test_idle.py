@@ -82,6 +82,7 @@ def test_a_push_wakes_a_query_that_would_not_look_for_minutes(bus: Bus, engine: 
     assert found == [(queue, 1, b"hello")]
 
 
+@pytest.mark.needs("limits")
 def test_planning_transfers_no_messages(server: RedisServer, bus_of: MakeBus, engine: MakeEngine) -> None:
     bus = bus_of(server)
     for _ in range(8):

@@ -239,20 +239,20 @@ def test_a_link_that_is_away_at_the_start_joins_later_and_starting_offsets_count
     assert ids(gather(query, {"eu": 1}), "eu") == [4]
 
 
-@pytest.mark.parametrize("spark40", [False, True])
+@pytest.mark.parametrize("before_42", [False, True])
 def test_a_query_started_again_while_a_link_is_away_keeps_its_position(
-    linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str, spark40: bool
+    linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str, before_42: bool
 ) -> None:
     for bus in buses.values():
         bus.fill(queue, 2)
     query = linked(queue, ack="none")
-    query._spark40 = spark40
+    query._before_42 = before_42
     gather(query, dict.fromkeys(SOURCES, 2))
     query.restart()
     centres["eu"].down = True
     for bus in buses.values():
         bus.fill(queue, 2, first=3)
-    if spark40:  # it does not say where the checkpoint is, so the query waits for all
+    if before_42:  # it does not say where the checkpoint is, so the query waits for all
         threading.Timer(0.3, lambda: setattr(centres["eu"], "down", False)).start()
     else:
         assert ids(gather(query, {"": 2, "us": 2}), "eu") == []

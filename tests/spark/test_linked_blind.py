@@ -24,7 +24,7 @@ def test_a_link_that_is_reached_again_while_a_blind_batch_is_planned_keeps_its_p
     for bus in buses.values():
         bus.fill(queue, 2)
     query = linked(queue, ack="none")
-    query._spark40 = True
+    query._before_42 = True
     gather(query, dict.fromkeys(SOURCES, 2))
     query.restart()
     for bus in buses.values():

@@ -125,12 +125,12 @@ kinds = pytest.mark.parametrize("kind", [Kind(*kind) for kind in KINDS], ids=[ha
 
 
 @kinds
-@pytest.mark.parametrize("spark40", [False, True])
-def test_a_query_that_is_started_again_says_what_happened_meanwhile(bus: Bus, engine: MakeEngine, queue: str, kind: Kind, spark40: bool) -> None:
+@pytest.mark.parametrize("before_42", [False, True])
+def test_a_query_that_is_started_again_says_what_happened_meanwhile(bus: Bus, engine: MakeEngine, queue: str, kind: Kind, before_42: bool) -> None:
     harm, error, cause = kind.harm, kind.error, kind.cause
     bus.fill(queue, 5)
     bus.attach(f"{queue}-neighbour")  # the database does not get empty
-    query = engine({"redis.url": bus.url, "subscribe": queue}, spark40=spark40)
+    query = engine({"redis.url": bus.url, "subscribe": queue}, before_42=before_42)
     query.step()
     if harm in (flushed, consumed):
         bus.fill(queue, 5, first=6)  # else nothing would be missing
@@ -138,7 +138,7 @@ def test_a_query_that_is_started_again_says_what_happened_meanwhile(bus: Bus, en
     query.kill()
     query.silence(bus, queue)
     harm(bus, queue)
-    if spark40:
+    if before_42:
         bus.push(queue, "one more")  # 4.0 passes the start to the reader only with a batch
         error, cause = (QueueRecreated, "created again") if harm is closed else (error, cause)
     query.restart()
@@ -165,12 +165,13 @@ def test_a_running_query_says_it_too(bus: Bus, engine: MakeEngine, queue: str, k
 
 
 @kinds
+@pytest.mark.parametrize("before_42", [False, True])
 def test_with_fail_on_data_loss_false_a_query_goes_on_from_the_oldest_message_and_counts(
-    bus: Bus, engine: MakeEngine, queue: str, caplog: pytest.LogCaptureFixture, kind: Kind
+    bus: Bus, engine: MakeEngine, queue: str, caplog: pytest.LogCaptureFixture, kind: Kind, before_42: bool
 ) -> None:
     harm, cause = kind.harm, kind.cause
     bus.fill(queue, 5)
-    query = engine({"redis.url": bus.url, "subscribe": queue, "failOnDataLoss": "false"})
+    query = engine({"redis.url": bus.url, "subscribe": queue, "failOnDataLoss": "false"}, before_42=before_42)
     query.step()
     bus.fill(queue, 5, first=6)
     if harm in (flushed, consumed):
@@ -185,8 +186,8 @@ def test_with_fail_on_data_loss_false_a_query_goes_on_from_the_oldest_message_an
     later: list[bytes] = []  # at once when the query is notified by then, else with its next poll
     wait_until(lambda: later.extend(value for batch in query.drain() for _, _, value in batch) or later, PATIENCE_S)
     assert later == [b"later"]
-    lost = query.planned[-1]["queues"][queue]["lost"]
-    assert lost == {flushed: 5, consumed: 3}.get(harm, 1)
+    lost = query.planned[-1]["queues"][queue].get("lost")
+    assert lost == (None if before_42 else {flushed: 5, consumed: 3}.get(harm, 1))  # there the batch was in the checkpoint before
     [warning] = [text for text in caplog.messages if "going on from the oldest stored message" in text]
     assert ("created again" if harm is closed else cause) in warning  # by the query itself, before it looks
 
@@ -243,7 +244,7 @@ def test_everything_read_and_acked_is_no_loss_when_messages_are_deleted(query: E
     assert bus.ids(queue) == []
     bus("DEL", QueueKeys(queue).messages)
     query.restart()
-    assert query.step() is None
+    assert not query.step()  # no batch, or before Spark 4.2 in Python one without rows
 
 
 @pytest.mark.parametrize("strict", ["true", "false"])
@@ -288,6 +289,7 @@ def test_an_empty_database_is_distinguished_from_an_expired_queue(bus_of: MakeBu
         query.kill()
 
 
+@pytest.mark.needs("start")
 @pytest.mark.parametrize("own", [{}, {"subscription": "s"}], ids=["alone", "subscription"])
 def test_a_checkpoint_that_is_older_than_what_its_query_has_acknowledged_is_named(
     bus: Bus, engine: MakeEngine, queue: str, own: dict[str, str], caplog: pytest.LogCaptureFixture

@@ -80,6 +80,7 @@ def test_what_a_query_acknowledges_is_kept_and_another_begins_in_it(bus: Bus, en
     assert waiting(bus, kept) == (0, 8)
 
 
+@pytest.mark.needs("start")
 def test_a_new_checkpoint_begins_below_what_its_subscription_has_acknowledged_and_holds_it(bus: Bus, engine: MakeEngine, kept: QueueKeys) -> None:
     first = made(engine, bus, kept, subscription="s")
     assert done(first) == [1, 2, 3, 4, 5, 6]
@@ -103,6 +104,7 @@ def test_a_query_without_a_subscription_begins_anew_below_its_own_acks(bus: Bus,
     assert waiting(bus, kept) == (0, 6)
 
 
+@pytest.mark.needs("start")
 def test_an_older_checkpoint_reads_again_what_is_kept_and_says_so(
     bus: Bus, engine: MakeEngine, kept: QueueKeys, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -118,6 +120,7 @@ def test_an_older_checkpoint_reads_again_what_is_kept_and_says_so(
     assert any("acknowledged up to id 6 is kept, and is read again from id 3 on" in text for text in caplog.messages)
 
 
+@pytest.mark.needs("start")
 @pytest.mark.parametrize("name", ["", "s"])
 def test_an_older_checkpoint_below_what_is_kept_is_told(bus: Bus, engine: MakeEngine, kept: QueueKeys, name: str) -> None:
     query = made(engine, bus, kept, maxMessagesPerTrigger="2", **({"subscription": name} if name else {}))
@@ -135,6 +138,7 @@ def test_an_older_checkpoint_below_what_is_kept_is_told(bus: Bus, engine: MakeEn
         query.drain()
 
 
+@pytest.mark.needs("start")
 def test_what_a_consumer_in_node_takes_is_told(bus: Bus, engine: MakeEngine, kept: QueueKeys, caplog: pytest.LogCaptureFixture) -> None:
     query = made(engine, bus, kept, maxMessagesPerTrigger="2")
     query.step()
@@ -148,6 +152,7 @@ def test_what_a_consumer_in_node_takes_is_told(bus: Bus, engine: MakeEngine, kep
     assert any("a consumer that is no group" in text for text in caplog.messages)
 
 
+@pytest.mark.needs("start")
 def test_only_what_nobody_has_read_is_a_backlog(bus: Bus, engine: MakeEngine, kept: QueueKeys) -> None:
     first = made(engine, bus, kept)
     done(first)

@@ -117,6 +117,7 @@ def test_where_the_clock_does_not_reach_back_it_says_so_or_begins_as_told(bus: B
         assert read(engine, bus, keys, startingOffsets="-1d", **more) == expected
 
 
+@pytest.mark.needs("start")
 def test_what_would_be_deleted_unread_is_still_refused(bus: Bus, engine: MakeEngine, hours: QueueKeys) -> None:
     with pytest.raises(UnreadBacklog, match="startingOffsets=-90m"):
         read(engine, bus, hours, startingOffsets="-90m", ack="commit")

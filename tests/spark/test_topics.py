@@ -113,6 +113,7 @@ def test_a_partition_that_nobody_has_written_to_is_created_or_left_out_until_it_
     assert bus("EXISTS", QueueKeys(f"{topic}/0").metadata) == 1
 
 
+@pytest.mark.needs("start")
 def test_a_partition_of_the_checkpoint_that_is_gone_is_a_loss(bus: Bus, engine: MakeEngine, topic: str) -> None:
     query = engine({"redis.url": bus.url, "topic": topic})
     rows(query)
