@@ -42,6 +42,7 @@ LANGUAGES = {"python": (), "java": (pytest.mark.jvm, pytest.mark.spark)}
 
 LACKS = {
     "start": "Spark before 4.2 does not tell a Python source where its query stands: the first batch shows it, and no start says what is logged",
+    "report": "Spark before 4.2 does not ask a Python source how far it is behind",
     "limits": "Spark before 4.2 has no read limits in Python: a first batch takes everything, AvailableNow is one, and the next run acknowledges it",
 }
 """What the Python engine has of Spark from 4.2 on, and what Spark before it does instead. Java has it on each Spark that runs the jar."""

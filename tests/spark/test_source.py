@@ -283,9 +283,10 @@ def test_messages_that_went_while_the_query_was_down_stop_it_with_the_cause(bus:
 # Progress
 
 
+@pytest.mark.needs("report")
 def test_progress_has_the_lag_of_each_queue(bus: Bus, stream: Stream, read: dict[str, Any], queue: str) -> None:
     query = stream({**read, "maxMessagesPerTrigger": 4})
-    query.wait_for(lambda: query.batches)  # before Spark 4.2 the caps of Python hold from the second batch on
+    query.wait_for(lambda: query.batches)
     bus.fill(queue, 10)
     query.wait_rows(10)
     query.wait_for(lambda: len([p for p in query.query.recentProgress if p.numInputRows]) == 3)
