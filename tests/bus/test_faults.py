@@ -154,7 +154,7 @@ async def learn_of_silence(redis_server: RedisServer, name: str, reliable: bool)
 
 @pytest.fixture(params=["sentinel", "cluster"])
 def fails_over(request: pytest.FixtureRequest) -> SentinelServers | ClusterServers:
-    return request.getfixturevalue(f"{request.param}_group")  # type: ignore[no-any-return]
+    return request.getfixturevalue(f"{request.param}_servers")  # type: ignore[no-any-return]
 
 
 async def test_a_fail_over_costs_a_pause(fails_over: SentinelServers | ClusterServers, fresh: Fresh) -> None:

@@ -22,7 +22,7 @@ def words(group: Any, layout: str) -> list[str]:
 
 @pytest.mark.parametrize("layout", ["sentinel", "cluster"])
 def test_messages_go_in_and_come_out_on_every_layout(busmq: Busmq, start: Start, request: pytest.FixtureRequest, fresh: Fresh, layout: str) -> None:
-    where = words(request.getfixturevalue(f"{layout}_group"), layout)
+    where = words(request.getfixturevalue(f"{layout}_servers"), layout)
     queue = fresh()
     assert busmq("push", queue, "one", "two", *where).code == 0
     assert [record["value"] for record in busmq("peek", queue, *where, "--json").records] == ["one", "two"]
