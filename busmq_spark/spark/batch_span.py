@@ -31,13 +31,39 @@ def sync(checkpoint: str, batch: int) -> None:
     if folder is None:
         return
     log = folder / "offsets"
-    for path in (folder / "metadata", folder / ".metadata.crc", log / str(batch), log / f".{batch}.crc", log, folder, folder.parent):
-        with suppress(OSError):
-            file = os.open(path, os.O_RDONLY)
-            try:
-                os.fsync(file)
-            finally:
-                os.close(file)
+    for path in (log / str(batch), log / f".{batch}.crc", log):
+        _sync(path)
+    query = _identity(folder / "metadata")
+    if query is not None and query in _SYNCED:
+        return
+    _sync(folder / ".metadata.crc")
+    kept = [_sync(path) for path in (folder / "metadata", folder, folder.parent)]
+    if query is not None and all(kept):
+        _SYNCED.add(query)
+
+
+_SYNCED: set[tuple[str, int, int, int]] = set()
+"""The files with ids of queries that this process has put on the disk, with their names: what a checkpoint has of the query never changes."""
+
+
+def _identity(path: Path) -> tuple[str, int, int, int] | None:
+    """A file as it is now: another one of its name, a copy that was put in its place, or one that was changed is not equal. None: there is none."""
+    with suppress(OSError):
+        found = path.stat()
+        return str(path), found.st_dev, found.st_ino, found.st_ctime_ns
+    return None
+
+
+def _sync(path: Path) -> bool:
+    """Put a file or the names of a folder on the disk; false where that cannot be done."""
+    with suppress(OSError):
+        file = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(file)
+        finally:
+            os.close(file)
+        return True
+    return False
 
 
 def _folder(checkpoint: str) -> Path | None:

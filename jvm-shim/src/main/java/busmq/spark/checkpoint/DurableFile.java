@@ -12,6 +12,8 @@ import java.nio.file.NoSuchFileException;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
 import java.nio.file.StandardOpenOption;
+import java.util.LinkedHashMap;
+import java.util.Map;
 import java.util.UUID;
 
 /**
@@ -23,6 +25,16 @@ import java.util.UUID;
 public final class DurableFile extends OutputStream {
     /** The owner of a lock this old has died: a lock is held for one rename. */
     private static final long DEAD_MS = 60_000;
+    private static final int MOST_FOLDERS = 1000;
+    /** The newest file of each folder that this process has put there. */
+    private static final Map<Path, FileIdentity> NEWEST = new LinkedHashMap<>(16, 0.75f, true) {
+        private static final long serialVersionUID = 1;
+
+        @Override
+        protected boolean removeEldestEntry(Map.Entry<Path, FileIdentity> eldest) {
+            return size() > MOST_FOLDERS;
+        }
+    };
 
     private final Path target;
     private final boolean replace;
@@ -81,6 +93,17 @@ public final class DurableFile extends OutputStream {
             disk.syncFolder(target.getParent());
         } finally {
             Files.deleteIfExists(hidden);
+        }
+        synchronized (NEWEST) {
+            NEWEST.put(target.getParent(), FileIdentity.of(target)); // a hidden name that goes changes the file
+        }
+    }
+
+    /** Whether this process has put this file where it is, and no other into its folder since: it is on the disk then, and so is its name. */
+    public static boolean isNewest(Path file) {
+        FileIdentity now = FileIdentity.of(file);
+        synchronized (NEWEST) {
+            return now != null && now.equals(NEWEST.get(file.getParent()));
         }
     }
 

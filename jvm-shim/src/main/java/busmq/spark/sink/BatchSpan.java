@@ -1,6 +1,8 @@
 package busmq.spark.sink;
 
 import busmq.spark.Contract;
+import busmq.spark.checkpoint.DurableFile;
+import busmq.spark.checkpoint.FileIdentity;
 import busmq.spark.core.Fingerprint;
 import java.io.FileNotFoundException;
 import java.io.IOException;
@@ -8,7 +10,11 @@ import java.io.InputStream;
 import java.nio.channels.FileChannel;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.StandardOpenOption;
-import java.util.Arrays;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.Predicate;
+import java.util.stream.Stream;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.SparkContext;
 import org.slf4j.Logger;
@@ -17,6 +23,10 @@ import org.slf4j.LoggerFactory;
 /** Which part of its sources a batch covers, as the offset log of the checkpoint says: what makes a batch that comes again the same one. */
 final class BatchSpan {
     private static final Logger LOG = LoggerFactory.getLogger(BatchSpan.class);
+    /** The files with ids of queries that this process has put on the disk, with their names: what a checkpoint has of the query never changes. */
+    private static final Set<FileIdentity> SYNCED = ConcurrentHashMap.newKeySet();
+    /** Puts a file or the names of a folder on the disk, if it can. Another one in tests. */
+    static Predicate<java.nio.file.Path> disk = BatchSpan::synced;
     private static final int SHOWN = Contract.whole("spanShown");
 
     private BatchSpan() {
@@ -35,8 +45,8 @@ final class BatchSpan {
 
     /**
      * Put on the disk what says that this query planned this batch, as spark/batch_span.py of the Python package: Spark's own managers sync
-     * nothing. Nothing is done where the checkpoint is not known or not a folder of this machine, and no error is thrown where its disk syncs
-     * nothing.
+     * nothing. What is there since this process has put it there is left alone. Nothing is done where the checkpoint is not known or not a folder of
+     * this machine, and no error is thrown where its disk syncs nothing.
      */
     static void sync(String checkpoint, long batch) {
         if (checkpoint == null) {
@@ -48,13 +58,27 @@ final class BatchSpan {
         }
         java.nio.file.Path folder = java.nio.file.Path.of(new Path(checkpoint).toUri().getPath());
         java.nio.file.Path log = folder.resolve("offsets");
-        for (java.nio.file.Path path : Arrays.asList(folder.resolve("metadata"), folder.resolve(".metadata.crc"), log.resolve(Long.toString(batch)),
-                log.resolve("." + batch + ".crc"), log, folder, folder.getParent())) {
-            try (FileChannel file = FileChannel.open(path, StandardOpenOption.READ)) {
-                file.force(true);
-            } catch (IOException error) {
-                LOG.debug("{} is not synced: {}", path, error.getMessage());
-            }
+        if (!DurableFile.isNewest(log.resolve(Long.toString(batch)))) {
+            List.of(log.resolve(Long.toString(batch)), log.resolve("." + batch + ".crc"), log).forEach(disk::test);
+        }
+        FileIdentity query = FileIdentity.of(folder.resolve("metadata"));
+        if (query != null && SYNCED.contains(query)) {
+            return;
+        }
+        disk.test(folder.resolve(".metadata.crc")); // which our own manager does not write
+        long kept = Stream.of(folder.resolve("metadata"), folder, folder.getParent()).filter(disk).count();
+        if (kept == 3 && query != null) {
+            SYNCED.add(query);
+        }
+    }
+
+    private static boolean synced(java.nio.file.Path path) {
+        try (FileChannel file = FileChannel.open(path, StandardOpenOption.READ)) {
+            file.force(true);
+            return true;
+        } catch (IOException error) {
+            LOG.debug("{} is not synced: {}", path, error.getMessage());
+            return false;
         }
     }
 

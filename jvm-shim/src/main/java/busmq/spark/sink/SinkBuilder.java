@@ -3,6 +3,7 @@ package busmq.spark.sink;
 import busmq.spark.BusException;
 import busmq.spark.options.WriteOptions;
 import busmq.spark.store.Eviction;
+import org.apache.spark.SparkContext;
 import org.apache.spark.sql.connector.write.BatchWrite;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.SupportsTruncate;
@@ -56,7 +57,7 @@ public final class SinkBuilder implements WriteBuilder, SupportsTruncate, Suppor
                 if (options.batch() != null) {
                     throw BusException.config("batchId is for batch writes; Spark numbers the batches of a stream. Leave it out");
                 }
-                Eviction.check(options.redis(), options.requireNoEviction());
+                Eviction.checkOnce(SparkContext.getOrCreate().getLocalProperty(WriterFactory.RUN), options.redis(), options.requireNoEviction());
                 return new BusmqStreamingWrite(options, info.schema(), query, checkpoint, explicit, asynchronous);
             }
         };

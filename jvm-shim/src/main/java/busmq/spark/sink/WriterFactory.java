@@ -14,8 +14,8 @@ import org.apache.spark.sql.connector.write.streaming.StreamingDataWriterFactory
  */
 record WriterFactory(WriteOptions options, SinkColumns columns, boolean staging, OriginColumns origins, String query, String plan)
         implements StreamingDataWriterFactory, DataWriterFactory {
-    /** Local property: of a stream's tasks the id of the run of the query. */
-    private static final String RUN = "spark.jobGroup.id";
+    /** Local property: in a stream's tasks, and on the thread that runs its batches, the id of the run of the query. */
+    static final String RUN = "spark.jobGroup.id";
 
     @Override
     public DataWriter<InternalRow> createWriter(int partition, long task, long epoch) {

@@ -3,6 +3,8 @@ package busmq.spark.store;
 import busmq.spark.BusException;
 import busmq.spark.Contract;
 import busmq.spark.options.RedisOptions;
+import java.util.LinkedHashMap;
+import java.util.Map;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -10,16 +12,50 @@ import org.slf4j.LoggerFactory;
 public final class Eviction {
     private static final Logger LOG = LoggerFactory.getLogger(Eviction.class);
 
+    private static final int MOST_RUNS = 1000;
+    /** Runs of queries whose sink was checked, the newest ones: Spark makes the write of a stream anew for each batch. */
+    private static final Map<Run, Boolean> CHECKED = new LinkedHashMap<>() {
+        private static final long serialVersionUID = 1;
+
+        @Override
+        protected boolean removeEldestEntry(Map.Entry<Run, Boolean> eldest) {
+            return size() > MOST_RUNS;
+        }
+    };
+
+    private record Run(String id, RedisOptions options, boolean required) {}
+
     private Eviction() {}
 
     /** The same before there is a store. A server that does not answer now is missed where it is needed. */
     public static void check(RedisOptions options, boolean required) {
+        answered(options, required);
+    }
+
+    /** The same, once in a run of a query; {@code id}: null where the run is not known. */
+    public static void checkOnce(String id, RedisOptions options, boolean required) {
+        Run run = new Run(id, options, required);
+        synchronized (CHECKED) {
+            if (id != null && CHECKED.containsKey(run)) {
+                return;
+            }
+        }
+        if (answered(options, required)) {
+            synchronized (CHECKED) {
+                CHECKED.put(run, true);
+            }
+        }
+    }
+
+    private static boolean answered(RedisOptions options, boolean required) {
         try (ReadStore store = new ReadStore(options)) {
             check(store, required);
+            return true;
         } catch (BusException error) {
             if (!error.retriable()) {
                 throw error;
             }
+            return false;
         }
     }
 
