@@ -74,18 +74,18 @@ final class ServerLink extends GuardedLink {
         }
 
         private void take(List<Object> found) {
-            List<Integer> notNow = new ArrayList<>();
+            int refusedAt = -1; // what follows it is sent again, too: calls are executed in their order
             BusException why = null;
             for (int i = 0; i < found.size(); i++) {
                 boolean refused = found.get(i) instanceof JedisDataException;
                 Object reply = refused ? ErrorTranslator.translate((JedisDataException) found.get(i), endpoint) : found.get(i);
                 replies[open.get(i)] = reply;
                 if (refused && ((BusException) reply).kind() == ErrorKind.LINK_LOST && (repeatable || calls.size() == 1)) {
-                    notNow.add(open.get(i));
+                    refusedAt = refusedAt < 0 ? i : refusedAt;
                     why = (BusException) reply;
                 }
             }
-            open = notNow;
+            open = refusedAt < 0 ? List.of() : open.subList(refusedAt, open.size());
             if (why != null) {
                 if (endpoint.moves()) {
                     close(); // who is master is asked anew
@@ -115,8 +115,9 @@ final class ServerLink extends GuardedLink {
         calls.forEach(call -> wire.send(call, whole));
         List<Object> replies = new ArrayList<>(wire.read(calls.size()));
         List<Integer> unknown = new ArrayList<>();
+        boolean repeatable = calls.stream().allMatch(Call::idempotent);
         for (int i = 0; i < replies.size(); i++) {
-            if (replies.get(i) instanceof JedisNoScriptException) {
+            if (replies.get(i) instanceof JedisNoScriptException || (repeatable && !unknown.isEmpty())) { // in their order, as above
                 unknown.add(i);
                 wire.send(calls.get(i), true);
             }

@@ -9,12 +9,16 @@ import java.io.IOException;
 import java.io.InputStream;
 import java.nio.channels.FileChannel;
 import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
 import java.nio.file.StandardOpenOption;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Predicate;
 import java.util.stream.Stream;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.LocalFileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.SparkContext;
 import org.slf4j.Logger;
@@ -85,14 +89,25 @@ final class BatchSpan {
     /** The offsets in an entry of the log, without the version and the metadata, which has the time of planning; null when there is none. */
     private static String entry(String checkpoint, long batch) {
         Path path = new Path(new Path(checkpoint, "offsets"), Long.toString(batch));
-        try (InputStream in = path.getFileSystem(SparkContext.getOrCreate().hadoopConfiguration()).open(path)) {
-            String[] parts = new String(in.readAllBytes(), StandardCharsets.UTF_8).split("\n", 3);
+        try {
+            String[] parts = new String(bytes(path), StandardCharsets.UTF_8).split("\n", 3);
             return parts.length == 3 ? parts[2] : null;
-        } catch (FileNotFoundException error) {
+        } catch (FileNotFoundException | NoSuchFileException error) {
             return null;
         } catch (IOException error) {
             LOG.info("The offset log at {} cannot be read: {}", path, error.getMessage());
             return null;
+        }
+    }
+
+    /** Of a local file without Hadoop, which opens two files and a checksum for it: the commit of a batch waits for this. */
+    private static byte[] bytes(Path path) throws IOException {
+        FileSystem system = path.getFileSystem(SparkContext.getOrCreate().hadoopConfiguration());
+        if (system instanceof LocalFileSystem) {
+            return Files.readAllBytes(java.nio.file.Path.of(system.makeQualified(path).toUri().getPath()));
+        }
+        try (InputStream in = system.open(path)) {
+            return in.readAllBytes();
         }
     }
 }

@@ -16,6 +16,7 @@ import busmq.spark.redis.Links;
 import busmq.spark.store.LeaseHolder;
 import busmq.spark.store.Topics;
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
@@ -40,6 +41,8 @@ final class SinkStore implements AutoCloseable {
 
     private final WriteOptions options;
     private final Links links;
+    /** Queues that were attached with {@link #begin}, until {@link #attach} is asked for them. */
+    private final Set<String> attached = new HashSet<>();
 
     SinkStore(WriteOptions options) {
         this.options = options;
@@ -85,7 +88,8 @@ final class SinkStore implements AutoCloseable {
         attach(List.of(queue), server);
     }
 
-    private void attach(List<String> queues, int server) {
+    private void attach(List<String> all, int server) {
+        List<String> queues = all.stream().filter(queue -> !attached.remove(queue)).toList();
         List<Object> replies = link(server).runAll(queues.stream().map(this::attaching).toList());
         for (int i = 0; i < replies.size(); i++) {
             if ((Long) ((List<?>) replies.get(i)).get(0) < 0) {
@@ -132,6 +136,18 @@ final class SinkStore implements AutoCloseable {
     static Call stage(StagedList.Growing list, List<byte[]> values) {
         String attempt = list.key().substring(list.key().lastIndexOf(STAGE) + STAGE.length());
         return Call.script("stage", List.of(list.key(), list.stages), words(values, list.rows(), STAGE_TTL_S, attempt, list.epoch));
+    }
+
+    /** A task of a run is about to stage rows for queues, which are attached in the same round trip where that is to one server, or cluster. */
+    Epoch begin(SinkRun run, List<String> queues) {
+        List<Call> calls = links.links().size() == 1 ? queues.stream().map(this::attaching).toList() : List.of();
+        return staging(run.sink()).begin(run.id(), queues, calls, replies -> {
+            for (int i = 0; i < replies.size(); i++) {
+                if (replies.get(i) instanceof List<?> found && (Long) found.get(0) >= 0) { // else the same call says what is wrong
+                    attached.add(queues.get(i));
+                }
+            }
+        });
     }
 
     /** The runs of a sink. */

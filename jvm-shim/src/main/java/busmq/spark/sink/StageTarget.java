@@ -30,7 +30,7 @@ final class StageTarget implements RowBatcher.Target {
     public int[] store(List<QueueBuffer> buffers) {
         List<String> fresh = buffers.stream().filter(buffer -> buffer.place == null).map(buffer -> buffer.queue).toList();
         if (!fresh.isEmpty()) {
-            Epoch begun = store.staging(run.sink()).begin(run.id(), fresh);
+            Epoch begun = store.begin(run, fresh);
             epoch = epoch.before().isEmpty() ? begun : epoch;
             renewal.of(begun.number());
         }

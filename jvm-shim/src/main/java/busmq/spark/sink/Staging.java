@@ -2,6 +2,7 @@ package busmq.spark.sink;
 
 import static busmq.spark.store.ReadStore.text;
 
+import busmq.spark.BusException;
 import busmq.spark.Contract;
 import busmq.spark.core.QueueKeys;
 import busmq.spark.redis.Call;
@@ -13,6 +14,7 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.stream.Collectors;
 
@@ -30,14 +32,28 @@ final class Staging {
         this.sink = sink;
     }
 
-    /** A task of a run is about to stage rows for queues: the epoch of the run. The first time, what earlier runs have staged in vain is removed. */
-    Epoch begin(String run, List<String> queues) {
+    /**
+     * A task of a run is about to stage rows for queues: the epoch of the run. The first time, what earlier runs have staged in vain is removed.
+     *
+     * @param more calls that travel along, and {@code answered} what takes their replies or errors. Not in the call that begins the run: what a full Redis
+     *     refused may find room after it
+     */
+    Epoch begin(String run, List<String> queues, List<Call> more, Consumer<List<Object>> answered) {
         List<Call> calls = new ArrayList<>();
         calls.add(Call.script("begin", List.of(QueueKeys.sinkRecord(sink)), run, SinkStore.STAGE_TTL_S));
         calls.addAll(named("enlist", queues, run, SinkStore.STAGE_TTL_S));
-        List<?> begun = (List<?>) home.runAll(calls).get(0);
+        int own = calls.size();
+        calls.addAll(more);
+        List<Object> replies = home.tryAll(calls);
+        for (Object reply : replies.subList(0, own)) {
+            if (reply instanceof BusException failed) {
+                throw failed;
+            }
+        }
+        List<?> begun = (List<?>) replies.get(0);
         long epoch = Long.parseLong(text(begun.get(0)));
         if ((Long) begun.get(1) == 0) {
+            answered.accept(replies.subList(own, replies.size()));
             return new Epoch(epoch, List.of());
         }
         byte[] manifest = (byte[]) begun.get(2);

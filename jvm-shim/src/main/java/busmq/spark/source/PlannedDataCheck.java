@@ -3,17 +3,22 @@ package busmq.spark.source;
 import busmq.spark.BusException;
 import busmq.spark.core.Loss;
 import busmq.spark.core.Position;
+import busmq.spark.core.QueueState;
+import busmq.spark.core.Range;
+import busmq.spark.redis.Call;
+import busmq.spark.store.RangeReader;
 import busmq.spark.store.ReadStore;
 import java.util.Collection;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /** Whether what a task reads is still what was planned: a Redis that lost its tail gives the same ids to other messages. */
-final class PlannedDataCheck {
+final class PlannedDataCheck implements RangeReader.Companion {
     private static final Logger LOG = LoggerFactory.getLogger(PlannedDataCheck.class);
 
     private final ReadStore store;
@@ -40,20 +45,37 @@ final class PlannedDataCheck {
         return !changed.contains(queue);
     }
 
+    /** Whether the question may travel with those of the reader of the one range of a task. */
+    boolean travels(List<Range> ranges) {
+        return ranges.size() == 1 && ends.containsKey(ranges.get(0).queue()) && store.keepsOrder();
+    }
+
+    @Override
+    public Call call(String queue) {
+        return store.stateCall(queue, ends.get(queue).last());
+    }
+
+    @Override
+    public void answered(String queue, Object reply) {
+        compare(queue, QueueState.of(queue, ReadStore.list(reply), 0));
+    }
+
     private void findChanged(Collection<String> queues) {
         Map<String, Long> wanted = new HashMap<>();
         queues.forEach(queue -> wanted.put(queue, ends.get(queue).last()));
-        store.states(wanted).forEach((queue, state) -> {
-            Loss loss = Loss.between(ends.get(queue), state);
-            if (loss == null || !Set.of("rolled-back", "reissued").contains(loss.kind())) {
-                return; // the reader of the range says the rest
-            }
-            BusException error = store.lossError(queue, loss);
-            if (strict) {
-                throw error;
-            }
-            LOG.warn("{}; its rows of this batch are skipped", error.getMessage());
-            changed.add(queue);
-        });
+        store.states(wanted).forEach(this::compare);
+    }
+
+    private void compare(String queue, QueueState state) {
+        Loss loss = Loss.between(ends.get(queue), state);
+        if (loss == null || !Set.of("rolled-back", "reissued").contains(loss.kind())) {
+            return; // the reader of the range says the rest
+        }
+        BusException error = store.lossError(queue, loss);
+        if (strict) {
+            throw error;
+        }
+        LOG.warn("{}; its rows of this batch are skipped", error.getMessage());
+        changed.add(queue);
     }
 }

@@ -16,6 +16,7 @@ final class RangeRows implements PartitionReader<InternalRow> {
     private final RowMaker rows;
     private final boolean strict;
     private final PlannedDataCheck planned;
+    private final boolean together;
     private boolean begun;
     private final Iterator<Range> ranges;
     private RangeReader reader;
@@ -31,13 +32,16 @@ final class RangeRows implements PartitionReader<InternalRow> {
         ranges = partition.ranges().iterator();
         partition.ranges().forEach(range -> store.setServer(range.queue(), range.server()));
         planned = new PlannedDataCheck(store, partition.ends(), strict);
+        together = planned.travels(partition.ranges());
     }
 
     @Override
     public boolean next() {
         if (!begun) {
             begun = true;
-            planned.check();
+            if (!together) {
+                planned.check();
+            }
         }
         while (chunk == null || at == chunk.until()) {
             chunk = reader == null ? null : reader.next();
@@ -49,9 +53,9 @@ final class RangeRows implements PartitionReader<InternalRow> {
             } else if (ranges.hasNext()) {
                 Range range = ranges.next();
                 times = rows.timed() ? store.times(range.queue(), range.born(), range.first(), range.last()) : TimesOfIds.NONE;
-                reader = new RangeReader(store, range, strict);
+                reader = new RangeReader(store, range, strict, together ? planned : null);
             } else {
-                if (strict && reader != null) {
+                if (strict && reader != null && !reader.endsAnswered()) {
                     planned.check();
                 }
                 return false;

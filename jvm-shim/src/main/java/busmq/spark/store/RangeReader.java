@@ -8,6 +8,7 @@ import busmq.spark.core.QueueKeys;
 import busmq.spark.core.Range;
 import busmq.spark.redis.Call;
 import busmq.spark.redis.Link;
+import java.util.ArrayList;
 import java.util.List;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -28,12 +29,28 @@ public final class RangeReader {
     private final Range part;
     private final boolean strict;
     private ReplyWindows windows;
+    private final Companion companion;
+    private boolean begun;
+    private boolean ended;
     private long need;
     private long head;
     private int misses;
 
+    /** A question about the queue that travels with the first call, and once more behind the last rows; it may throw. */
+    public interface Companion {
+        Call call(String queue);
+
+        void answered(String queue, Object reply);
+    }
+
     /** {@code strict}: throw when messages are gone; else what is left of the range follows. */
     public RangeReader(ReadStore store, Range part, boolean strict) {
+        this(store, part, strict, null);
+    }
+
+    /** {@code companion}: null for none. */
+    public RangeReader(ReadStore store, Range part, boolean strict, Companion companion) {
+        this.companion = companion;
         this.store = store;
         this.part = part;
         this.strict = strict;
@@ -66,9 +83,21 @@ public final class RangeReader {
         return null;
     }
 
+    /** Whether the companion was answered behind the last row of the range. */
+    public boolean endsAnswered() {
+        return ended;
+    }
+
     /** Where the next id is; false when nothing of the range is left. May pass over ids that are gone, and must then be called again. */
     private boolean find() {
-        List<Object> reply = ReadStore.list(link.run(Call.script("probe", List.of(keys.metadata(), keys.messages()), need, ReplyWindows.DEEP)));
+        Call probe = Call.script("probe", List.of(keys.metadata(), keys.messages()), need, ReplyWindows.DEEP);
+        boolean first = companion != null && !begun;
+        begun = true;
+        List<Object> replies = link.runAll(first ? List.of(companion.call(part.queue()), probe) : List.of(probe));
+        if (first) {
+            companion.answered(part.queue(), replies.get(0));
+        }
+        List<Object> reply = ReadStore.list(replies.get(replies.size() - 1));
         checkLife(reply.get(0));
         long oldest = ReadStore.text(reply.get(1)).isEmpty() ? 0 : ReadStore.number(reply.get(1));
         long found = oldest;
@@ -97,7 +126,12 @@ public final class RangeReader {
     private MessageRows readWindow() {
         Call ask = windows.call(need, Math.max(0, need - head), Math.min(windows.rows(), part.last() - need + 1));
         // The incarnation travels after the window: if it still holds there, the window was of the same life.
-        List<Object> replies = link.runAll(List.of(ask, Call.command("HGET", keys.metadata(), "born")));
+        List<Call> calls = new ArrayList<>(List.of(ask, Call.command("HGET", keys.metadata(), "born")));
+        boolean last = companion != null && strict && part.last() - need < windows.rows();
+        if (last) {
+            calls.add(companion.call(part.queue()));
+        }
+        List<Object> replies = link.runAll(calls);
         List<Object> pairs = ReadStore.list(replies.get(0));
         checkLife(replies.get(1));
         int count = pairs.size() / 2;
@@ -115,6 +149,10 @@ public final class RangeReader {
         windows.took(pairs, true);
         need = first + until;
         misses = 0;
+        if (last && need > part.last()) {
+            companion.answered(part.queue(), replies.get(2));
+            ended = true;
+        }
         return found;
     }
 

@@ -107,8 +107,21 @@ public final class ReadStore extends LocatedQueues {
     /** The state of each queue; the number is the id whose fingerprint is wanted, -1 for none. */
     public Map<String, QueueState> states(Map<String, Long> wanted) {
         return askAbout(wanted.keySet(), QUEUES_PER_CALL,
-                part -> Call.script("state", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.msgid())), idsOf(part, wanted)),
-                (reply, at, queue) -> QueueState.of(queue, list(reply), QueueState.ITEMS * at));
+                part -> stateCall(part, wanted), (reply, at, queue) -> QueueState.of(queue, list(reply), QueueState.ITEMS * at));
+    }
+
+    private Call stateCall(List<String> queues, Map<String, Long> wanted) {
+        return Call.script("state", keysOf(queues, keys -> List.of(keys.metadata(), keys.messages(), keys.msgid())), idsOf(queues, wanted));
+    }
+
+    /** The call that asks for the state of one queue, where it travels with others; {@link QueueState#of} reads the reply. */
+    public Call stateCall(String queue, long wanted) {
+        return stateCall(List.of(queue), Map.of(queue, wanted));
+    }
+
+    /** Whether calls that are sent together to the server of a queue are also answered in their order, whatever is sent again. */
+    public boolean keepsOrder() {
+        return !cluster;
     }
 
     /** Of the queues those that have all that follows a position (lua/intact.lua). */
@@ -341,8 +354,9 @@ public final class ReadStore extends LocatedQueues {
         return traces.error(queue, new Loss("removed", expected, stored, Math.max(0, oldest - need)), 1);
     }
 
+    /** A reply that is a list. */
     @SuppressWarnings("unchecked")
-    static List<Object> list(Object reply) {
+    public static List<Object> list(Object reply) {
         return (List<Object>) reply;
     }
 
