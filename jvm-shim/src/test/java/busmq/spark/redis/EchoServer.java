@@ -9,14 +9,21 @@ import java.net.ServerSocket;
 import java.net.Socket;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.List;
+import java.util.Map;
 import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.LinkedBlockingQueue;
 
 /** Answers every command with its last word, and a subscription with its confirmation. */
 final class EchoServer implements AutoCloseable {
     /** A word for each connection that has ended. */
     final BlockingQueue<String> ended = new LinkedBlockingQueue<>();
+    /** The last words of all commands. */
+    final List<String> received = Collections.synchronizedList(new ArrayList<>());
+    /** By last word the error that such a command gets, once. */
+    final Map<String, String> refused = new ConcurrentHashMap<>();
     private final ServerSocket listening;
 
     EchoServer() throws IOException {
@@ -59,7 +66,9 @@ final class EchoServer implements AutoCloseable {
                     line(in);
                 }
                 String last = words.get(words.size() - 1);
-                String reply = words.get(0).equals("SUBSCRIBE") ? "*3\r\n$9\r\nsubscribe\r\n" + bulk(last) + ":1\r\n" : bulk(last);
+                received.add(last);
+                String error = refused.remove(last);
+                String reply = error != null ? "-" + error + "\r\n" : words.get(0).equals("SUBSCRIBE") ? "*3\r\n$9\r\nsubscribe\r\n" + bulk(last) + ":1\r\n" : bulk(last);
                 out.write(reply.getBytes(StandardCharsets.UTF_8));
             }
             ended.add("one");

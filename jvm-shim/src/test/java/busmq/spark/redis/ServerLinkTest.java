@@ -1,8 +1,11 @@
 package busmq.spark.redis;
 
 import static org.junit.jupiter.api.Assertions.assertArrayEquals;
+import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
+import busmq.spark.BusException;
+import busmq.spark.ErrorKind;
 import java.util.AbstractList;
 import java.util.List;
 import org.junit.jupiter.api.Test;
@@ -31,6 +34,34 @@ class ServerLinkTest {
             link.run(Call.command("ECHO", "opens it"));
             assertThrows(OutOfMemoryError.class, () -> link.runAll(halfway));
             assertArrayEquals("second".getBytes(), (byte[]) link.run(Call.command("ECHO", "second")));
+        }
+    }
+
+    @Test
+    void whatFollowsACallThatIsSentAgainIsSentAgainToo() throws Exception {
+        try (EchoServer server = new EchoServer(); ServerLink link = new ServerLink(server.endpoint())) {
+            server.refused.put("two", "LOADING Redis is loading the dataset in memory");
+            link.runAll(List.of(Call.command("ECHO", "one"), Call.command("ECHO", "two"), Call.command("ECHO", "three")));
+            assertEquals(List.of("one", "two", "three", "two", "three"), server.received);
+        }
+    }
+
+    @Test
+    void soIsWhatFollowsAScriptThatTheServerDoesNotKnow() throws Exception {
+        try (EchoServer server = new EchoServer(); ServerLink link = new ServerLink(server.endpoint())) {
+            server.refused.put("two", "NOSCRIPT No matching script");
+            link.runAll(List.of(Call.command("ECHO", "one"), Call.script("release", List.of("key"), "two"), Call.command("ECHO", "three")));
+            assertEquals(List.of("one", "two", "three", "two", "three"), server.received);
+        }
+    }
+
+    @Test
+    void butNotWhatMustNotBeRepeated() throws Exception {
+        try (EchoServer server = new EchoServer(); ServerLink link = new ServerLink(server.endpoint())) {
+            server.refused.put("two", "LOADING Redis is loading the dataset in memory");
+            List<Object> found = link.tryAll(List.of(Call.command("ECHO", "two"), Call.command("ECHO", "three").once()));
+            assertEquals(ErrorKind.LINK_LOST, ((BusException) found.get(0)).kind());
+            assertEquals(List.of("two", "three"), server.received);
         }
     }
 }
