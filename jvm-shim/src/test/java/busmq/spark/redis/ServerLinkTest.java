@@ -40,6 +40,8 @@ class ServerLinkTest {
     @Test
     void whatFollowsACallThatIsSentAgainIsSentAgainToo() throws Exception {
         try (EchoServer server = new EchoServer(); ServerLink link = new ServerLink(server.endpoint())) {
+            link.run(Call.command("ECHO", "opens it"));
+            server.received.clear();
             server.refused.put("two", "LOADING Redis is loading the dataset in memory");
             link.runAll(List.of(Call.command("ECHO", "one"), Call.command("ECHO", "two"), Call.command("ECHO", "three")));
             assertEquals(List.of("one", "two", "three", "two", "three"), server.received);
@@ -49,6 +51,8 @@ class ServerLinkTest {
     @Test
     void soIsWhatFollowsAScriptThatTheServerDoesNotKnow() throws Exception {
         try (EchoServer server = new EchoServer(); ServerLink link = new ServerLink(server.endpoint())) {
+            link.run(Call.command("ECHO", "opens it"));
+            server.received.clear();
             server.refused.put("two", "NOSCRIPT No matching script");
             link.runAll(List.of(Call.command("ECHO", "one"), Call.script("release", List.of("key"), "two"), Call.command("ECHO", "three")));
             assertEquals(List.of("one", "two", "three", "two", "three"), server.received);
@@ -58,6 +62,8 @@ class ServerLinkTest {
     @Test
     void butNotWhatMustNotBeRepeated() throws Exception {
         try (EchoServer server = new EchoServer(); ServerLink link = new ServerLink(server.endpoint())) {
+            link.run(Call.command("ECHO", "opens it"));
+            server.received.clear();
             server.refused.put("two", "LOADING Redis is loading the dataset in memory");
             List<Object> found = link.tryAll(List.of(Call.command("ECHO", "two"), Call.command("ECHO", "three").once()));
             assertEquals(ErrorKind.LINK_LOST, ((BusException) found.get(0)).kind());
