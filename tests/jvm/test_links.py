@@ -81,7 +81,16 @@ def test_replies_stand_where_their_calls_stood_when_some_scripts_were_unknown(pr
     unknown = b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
     seek = call("a", "b", script="seek", keys=2)
     with FakeRedis(says(b"+first\r\n", unknown, b"+third\r\n", b"+second\r\n")) as fake:
+        assert probe.open(url(fake.server)).run_all([call("PING"), seek, ONCE]) == ["first", "second", "third"]
+        assert len(fake.seen) == 4
+
+
+def test_calls_behind_an_unknown_script_are_sent_again_in_their_order_where_all_are_idempotent(probe: Probe) -> None:
+    unknown = b"-NOSCRIPT No matching script. Please use EVAL.\r\n"
+    seek = call("a", "b", script="seek", keys=2)
+    with FakeRedis(says(b"+first\r\n", unknown, b"+early\r\n", b"+second\r\n", b"+third\r\n")) as fake:
         assert probe.open(url(fake.server)).run_all([call("PING"), seek, call("PING")]) == ["first", "second", "third"]
+        assert len(fake.seen) == 5
 
 
 def test_pushes_of_one_step_travel_with_their_script_so_that_a_forgotten_one_cannot_reorder_them(probe: Probe) -> None:

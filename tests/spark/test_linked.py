@@ -381,7 +381,7 @@ def test_redis_itself_is_not_waited_for(linked: Callable[..., Engine], buses: di
     def gone(*_: object) -> None:
         raise LinkLost(url="redis", reason="gone")
 
-    monkeypatch.setattr(own, "states", gone)
+    monkeypatch.setattr(own, "intact", gone)
     buses["eu"].fill(queue, 1)
     with pytest.raises(LinkLost, match="gone"):
         wait_until(query.step, PATIENCE_S)
