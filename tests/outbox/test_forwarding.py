@@ -14,13 +14,12 @@ import pytest
 from busmq_spark import Outbox
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.event import Event
-from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES
+from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, MessageRefused, OutboxWaits, QueueBusy, StateError
 from busmq_spark.outbox import forwarder, report, rows
 from busmq_spark.outbox.opener import lane_of
 from busmq_spark.outbox.outbox import SyncOutbox
-from busmq_spark.outbox.target import RedisTarget
 from tests.conftest import Fresh
 from tests.faults.test_acl import rights
 from tests.outbox.conftest import Place, drain, numbered
@@ -204,78 +203,6 @@ def test_of_a_long_backlog_the_next_chunk_is_read_ahead_and_used_if_the_one_befo
             drain(outbox)
     assert got == numbered(count, 0)
     assert any(name.startswith("busmq-outbox-reader") for name in read)
-
-
-class Rests:
-    """Rests of a forwarder that are as long as it is told."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.begun, self.over = threading.Semaphore(0), threading.Semaphore(0)
-        monkeypatch.setattr(forwarder.Forwarder, "_rest", self._rest)
-
-    def _rest(self) -> None:
-        self.begun.release()
-        self.over.acquire()
-
-
-def test_what_comes_while_the_forwarder_rests_goes_together(path: Path, here: Place, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
-    queue, rests, sent, push = fresh("orders"), Rests(monkeypatch), [], RedisTarget.push
-
-    def noted(target: RedisTarget, queue: str, chunk: rows.Chunk) -> tuple[int, int]:
-        sent.append(len(chunk.numbers))
-        return push(target, queue, chunk)
-
-    monkeypatch.setattr(RedisTarget, "push", noted)
-    with here.outbox(path) as outbox:
-        for count in (1, 3, 5):
-            for n in range(count):
-                outbox.push(queue, n)
-            if count > 1:
-                rests.over.release()
-            assert rests.begun.acquire(timeout=PATIENCE_S)
-        rests.over.release()
-        drain(outbox)
-    assert sent == [1, 3, 5]
-
-
-def test_nothing_rests_before_all_is_sent(path: Path, here: Place, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here it goes in many chunks: commands apart from messages, and large messages apart."""
-    queue = fresh("orders")
-    with SyncOutbox(path, f"redis://127.0.0.1:{lasting_port()}") as outbox:
-        outbox.push(queue, *range(CHUNK_MESSAGES))
-        outbox.send(queue, 1)
-        outbox.push(queue, *[b"x" * (CHUNK_BYTES // 2 + 1)] * 3)
-    rests = Rests(monkeypatch)
-    with here.outbox(path) as outbox:
-        assert rests.begun.acquire(timeout=PATIENCE_S)
-        assert len(here.values(queue)) == CHUNK_MESSAGES + 4
-        rests.over.release()
-        drain(outbox)
-
-
-def test_nothing_rests_between_the_routing_of_an_event_and_its_sending(
-    path: Path, here: Place, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue, word, events = fresh("orders"), fresh("k"), fresh("events")
-    with SyncOutbox(path, f"redis://127.0.0.1:{lasting_port()}") as outbox:
-        outbox.push(queue, 1)
-        outbox.subscribe([word], into=events)
-        outbox.publish_many([word], [2, 3])
-    rests = Rests(monkeypatch)
-    with here.outbox(path) as outbox:
-        assert rests.begun.acquire(timeout=PATIENCE_S)
-        assert (len(here.values(queue)), len(here.values(events))) == (1, 2)
-        rests.over.release()
-        drain(outbox)
-
-
-def test_an_outbox_that_is_closed_does_not_wait_for_a_rest(path: Path, here: Place, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forwarder, "REST_S", 100 * PATIENCE_S)
-    queue = fresh("orders")
-    with here.outbox(path) as outbox:
-        outbox.push(queue, 1)
-        wait_until(lambda: here.values(queue) == [b"1"])
-    assert not any(each._thread.is_alive() for each in outbox._engine._forwarders)
 
 
 def test_a_full_redis_keeps_messages_waiting_and_gets_each_once(path: Path, fresh: Fresh) -> None:
