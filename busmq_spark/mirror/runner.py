@@ -19,7 +19,7 @@ from typing import Any
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.mirror import Positions, Span
 from busmq_spark.core.retry import Pauses
-from busmq_spark.errors import BusError
+from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.metrics import Metrics
 from busmq_spark.mirror.book import MirrorBook
 from busmq_spark.mirror.origin import OriginStores, listeners, looked_at, read
@@ -77,8 +77,17 @@ class MirrorRunner:
         self._pauses = Pauses(*PAUSES_S)
 
     def start(self) -> None:
-        """Begin. Raises what the first look for queues raises: no answer, a wrong secret."""
-        self._on_discovered(self._pool.submit(self._discover).result())
+        """Begin. Raises what the first look for queues raises: no answer, a wrong secret.
+
+        Without an answer what is here is kept alive first: however often it is started again, no copy ends before its origin is back.
+        """
+        try:
+            found = self._pool.submit(self._discover).result()
+        except LinkLost:
+            with suppress(BusError):
+                self._target.touch(self._target.copies(self.settings.masked, self.settings.accepts))
+            raise
+        self._on_discovered(found)
         self._target.report(self._token, self._report())
         self._thread.start()
 

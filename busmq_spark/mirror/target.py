@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from typing import TypeVar
 
 from busmq_spark.core import mirror as flows
@@ -19,7 +20,7 @@ from busmq_spark.mirror.windows import WindowRows
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.links import sync_links
-from busmq_spark.redis_io.place import locate
+from busmq_spark.redis_io.place import discover, locate
 
 T = TypeVar("T")
 AT_ONCE, AT_ONCE_BYTES = 100, 1024 * 1024
@@ -77,6 +78,13 @@ class MirrorTarget:
         for server, link in enumerate(self._links):
             if own := [self.keys(queue) for queue in queues if self._places[queue] == server]:
                 link.run(keep_alive(own))
+
+    def copies(self, of: str, accepts: Callable[[str], bool]) -> list[str]:
+        """The queues here that are copies of the origin ``of``, as it is for people."""
+        found = discover(self._links)
+        keys = [[self.keys(queue) for queue, server in found if server == index and accepts(queue)] for index in range(len(self._links))]
+        states = chain.from_iterable(link.run(flows.mirror_states(own)) for link, own in zip(self._links, keys, strict=True) if own)
+        return [state.queue for state in states if state is not None and state.of.origin == of]
 
     def mark(self, queue: str, id: int) -> str:
         """The fingerprint of a message; empty when it is not stored."""

@@ -10,14 +10,15 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.core import mirror as flows
 from busmq_spark.core import queue as queues
 from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import MirrorStopped, QueueIsMirror, StateError
+from busmq_spark.errors import LinkLost, MirrorStopped, QueueIsMirror, StateError
 from busmq_spark.metrics import Metrics
 from busmq_spark.mirror.runner import MirrorRunner
 from busmq_spark.mirror.settings import MirrorSettings
+from busmq_spark.options import RedisOptions
 from tests.clocks import npm_push
 from tests.conftest import Fresh
 from tests.mirror.centres import Centre, centre, copied, looked, mirroring, of, url
-from tests.support import wait_until
+from tests.support import lasting_port, wait_until
 
 pytestmark = pytest.mark.redis
 
@@ -122,6 +123,45 @@ def test_a_copy_lives_while_its_origin_is_away(near: Centre, fresh: Fresh) -> No
         runner._book.queues[name].touched = 0.0  # as a quarter of its ttl later
         wait_until(lambda: int(near.redis(name, "TTL", near.keys(name).metadata)) > 300)
         assert [id for id, _ in near.stored(name)] == [1, 2]
+
+
+@pytest.mark.parametrize("pattern", ["{}", "{}*"])
+def test_a_mirror_that_starts_while_its_origin_is_away_keeps_its_copies_alive_and_raises(near: Centre, fresh: Fresh, pattern: str) -> None:
+    """Whoever supervises it starts it again and again, for as long as the outage lasts."""
+    name, others, mine = fresh("away"), fresh("away"), fresh("away")
+    with RedisServer() as server, RedisServer() as third, centre(server.url) as away, centre(third.url) as asia:
+        for place, each in ((away, name), (asia, others)):
+            place.create(each, ttl_s=600)
+            place.push(each, 2)
+            with mirroring(url(place), near, each) as runner:
+                copied(runner, place, [each])
+        near.create(mine, ttl_s=600)
+        server.kill()
+        for each in (name, others, mine):
+            near.redis(each, "EXPIRE", near.keys(each).metadata, 300)
+        settings = MirrorSettings(origin=server.url, patterns=tuple(pattern.format(each) for each in (name, others, mine, fresh("none"))))
+        runner = MirrorRunner(settings, near.options)
+        try:
+            with pytest.raises(LinkLost) as lost:
+                runner.start()
+        finally:
+            runner.stop()
+    assert lost.value.details["url"] == server.url
+    assert int(near.redis(name, "TTL", near.keys(name).metadata)) > 300
+    assert near.stored(name) == [(1, b"v1"), (2, b"v2")]
+    for each in (others, mine):
+        assert int(near.redis(each, "TTL", near.keys(each).metadata)) <= 300, "of another origin, or no copy"
+
+
+def test_a_mirror_that_starts_while_both_sides_are_away_raises_what_its_origin_does() -> None:
+    here, there = (f"redis://127.0.0.1:{lasting_port()}" for _ in range(2))
+    runner = MirrorRunner(MirrorSettings(origin=there, patterns=("q*",)), RedisOptions(url=here))
+    try:
+        with pytest.raises(LinkLost) as lost:
+            runner.start()
+    finally:
+        runner.stop()
+    assert lost.value.details["url"] == there
 
 
 def stopped(runner: MirrorRunner, name: str) -> MirrorStopped:
