@@ -8,7 +8,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.position import Position
+from busmq_spark.core.queue import close
 from busmq_spark.core.sink import StagedList, attempt
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.subscription import register, unsubscribe
@@ -263,3 +265,57 @@ def test_a_name_that_was_given_up_beside_the_server_is_nobodys(as_: As, direct: 
     direct.subscribe({queue: "earliest"}, "mail")
     with pytest.raises(FederationRefused, match="which another has registered"):
         as_("victim").subscribe({queue: "earliest"}, "mail")
+
+
+def reborn(direct: RedisStore, queue: str) -> None:
+    """The queue, made anew."""
+    direct.run(queue, close(direct.keys(queue)))
+    filled(direct, queue, [b"new"])
+
+
+def test_a_name_of_a_life_that_ended_is_nobodys(as_: As, direct: RedisStore, queue: str) -> None:
+    as_("victim").subscribe({queue: "earliest"}, "mail")
+    reborn(direct, queue)
+    direct.subscribe({queue: "earliest"}, "mail")
+    for who in ("victim", "other"):
+        with pytest.raises(FederationRefused, match="which another has registered"):
+            as_(who).subscribe({queue: "latest"}, "mail")
+        with pytest.raises(FederationRefused, match="which another has registered"):
+            as_(who).ack({queue: Position(direct.states({queue: -1})[queue].born, 1, "")}, "mail")
+    assert count(direct, queue) == 1
+
+
+def test_in_a_new_life_a_name_is_whose_registers_it_first(as_: As, direct: RedisStore, queue: str) -> None:
+    as_("victim").subscribe({queue: "earliest"}, "mail")
+    reborn(direct, queue)
+    as_("other").subscribe({queue: "earliest"}, "mail")
+    with pytest.raises(FederationRefused, match="which another has registered"):
+        as_("victim").subscribe({queue: "latest"}, "mail")
+    assert as_("other").subscribe({queue: "latest"}, "mail") == {queue: 0}
+
+
+def test_a_reader_that_is_there_when_its_queue_is_made_anew_goes_on(as_: As, direct: RedisStore, queue: str) -> None:
+    victim, token = as_("victim"), my_token()
+    victim.lease([queue], "mail", token, {})
+    victim.subscribe({queue: "earliest"}, "mail")
+    reborn(direct, queue)
+    assert victim.keep_alive([queue], "mail", token) == {queue: 1}
+    victim.subscribe({queue: "earliest"}, "mail")
+    assert victim.ack({queue: Position(direct.states({queue: -1})[queue].born, 1, "")}, "mail")[queue].status == "ok"
+
+
+def test_a_reader_beside_the_server_that_is_about_to_register_in_a_new_life_keeps_its_name(as_: As, direct: RedisStore, queue: str) -> None:
+    as_("victim").subscribe({queue: "earliest"}, "mail")
+    reborn(direct, queue)
+    direct.lease([queue], "mail", my_token(), {})
+    with pytest.raises(FederationRefused, match="which another has registered"):
+        as_("victim").subscribe({queue: "latest"}, "mail")
+
+
+def test_owners_that_a_version_before_has_noted_without_a_life_count(as_: As, direct: RedisStore, queue: str) -> None:
+    def without_life() -> Flow[int]:
+        return int((yield command("HDEL", direct.keys(queue).owners, ":born:mail")))
+
+    as_("victim").subscribe({queue: "earliest"}, "mail")
+    assert direct.run(queue, without_life()) == 1
+    assert as_("victim").subscribe({queue: "latest"}, "mail") == {queue: 0}

@@ -1,11 +1,13 @@
--- The owner of a subscription, for a server with several owners. The caller becomes the owner of one that does not exist yet.
+-- The owner of a subscription, for a server with several owners. The caller becomes the owner of one that does not exist yet in this life of the queue.
 -- KEYS metadata acks owners lease, for each queue
 -- ARGV subscription owner most long_ttl_s
 --      most: how many subscriptions a queue may have when another is registered
 -- Result for each queue {status, owner}: ok owner ('' when it was registered beside the server) | missing '' | full '' | shared '' (it is that of a
 -- shared group, whose position nobody moves)
+-- The field `:born:<subscription>` of owners is the life in which it was registered; versions before wrote none, and such an owner counts.
 -- EXPIRE comes first: it frees a Redis at its maxmemory from refusing what follows, and changes nothing where there is no such key.
 local sub, owner, most, lasting, results = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], {}
+local own_lease = 'federated:' .. owner .. ':' -- what the caller's leases begin with (peer_operations.py)
 
 local function count(acks)
   local found = 0
@@ -18,17 +20,20 @@ end
 for q = 1, #KEYS / 4 do
   local metadata, acks, owners, lease = KEYS[4 * q - 3], KEYS[4 * q - 2], KEYS[4 * q - 1], KEYS[4 * q]
   redis.call('EXPIRE', owners, lasting)
-  local kind = redis.call('HMGET', acks, ':shared:' .. sub, ':born')
+  local kind, life = redis.call('HMGET', acks, ':shared:' .. sub, ':born'), ':born:' .. sub
+  local born, noted = redis.call('HGET', metadata, 'born') or '', redis.call('HMGET', owners, sub, life)
+  local now = noted[1] and (not noted[2] or noted[2] == born) and noted[1] or ''
+  local holder = redis.call('GET', lease) or ''
   if redis.call('EXISTS', metadata) == 0 then
     results[q] = {'missing', ''}
-  elseif kind[1] and kind[2] == redis.call('HGET', metadata, 'born') then
+  elseif kind[1] and kind[2] == born then
     results[q] = {'shared', ''}
-  elseif redis.call('HEXISTS', acks, sub) == 1 or redis.call('EXISTS', lease) == 1 then
-    results[q] = {'ok', redis.call('HGET', owners, sub) or ''}
+  elseif redis.call('HEXISTS', acks, sub) == 1 or holder ~= '' and (now ~= '' or string.sub(holder, 1, #own_lease) ~= own_lease) then
+    results[q] = {'ok', now}
   elseif count(acks) >= most then
     results[q] = {'full', ''}
   else
-    redis.call('HSET', owners, sub, owner)
+    redis.call('HSET', owners, sub, owner, life, born)
     redis.call('EXPIRE', owners, lasting)
     results[q] = {'ok', owner}
   end
