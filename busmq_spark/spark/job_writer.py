@@ -49,9 +49,11 @@ class JobColumns:
     names: tuple[str, ...]
     queue: str | None
     """The option; None: rows name theirs."""
+    needs_id: bool = False
+    """Whether each row must say which message it answers: the batches of a query come again, when another message may be the newest."""
 
     @classmethod
-    def of(cls, schema: StructType, queue: str | None) -> JobColumns:
+    def of(cls, schema: StructType, queue: str | None, *, needs_id: bool = False) -> JobColumns:
         """Raises ConfigError for a missing or unknown column, a wrong type, or no queue."""
         for column in schema.fields:
             types = _TYPES.get(column.name.lower())
@@ -69,7 +71,12 @@ class JobColumns:
             raise ConfigError(reason=f"no column names the job; expected job (string) or value; the rows have: {has}")
         if queue is None and "queue" not in names:
             raise ConfigError(reason="no queue is named: set option 'queue', or give the rows a column queue: the one that the jobs were sent to")
-        return cls(names, queue)
+        if needs_id and "id" not in names:
+            raise ConfigError(
+                reason="a query with settle needs the column id of the source: without it a batch that comes again behind a newer message writes its "
+                f"outcomes twice. Select id, too; the rows have: {has}"
+            )
+        return cls(names, queue, needs_id)
 
 
 class _Row(NamedTuple):
@@ -127,6 +134,8 @@ class JobTaskWriter:
         queue = self._columns.queue or row["queue"]
         if not queue:
             raise MessageRefused(reason="column 'queue' is NULL or empty in some rows; expected the name of a queue")
+        if self._columns.needs_id and row.get("id") is None:
+            raise MessageRefused(reason="column 'id' is NULL in some rows; expected the id of the message that each answers, as the source has it")
         life, ttl_ms, newest = self._life(queue)
         id, client, done = self._job(row)
         message = newest if row.get("id") is None else row["id"]

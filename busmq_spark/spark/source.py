@@ -96,7 +96,7 @@ class BusmqDataSource(DataSource):
         _refuse_unlogged_batches(self.options)
         options = _checked(parse(WriteOptions, self.options))
         if options.settle:
-            return job_stream_writer(options, _job_columns(schema, options, self.options))
+            return job_stream_writer(options, _job_columns(schema, options, self.options, needs_id=True))
         return stream_writer(options, SinkColumns.of(schema, options.queue, options.topic), _given(self.options, "checkpointLocation"))
 
     def _read_options(self, schema: StructType) -> ReadOptions:
@@ -115,14 +115,14 @@ def _columns(options: ReadOptions, *, topic: bool) -> str:
     return ", ".join([base, *([FIELDS_COLUMN] if check_fields(options.job_fields) else []), *([TOPIC_COLUMNS] if topic else [])])
 
 
-def _job_columns(schema: StructType, options: WriteOptions, given: Mapping[str, str]) -> JobColumns:
+def _job_columns(schema: StructType, options: WriteOptions, given: Mapping[str, str], *, needs_id: bool = False) -> JobColumns:
     if unused := [name for name in UNUSED_BY_SETTLE if _given(given, name)]:
         reason = f"option {unused[0]!r} is for messages, and with settle rows are outcomes of jobs: each is written once, by its task; leave it out"
         raise ConfigError(reason=reason)
     if options.links or options.topic:
         what = "a federation server has no jobs" if options.links else "jobs are messages of one queue, not of a topic"
         raise ConfigError(reason=f"option 'settle' writes outcomes of jobs to Redis, and {what}; leave one of them out")
-    return JobColumns.of(schema, options.queue)
+    return JobColumns.of(schema, options.queue, needs_id=needs_id)
 
 
 def _refuse_a_table(given: Mapping[str, str]) -> None:

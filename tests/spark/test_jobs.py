@@ -22,7 +22,7 @@ from busmq_spark.core.job import Work
 from busmq_spark.core.keys import JobKeys, QueueKeys
 from busmq_spark.core.subscription import register
 from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import ConfigError
+from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark.job_fields import check_fields
 from busmq_spark.spark.job_writer import JobColumns, JobTaskWriter
@@ -200,6 +200,24 @@ def test_without_ids_the_newest_message_counts(write: Callable[..., None], jobs:
     jobs.send(job)
     write([(job.id,)], "job string")
     assert (job.outcomes()["g"].ok, job.outcomes()["g"].message) == (True, 2)
+
+
+def test_a_query_needs_the_ids_of_the_messages_that_its_rows_answer(bus: Bus, jobs: Any) -> None:
+    """Its batches come again, when another message may be the newest: that would be another outcome."""
+    schema = StructType().add("job", "string")
+    source = BusmqDataSource({"redis.url": bus.url, "settle": "g", "queue": jobs.queue.name})
+    with pytest.raises(ConfigError, match="a query with settle needs the column id of the source"):
+        source.streamWriter(schema, overwrite=False)
+    source.streamWriter(schema.add("id", "long"), overwrite=False)
+    job, name = sent(jobs), jobs.queue.name
+    writer = JobTaskWriter(WriteOptions(url=bus.url, queue=name, settle="g"), JobColumns.of(schema, name, needs_id=True))
+    with pytest.raises(MessageRefused, match="column 'id' is NULL in some rows"):
+        writer.write(iter([pa.RecordBatch.from_pylist([{"job": job.id, "id": None}])]))
+    assert job.outcomes() == {}
+    for error in (None, "again"):
+        writer.write(iter([pa.RecordBatch.from_pylist([{"job": job.id, "id": 1, "error": error}])]))
+        sent(jobs)
+    assert (job.outcomes()["g"].ok, job.outcomes()["g"].message) == (True, 1)
 
 
 @pytest.mark.parametrize(
