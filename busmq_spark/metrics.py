@@ -58,7 +58,7 @@ class MetricFamily:
         with self._lock:
             series = list(self._series.items())
         shown = [(values, number) for values, number in series if number or OTHER not in values]
-        head = [f"# HELP {self.name} {_escaped(self.doc)}", f"# TYPE {self.name} {self.kind}"]
+        head = [f"# HELP {self.name} {_escape(self.doc)}", f"# TYPE {self.name} {self.kind}"]
         return [*head, *(f"{self.name}{_labels(names, values)} {_number(number)}" for values, number in shown)]
 
     def _key(self, given: dict[str, str]) -> tuple[str, ...]:
@@ -94,11 +94,11 @@ class Metrics:
 
 
 def _labels(names: list[str], values: tuple[str, ...]) -> str:
-    pairs = [f'{name}="{_escaped(value, quoted=True)}"' for name, value in zip(names, values, strict=True)]
+    pairs = [f'{name}="{_escape(value, quoted=True)}"' for name, value in zip(names, values, strict=True)]
     return f"{{{','.join(pairs)}}}" if pairs else ""
 
 
-def _escaped(text: str, *, quoted: bool = False) -> str:
+def _escape(text: str, *, quoted: bool = False) -> str:
     text = text.replace("\\", "\\\\").replace("\n", "\\n")
     return text.replace('"', '\\"') if quoted else text
 

@@ -68,17 +68,17 @@ def parse(cls: type[O], given: Mapping[str, str]) -> O:
         if row is None or row.metadata["name"] == LINK_SECRETS:
             if name.lower() in ENGINE_OPTIONS:
                 continue
-            raise ConfigError(reason=_unknown(name, [r.metadata["name"] for r in table.values()]))
+            raise ConfigError(reason=_unknown_reason(name, [r.metadata["name"] for r in table.values()]))
         if row.name in values:
             raise ConfigError(reason=f"option {row.metadata['name']!r} is given twice, also as {row.metadata['alias']!r}; give it once")
-        values[row.name] = _parsed(row.metadata["name"], row.metadata["parse"], text)
+        values[row.name] = _parse_value(row.metadata["name"], row.metadata["parse"], text)
     for row in table.values():
         if row.name not in values and row.default is MISSING:
             raise ConfigError(reason=f"option {row.metadata['name']!r} is missing: {row.metadata['doc']}")
     return cls(**values)
 
 
-def _parsed(name: str, parser: Callable[[str], Any], text: str) -> Any:
+def _parse_value(name: str, parser: Callable[[str], Any], text: str) -> Any:
     try:
         return parser(str(text))
     except ValueError as error:
@@ -86,7 +86,7 @@ def _parsed(name: str, parser: Callable[[str], Any], text: str) -> Any:
         raise ConfigError(reason=f"option {name!r} is {shown}; expected {error}") from None
 
 
-def _unknown(name: str, known: list[str]) -> str:
+def _unknown_reason(name: str, known: list[str]) -> str:
     near = get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.6)
     hint = f"did you mean {next(k for k in known if k.lower() == near[0])!r}?" if near else f"known are: {', '.join(sorted(set(known)))}"
     if (low := name.lower()) in OF_KAFKA or low.startswith("kafka."):
@@ -104,7 +104,7 @@ def from_keywords(cls: type[O], given: Mapping[str, Any]) -> O:
             near = get_close_matches(name_, known, n=1, cutoff=0.6)
             raise ConfigError(reason=f"unknown setting {name_!r}; " + (f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(known)}"))
     whole_numbers = {row.name: row for row in fields(cls) if type(row.default) is int}  # type: ignore[arg-type]  # a dataclass
-    numbers = {name_: _parsed(name_, row.metadata["parse"], given[name_]) for name_, row in whole_numbers.items() if name_ in given}
+    numbers = {name_: _parse_value(name_, row.metadata["parse"], given[name_]) for name_, row in whole_numbers.items() if name_ in given}
     return cls(**{**given, **numbers})
 
 

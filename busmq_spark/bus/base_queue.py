@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from busmq_spark.bus.buffered import MessageIterator
     from busmq_spark.bus.bus import Bus
     from busmq_spark.bus.consume import ConsumeKeywords
-    from busmq_spark.core.group import Group
+    from busmq_spark.core.group import GroupState
     from busmq_spark.core.message import Message
     from busmq_spark.core.subscription import Subscription
 
@@ -90,7 +90,7 @@ class BaseQueue(Emitter):
         """A named reader of the queue."""
         raise self._not_federated(f"group({name!r})")
 
-    async def groups(self) -> list[Group]:
+    async def groups(self) -> list[GroupState]:
         """Every group and subscription."""
         raise self._not_federated("groups()")
 

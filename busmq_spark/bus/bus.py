@@ -224,21 +224,21 @@ class Bus(Publishing, Emitter):
         """Run ``work`` as a task of this bus; what it raises ends the bus' scope."""
         if self._group is None:
             work.close()
-            raise _closed()
+            raise _not_open_error()
         try:
             task = self._group.create_task(work, name=f"busmq: {what}")
         except RuntimeError:  # something has failed, and the scope is about to end
             work.close()
-            raise _closed() from None
+            raise _not_open_error() from None
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._on_task_end)
         return task
 
     @property
     def servers(self) -> Servers:
         """The servers. Raises StateError outside of ``async with``, and for a bus without Redis."""
         if self._servers is None:
-            raise _closed() if self.has_redis else _no_redis()
+            raise _not_open_error() if self.has_redis else _no_redis()
         return self._servers
 
     def adopt(self, thing: Any) -> None:
@@ -259,13 +259,13 @@ class Bus(Publishing, Emitter):
             del self._lease_users[queue]
 
     async def _connect(self) -> None:
-        servers = Servers(redis_layout(self.options), self._changed, self.options.reply_timeout_ms / 1000)
+        servers = Servers(redis_layout(self.options), self._on_connection_change, self.options.reply_timeout_ms / 1000)
         try:
             self._servers = servers
             await servers.first_contact()
             await servers.check_eviction(required=self.options.require_no_eviction)
             self._group = await asyncio.TaskGroup().__aenter__()
-            self._changed(None)
+            self._on_connection_change(None)
         except BaseException:
             self._servers = None
             await servers.close()
@@ -292,7 +292,7 @@ class Bus(Publishing, Emitter):
                 log.warning("could not detach %s: %s", thing, error)
         self._objects.clear()
 
-    def _ended(self, task: asyncio.Task[Any]) -> None:
+    def _on_task_end(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if self._refusal is None and isinstance(error, (Unauthorized, TlsFailed)):
@@ -307,7 +307,7 @@ class Bus(Publishing, Emitter):
             if handlers := self._tasks - before:
                 await asyncio.wait(handlers, timeout=DETACH_S)
 
-    def _changed(self, error: BusError | None) -> None:
+    def _on_connection_change(self, error: BusError | None) -> None:
         ready = self.servers.ready
         if error is None:
             self._connected = any(ready)
@@ -326,5 +326,5 @@ def _no_redis() -> StateError:
     return StateError(event="use", what="an object of this bus as it is", state="a bus without Redis, for federation only", remedy=remedy)
 
 
-def _closed() -> StateError:
+def _not_open_error() -> StateError:
     return StateError(event="use", what="the bus", state="not open", remedy="Use it inside 'async with Bus(...) as bus:'")

@@ -154,7 +154,7 @@ class Consumption(MessageIterator):
             await self._lease()
             await self._insist(lambda: flows.ack(queue.keys, self._options.last, ttl_s=queue.ttl_s, restore=True))
         if not self.ending:
-            await self._pubsub_connection.add(queue.keys.available, self._notified)
+            await self._pubsub_connection.add(queue.keys.available, self._on_notification)
         if not self.ending:
             self._phase = Phase.RUNNING
             queue._emit("consuming", True)
@@ -299,7 +299,7 @@ class Consumption(MessageIterator):
 
     async def _give_up(self) -> None:
         queue = self._queue
-        self._pubsub_connection.remove(queue.keys.available, self._notified)
+        self._pubsub_connection.remove(queue.keys.available, self._on_notification)
         self._buffer.clear()
         if self._out and (not self._token or queue.bus.claim_lease(queue.name, self)):
             try:
@@ -344,7 +344,7 @@ class Consumption(MessageIterator):
     def _pubsub_connection(self) -> Any:
         return self._queue.bus.servers.pubsub[self._queue.server]
 
-    def _notified(self, id: bytes | None) -> None:
+    def _on_notification(self, id: bytes | None) -> None:
         """Look for messages, unless the notification is about the message received last, and the first about it.
 
         A second notification with the same id may be of another life of the queue. The very first notification always causes a look.

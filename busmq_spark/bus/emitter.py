@@ -47,12 +47,12 @@ class Emitter:
         return handler
 
     def _emit(self, event: str, *args: Any) -> None:
-        for handler in self._called(event):
+        for handler in self._take_handlers(event):
             outcome = handler(*args)
             if inspect.iscoroutine(outcome):
                 self._spawn(outcome, f"{event} handler")
 
-    def _called(self, event: str) -> Iterator[Callable[..., Any]]:
+    def _take_handlers(self, event: str) -> Iterator[Callable[..., Any]]:
         """The handlers to call now; one added with ``once`` is removed before it is called."""
         assert event in self.events, event
         for entry in tuple(self._handlers.get(event, ())):
@@ -66,7 +66,7 @@ class Emitter:
 
     async def _emit_in_turn(self, event: str, *args: Any) -> None:
         """Like ``_emit``, but each handler that is a coroutine function is waited for."""
-        for handler in self._called(event):
+        for handler in self._take_handlers(event):
             outcome = handler(*args)
             if inspect.isawaitable(outcome):
                 await outcome

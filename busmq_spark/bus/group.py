@@ -54,12 +54,12 @@ class Group(ABC):
             raise StateError(event="enter", what=f"group {self.name!r}", state="entered already", remedy="Make another with queue.group(…)")
         self._running = self._entered = True
         try:
-            await self._pubsub.add(self.queue.keys.available, self._notified)
+            await self._pubsub.add(self.queue.keys.available, self._on_notification)
             async with self._busy:
                 await self._register()
         except BaseException:
             self._running = self._entered = False
-            self._pubsub.remove(self.queue.keys.available, self._notified)
+            self._pubsub.remove(self.queue.keys.available, self._on_notification)
             raise
         return self
 
@@ -70,7 +70,7 @@ class Group(ABC):
         """End ``batches()`` and give back what was handed out and is not settled. No error when it has ended."""
         await self._leave(None)
 
-    async def state(self) -> flows.Group:
+    async def state(self) -> flows.GroupState:
         """How far the group is. Raises ConfigError where there is none."""
         for each in await self.queue.groups():
             if each.name == self.name:
@@ -114,7 +114,7 @@ class Group(ABC):
                     pass  # leases end by themselves
                 finally:
                     self._entered = False
-                    self._pubsub.remove(self.queue.keys.available, self._notified)
+                    self._pubsub.remove(self.queue.keys.available, self._on_notification)
 
     def _need_entered(self, event: str) -> None:
         self.queue._need_attached(f"read as group {self.name!r} from")
@@ -122,7 +122,7 @@ class Group(ABC):
             remedy = "Use it inside 'async with queue.group(…) as group:'"
             raise StateError(event=event, what=f"group {self.name!r} of queue {self.queue.name!r}", state="not entered, or stopped", remedy=remedy)
 
-    async def _until(self, reached: Callable[[flows.Group], bool]) -> None:
+    async def _until(self, reached: Callable[[flows.GroupState], bool]) -> None:
         while not reached(await self.state()):  # noqa: ASYNC110  the state is in Redis, which publishes no change of it
             await asyncio.sleep(POLL_S / 10)
 
@@ -160,7 +160,7 @@ class Group(ABC):
         if self._running:
             self._wake.clear()
 
-    def _notified(self, _: bytes | None) -> None:
+    def _on_notification(self, _: bytes | None) -> None:
         self._wake.set()
 
     @property

@@ -67,7 +67,7 @@ class Inbox:
     async def take(self) -> tuple[Message, Callable[[], None]]:
         """The next message as of ``next``, and what to call once it has arrived: for each message, in their order."""
         message = await self._next(arrived=False)
-        return message, partial(self._arrived, message.id)
+        return message, partial(self._on_handed_over, message.id)
 
     def wake(self) -> None:
         """Something has changed: a handler was added, or the consumption has ended."""
@@ -89,7 +89,7 @@ class Inbox:
             await self._offered.wait()
         return message
 
-    def _arrived(self, id: int) -> None:
+    def _on_handed_over(self, id: int) -> None:
         self._consumption.arrived(id)
         self._changed.set()
 

@@ -154,7 +154,7 @@ class Jobs:
                 await self._look(wanted)
                 self._waits.end_in(wanted, timeout_s)
                 await wanted.result
-                return await self._looked(wanted, timeout_s)
+                return await self._look_once_more(wanted, timeout_s)
         finally:
             self._waits.remove(wanted)
 
@@ -197,7 +197,7 @@ class Jobs:
             self.queue.put(push(messages, wanted, self.queue))
             self._waits.end_in(wanted, timeout_s)
             await wanted.result
-            return wanted.outcomes() if wanted.over else await self._looked(wanted, timeout_s)
+            return wanted.outcomes() if wanted.over else await self._look_once_more(wanted, timeout_s)
         finally:
             self._waits.remove(wanted)
 
@@ -205,7 +205,7 @@ class Jobs:
         with suppress(LinkLost):  # it is looked after all the time
             await self._waits.read([wanted])
 
-    async def _looked(self, wanted: JobWait, timeout_s: float) -> list[dict[str, Outcome]]:
+    async def _look_once_more(self, wanted: JobWait, timeout_s: float) -> list[dict[str, Outcome]]:
         """The outcomes after the last look at the end of the time. Raises JobFailed, JobTimeout."""
         if not wanted.over:
             with suppress(BusError, TimeoutError):

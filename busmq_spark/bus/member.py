@@ -85,7 +85,7 @@ class Member(Emitter):
         await self.topic.attach()
         self._running, self._error = True, None
         try:
-            await self._pubsub.add(self.topic.keys.changed, self._notified)
+            await self._pubsub.add(self.topic.keys.changed, self._on_notification)
             await self._register()
             first = self.topic.queues[0]
             self._id = f"{await self.topic.run(clock_ms(first.keys)):013d}.{my_token()}"  # who comes later is later in the order: others keep more
@@ -162,7 +162,7 @@ class Member(Emitter):
                     async with asyncio.timeout(ROUND_S):
                         await self.topic.run(flows.leave(self.topic.keys, self.name, self._id))
                 self._id = ""
-            self._pubsub.remove(self.topic.keys.changed, self._notified)
+            self._pubsub.remove(self.topic.keys.changed, self._on_notification)
             self.bus.release(self)
 
     detach = stop
@@ -252,7 +252,7 @@ class Member(Emitter):
         with suppress(BusError):
             await self.bus.servers.commands[self.topic.server].execute(hint)
 
-    def _notified(self, payload: bytes | None) -> None:
+    def _on_notification(self, payload: bytes | None) -> None:
         group, free, partition = (payload or b"").decode("utf-8", "replace").partition(FREE)
         if not free and group in ("", self.name):
             self._look.set()

@@ -44,7 +44,7 @@ class Persistable:
 
     def __init__(self, bus: Bus, name: str, start: TrackedFields, ttl_s: int) -> None:
         self.bus, self.name, self.key = bus, name, persisted_key(name)
-        self.ttl_s = _checked(ttl_s)
+        self.ttl_s = _check_ttl(ttl_s)
         """Seconds it lives after the last save or touch."""
         self.kept = False
         """Whether it is kept alive."""
@@ -130,7 +130,7 @@ class Persistable:
     def unpersist(self) -> None:
         """Keep it alive no longer, and forget what was loaded and what was changed. What is stored stays for ``ttl_s``."""
         self._leave()
-        self._fields = self._forgotten()
+        self._fields = self._make_fields()
 
     async def detach(self) -> None:
         """Keep it alive no longer; unlike ``unpersist`` this forgets nothing."""
@@ -165,11 +165,11 @@ class Persistable:
             self.bus.release(self)
         return kept
 
-    def _forgotten(self) -> TrackedFields:
+    def _make_fields(self) -> TrackedFields:
         raise NotImplementedError
 
     def _set_ttl(self, ttl_s: int | None) -> None:
-        self.ttl_s = self.ttl_s if ttl_s is None else _checked(ttl_s)
+        self.ttl_s = self.ttl_s if ttl_s is None else _check_ttl(ttl_s)
 
     async def _write(self, sending: PendingSave) -> int:
         """Store the fields and touch the object; how many of ``sending.fields`` were not there before."""
@@ -223,7 +223,7 @@ class PersistedDict(Persistable, Mapping[str, Any]):
         for name, value in dict(values, **more).items():
             self[name] = value
 
-    def _forgotten(self) -> TrackedFields:
+    def _make_fields(self) -> TrackedFields:
         return TrackedFields({})
 
 
@@ -243,7 +243,7 @@ class PersistedRecord(Persistable, Generic[D]):
             bus, name, TrackedFields(_Attributes(self.value, tuple(self._hints)), self._hints, unsaved=not isinstance(shape, type)), ttl_s
         )
 
-    def _forgotten(self) -> TrackedFields:
+    def _make_fields(self) -> TrackedFields:
         """``value`` stays as it is, but none of it counts as changed."""
         return TrackedFields(_Attributes(self.value, tuple(self._hints)), self._hints)
 
@@ -285,7 +285,7 @@ def _instance(shape: Any) -> Any:
     return shape()
 
 
-def _checked(ttl_s: int) -> int:
+def _check_ttl(ttl_s: int) -> int:
     if int(ttl_s) != ttl_s or ttl_s < 1:
         raise ConfigError(reason=f"ttl_s is {ttl_s!r}; expected a whole number of seconds, at least 1")
     return ttl_s

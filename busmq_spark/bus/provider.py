@@ -172,9 +172,9 @@ class Provider:
         except asyncio.CancelledError as error:
             if (me := asyncio.current_task()) is not None and me.cancelling():
                 raise
-            await self._failed(request, error)  # something that the handler waited for was cancelled, not the handler
+            await self._answer_failure(request, error)  # something that the handler waited for was cancelled, not the handler
         except Exception as error:  # noqa: BLE001  # the requester and the event get it: one bad request must not end the service
-            await self._failed(request, error)
+            await self._answer_failure(request, error)
 
     async def _answer(self, request: Request) -> None:
         outcome = self._handler(request.data, request) if self._with_request else self._handler(request.data)
@@ -190,7 +190,7 @@ class Provider:
         elif not request.answered:
             await (request.reply() if outcome is None and request.parts else request.reply(outcome))
 
-    async def _failed(self, request: Request, error: BaseException) -> None:
+    async def _answer_failure(self, request: Request, error: BaseException) -> None:
         self._service.report_failure(error)
         if request.answered:
             return

@@ -117,7 +117,7 @@ class PushPipeline:
         if isinstance(answer, Exception) or answer[1] != len(self._values):
             self._spawn_completion(answer)
             return
-        self._stored(*answer)
+        self._on_stored(*answer)
         self._next()
 
     def _spawn_completion(self, answer: PushAnswer) -> None:
@@ -133,7 +133,7 @@ class PushPipeline:
                 answer = await self._queue.push_call(self._values)
             first, count = answer
             missing = len(self._values) - count
-            self._stored(first, count, await self._queue.maxsize() if missing else 0)
+            self._on_stored(first, count, await self._queue.maxsize() if missing else 0)
         except BusError as error:
             self._lost(error)
         except asyncio.CancelledError:
@@ -141,7 +141,7 @@ class PushPipeline:
             raise
         self._next()
 
-    def _stored(self, first: int, count: int, maxsize: int = 0) -> None:
+    def _on_stored(self, first: int, count: int, maxsize: int = 0) -> None:
         """The first ``count`` values of the chunk have ids from ``first`` on; the others had no room below ``maxsize``."""
         self._queue.pushed += count
         for push, size in self._chunk:

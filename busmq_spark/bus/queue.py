@@ -277,7 +277,7 @@ class Queue(QueueTimes):
             raise ConfigError(reason=f"{next(iter(options))} counts for a shared group only; add shared=True, or leave it out")
         return OrderedGroup(self, name, start)
 
-    async def groups(self) -> list[groups.Group]:
+    async def groups(self) -> list[groups.GroupState]:
         """Every group and subscription, by name: its kind, how far it is, and what it has in flight."""
         return await self.run(groups.groups(self.keys))
 

@@ -29,7 +29,7 @@ class Requester:
     """Connected from ``start`` to ``stop``."""
 
     def __init__(self, service: Service, timeout_ms: int) -> None:
-        self._service, self._timeout_ms = service, _checked(timeout_ms)
+        self._service, self._timeout_ms = service, _check_timeout(timeout_ms)
         self._token = new_token()
         self._requests = service.bus.queue(service_queue(service.name))
         self._replies = service.bus.queue(reply_queue(service.name, self._token))
@@ -69,7 +69,7 @@ class Requester:
 
     async def send(self, data: Any, timeout_ms: int | None) -> None:
         """Returns when the request is stored. There is no reply to it."""
-        timeout_ms = self._timeout_ms if timeout_ms is None else _checked(timeout_ms)
+        timeout_ms = self._timeout_ms if timeout_ms is None else _check_timeout(timeout_ms)
         try:
             async with asyncio.timeout(timeout_ms / 1000):
                 await self._push(data, self._new_id(), None, timeout_ms)
@@ -78,13 +78,13 @@ class Requester:
 
     async def request(self, data: Any, timeout_ms: int | None) -> Any:
         """The first reply of any kind."""
-        async with self._asked(data, timeout_ms) as waiting:
+        async with self._send_request(data, timeout_ms) as waiting:
             reply = self._value(await waiting.next())
             return None if reply is ABSENT else reply
 
     async def stream(self, data: Any, timeout_ms: int | None) -> AsyncGenerator[Any, None]:
         """Every reply that has a value, until the last."""
-        async with self._asked(data, timeout_ms) as waiting:
+        async with self._send_request(data, timeout_ms) as waiting:
             partial = True
             while partial:
                 frame = await waiting.next()
@@ -93,9 +93,9 @@ class Requester:
                     yield value
 
     @asynccontextmanager
-    async def _asked(self, data: Any, timeout_ms: int | None) -> AsyncIterator[PendingRequest]:
+    async def _send_request(self, data: Any, timeout_ms: int | None) -> AsyncIterator[PendingRequest]:
         """Send a request; its replies come in while the block runs."""
-        timeout_ms = self._timeout_ms if timeout_ms is None else _checked(timeout_ms)
+        timeout_ms = self._timeout_ms if timeout_ms is None else _check_timeout(timeout_ms)
         req_id = self._new_id()
         waiting = self._waiting[req_id] = PendingRequest(timeout_ms / 1000)
         try:
@@ -121,9 +121,9 @@ class Requester:
 
     async def _read(self, consumption: Consumption) -> None:
         while (message := await next_or_retry(consumption, self._service._report)) is not None:
-            self._arrived(message)
+            self._on_reply(message)
 
-    def _arrived(self, message: Message) -> None:
+    def _on_reply(self, message: Message) -> None:
         try:
             frame = decode_reply(message.text)
         except ValueError as error:
@@ -183,7 +183,7 @@ class PendingRequest:
         return self._frames.popleft()
 
 
-def _checked(timeout_ms: int) -> int:
+def _check_timeout(timeout_ms: int) -> int:
     if timeout_ms < 1:
         raise ConfigError(reason=f"timeout_ms is {timeout_ms}; expected at least 1")
     return timeout_ms

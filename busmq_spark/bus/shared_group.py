@@ -146,29 +146,29 @@ class SharedGroup(Group):
     async def ack(self, deliveries: Delivery | Sequence[Delivery]) -> list[Delivery]:
         """These are done. The result, here and below: those that were refused, since their lease had ended and another holder has, or had, them."""
         self._need_entered("settle messages of")
-        return await self._settle(_listed(deliveries), "ack")
+        return await self._settle(_as_list(deliveries), "ack")
 
     async def retry(self, deliveries: Delivery | Sequence[Delivery], *, delay_s: float = 0, error: object = "") -> list[Delivery]:
         """Try these again, in ``delay_s`` at the earliest. Those whose tries are used up become dead letters, with ``error`` as the reason."""
         self._need_entered("settle messages of")
         check_seconds("delay_s", delay_s, 0)
-        return await self._retry_or_reject(_listed(deliveries), round(delay_s * 1000), error)
+        return await self._retry_or_reject(_as_list(deliveries), round(delay_s * 1000), error)
 
     async def reject(self, deliveries: Delivery | Sequence[Delivery], error: object = "rejected") -> list[Delivery]:
         """Move these to the dead-letter queue. Raises QueueFull where that is full."""
         self._need_entered("settle messages of")
-        return await self._reject(_listed(deliveries), error)
+        return await self._reject(_as_list(deliveries), error)
 
     async def extend(self, deliveries: Delivery | Sequence[Delivery], *, lease_s: float = 30) -> list[Delivery]:
         """Let the leases of these end in ``lease_s`` from now."""
         self._need_entered("settle messages of")
         check_seconds("lease_s", lease_s, 0)
-        return await self._settle(_listed(deliveries), "extend", round(lease_s * 1000))
+        return await self._settle(_as_list(deliveries), "extend", round(lease_s * 1000))
 
     async def release(self, deliveries: Delivery | Sequence[Delivery]) -> list[Delivery]:
         """Give these back, as if they had not been leased."""
         self._need_entered("settle messages of")
-        return await self._settle(_listed(deliveries), "release")
+        return await self._settle(_as_list(deliveries), "release")
 
     async def pause(self) -> None:
         """Lease nothing more, to any holder, until ``resume()``; what is leased can be settled."""
@@ -218,7 +218,7 @@ class SharedGroup(Group):
         log.warning("queue %r was made anew; group %r begins at its oldest message", *self._names)
         await self._register()
 
-    def _recovered(self) -> Flow[None]:
+    def _recover_unanswered(self) -> Flow[None]:
         """What a lease call has leased whose reply was not had."""
         leased = yield from flows.lease(self.queue.keys, self.name, self._unanswered, 1, again=True, apart=self._apart)
         self._unanswered = ""
@@ -296,7 +296,7 @@ class SharedGroup(Group):
     async def _give_up(self, error: Exception | None) -> None:
         try:
             if self._unanswered:
-                await self._insist(lambda _: self._run(self._recovered()))
+                await self._insist(lambda _: self._run(self._recover_unanswered()))
             held = list(self._held.values())
             if held and error is not None:
                 try:
@@ -312,5 +312,5 @@ class SharedGroup(Group):
                 await dead.detach()
 
 
-def _listed(deliveries: Delivery | Sequence[Delivery]) -> Sequence[Delivery]:
+def _as_list(deliveries: Delivery | Sequence[Delivery]) -> Sequence[Delivery]:
     return [deliveries] if isinstance(deliveries, Delivery) else list(deliveries)

@@ -115,7 +115,7 @@ class SyncProxy:
         found = getattr(self._thing, name)
         if name in ("on", "once", "off") and isinstance(self._thing, Emitter):
             return partial(self._listen, name)
-        return partial(self._ask, found) if inspect.ismethod(found) else self._wrapped(found)
+        return partial(self._ask, found) if inspect.ismethod(found) else self._wrap(found)
 
     def __enter__(self) -> Self:
         self._loop_thread.call(self._thing.__aenter__())
@@ -129,10 +129,10 @@ class SyncProxy:
 
     def _ask(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
         async def work() -> Any:
-            outcome = method(*(_unwrapped(arg) for arg in args), **{name: _unwrapped(value) for name, value in options.items()})
+            outcome = method(*(_unwrap(arg) for arg in args), **{name: _unwrap(value) for name, value in options.items()})
             return await outcome if inspect.isawaitable(outcome) and not isinstance(outcome, asyncio.Task) else outcome
 
-        return self._wrapped(self._loop_thread.call(work()))
+        return self._wrap(self._loop_thread.call(work()))
 
     def _listen(self, how: str, event: str, handler: Callable[..., Any]) -> Callable[..., Any]:
         method, key = getattr(self._thing, how), (event, handler)
@@ -141,12 +141,12 @@ class SyncProxy:
             found = handlers.pop(key, None)
         else:
             assert self._loop_thread.handlers is not None
-            found = handlers[key] = partial(self._loop_thread.handlers.submit, _logged, handler, event)
+            found = handlers[key] = partial(self._loop_thread.handlers.submit, _call_and_log, handler, event)
         if found is not None:
             self._ask(method, event, found)
         return handler
 
-    def _wrapped(self, found: Any) -> Any:
+    def _wrap(self, found: Any) -> Any:
         """A result as the caller may use it."""
         if isinstance(found, AsyncIterator):
             return _iterate(found, self._loop_thread)
@@ -209,7 +209,7 @@ class _Running:
         return self._loop_thread.call(work())
 
 
-def _logged(handler: Callable[..., Any], event: str, *args: Any) -> None:
+def _call_and_log(handler: Callable[..., Any], event: str, *args: Any) -> None:
     """No caller awaits a handler here, so its exception is logged."""
     try:
         handler(*args)
@@ -218,9 +218,9 @@ def _logged(handler: Callable[..., Any], event: str, *args: Any) -> None:
         raise
 
 
-def _unwrapped(value: Any) -> Any:
+def _unwrap(value: Any) -> Any:
     if isinstance(value, list | tuple) and any(isinstance(each, SyncProxy) for each in value):
-        return [_unwrapped(each) for each in value]
+        return [_unwrap(each) for each in value]
     return value._thing if isinstance(value, SyncProxy) else value
 
 

@@ -87,7 +87,7 @@ class Topic:
             try:
                 self.learn(known)
                 await self._attach_all([queue for queue in self.queues if queue.reachable])
-                await self.bus.servers.pubsub[self._server].add(self.keys.changed, self._notified)
+                await self.bus.servers.pubsub[self._server].add(self.keys.changed, self._on_notification)
                 self._keeping = self.bus.spawn(self._keep(), f"keeping topic {self.name}")
             except BaseException:
                 await self._close()
@@ -243,7 +243,7 @@ class Topic:
         if self._keeping is not None:
             self._keeping.cancel()
             self._keeping = None
-        self.bus.servers.pubsub[self._server].remove(self.keys.changed, self._notified)
+        self.bus.servers.pubsub[self._server].remove(self.keys.changed, self._on_notification)
         self.bus.release(self)
         for queue in self.queues:
             await queue.detach()
@@ -276,7 +276,7 @@ class Topic:
                 with suppress(BusError):
                     self.learn(await self.run(flows.keep(self.keys, self._known)))
 
-    def _notified(self, payload: bytes | None) -> None:
+    def _on_notification(self, payload: bytes | None) -> None:
         if not payload:
             self._hint.set()
 

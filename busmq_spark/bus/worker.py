@@ -248,7 +248,7 @@ class Worker:
     def work_of(self, delivery: Delivery) -> Work | None:
         """What a message asks for; None when it names no job."""
         try:
-            id, client, done = flows.opened(delivery.value)
+            id, client, done = flows.decode_reference(delivery.value)
         except MessageRefused:
             return None
         return Work(delivery, JobKeys(id, self.jobs.queue.keys.cluster), client, self.options.group, self._group.life, done or self.jobs.done)

@@ -13,10 +13,9 @@ from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.progress import TerminalProgressBar
 from busmq_spark.cli.reading import read
-from busmq_spark.cli.target import QueueLocation, existing, opened, place_of
+from busmq_spark.cli.target import QueueLocation, existing, open_links, place_of
 from busmq_spark.cli.terminal_text import count, shown, value_json, value_text
-from busmq_spark.core.dead_letter import DeadLetter, put_back
-from busmq_spark.core.dead_letter import opened as opened_letter
+from busmq_spark.core.dead_letter import DeadLetter, decode_letter, put_back
 from busmq_spark.core.message import Message, chunks
 from busmq_spark.core.queue import LONG_TTL_S, attach, trim
 from busmq_spark.errors import ConfigError, MessageRefused, QueueFull
@@ -45,9 +44,9 @@ def list_(
     ```
     """
     out = Output(as_json)
-    with opened(redis) as links:
+    with open_links(redis) as links:
         place, state = existing(queue, links)
-        found = [(message.id, _opened(queue, message)) for message in _messages(place, state.oldest, state.newest, first)]
+        found = [(message.id, _letter_of(queue, message)) for message in _messages(place, state.oldest, state.newest, first)]
     if as_json:
         for id, letter in found:
             out.record(**_record(queue, id, letter))
@@ -77,13 +76,13 @@ def show(queue: QueueArgument, id: IdArgument, *, redis: RedisOptions) -> None:
     busmq dead show mail.dead 7 > message.json
     ```
     """
-    with opened(redis) as links:
+    with open_links(redis) as links:
         place, state = existing(queue, links)
         found = list(_messages(place, id, id, 1))
     if not found:
         holds = f"ids {state.oldest}..{state.newest}" if state.count else "no messages now"
         raise NoSuchMessage(queue=queue, wanted=f"id {id}", found=holds)
-    letter = _opened(queue, found[0])
+    letter = _letter_of(queue, found[0])
     sys.stdout.buffer.write(letter.value)
     sys.stdout.buffer.flush()
 
@@ -111,13 +110,13 @@ def replay(
     """
     out = Output(as_json)
     put: dict[str, int] = {}
-    with opened(redis) as links:
+    with open_links(redis) as links:
         place, state = existing(queue, links)
         wanted = min(state.count, most or state.count)
         with TerminalProgressBar(out, f"putting back from {queue}", wanted, "messages") as meter:
             # Read anew each time, since what was put back has left the queue.
             while messages := list(_messages(place, state.oldest, state.newest, min(PART, wanted - meter.items))):
-                letters = [(message.id, _opened(queue, message)) for message in messages]
+                letters = [(message.id, _letter_of(queue, message)) for message in messages]
                 if not here:
                     _refuse_linked(queue, letters)
                 for target, some in groupby(letters, key=lambda each: each[1].queue):
@@ -148,10 +147,10 @@ def purge(
     ```
     """
     out = Output(as_json)
-    with opened(redis) as links:
+    with open_links(redis) as links:
         place, state = existing(queue, links)
         for message in _messages(place, state.oldest, state.newest, 1):
-            _opened(queue, message)  # a queue of other messages is not meant
+            _letter_of(queue, message)  # a queue of other messages is not meant
         if state.count and not yes:
             raise ConfigError(
                 reason=f"this would delete {count(state.count, 'dead letter')} of queue {queue!r}, which cannot be had back. Add --yes to do so"
@@ -196,9 +195,9 @@ def _messages(place: QueueLocation, first: int, last: int, most: int) -> Iterato
             return
 
 
-def _opened(queue: str, message: Message) -> DeadLetter:
+def _letter_of(queue: str, message: Message) -> DeadLetter:
     try:
-        return opened_letter(message.value)
+        return decode_letter(message.value)
     except MessageRefused as error:
         raise MessageRefused(reason=f"message {message.id} of queue {queue!r}: {error.details['reason']}") from None
 

@@ -5,9 +5,9 @@ from rich.text import Text
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.subscriptions import record, warn_if_abandoned
-from busmq_spark.cli.target import existing, opened
+from busmq_spark.cli.target import existing, open_links
 from busmq_spark.cli.terminal_text import duration, number, shown
-from busmq_spark.core.group import Group
+from busmq_spark.core.group import GroupState
 from busmq_spark.core.group import groups as found_groups
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.holder import is_dead
@@ -22,7 +22,7 @@ def groups(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOption = F
     ```
     """
     out = Output(as_json)
-    with opened(redis) as links:
+    with open_links(redis) as links:
         place, _ = existing(queue, links)
         found = place.link.run(found_groups(place.keys))
     if as_json:
@@ -38,11 +38,11 @@ def groups(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOption = F
         warn_if_abandoned(out, queue, each.subscription)
 
 
-def _kind(group: Group) -> str:
+def _kind(group: GroupState) -> str:
     return "shared" if group.shared else "ordered"
 
 
-def _row(group: Group) -> list[str | Text]:
+def _row(group: GroupState) -> list[str | Text]:
     of = group.subscription
     shared = [number(group.in_flight), number(group.waiting)] if group.shared else ["", ""]
     waits = "" if of.behind_s is None else duration(of.behind_s)

@@ -13,7 +13,7 @@ from busmq_spark.cli.overview import QueueOverview, overviews
 from busmq_spark.cli.queues import reader_names
 from busmq_spark.cli.servers import ServerReport, report
 from busmq_spark.cli.subscriptions import warn_if_abandoned
-from busmq_spark.cli.target import opened, place_of
+from busmq_spark.cli.target import open_links, place_of
 from busmq_spark.cli.terminal_text import count, duration, number, size
 from busmq_spark.core.subscription import listed
 from busmq_spark.options import RedisOptions
@@ -38,7 +38,7 @@ def info(
     ```
     """
     out = Output(as_json)
-    with opened(redis) as links:
+    with open_links(redis) as links:
         if queue is not None:
             _show_queue(out, _overview(queue, links))
             place = place_of(queue, links)

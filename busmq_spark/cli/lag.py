@@ -9,7 +9,7 @@ from rich.text import Text
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.overview import each_sound
-from busmq_spark.cli.target import existing, keys_of, opened
+from busmq_spark.cli.target import existing, keys_of, open_links
 from busmq_spark.cli.terminal_text import duration, number, shown
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.lag import ReaderLag, lags
@@ -36,9 +36,9 @@ def lag(
     ```
     """
     out = Output(as_json)
-    with opened(redis) as links:
+    with open_links(redis) as links:
         found: list[ReaderLag] = []
-        for link, keys in zip(links, _named(queues or ["*"], links), strict=True):
+        for link, keys in zip(links, _queues_of(queues or ["*"], links), strict=True):
             some, damaged = each_sound(lambda part, link=link: link.run(lags(part)), keys)  # type: ignore[misc]
             found += some
             for name, reason in damaged.items():
@@ -56,7 +56,7 @@ def lag(
         out.note(f"There is no reader{f' of {chr(32).join(queues)}' if queues else ''} on {servers}, and no message that waits for one.")
 
 
-def _named(patterns: list[str], links: list[Link]) -> list[list[QueueKeys]]:
+def _queues_of(patterns: list[str], links: list[Link]) -> list[list[QueueKeys]]:
     """The queues of each server. Raises CliQueueMissing for a plain name that is none."""
     places: dict[str, int] = {}
     wild = [pattern for pattern in patterns if set("*?[") & set(pattern)]

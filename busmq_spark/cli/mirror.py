@@ -17,7 +17,7 @@ from rich.text import Text
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.serve import address as listen_address
-from busmq_spark.cli.target import QueueLocation, need_redis, opened
+from busmq_spark.cli.target import QueueLocation, need_redis, open_links
 from busmq_spark.cli.terminal_text import duration, number, shown
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import MIRROR_REPORTS, QueueKeys
@@ -112,14 +112,14 @@ def run(  # noqa: PLR0913  the options of a command
     here = replace(redis, url=to) if to else redis
     need_redis(here)
     there: dict[str, Any] = {
-        "layout": _checked("--from-layout", one_of(*LAYOUTS), from_layout),
+        "layout": _parse_flag("--from-layout", one_of(*LAYOUTS), from_layout),
         "master": from_master,
         "user": from_user,
         "password": from_password,
     }
     trust: dict[str, Any] = {"secret": secret, "tls_ca": ca, "tls_certificate": cert, "tls_key": key}
     how: dict[str, Any] = {"groups": groups, "retention": retention, "new_life": new_life, "name": name, "origin_name": origin_name, "replace": over}
-    bytes_per_s = _checked("--rate", lambda text: int(size(text)) if text != "0" else 0, rate)
+    bytes_per_s = _parse_flag("--rate", lambda text: int(size(text)) if text != "0" else 0, rate)
     settings = MirrorSettings(origin=from_, patterns=tuple(dict.fromkeys(queues)), bytes_per_s=bytes_per_s, **there, **trust, **how)
     _mirror(Output(as_json), settings, here, metrics)
 
@@ -135,7 +135,7 @@ def _mirror(out: Output, settings: MirrorSettings, here: RedisOptions, metrics: 
 
     before = signal.signal(signal.SIGTERM, leave)
     try:
-        with _served(metrics, counts) as url:
+        with _serve_metrics(metrics, counts) as url:
             runner.start()
             out.note(f"Mirroring {', '.join(settings.patterns)} of {settings.masked}. Ctrl-C ends it." + (f" Metrics: {url}" if url else ""))
             if out.as_json:
@@ -165,7 +165,7 @@ def promote(queues: PatternsArgument, *, to: ToOption = None, redis: RedisOption
     ```
     """
     out = Output(as_json)
-    with opened(replace(redis, url=to) if to else redis) as links:
+    with open_links(replace(redis, url=to) if to else redis) as links:
         found = list(_mirrors(links, queues))
         if not found:
             raise ConfigError(reason=f"no queue here that is a mirror is named {' or '.join(map(repr, queues))}; busmq mirror status lists them")
@@ -189,7 +189,7 @@ def status(queues: EveryArgument = None, *, to: ToOption = None, redis: RedisOpt
     ```
     """
     out = Output(as_json)
-    with opened(replace(redis, url=to) if to else redis) as links:
+    with open_links(replace(redis, url=to) if to else redis) as links:
         states = [state for state, _ in _mirrors(links, queues or ["*"])]
         reports = _reports(links)
     rows: list[list[str | Text]] = []
@@ -226,14 +226,14 @@ def _reports(links: list[Link]) -> list[MirrorReport]:
     """What mirroring processes have said within half a minute."""
     found: list[MirrorReport] = []
     for link in links:
-        for names in link.ask_each_master(lambda node: _scanned(node.execute)):
+        for names in link.ask_each_master(lambda node: _scan_names(node.execute)):
             for text in link.execute([command("GET", name) for name in names]) if names else ():
                 report = MirrorReport.of(text or b"")
                 found += [report] if report else []
     return found
 
 
-def _scanned(execute: Any) -> list[str]:
+def _scan_names(execute: Any) -> list[str]:
     cursor, names = b"0", set[str]()
     while True:
         cursor, keys = execute(command("SCAN", cursor, "MATCH", MIRROR_REPORTS, "COUNT", 1000))
@@ -243,7 +243,7 @@ def _scanned(execute: Any) -> list[str]:
 
 
 @contextmanager
-def _served(listen: str | None, metrics: Metrics) -> Iterator[str]:
+def _serve_metrics(listen: str | None, metrics: Metrics) -> Iterator[str]:
     """/metrics, while the block runs; its address, or nothing."""
     if not listen:
         yield ""
@@ -268,7 +268,7 @@ def _served(listen: str | None, metrics: Metrics) -> Iterator[str]:
         server.shutdown()
 
 
-def _checked(flag: str, parse: Any, text: str) -> Any:
+def _parse_flag(flag: str, parse: Any, text: str) -> Any:
     try:
         return parse(text)
     except ValueError as error:

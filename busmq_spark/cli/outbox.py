@@ -108,7 +108,7 @@ def incoming(
             out.record(**asdict(each))
     elif found:
         heads = [("number", "right"), ("kind", "left"), ("keys", "left"), ("queue", "left"), ("waits for", "right")]
-        out.show(table(heads, [[str(each.number), each.kind, _listed(each.keys), shown(each.queue), duration(each.age_s)] for each in found]))
+        out.show(table(heads, [[str(each.number), each.kind, _comma_list(each.keys), shown(each.queue), duration(each.age_s)] for each in found]))
     else:
         out.note("nothing waits to be routed")
 
@@ -180,7 +180,7 @@ def _subscriptions(path: Path, key: str | None, out: Output, *, queues: bool) ->
         for each in sorted(grouped):
             out.record(**{name: each, others: grouped[each], "seen_s": seen_s})
     elif grouped:
-        out.show(table([(name, "left"), (others, "left")], [[shown(each), _listed(grouped[each])] for each in sorted(grouped)]))
+        out.show(table([(name, "left"), (others, "left")], [[shown(each), _comma_list(grouped[each])] for each in sorted(grouped)]))
     else:
         out.note("no queue is subscribed")
     if not out.as_json and seen_s is None:
@@ -194,5 +194,5 @@ def _row(each: report.Outgoing) -> list[str | Text]:
     return [Text(shown(each.queue), "cyan"), number(each.messages), duration(each.oldest_s), failing, Text(each.error, "yellow")]
 
 
-def _listed(names: Iterable[str]) -> str:
+def _comma_list(names: Iterable[str]) -> str:
     return shown(", ".join(names))

@@ -52,7 +52,7 @@ class Output:
     def say(self, *lines: str | Text) -> None:
         """Lines for people, escaped and never read as markup."""
         for line in lines:
-            self.screen.print(_safe(line), soft_wrap=True)
+            self.screen.print(_escaped_for_terminal(line), soft_wrap=True)
 
     def show(self, table: Table) -> None:
         """A table for people."""
@@ -117,11 +117,11 @@ def table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Text
     for heading, side in columns:
         made.add_column(heading, justify="right" if side == "right" else "left", overflow="fold")
     for row in rows:
-        made.add_row(*(_safe(cell) for cell in row))
+        made.add_row(*(_escaped_for_terminal(cell) for cell in row))
     return made
 
 
-def _safe(text: str | Text) -> Text:
+def _escaped_for_terminal(text: str | Text) -> Text:
     """Foreign text may be in any part of a line; one that needs escaping loses the styles of its parts, not of the whole."""
     if isinstance(text, str):
         return Text(shown(text))

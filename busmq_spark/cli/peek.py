@@ -9,7 +9,7 @@ from busmq_spark.cli.faults import NoSuchMessage
 from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, RawOption, exclusive
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.reading import read
-from busmq_spark.cli.target import existing, opened
+from busmq_spark.cli.target import existing, open_links
 from busmq_spark.cli.terminal_text import count
 from busmq_spark.cli.writing import MessageWriter
 from busmq_spark.core.message import MAX_ID
@@ -46,11 +46,11 @@ def peek(  # noqa: PLR0913  the options of a command
     exclusive(first=first is not None, last=last is not None, id=ids is not None)
     wanted = None if ids is None else id_range(ids)
     writer = MessageWriter(out, queue, raw, null)
-    with opened(redis) as links:
+    with open_links(redis) as links:
         place, state = existing(queue, links)
         low, high = wanted or _at_an_end(state, first, last)
         if wanted and not (state.count and low <= state.newest and high >= state.oldest):
-            raise NoSuchMessage(queue=queue, wanted=_named(low, high), found=_holds(state))
+            raise NoSuchMessage(queue=queue, wanted=_range_text(low, high), found=_holds(state))
         if not state.count:
             out.note(f"queue {queue} is empty; the last id given was {state.last_id}")
         shown = 0
@@ -78,7 +78,7 @@ def _at_an_end(state: QueueState, first: int | None, last: int | None) -> tuple[
     return state.oldest, state.oldest + (first or DEFAULT) - 1
 
 
-def _named(low: int, high: int) -> str:
+def _range_text(low: int, high: int) -> str:
     return f"id {low}" if low == high else f"any of the ids {low}..{'' if high == MAX_ID else high}"
 
 

@@ -13,7 +13,7 @@ from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, secon
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.progress import TerminalProgressBar
 from busmq_spark.cli.splitting import batches
-from busmq_spark.cli.target import QueueLocation, opened, partition_places, place_of, topic_of
+from busmq_spark.cli.target import QueueLocation, open_links, partition_places, place_of, topic_of
 from busmq_spark.cli.terminal_text import count, duration, number
 from busmq_spark.core.grouped import slices
 from busmq_spark.core.queue import LONG_TTL_S, AttachResult, attach, push_many
@@ -65,7 +65,7 @@ def push(  # noqa: PLR0913  the options of a command
     values = None if values == ["-"] else values
     ttl_s = LONG_TTL_S if ttl is None else seconds(ttl, "--ttl")
     _check(values, file, null, whole)
-    with nullcontext() if values else _source(out, file) as source, opened(redis) as links:
+    with nullcontext() if values else _source(out, file) as source, open_links(redis) as links:
         place = place_of(queue, links) if key is None else _partition(queue, key, links)
         attached = place.link.run(attach(place.keys, new_token(), ttl_s=ttl_s, maxsize=maxsize))
         _explain(out, attached, ttl_s if ttl else 0, maxsize)

@@ -9,7 +9,7 @@ from rich.text import Text
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.overview import DamagedQueue, QueueOverview, shown_queues
-from busmq_spark.cli.target import keys_of, opened
+from busmq_spark.cli.target import keys_of, open_links
 from busmq_spark.cli.terminal_text import duration, number, shown
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.options import RedisOptions
@@ -33,7 +33,7 @@ def queues(
     ```
     """
     out = Output(as_json)
-    with opened(redis) as links:
+    with open_links(redis) as links:
         found = _gather(links, pattern)
         if as_json:
             for queue in found:

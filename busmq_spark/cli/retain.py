@@ -6,7 +6,7 @@ import typer
 
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output
-from busmq_spark.cli.target import existing, opened, place_of
+from busmq_spark.cli.target import existing, open_links, place_of
 from busmq_spark.cli.terminal_text import count, duration, size
 from busmq_spark.core.queue import LONG_TTL_S, attach
 from busmq_spark.core.retention import Retention, retention, rule
@@ -42,7 +42,7 @@ def retain(  # noqa: PLR0913  the options of a command
     asked = limits != rule(None, None, None)
     if asked and off:
         raise ConfigError(reason="--off keeps nothing, and the other options say what to keep; give one of the two")
-    with opened(redis) as links:
+    with open_links(redis) as links:
         if asked:
             place = place_of(queue, links)
             place.link.run(attach(place.keys, new_token(), ttl_s=LONG_TTL_S))

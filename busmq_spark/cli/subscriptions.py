@@ -7,7 +7,7 @@ from rich.text import Text
 
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.target import existing, opened, place_of
+from busmq_spark.cli.target import existing, open_links, place_of
 from busmq_spark.cli.terminal_text import count, duration, number, shown
 from busmq_spark.core.queue import LONG_TTL_S, attach
 from busmq_spark.core.subscription import Subscription, check_name, listed, register
@@ -49,7 +49,7 @@ def subscribe(
     out = Output(as_json)
     check_name(name)
     where = _start(start)
-    with opened(redis) as links:
+    with open_links(redis) as links:
         place = place_of(queue, links)
         place.link.run(attach(place.keys, new_token(), ttl_s=LONG_TTL_S))
         known = {each.name for each in place.link.run(listed(place.keys))}
@@ -72,7 +72,7 @@ def unsubscribe(queue: QueueArgument, name: NameArgument, *, redis: RedisOptions
     ```
     """
     out = Output(as_json)
-    with opened(redis) as links:
+    with open_links(redis) as links:
         place, before = existing(queue, links)
         known = [each.name for each in place.link.run(listed(place.keys))]
         if name not in known:
@@ -95,7 +95,7 @@ def subscriptions(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOpt
     ```
     """
     out = Output(as_json)
-    with opened(redis) as links:
+    with open_links(redis) as links:
         place, _ = existing(queue, links)
         found = place.link.run(listed(place.keys))
     if as_json:

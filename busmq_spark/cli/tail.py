@@ -11,7 +11,7 @@ from busmq_spark.cli.consume import consume as take
 from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, RawOption, exclusive
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.reading import read
-from busmq_spark.cli.target import QueueLocation, existing, opened
+from busmq_spark.cli.target import QueueLocation, existing, open_links
 from busmq_spark.cli.terminal_text import shown
 from busmq_spark.cli.writing import MessageWriter
 from busmq_spark.core.state import QueueState
@@ -57,7 +57,7 @@ def tail(  # noqa: PLR0913  the options of a command
     removing = consume or reliable
     exclusive(**{"last": last is not None, "from": first_id is not None, "reliable" if reliable else "consume": removing})
     writer = MessageWriter(out, queue, raw, null)
-    with opened(redis) as links:
+    with open_links(redis) as links:
         place, state = existing(queue, links)
         waiter = _PushWaiter(place) if follow else None
         try:

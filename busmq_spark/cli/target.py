@@ -46,7 +46,7 @@ def need_redis(options: RedisOptions) -> None:
 
 
 @contextmanager
-def opened(options: RedisOptions) -> Iterator[list[Link]]:
+def open_links(options: RedisOptions) -> Iterator[list[Link]]:
     """Links to every server named; raises ConfigError when none is. Nothing is connected yet."""
     need_redis(options)
     links = sync_links(redis_layout(options), PATIENCE_S)

@@ -20,10 +20,10 @@ _JOINERS = "\u200c\u200d"
 
 def shown(text: str) -> str:
     """The text with every character escaped that could move the cursor, change colours or turn the line around."""
-    return text if text.isascii() and text.isprintable() else "".join(map(_escaped, text))
+    return text if text.isascii() and text.isprintable() else "".join(map(_escape, text))
 
 
-def _escaped(char: str) -> str:
+def _escape(char: str) -> str:
     if char in _NAMED:
         return _NAMED[char]
     if char in _JOINERS or unicodedata.category(char) not in _UNSAFE:
@@ -34,7 +34,7 @@ def _escaped(char: str) -> str:
 
 def value_text(value: bytes, most: int | None = None) -> str:
     """A message for people: its text, or the first bytes of a binary one. At most ``most`` characters."""
-    text = decoded(value)
+    text = utf8_text(value)
     if text is None:
         cut = " …" if len(value) > BINARY_BYTES else ""
         return f"<{count(len(value), 'byte')}: {value[:BINARY_BYTES].hex(' ')}{cut}>"
@@ -45,11 +45,11 @@ def value_text(value: bytes, most: int | None = None) -> str:
 
 def value_json(value: bytes) -> dict[str, str]:
     """A message for programs: field ``value`` when it is UTF-8 text, else ``value_base64``."""
-    text = decoded(value)
+    text = utf8_text(value)
     return {"value_base64": base64.b64encode(value).decode()} if text is None else {"value": text}
 
 
-def decoded(value: bytes) -> str | None:
+def utf8_text(value: bytes) -> str | None:
     """The text of a value, None when it is not UTF-8."""
     try:
         return value.decode()

@@ -10,7 +10,7 @@ from rich.text import Text
 from busmq_spark.bus.bus import Bus
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.target import QueueLocation, opened, partition_places, topic_of
+from busmq_spark.cli.target import QueueLocation, open_links, partition_places, topic_of
 from busmq_spark.cli.terminal_text import count, duration, number, shown
 from busmq_spark.core.grouped import grouped
 from busmq_spark.core.keys import hash_index
@@ -45,7 +45,7 @@ def topics(
         if topic is None:
             raise typer.BadParameter("name the topic that is to have so many partitions", param_hint="--partitions")
         _grow(topic, partitions, redis)
-    with opened(redis) as links:
+    with open_links(redis) as links:
         if topic is None:
             _list(out, links)
         else:

@@ -76,7 +76,7 @@ def reason(error: str) -> str:
     return _CONTROL.sub(" ", error[:ERROR_CHARACTERS]).encode("utf-8", "replace").decode()
 
 
-def opened(value: bytes) -> DeadLetter:
+def decode_letter(value: bytes) -> DeadLetter:
     """What a dead letter says. Raises MessageRefused for a message that is none."""
     try:
         event = Event.decode(value)

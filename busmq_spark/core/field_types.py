@@ -159,19 +159,19 @@ def _record(value: Any, shape: type[Any], *, reading: bool) -> Any:
     """A dataclass inside a field. Reading ignores names it does not have, and takes defaults for those that are missing."""
     hints = _hints(shape)
     if not reading and type(value) is shape:
-        return {field.name: _named(field, getattr(value, field.name), hints, reading=False) for field in fields(shape)}
+        return {field.name: _fit_field(field, getattr(value, field.name), hints, reading=False) for field in fields(shape)}
     if reading and isinstance(value, Mapping):
         missing = [field.name for field in fields(shape) if field.init and field.name not in value and not has_default(field)]
         if not missing:
             given = {
-                field.name: _named(field, value[field.name], hints, reading=True) for field in fields(shape) if field.init and field.name in value
+                field.name: _fit_field(field, value[field.name], hints, reading=True) for field in fields(shape) if field.init and field.name in value
             }
             return shape(**given)
         raise TypeMismatch(f"expected {_name(shape)}, found no {missing[0]!r} in it")
     raise TypeMismatch(f"expected {_name(shape)}, found {type(value).__name__}")
 
 
-def _named(field: Field[Any], value: Any, hints: Mapping[str, Any], *, reading: bool) -> Any:
+def _fit_field(field: Field[Any], value: Any, hints: Mapping[str, Any], *, reading: bool) -> Any:
     try:
         return _fit(value, hints[field.name], reading=reading)
     except TypeMismatch as misfit:

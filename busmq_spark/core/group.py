@@ -100,7 +100,7 @@ def settlements_of(deliveries: Sequence[Delivery], action: Action, ms: int = 0) 
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class GroupState:
     """One group of one queue, as :func:`groups` finds it."""
 
     subscription: Subscription
@@ -192,17 +192,17 @@ def held(keys: QueueKeys, name: str, ids: Sequence[int]) -> Flow[list[bool]]:
     return list(map(bool, (yield script("group_has", keys.group(name), ids))))
 
 
-def groups(keys: QueueKeys) -> Flow[list[Group]]:
+def groups(keys: QueueKeys) -> Flow[list[GroupState]]:
     """The groups of a queue, by name."""
-    found: list[Group] = []
+    found: list[GroupState] = []
     [state] = yield from states([(keys, -1)])
     for each in (yield from listed(keys)):
         if not (yield command("HEXISTS", keys.acks, f":shared:{each.name}")):
-            found.append(Group(each, shared=False, unread=max(0, state.last_id - max(each.last, state.floor))))
+            found.append(GroupState(each, shared=False, unread=max(0, state.last_id - max(each.last, state.floor))))
             continue
         stored = yield from settings(keys, each.name)
         in_flight, held = yield script("group_count", keys.group(each.name), ())
         newest = int(stored.get("next", stored.get("newest", "0")))
         unread = max(0, state.last_id - max(each.last, state.floor, newest))
-        found.append(Group(each, True, in_flight, held - in_flight, unread, "paused" in stored))
+        found.append(GroupState(each, True, in_flight, held - in_flight, unread, "paused" in stored))
     return found

@@ -149,7 +149,7 @@ def references(client: str, done: str = "") -> Callable[[str], bytes]:
     return lambda id: f'{{"job":"{id}",{rest}'.encode()
 
 
-def opened(value: bytes) -> tuple[str, str, str]:
+def decode_reference(value: bytes) -> tuple[str, str, str]:
     """Job, client and queue of outcomes that a message names. Raises MessageRefused for one that names no job."""
     try:
         text = value.decode()
@@ -222,12 +222,12 @@ def begin(works: Sequence[Work], ttl_s: int) -> Flow[list[tuple[Answer, bytes]]]
     The outcome comes along where it is to be pushed to a queue as well. Where all are leased for the first time, and nothing is written of their
     jobs, nothing has to be: whoever leases one of them later writes that it begins, and from then on the first one is refused.
     """
-    if all(work.delivery.is_first for work in works) and not (yield from _written(works)):
+    if all(work.delivery.is_first for work in works) and not (yield from _count_with_outcomes(works)):
         return [("ok", b"")] * len(works)
     return (yield from _outcomes([(work, "") for work in works], None, "", ttl_s))
 
 
-def _written(works: Sequence[Work]) -> Flow[int]:
+def _count_with_outcomes(works: Sequence[Work]) -> Flow[int]:
     """How many of their jobs have the hash of outcomes."""
     names = [work.keys.done for work in works]
     if works and works[0].keys.cluster:

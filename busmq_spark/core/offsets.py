@@ -86,7 +86,7 @@ class OffsetCache:
     def __init__(self) -> None:
         self._seen: list[tuple[dict[str, Any], dict[str, Position]]] = []
 
-    def known(self, offset: dict[str, Any]) -> dict[str, Any]:
+    def canonical(self, offset: dict[str, Any]) -> dict[str, Any]:
         """The offset as it was seen before, if it was: it is compared several times with others, and with the same object that costs nothing."""
         return next((seen for seen, _ in self._seen if seen == offset), offset)
 

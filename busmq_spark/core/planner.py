@@ -140,7 +140,7 @@ class Planner:
         if {*held.queues} - self.unknown_last_ids != {*begin} - {*held.paused}:
             return True
         reachable = (queue for queue in held.queues if queue in begin and not (away and split(queue)[0] in away))
-        counts = (rows for queue in reachable if (rows := self._ceiled(queue, self.last_ids.get(queue, 0)) - begin[queue].last) > 0)
+        counts = (rows for queue in reachable if (rows := self._within_ceiling(queue, self.last_ids.get(queue, 0)) - begin[queue].last) > 0)
         if self._options.min_messages is None:
             return any(counts)  # looks at the first queues only
         return (count := sum(counts)) > 0 and not self._waits(count, now_ms)
@@ -162,26 +162,26 @@ class Planner:
         entries, entered = yield from self._entries(begin, held, states)
         entries = {**{queue: begin[queue] for queue in intact}, **entries}
         newest = {**last_ids, **{queue: state.newest for queue, state in states.items()}}
-        goals = {queue: max(entry.last, self._ceiled(queue, newest[queue])) for queue, entry in entries.items()}
+        goals = {queue: max(entry.last, self._within_ceiling(queue, newest[queue])) for queue, entry in entries.items()}
         if not unlimited:
             count = sum(goals.values()) - sum(entry.last for entry in entries.values())
             wait = not entered and self._waits(count, now_ms)  # what was entered must be in the offset log, however few messages there are
-            goals = {} if wait else (yield from self._capped(entries, goals))
-        moved = yield from self._fetched({queue: goal for queue, goal in goals.items() if goal > entries[queue].last}, entries)
+            goals = {} if wait else (yield from self._within_caps(entries, goals))
+        moved = yield from self._fetch_few_rows({queue: goal for queue, goal in goals.items() if goal > entries[queue].last}, entries)
         self._batch_ms = now_ms if moved else self._batch_ms
         marked = {queue: min(id, asked[queue][1]) if queue in intact else id for queue, id in newest.items()}
         marks = {queue: mark for queue, (_, mark) in intact.items()} | {queue: state.newest_mark for queue, state in states.items()}
         if inner := {queue: goal for queue, goal in moved.items() if goal != marked[queue]}:
             marks = {**{queue: mark for queue, mark in marks.items() if queue not in inner}, **(yield AskFingerprints(inner))}
-        ends = {queue: _advanced(entry, moved.get(queue), marks.get(queue), entered=queue in entered) for queue, entry in entries.items()}
+        ends = {queue: _end_position(entry, moved.get(queue), marks.get(queue), entered=queue in entered) for queue, entry in entries.items()}
         return {**ends, **{queue: begin[queue] for queue in paused}}
 
     def _upto(self, begin: Positions, queues: Sequence[str], *, unlimited: bool) -> dict[str, int]:
         """Where queues of Redis itself that have a position are likely to be read up to, by what the last planning saw: at least the next message."""
-        upto = {queue: self._ceiled(queue, MAX_ID) for queue in queues if queue in begin and not split(queue)[0]}
+        upto = {queue: self._within_ceiling(queue, MAX_ID) for queue in queues if queue in begin and not split(queue)[0]}
         if not unlimited:
             goals = {queue: max(begin[queue].last, min(upto[queue], self.last_ids.get(queue, 0))) for queue in upto}
-            shared = self._shared(begin, goals)
+            shared = self._within_max_messages(begin, goals)
             if self._options.max_bytes is not None:
                 upto = dict.fromkeys(upto, 0)
             elif shared is not goals:
@@ -203,7 +203,7 @@ class Planner:
         if self._ceiling is not None and not self._ceiling:
             self._ceiling = dict(last_ids)
 
-    def _ceiled(self, queue: str, id: int) -> int:
+    def _within_ceiling(self, queue: str, id: int) -> int:
         return id if self._ceiling is None else min(id, self._ceiling.get(queue, 0))
 
     def _entries(self, begin: Positions, held: HeldQueues, states: Mapping[str, QueueState]) -> Planning[tuple[dict[str, Position], set[str]]]:
@@ -243,7 +243,7 @@ class Planner:
         last = max(last, state.floor)
         return Position(state.born, last, state.newest_mark if last == state.newest else "", last)
 
-    def _shared(self, entries: Positions, goals: dict[str, int]) -> dict[str, int]:
+    def _within_max_messages(self, entries: Positions, goals: dict[str, int]) -> dict[str, int]:
         """Goals within ``maxMessagesPerTrigger``."""
         most = self._options.max_messages
         available = {queue: goal - entries[queue].last for queue, goal in goals.items()}
@@ -251,9 +251,9 @@ class Planner:
             return goals
         return {queue: entries[queue].last + rows for queue, rows in share(available, most).items()}
 
-    def _capped(self, entries: Positions, goals: dict[str, int]) -> Planning[dict[str, int]]:
+    def _within_caps(self, entries: Positions, goals: dict[str, int]) -> Planning[dict[str, int]]:
         """Goals within the caps of the options."""
-        goals = self._shared(entries, goals)
+        goals = self._within_max_messages(entries, goals)
         if (budget := self._options.max_bytes) is None:
             return goals
         done = {queue: entries[queue].last for queue in goals}
@@ -262,7 +262,7 @@ class Planner:
         self._passed_over = frozenset(queue for queue, rows in available.items() if rows and not fitting[queue])
         return {queue: done[queue] + rows for queue, rows in fitting.items()}
 
-    def _fetched(self, moved: dict[str, int], entries: Positions) -> Planning[dict[str, int]]:
+    def _fetch_few_rows(self, moved: dict[str, int], entries: Positions) -> Planning[dict[str, int]]:
         """The goals without those of queues of unreachable links. Few rows of a link are fetched now and travel with the batch, so that no task must
         wait for the link."""
         if self._options.on_unavailable != "wait":
@@ -319,7 +319,7 @@ def skipped(last: int, state: QueueState) -> Loss | None:
     return Loss("removed", f"ids from {last + 1} on, as startingOffsets says", oldest, ids)
 
 
-def _advanced(entry: Position, goal: int | None, mark: str | None, *, entered: bool) -> Position:
+def _end_position(entry: Position, goal: int | None, mark: str | None, *, entered: bool) -> Position:
     """The end position of a queue. One that is entered keeps ``start``, from which the batch begins.
 
     Without a fingerprint, since its source has just become unreachable, the position stays.

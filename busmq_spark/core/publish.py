@@ -114,7 +114,7 @@ def deliver(keys: QueueKeys, value: bytes, born: str) -> Flow[int]:
     except QueueMissing:
         yield from attach(keys, born, ttl_s=LONG_TTL_S)
         id = yield from push(keys, value)
-    return (yield from _stored(keys, id))
+    return (yield from _check_stored(keys, id))
 
 
 def send(keys: QueueKeys, value: bytes, born: str) -> Flow[int]:
@@ -124,7 +124,7 @@ def send(keys: QueueKeys, value: bytes, born: str) -> Flow[int]:
     except QueueMissing:
         yield from attach(keys, born, ttl_s=LONG_TTL_S)
         yield from claim(keys)
-    return (yield from _stored(keys, (yield from push(keys, value))))
+    return (yield from _check_stored(keys, (yield from push(keys, value))))
 
 
 def claim(keys: QueueKeys) -> Flow[None]:
@@ -138,7 +138,7 @@ def claim(keys: QueueKeys) -> Flow[None]:
         raise QueueBusy(queue=keys.name, found=f"has the groups {found}, and a command is for one", remedy=remedy)
 
 
-def _stored(keys: QueueKeys, id: int | None) -> Flow[int]:
+def _check_stored(keys: QueueKeys, id: int | None) -> Flow[int]:
     if id is None:
         maxsize = (yield from metadata(keys)).get("maxsize", "")
         raise QueueFull(queue=keys.name, maxsize=maxsize, left=1, waited="")

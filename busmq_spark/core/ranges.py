@@ -128,12 +128,12 @@ class RangeCursor:
         need = self._need
         if not rows or not first <= need <= last or last - first != rows - 1:
             return None
-        self._rows = self._sized(rows, size_bytes)
+        self._rows = self._rows_for(rows, size_bytes)
         stop = min(rows, self._last - first + 1)
         self._need = first + stop
         return ReplySlice(need - first, stop)
 
-    def _sized(self, rows: int, size_bytes: int) -> int:
+    def _rows_for(self, rows: int, size_bytes: int) -> int:
         fitting = self._target * rows // max(1, size_bytes)
         return max(1, min(fitting, GROWTH * rows, MOST_ROWS))
 

@@ -40,7 +40,7 @@ class ServiceRequest:
 
     def encode(self) -> bytes:
         """Raises MessageRefused when JSON cannot express the data."""
-        return _encode(data=self.data, replyTo=_absent(self.reply_to), reqId=self.req_id, expires=_absent(self.expires_ms))
+        return _encode(data=self.data, replyTo=_or_absent(self.reply_to), reqId=self.req_id, expires=_or_absent(self.expires_ms))
 
     def expired(self, now_ms: float) -> bool:
         """Whether the requester has stopped waiting, by the clock of the provider."""
@@ -110,7 +110,7 @@ def _encode(**fields: Any) -> bytes:
         raise MessageRefused(reason="the value is nested too deeply for JSON") from None
 
 
-def _absent(value: Any) -> Any:
+def _or_absent(value: Any) -> Any:
     return ABSENT if value is None else value
 
 

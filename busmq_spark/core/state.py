@@ -216,11 +216,11 @@ def subscribe(
     ]
     for keys, reply in zip(queues, replies, strict=True):
         if not reply.isdigit():
-            raise _refused(keys.name, subscription, reply.decode("utf-8", "replace"))
+            raise _busy_error(keys.name, subscription, reply.decode("utf-8", "replace"))
     return [int(reply) for reply in replies]
 
 
-def _refused(queue: str, subscription: str, reply: str) -> QueueBusy:
+def _busy_error(queue: str, subscription: str, reply: str) -> QueueBusy:
     kind, _, group = reply.partition(":")
     if kind == "command":
         return QueueBusy(queue=queue, found=f"takes commands, which are for one group, and has group {group!r}", remedy=_ONE_GROUP)

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from busmq_spark.cli.target import opened, place_of
+from busmq_spark.cli.target import open_links, place_of
 from busmq_spark.core.queue import LONG_TTL_S, attach, push_many
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost
@@ -94,7 +94,7 @@ class Centre:
         return self.pushed
 
     def _produce(self) -> None:
-        with opened(RedisOptions(url=self._redis.url)) as links:
+        with open_links(RedisOptions(url=self._redis.url)) as links:
             place = place_of(self._queue, links)
             place.link.run(attach(place.keys, new_token(), ttl_s=LONG_TTL_S))
             while not self._ended.wait(EACH_S):

@@ -15,7 +15,7 @@ from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.progress import TerminalProgressBar
 from busmq_spark.cli.redis_options import RedisOption
-from busmq_spark.cli.target import QueueLocation, opened, place_of
+from busmq_spark.cli.target import QueueLocation, open_links, place_of
 from busmq_spark.cli.terminal_text import count
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import sink_queues, sink_record
@@ -171,7 +171,7 @@ def _own_redis(out: Output, stack: ExitStack) -> str:
 @contextmanager
 def _queues(url: str, sink: str, *, keep: bool, replace: bool) -> Iterator[tuple[QueueLocation, QueueLocation]]:
     """The two queues, new and empty; removed at the end unless they are to be kept."""
-    with opened(RedisOptions(url=url)) as links:
+    with open_links(RedisOptions(url=url)) as links:
         places = place_of(QUEUES[0], links), place_of(QUEUES[1], links)
         for place in places:
             if replace:

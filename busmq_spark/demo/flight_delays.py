@@ -43,15 +43,15 @@ class DelayStatistics:
 
 def by_carrier(delays: Iterable[DelayStatistics]) -> list[DelayStatistics]:
     """All hours of a carrier together, the latest first."""
-    return _worst_first(_added(delays, lambda delay: (delay.carrier, -1)))
+    return _worst_first(_sums_of(delays, lambda delay: (delay.carrier, -1)))
 
 
 def worst_hours(delays: Iterable[DelayStatistics], most: int) -> list[DelayStatistics]:
     """All carriers of an hour together, the ``most`` latest first."""
-    return _worst_first(_added(delays, lambda delay: ("", delay.hour)))[:most]
+    return _worst_first(_sums_of(delays, lambda delay: ("", delay.hour)))[:most]
 
 
-def _added(delays: Iterable[DelayStatistics], key: Callable[[DelayStatistics], tuple[str, int]]) -> list[DelayStatistics]:
+def _sums_of(delays: Iterable[DelayStatistics], key: Callable[[DelayStatistics], tuple[str, int]]) -> list[DelayStatistics]:
     return [
         DelayStatistics(
             carrier,

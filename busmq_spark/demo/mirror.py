@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 from rich.text import Text
 
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.target import opened, place_of
+from busmq_spark.cli.target import open_links, place_of
 from busmq_spark.cli.terminal_text import number, rate
 from busmq_spark.core.mirror import promote
 from busmq_spark.core.queue import LONG_TTL_S, attach, push_many
@@ -54,7 +54,7 @@ class Shop:
         self._thread.join()
 
     def _push(self) -> None:
-        with opened(RedisOptions(url=self.url)) as links:
+        with open_links(RedisOptions(url=self.url)) as links:
             place = place_of(QUEUE, links)
             try:
                 place.link.run(attach(place.keys, new_token(), ttl_s=LONG_TTL_S))
@@ -101,7 +101,7 @@ def _play(show: "_Printer", spark: object, folder: Path, eu: RedisServer, us: Re
             at = query.done()
         _until(lambda: runner.status()[0].last >= at, "the mirror has what the query has read")
         eu.kill()
-    with opened(RedisOptions(url=us.url)) as links:
+    with open_links(RedisOptions(url=us.url)) as links:
         place = place_of(QUEUE, links)
         _, last, _ = place.link.run(promote(place.keys))
     show.lost(at, last, shop.last)

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.target import opened, place_of
+from busmq_spark.cli.target import open_links, place_of
 from busmq_spark.cli.terminal_text import count, number
 from busmq_spark.core.queue import LONG_TTL_S, attach
 from busmq_spark.demo.stopwatch import Workload, points, traffic
@@ -81,7 +81,7 @@ def _time(show: "_Printer", url: str, name: str, seconds: float, stream: "Stream
     """Traffic to warm up with a stream, then traffic that counts."""
     source, target = (stream.source, stream.target) if stream else ("floor", "floor")
     for queue in {source, target}:
-        with opened(RedisOptions(url=url)) as links:
+        with open_links(RedisOptions(url=url)) as links:
             place = place_of(queue, links)
             place.link.run(attach(place.keys, new_token(), ttl_s=LONG_TTL_S))
     if stream:

@@ -92,7 +92,7 @@ class RedisServer:
 
     @property
     def folder(self) -> Path:
-        return self._watched().folder
+        return self._need_watchdog().folder
 
     @property
     def log(self) -> str:
@@ -145,15 +145,15 @@ class RedisServer:
 
     def kill(self) -> None:
         """SIGKILL; returns when the process is gone. The folder and the port stay for ``restart()``."""
-        self._watched().ask("kill")
+        self._need_watchdog().ask("kill")
 
     def restart(self) -> None:
         """End it (if it runs) and start it again: same port, same folder, and the configuration as it rewrote it itself."""
-        self._watched().ask(f"end {STOP_S}")
+        self._need_watchdog().ask(f"end {STOP_S}")
         deadline = time.monotonic() + REBIND_S
         while not self._run():
             if time.monotonic() > deadline:
-                raise _taken(self.port)
+                raise _port_taken_error(self.port)
 
     def pause(self) -> None:
         """SIGSTOP: it keeps its port and its connections, and answers no request."""
@@ -174,13 +174,13 @@ class RedisServer:
 
     # How
 
-    def _watched(self) -> RedisWatchdog:
+    def _need_watchdog(self) -> RedisWatchdog:
         if self._guard is None:
             raise _not_started()
         return self._guard
 
     def _signal(self, number: signal.Signals) -> None:
-        if self._watched().ask(f"signal {number.value}") == "no":
+        if self._need_watchdog().ask(f"signal {number.value}") == "no":
             raise LinkLost(url=f"redis://127.0.0.1:{self._port}", reason="this embedded server is down; restart() starts it again")
 
     def _first_run(self) -> None:
@@ -194,7 +194,7 @@ class RedisServer:
             self._write_configuration()
             if self._run():
                 return
-        raise _taken(fixed)
+        raise _port_taken_error(fixed)
 
     @property
     def _clustered(self) -> bool:
@@ -205,7 +205,7 @@ class RedisServer:
 
     def _run(self) -> bool:
         """False when the port was taken; an error when the server did not come up for another reason."""
-        guard = self._watched()
+        guard = self._need_watchdog()
         log = guard.folder / "redis.log"
         before = log.stat().st_size if log.exists() else 0
         self._pid = int(guard.ask("run"))
@@ -219,12 +219,12 @@ class RedisServer:
             if alive != "yes":
                 if TAKEN in said:
                     return False
-                raise self._failed(f"it ended with status {alive.removeprefix('no ')}", said)
+                raise self._start_error(f"it ended with status {alive.removeprefix('no ')}", said)
             if time.monotonic() - started > wait_s:
                 # After so long it has its socket (a taken port ends it at once), so it is ours to ask.
                 if wait_s == LOAD_S or not self._ping(10.0).startswith("LOADING"):
                     guard.ask("kill")
-                    raise self._failed(f"it was not ready after {wait_s:.0f} s", said)
+                    raise self._start_error(f"it was not ready after {wait_s:.0f} s", said)
                 wait_s = LOAD_S
             time.sleep(0.005)
 
@@ -240,7 +240,7 @@ class RedisServer:
         except OSError:
             return ""
 
-    def _failed(self, reason: str, said: str) -> LinkLost:
+    def _start_error(self, reason: str, said: str) -> LinkLost:
         tail = "\n".join(said.splitlines()[-15:])
         return LinkLost(url=f"redis://127.0.0.1:{self._port}", reason=f"redis-server did not start: {reason}. Its log ends with\n{tail}\n")
 
@@ -301,6 +301,6 @@ def _not_started() -> ConfigError:
     return ConfigError(reason="this server is not started. Use it in a with block, or call start() first")
 
 
-def _taken(port: int) -> ConfigError:
+def _port_taken_error(port: int) -> ConfigError:
     where = f"port {port} of 127.0.0.1 is" if port else f"50 ports between {FIRST_PORT} and {LAST_PORT} of 127.0.0.1 were"
     return ConfigError(reason=f"{where} in use by another process, which was left alone. Use port=0 for a free one")

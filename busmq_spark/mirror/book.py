@@ -252,9 +252,9 @@ class MirrorBook:
             else:
                 self.look = True
         for name, answer in self._target.append([*sound.values()]).items() if sound else ():
-            self._copied(self.queues[name], sound[name], answer)
+            self._note_copied(self.queues[name], sound[name], answer)
 
-    def _copied(self, queue: MirroredQueue, rows: WindowRows, answer: Appended | BusError) -> None:
+    def _note_copied(self, queue: MirroredQueue, rows: WindowRows, answer: Appended | BusError) -> None:
         if not self._answered(queue, answer, 0):
             return
         assert isinstance(answer, Appended)

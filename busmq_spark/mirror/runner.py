@@ -168,15 +168,15 @@ class MirrorRunner:
     def _read(self) -> None:
         """Keep all readers busy, also while the rows of one are appended."""
         while len(self._windows) < READERS and (asked := self._book.plan(time.monotonic())):
-            self._windows.append(self._started(lambda windows=asked: read(self._origins.mine, windows)))  # type: ignore[misc]
+            self._windows.append(self._start_job(lambda windows=asked: read(self._origins.mine, windows)))  # type: ignore[misc]
 
-    def _started(self, work: Callable[[], Any]) -> Future[Any]:
+    def _start_job(self, work: Callable[[], Any]) -> Future[Any]:
         job = self._pool.submit(work)
         job.add_done_callback(lambda _: self._wake.set())
         return job
 
     def _submit(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
-        self._jobs.append((self._started(work), then))
+        self._jobs.append((self._start_job(work), then))
 
     def _lost(self, error: BusError) -> None:
         """Forget what is under way, and wait a little: longer each time, and never in step with others."""

@@ -66,11 +66,11 @@ class MirrorTarget:
 
     def trim(self, chunks_: Mapping[str, Chunk]) -> dict[str, Appended | BusError]:
         """Drop what the origin has dropped; of each queue the answer."""
-        return self._tried(list(chunks_), lambda queue: flows.append(self.keys(queue), chunks_[queue]))
+        return self._run_each(list(chunks_), lambda queue: flows.append(self.keys(queue), chunks_[queue]))
 
     def set_positions(self, of: Mapping[str, tuple[str, Positions]]) -> None:
         """Set groups to where those of the origin are."""
-        self._tried(list(of), lambda queue: flows.set_positions(self.keys(queue), *of[queue]))
+        self._run_each(list(of), lambda queue: flows.set_positions(self.keys(queue), *of[queue]))
 
     def touch(self, queues: Sequence[str]) -> None:
         """Let mirrors live on."""
@@ -112,13 +112,13 @@ class MirrorTarget:
 
     def _each(self, queues: Sequence[str], flow: Callable[[str], Flow[T]]) -> dict[str, T]:
         found: dict[str, T] = {}
-        for queue, answer in self._tried(queues, flow).items():
+        for queue, answer in self._run_each(queues, flow).items():
             if isinstance(answer, BusError):
                 raise answer
             found[queue] = answer
         return found
 
-    def _tried(self, queues: Sequence[str], flow: Callable[[str], Flow[T]]) -> dict[str, T | BusError]:
+    def _run_each(self, queues: Sequence[str], flow: Callable[[str], Flow[T]]) -> dict[str, T | BusError]:
         self._locate(queues)
         found: dict[str, T | BusError] = {}
         for server, link in enumerate(self._links):

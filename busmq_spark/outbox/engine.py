@@ -21,7 +21,7 @@ from busmq_spark.outbox.lock import StoreLock
 from busmq_spark.outbox.opener import lane_of, opener
 from busmq_spark.outbox.reserve import Reserve
 from busmq_spark.outbox.rows import Destination, EntryKind
-from busmq_spark.outbox.writer import Work, Writer, closed
+from busmq_spark.outbox.writer import Work, Writer, not_open_error
 from busmq_spark.redis_io.place import new_token
 
 MOST_KNOWN = 100_000
@@ -164,7 +164,7 @@ class Engine:
 
     def _need(self) -> Writer:
         if self._writer is None:
-            raise closed()
+            raise not_open_error()
         if not self._lock.held:
             state = "open in the process that this one was forked from"
             raise StateError(event="use", what="the outbox", state=state, remedy="Open one of another file in each process, after the fork")

@@ -186,7 +186,7 @@ class Forwarder:
         try:
             done, maxsize = self._to().push(to.queue, chunk)
         except BusError as error:
-            self._failed(progress, error)
+            self._on_failure(progress, error)
             return False
         self._domain_back_off(progress).worked()
         self._sent, self._more = True, self._more or chunk.more or done < len(chunk.numbers)
@@ -195,7 +195,7 @@ class Forwarder:
             progress.back_off.worked()
             self._confirm(progress)
         if done < len(chunk.numbers) and maxsize:
-            self._failed(progress, QueueFull(queue=to.queue, maxsize=maxsize, left=len(chunk.numbers) - done, waited=""))
+            self._on_failure(progress, QueueFull(queue=to.queue, maxsize=maxsize, left=len(chunk.numbers) - done, waited=""))
         return True
 
     def _next_chunk(self, to: Destination, behind: int) -> Chunk | None:
@@ -223,7 +223,7 @@ class Forwarder:
                 progress.noted.result()
         except BusError as error:
             if not self._stopped:
-                self._failed(progress, error)
+                self._on_failure(progress, error)
                 self._confirm(progress)
             return False
         if progress.noted_upto < progress.sent:
@@ -240,7 +240,7 @@ class Forwarder:
             while self._writer.submit(rows.give_back, durable=False).result() and not (self._woken or self._stopped):
                 pass
 
-    def _failed(self, progress: _Progress, error: BusError) -> None:
+    def _on_failure(self, progress: _Progress, error: BusError) -> None:
         if self._stopped:
             return
         back_off = progress.back_off
@@ -259,7 +259,7 @@ class Forwarder:
         if not found:
             return False
         try:
-            self._routed(found)
+            self._route_found(found)
         except BusError as error:
             first, text = self._routing.failed(), str(error)
             if text != self._route_error and not self._stopped:
@@ -273,10 +273,10 @@ class Forwarder:
             self._writer.submit(lambda c: rows.note(c, "routing_error", None), durable=False)
         return True
 
-    def _routed(self, found: list[Unrouted]) -> None:
+    def _route_found(self, found: list[Unrouted]) -> None:
         events = list(takewhile(lambda entry: entry.kind == EntryKind.PUBLISH, found))
         if not events:
-            self._subscribed(found[0])
+            self._send_subscription(found[0])
             return
         queues, table = self._to().route([entry.keys for entry in events], rows.subscriptions_made(self._reader))
 
@@ -289,9 +289,9 @@ class Forwarder:
         assert self.rescan_all is not None
         self.rescan_all()
 
-    def _subscribed(self, entry: Unrouted) -> None:
+    def _send_subscription(self, entry: Unrouted) -> None:
         end = entry.kind == EntryKind.UNSUBSCRIBE
-        self._to().subscribe(entry.keys, entry.queue, end=end)
+        self._to().set_subscription(entry.keys, entry.queue, end=end)
 
         def write(connection: sqlite3.Connection) -> None:
             rows.note_subscription_made(connection, entry.keys, entry.queue, end=end)

@@ -78,7 +78,7 @@ def owner(store: Path) -> Owner | None:
     try:
         if _taken(file):
             return None
-        return _noted(os.read(file, 4096))
+        return _decode_owner(os.read(file, 4096))
     finally:
         os.close(file)
 
@@ -86,7 +86,7 @@ def owner(store: Path) -> Owner | None:
 def noted(store: Path) -> Owner | None:
     """Who had it last and did not end in an orderly way, or has it still."""
     try:
-        found = _noted(lock_path(store).read_bytes())
+        found = _decode_owner(lock_path(store).read_bytes())
     except FileNotFoundError:
         return None
     return found if found.pid else None
@@ -126,16 +126,16 @@ def _write(file: int, text: str) -> None:
     os.pwrite(file, text.encode(), 0)
 
 
-def _noted(text: bytes) -> Owner:
+def _decode_owner(text: bytes) -> Owner:
     try:
         return Owner(**json.loads(text))
     except (ValueError, TypeError):
         return Owner(0, "", 0)
 
 
-def _forked() -> None:
+def _after_fork() -> None:
     for held in tuple(_HELD):
         held.forget()
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_after_fork)

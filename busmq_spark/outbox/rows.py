@@ -108,10 +108,10 @@ def _add(connection: sqlite3.Connection, kind: EntryKind, target: str | None, op
 def unrouted(connection: sqlite3.Connection, most: int = MOST_ROUTED) -> list[Unrouted]:
     """The oldest entries of which it is not known where they go."""
     found = connection.execute("SELECT id, kind, target, at FROM entry WHERE refs IS NULL ORDER BY id LIMIT ?", (most,)).fetchall()
-    return [_unrouted(*row) for row in found]
+    return [_unrouted_of(*row) for row in found]
 
 
-def _unrouted(id: int, kind: int, target: str, at: float) -> Unrouted:
+def _unrouted_of(id: int, kind: int, target: str, at: float) -> Unrouted:
     words = tuple(json.loads(target))
     return Unrouted(id, EntryKind(kind), words if kind == EntryKind.PUBLISH else words[:-1], "" if kind == EntryKind.PUBLISH else words[-1], at)
 

@@ -41,7 +41,7 @@ class Target(Protocol):
         """The queues for events with such keys, and the subscriptions that were looked at, for people. ``made_here``: those made with this outbox."""
         ...
 
-    def subscribe(self, patterns: Keys, queue: str, *, end: bool) -> None:
+    def set_subscription(self, patterns: Keys, queue: str, *, end: bool) -> None:
         """Begin subscriptions, or end them. Repeating it changes nothing."""
         ...
 
@@ -75,7 +75,7 @@ class StoreTarget:
         found: tuple[int, int] = self._store.push_from(queue, chunk.sender, chunk.numbers, chunk.values)
         return found
 
-    def subscribe(self, patterns: Keys, queue: str, *, end: bool) -> None:
+    def set_subscription(self, patterns: Keys, queue: str, *, end: bool) -> None:
         """See Target."""
         self._store.subscribe_events(queue, patterns, end)
 

@@ -109,7 +109,7 @@ class Writer:
         try:
             with self._writing:
                 if self._closed:
-                    raise closed()
+                    raise not_open_error()
                 [result] = self._together([work], durable=True)
                 if after is not None:
                     after()
@@ -145,7 +145,7 @@ class Writer:
     def _ask(self, job: _Job) -> None:
         with self._asking:
             if self._closed:
-                raise closed()
+                raise not_open_error()
             self._jobs.put(job)
 
     # -- in the thread --------------------------------------------------------------------------------------------------------------------
@@ -269,6 +269,6 @@ def _settle(some: list[tuple[asyncio.Future[Any], _Outcome]]) -> None:
             reply.set_exception(outcome.error)
 
 
-def closed() -> StateError:
+def not_open_error() -> StateError:
     """The error for an outbox that is not open."""
     return StateError(event="use", what="the outbox", state="not open", remedy="Use it inside 'async with Outbox(...) as outbox:'")

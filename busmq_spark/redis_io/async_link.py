@@ -65,7 +65,7 @@ class AsyncLink:
                 replies = await wire.ask(calls)
                 if (failed := first_error(replies)) is None:
                     return result(step, replies)
-                failed = await _mended(wire, calls, replies)
+                failed = await _resend_unknown(wire, calls, replies)
             except _WIRE_ERRORS as error:
                 lost = translate(error, self.endpoint)
                 if not repeatable(step):
@@ -119,7 +119,7 @@ class AsyncLink:
         await asyncio.sleep(retry.pause_s(error, patience(self.endpoint, error, self._patience_s)))
 
 
-async def _mended(wire: WireProtocol, calls: Sequence[Call], replies: list[Any]) -> Exception | None:
+async def _resend_unknown(wire: WireProtocol, calls: Sequence[Call], replies: list[Any]) -> Exception | None:
     """Send scripts that Redis no longer has again, with their text, and put their replies in place. Result: the first error left."""
     if missing := unknown_scripts(replies):
         for i, reply in zip(missing, await wire.ask([calls[i] for i in missing], whole=True), strict=True):

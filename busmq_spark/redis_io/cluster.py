@@ -62,9 +62,9 @@ class ClusterSeeds:
             try:
                 connection.connect()
                 connection.send_packed_command([_QUESTION], check_health=False)
-                return self._parsed(connection.read_response(disable_decoding=True), server)
+                return self._parse_slots(connection.read_response(disable_decoding=True), server)
             except (rx.RedisError, OSError, LinkLost) as error:
-                last = self._judged(error, server, last)
+                last = self._worst_error(error, server, last)
             finally:
                 connection.disconnect()
         raise self._unreachable(last)
@@ -78,9 +78,9 @@ class ClusterSeeds:
                 with cancellable():
                     await connection.connect()
                     await connection.send_packed_command(_QUESTION, check_health=False)
-                    return self._parsed(await connection.read_response(disable_decoding=True), server)
+                    return self._parse_slots(await connection.read_response(disable_decoding=True), server)
             except (rx.RedisError, OSError, LinkLost) as error:
-                last = self._judged(error, server, last)
+                last = self._worst_error(error, server, last)
             finally:
                 await connection.disconnect(nowait=True)
         raise self._unreachable(last)
@@ -91,12 +91,12 @@ class ClusterSeeds:
         ill = set(dead)
         return [self.server(node) for node in sorted(nodes, key=lambda node: node in ill)]
 
-    def _parsed(self, reply: Any, server: Server) -> SlotMap:
+    def _parse_slots(self, reply: Any, server: Server) -> SlotMap:
         if not reply:
             raise LinkLost(url=server.masked, reason="this node knows of no slots; is the cluster formed?")
         return SlotMap.parse(reply, server.host)
 
-    def _judged(self, error: Exception, server: Server, last: BusError | None) -> BusError:
+    def _worst_error(self, error: Exception, server: Server, last: BusError | None) -> BusError:
         """The worst so far: that a node refuses us weighs more than that another is down."""
         if "cluster support disabled" in str(error):
             raise ConfigError(reason=f"redis.layout is cluster, but {server.masked} is no node of a cluster; leave redis.layout at direct") from None

@@ -126,7 +126,7 @@ class ClusterStep:
         if not isinstance(reply, Exception):
             return False
         if (found := redirection(reply, node[0])) is not None:
-            self._redirected(place, found)
+            self._follow_redirect(place, found)
             return True
         if isinstance(reply, rx.NoScriptError) and place not in self._as_eval:
             self._as_eval.add(place)
@@ -137,7 +137,7 @@ class ClusterStep:
             return True
         return False
 
-    def _redirected(self, place: int, found: Redirect) -> None:
+    def _follow_redirect(self, place: int, found: Redirect) -> None:
         of = self._slots[place]
         self._hops += 1
         if found.asking:

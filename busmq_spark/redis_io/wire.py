@@ -24,10 +24,10 @@ def calls_of(step: Step) -> Sequence[Call]:
 
 def pack(calls: Iterable[Call], *, whole: bool = False) -> bytes:
     """The bytes of some calls. Scripts go by digest, or with their text when ``whole``."""
-    return b"".join([_packed(call, whole) for call in calls])
+    return b"".join([_pack(call, whole) for call in calls])
 
 
-def _packed(call: Call, whole: bool) -> bytes:
+def _pack(call: Call, whole: bool) -> bytes:
     words = _words(call, whole)
     packed = pack_words(words)
     if call.wired is None:

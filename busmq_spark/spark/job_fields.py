@@ -45,7 +45,7 @@ class JobFields:
 
 def _job(value: bytes) -> str | None:
     try:
-        return flows.opened(value)[0]
+        return flows.decode_reference(value)[0]
     except MessageRefused:
         return None
 

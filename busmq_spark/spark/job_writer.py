@@ -159,7 +159,7 @@ class JobTaskWriter:
     def _job(self, row: dict[str, Any]) -> tuple[str, str, str]:
         """The job, who sent it, and the queue to which its outcomes are pushed as well."""
         value = row.get("value")
-        id, client, done = flows.opened(value.encode() if isinstance(value, str) else value) if value is not None else ("", "", "")
+        id, client, done = flows.decode_reference(value.encode() if isinstance(value, str) else value) if value is not None else ("", "", "")
         named = row.get("job")
         if named is None and not id:
             raise MessageRefused(reason="column 'job' is NULL in some rows; expected the id of a job")

@@ -60,7 +60,7 @@ class QueryPlanning:
         """The end of the next batch; None while a link cannot be reached whose positions an unread checkpoint may have."""
         self._start_unknown = start is None and self._planned is None
         skipped = self.reader_queues.store.skipped if self.reader_queues else 0
-        start = start and self._offsets.known(start)
+        start = start and self._offsets.canonical(start)
         at = start or self._planned or offsets.INITIAL
         self._compared |= at == offsets.INITIAL and not self._start_unknown
         begin, sources = self._offsets.decode(at), offsets.sources_of(at)
@@ -104,7 +104,7 @@ class QueryPlanning:
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Partition]:
         """The tasks of a batch, planned here or before a restart."""
-        start, end = self._offsets.known(start), self._offsets.known(end)
+        start, end = self._offsets.canonical(start), self._offsets.canonical(end)
         begin, goal = self._offsets.decode(start), self._offsets.decode(end)
         self.names.check_sources(goal)
         sources = offsets.sources_of(start)
@@ -130,7 +130,7 @@ class QueryPlanning:
 
     def commit(self, end: dict[str, Any]) -> None:
         """Acknowledge a batch that is in the commit log."""
-        end = self._offsets.known(end)
+        end = self._offsets.canonical(end)
         done = self._offsets.decode(end)
         self._acks.commit(end, done, self._acquire(done, {"", *self._options.sources}))
 

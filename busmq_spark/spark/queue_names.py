@@ -57,7 +57,7 @@ class QueueNames:
         # One of the checkpoint that does not exist any more is not discovered, yet must be missed.
         here = set(held)
         missed = [queue for queue in known if queue not in here and self.includes(queue)]
-        return list(dict.fromkeys([*missed, *self._discovered(store, new_ones)]))
+        return list(dict.fromkeys([*missed, *self._discover(store, new_ones)]))
 
     def check_sources(self, planned: Mapping[str, Position]) -> None:
         """A batch that was planned is read as it was planned, from wherever: raises ConfigError when the options do not name its source any more."""
@@ -70,7 +70,7 @@ class QueueNames:
         if self._discovery:
             self._discovery.stop()
 
-    def _discovered(self, store: SourceStore, new_ones: bool) -> Sequence[str]:
+    def _discover(self, store: SourceStore, new_ones: bool) -> Sequence[str]:
         """The queues that are not named one by one: looked for here at the first call, so that it misses none; then beside the planning."""
         if self._discovery is not None:
             found = self._discovery.take()

@@ -314,11 +314,11 @@ class ReaderQueues:
             return lease.busy(queue, holder, self._options.subscription)
         listening = 1 if queue in self.queues else 0
         traces = self.store.traces(queue)
-        if loss.kind == "removed" and at is not None and self._acked(queue, traces) >= at.last + loss.ids:
+        if loss.kind == "removed" and at is not None and self._acked_up_to(queue, traces) >= at.last + loss.ids:
             loss = replace(loss, kind="acknowledged")
         return loss_error(shown(queue), loss, traces, own_listeners=listening)
 
-    def _acked(self, queue: str, traces: RemovalTraces) -> int:
+    def _acked_up_to(self, queue: str, traces: RemovalTraces) -> int:
         """Up to where a query that reads as this one does has acknowledged the queue; 0 when that is not known."""
         if not self._options.subscription:
             return traces.acked

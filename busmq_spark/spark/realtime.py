@@ -72,7 +72,7 @@ def realtime(target: Any, batch: str | None = None) -> Any:
             raise ConfigError(reason=f"a batch of {batch!r} is for the writer of a query, and this is the builder of a session; leave it out here")
         return _session(target)
     writer = target.outputMode("update").options(**QUERY if major_minor >= (4, 3) else {})
-    return writer if batch is None else _triggered(writer, batch)
+    return writer if batch is None else _with_realtime_trigger(writer, batch)
 
 
 def realtime_foreach(writer: DataStreamWriter, options: Mapping[str, object]) -> DataStreamWriter:
@@ -94,7 +94,7 @@ def realtime_foreach(writer: DataStreamWriter, options: Mapping[str, object]) ->
     return writer.outputMode("update")
 
 
-def _triggered(writer: Any, batch: str) -> Any:
+def _with_realtime_trigger(writer: Any, batch: str) -> Any:
     from pyspark import SparkContext
 
     if "realTime" in signature(type(writer).trigger).parameters:

@@ -88,9 +88,7 @@ class ArrowRows:
             yield self._batch(waiting)
 
     def _batch(self, pieces: Sequence[MessageRows]) -> Any:
-        return pa.RecordBatch.from_arrays(
-            [_joined([self._column(name, kind, p) for p in pieces]) for name, kind in self._columns], schema=self._schema
-        )
+        return pa.RecordBatch.from_arrays([_join([self._column(name, kind, p) for p in pieces]) for name, kind in self._columns], schema=self._schema)
 
     def _column(self, name: str, kind: Any, rows: MessageRows) -> Any:
         if name == FIELDS:
@@ -110,7 +108,7 @@ def _cut(piece: MessageRows) -> Iterator[list[MessageRows]]:
         yield [MessageRows(piece.queue, piece.first + at, piece.values.slice(at, BATCH_ROWS))]
 
 
-def _joined(arrays: list[Any]) -> Any:
+def _join(arrays: list[Any]) -> Any:
     return arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
 
 

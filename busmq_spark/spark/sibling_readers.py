@@ -50,7 +50,7 @@ class SiblingReaders:
             return
         try:
             self._forget_dead_drivers()
-            with _locked(self._file) as state:
+            with _locked_state(self._file) as state:
                 readers = state["readers"]
                 for token in [token for token in readers if is_dead(token)]:
                     del readers[token]
@@ -64,7 +64,7 @@ class SiblingReaders:
     def refresh(self) -> None:
         """See who has joined since, as long as some may."""
         if self._me["beginning"] and self._token:
-            with _locked(self._file) as state:
+            with _locked_state(self._file) as state:
                 self.others = self._others(state["readers"])
 
     def close(self) -> None:
@@ -72,7 +72,7 @@ class SiblingReaders:
         if not self._me["beginning"] or not self._token:
             return
         self._me["beginning"] = False
-        with _locked(self._file) as state:
+        with _locked_state(self._file) as state:
             state["readers"][self._token] = self._me
             self.others = self._others(state["readers"])
         if not self.others:
@@ -81,7 +81,7 @@ class SiblingReaders:
     def leave(self) -> None:
         """This reader ends, or has no others."""
         if self._token:
-            with suppress(OSError), _locked(self._file) as state:
+            with suppress(OSError), _locked_state(self._file) as state:
                 state["readers"].pop(self._token, None)
             self._token = ""
 
@@ -89,7 +89,7 @@ class SiblingReaders:
         """What all of them have done once this one has done ``positions``: nothing of a queue that one has still to begin."""
         if not self._token:
             return dict(positions)
-        with _locked(self._file) as state:
+        with _locked_state(self._file) as state:
             readers = state["readers"]
             readers[self._token] = self._me
             self._me["acked"].update({queue: [p.born, p.last, p.mark] for queue, p in positions.items()})
@@ -138,7 +138,7 @@ def _file() -> Path:
 
 
 @contextmanager
-def _locked(file: Path) -> Iterator[dict[str, Any]]:
+def _locked_state(file: Path) -> Iterator[dict[str, Any]]:
     """The state in the file, for one process at a time; it is written back, or removed once it names no reader."""
     import fcntl  # not everywhere
 

@@ -55,7 +55,7 @@ class BusmqDataSource(DataSource):
         return "busmq"
 
     def __init__(self, options: dict[str, str]) -> None:
-        jar = _given(options, VERSION_OPTION)
+        jar = _option_text(options, VERSION_OPTION)
         if jar and jar != __version__:
             found = f"the jar on the class path of Spark is of version {jar}, and the Python package busmq_spark of version {__version__}"
             raise strip_traceback(JarVersion(found=found))
@@ -65,7 +65,7 @@ class BusmqDataSource(DataSource):
         """The columns. Spark asks for them at ``load()``, so that what is wrong with the options is said there. A table has no options yet."""
         if self.options:
             _refuse_a_table(self.options)
-            options = _checked(parse(ReadOptions, self.options))
+            options = _check_options(parse(ReadOptions, self.options))
             columns = _columns(options, topic=options.include_topic)
             return f"{columns}, {TIME_COLUMN}" if options.include_timestamp else columns
         return SOURCE_SCHEMA
@@ -85,7 +85,7 @@ class BusmqDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         _refuse_a_table(self.options)
-        options = _checked(parse(WriteOptions, self.options))
+        options = _check_options(parse(WriteOptions, self.options))
         if options.settle:
             if overwrite:
                 raise ConfigError(reason="mode overwrite deletes messages, and with settle rows are outcomes of jobs; use mode append")
@@ -94,14 +94,14 @@ class BusmqDataSource(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # Spark passes these by name
         _refuse_unlogged_batches(self.options)
-        options = _checked(parse(WriteOptions, self.options))
+        options = _check_options(parse(WriteOptions, self.options))
         if options.settle:
             return job_stream_writer(options, _job_columns(schema, options, self.options, needs_id=True))
-        return stream_writer(options, SinkColumns.of(schema, options.queue, options.topic), _given(self.options, "checkpointLocation"))
+        return stream_writer(options, SinkColumns.of(schema, options.queue, options.topic), _option_text(self.options, "checkpointLocation"))
 
     def _read_options(self, schema: StructType) -> ReadOptions:
         _refuse_a_table(self.options)
-        options = _checked(parse(ReadOptions, self.options))
+        options = _check_options(parse(ReadOptions, self.options))
         check_source_schema(schema, _columns(options, topic=bool(options.topic)))
         if options.include_timestamp and COLUMN not in schema.names:
             reason = "includeTimestamp=true asks for a column timestamp, which the schema does not have; name it there, or leave the option out"
@@ -116,7 +116,7 @@ def _columns(options: ReadOptions, *, topic: bool) -> str:
 
 
 def _job_columns(schema: StructType, options: WriteOptions, given: Mapping[str, str], *, needs_id: bool = False) -> JobColumns:
-    if unused := [name for name in UNUSED_BY_SETTLE if _given(given, name)]:
+    if unused := [name for name in UNUSED_BY_SETTLE if _option_text(given, name)]:
         reason = f"option {unused[0]!r} is for messages, and with settle rows are outcomes of jobs: each is written once, by its task; leave it out"
         raise ConfigError(reason=reason)
     if options.links or options.topic:
@@ -137,7 +137,7 @@ def _refuse_a_table(given: Mapping[str, str]) -> None:
 
 def _refuse_unlogged_batches(given: Mapping[str, str]) -> None:
     """Spark itself has our sink on no list for this, but that check can be overridden."""
-    if _given(given, "asyncProgressTrackingEnabled").lower() == "true":
+    if _option_text(given, "asyncProgressTrackingEnabled").lower() == "true":
         raise ConfigError(
             reason='format("busmq") does not write with asyncProgressTrackingEnabled=true, where a batch runs before it is logged and may hold '
             'other rows when it is run again; set it to false, or use format("busmq-realtime") with delivery=at-least-once'
@@ -152,11 +152,11 @@ def _why_no_java() -> dict[str, str]:
     return {"reason": "the jar that has it is not on the class path of this Spark", "remedy": remedy}
 
 
-def _given(options: Mapping[str, str], name: str) -> str:
+def _option_text(options: Mapping[str, str], name: str) -> str:
     return next((text for given, text in options.items() if given.lower() == name.lower()), "")
 
 
-def _checked(options: Options) -> Options:
+def _check_options(options: Options) -> Options:
     """The options with addresses and secrets spelled out and checked: an executor does not have the driver's environment."""
     freeze()
     if options.engine == "java":  # with the jar Java has answered

@@ -70,7 +70,7 @@ def planning_store(options: ReadOptions, *, quiet: bool = False) -> SourceStore:
     if not options.links:
         return open_redis(options)
     if options.on_unavailable == "fail":
-        return _linked(options, 0.0)
+        return _multi_source_store(options, 0.0)
     callers: dict[str, SourceCaller] = {
         link: ThreadedCaller(link, partial(open_link, options, link, PLANNING_PATIENCE_S), quiet=quiet) for link, _ in options.links
     }
@@ -79,10 +79,10 @@ def planning_store(options: ReadOptions, *, quiet: bool = False) -> SourceStore:
 
 def patient_store(options: StoreOptions, patience_s: float = DRIVER_PATIENCE_S) -> ReadStore:
     """A new store for a caller that needs all its sources: a batch read, a task. With onUnavailable=wait it waits so long for links."""
-    return _linked(options, patience_s if options.on_unavailable == "wait" else 0.0) if options.links else open_redis(options)
+    return _multi_source_store(options, patience_s if options.on_unavailable == "wait" else 0.0) if options.links else open_redis(options)
 
 
-def _linked(options: StoreOptions, patience_s: float) -> MultiSourceStore:
+def _multi_source_store(options: StoreOptions, patience_s: float) -> MultiSourceStore:
     # The caller waits, and logs once when that begins and once when it ends; the link underneath shall not do so, too.
     link_s = PLANNING_PATIENCE_S if patience_s else PATIENCE_S
     callers = {link: DirectCaller(link, open_link(options, link, link_s), patience_s) for link, _ in options.links}
@@ -129,7 +129,7 @@ def task_store(options: StoreOptions) -> ReadStore:
     """The store of this process for a source with these options: tasks that follow each other in one worker share its connections."""
     if not options.links:
         return shared_redis(options)
-    found: ReadStore = _shared("source", options, lambda: patient_store(options, inf))
+    found: ReadStore = _shared_store("source", options, lambda: patient_store(options, inf))
     return found
 
 
@@ -139,10 +139,10 @@ def sink_store(options: WriteOptions, *, task: bool = False) -> WriteStore:
     With onUnavailable=wait a ``task`` waits for its link as long as it takes.
     """
     if not options.links:
-        return _checked(shared_redis(options), options)
+        return _check_eviction(shared_redis(options), options)
     [(link, _)] = options.links
     patience_s = (inf if task else DRIVER_PATIENCE_S) if options.on_unavailable == "wait" else PATIENCE_S
-    found: WriteStore = _shared("task" if task else "sink", options, lambda: open_link(options, link, patience_s))
+    found: WriteStore = _shared_store("task" if task else "sink", options, lambda: open_link(options, link, patience_s))
     return found
 
 
@@ -154,7 +154,7 @@ def own_sink_store(options: WriteOptions) -> WriteStore:
 _CHECKED: set[tuple[int, RedisOptions]] = set()
 
 
-def _checked(store: RedisStore, options: WriteOptions) -> RedisStore:
+def _check_eviction(store: RedisStore, options: WriteOptions) -> RedisStore:
     """The store, once this process has looked whether its servers evict."""
     key = (os.getpid(), redis_options(options))
     if key not in _CHECKED:
@@ -163,7 +163,7 @@ def _checked(store: RedisStore, options: WriteOptions) -> RedisStore:
     return store
 
 
-def _shared(use: str, options: StoreOptions, make: Callable[[], Any]) -> Any:
+def _shared_store(use: str, options: StoreOptions, make: Callable[[], Any]) -> Any:
     key = (os.getpid(), use, StoreOptions(**{row.name: getattr(options, row.name) for row in fields(StoreOptions)}))
     if key not in _SHARED:
         _SHARED[key] = make()

@@ -66,8 +66,8 @@ class FailingReader(DataSourceStreamReader):
     def __init__(self, error: BusError) -> None:
         self._error = error
 
-    def fail(self, *_: Any, **__: Any) -> Any:
+    def _raise_error(self, *_: Any, **__: Any) -> Any:
         """Whatever is asked."""
         raise self._error
 
-    initialOffset = getDefaultReadLimit = latestOffset = partitions = read = fail
+    initialOffset = getDefaultReadLimit = latestOffset = partitions = read = _raise_error

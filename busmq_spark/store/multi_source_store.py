@@ -71,12 +71,12 @@ class MultiSourceStore(PerQueueOperations):
             # A name that does not come back whole would be taken for another source's.
             return lambda store: store.discover(lambda queue: split(spell(source, queue)) == (source, queue) and accept(spell(source, queue)), pace)
 
-        return self._listed({source: ask(source) for source in self._callers})
+        return self._list_queues({source: ask(source) for source in self._callers})
 
     def topic_queues(self, topics: Sequence[str], partitions: int | None = None) -> list[str]:
-        return self._listed(dict.fromkeys(self._callers, methodcaller("topic_queues", topics, partitions)))
+        return self._list_queues(dict.fromkeys(self._callers, methodcaller("topic_queues", topics, partitions)))
 
-    def _listed(self, asks: Mapping[str, Callable[[ReadStore], list[str]]]) -> list[str]:
+    def _list_queues(self, asks: Mapping[str, Callable[[ReadStore], list[str]]]) -> list[str]:
         found: list[str] = []
         for source, queues in self._answers(asks).items():
             self.listed.add(source)
@@ -106,7 +106,7 @@ class MultiSourceStore(PerQueueOperations):
         for part in parts:
             source, queue = split(part.queue)
             asked.setdefault(source, []).append(replace(part, queue=queue))
-        found = self._spelt({s: _bound(lambda store, own: _fetched(store, own, most_bytes, fail_on_data_loss), own) for s, own in asked.items()})
+        found = self._spelt({s: _bound(lambda store, own: _fetch_parts(store, own, most_bytes, fail_on_data_loss), own) for s, own in asked.items()})
         return {name: rows and [replace(piece, queue=name) for piece in rows] for name, rows in found.items()}
 
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
@@ -125,7 +125,7 @@ class MultiSourceStore(PerQueueOperations):
         assert isinstance(caller, DirectCaller), "a reading task waits for its own source alone"
         while rest:
             try:
-                for rows in caller.store.read_many(_located(caller.store, rest), strict):
+                for rows in caller.store.read_many(_locate_parts(caller.store, rest), strict):
                     caller.succeeded()
                     rest = _ranges_after(rest, rows)
                     yield replace(rows, queue=spell(source, rows.queue))
@@ -178,12 +178,12 @@ def within(rows: Sequence[MessageRows], part: Range) -> list[MessageRows]:
     return found
 
 
-def _fetched(store: ReadStore, parts: Sequence[Range], most_bytes: int, strict: bool) -> dict[str, list[MessageRows] | None]:
+def _fetch_parts(store: ReadStore, parts: Sequence[Range], most_bytes: int, strict: bool) -> dict[str, list[MessageRows] | None]:
     """What has come when ``most_bytes`` or the time are used up, of the ranges that are complete then."""
     found: dict[str, list[MessageRows] | None] = dict.fromkeys((part.queue for part in parts), None)
     rest, coming = list(parts), dict[str, list[MessageRows]]()
     until = time.monotonic() + FETCH_S
-    for rows in store.read_many(_located(store, parts), strict):
+    for rows in store.read_many(_locate_parts(store, parts), strict):
         most_bytes -= rows.values.nbytes
         if most_bytes < 0 or time.monotonic() > until:
             break
@@ -196,7 +196,7 @@ def _fetched(store: ReadStore, parts: Sequence[Range], most_bytes: int, strict: 
     return found
 
 
-def _located(store: ReadStore, parts: Sequence[Range]) -> list[Range]:
+def _locate_parts(store: ReadStore, parts: Sequence[Range]) -> list[Range]:
     servers = store.locate(list(dict.fromkeys(part.queue for part in parts)))
     return [replace(part, server=servers[part.queue]) for part in parts]
 

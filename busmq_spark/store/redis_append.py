@@ -194,7 +194,7 @@ def append(link: Link, keys: QueueKeys, values: Sequence[bytes]) -> tuple[int, i
 
 
 def _append(link: Link, keys: QueueKeys, values: Sequence[bytes]) -> int:
-    return _stored(keys, link.execute(_push(keys, values)))
+    return _stored_count(keys, link.execute(_push(keys, values)))
 
 
 def _push(keys: QueueKeys, values: Sequence[bytes]) -> Call:
@@ -202,7 +202,7 @@ def _push(keys: QueueKeys, values: Sequence[bytes]) -> Call:
     return script("push", keys.appending, (keys.available, *values))
 
 
-def _stored(keys: QueueKeys, reply: Sequence[int]) -> int:
+def _stored_count(keys: QueueKeys, reply: Sequence[int]) -> int:
     if reply[1] < 0:
         raise QueueMissing(queue=keys.name)
     return reply[1]
@@ -241,7 +241,7 @@ class RedisAppender:
             keys = [self._keys(queue) for queue in queues]
             replies = self._links[server].execute([_push(own, next(chunks(parts[own.name]))) for own in keys])
             for own, reply in zip(keys, replies, strict=True):
-                if stored := _stored(own, reply):
+                if stored := _stored_count(own, reply):
                     full.stored()
                 self.push(own.name, parts[own.name][stored:], full)
 

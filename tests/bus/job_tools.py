@@ -52,7 +52,7 @@ async def nothing(job: Job) -> None:
 async def letters(jobs: Jobs) -> list[DeadLetter]:
     """The dead letters of the queue."""
     async with jobs.bus.queue(f"{jobs.queue.name}.dead") as dead:
-        return [dead_letter.opened(message.value) async for message in dead.consume(remove=False, max=await dead.count())]
+        return [dead_letter.decode_letter(message.value) async for message in dead.consume(remove=False, max=await dead.count())]
 
 
 async def keys_of(queue: Queue, job: Job) -> list[str]:

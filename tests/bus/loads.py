@@ -90,7 +90,7 @@ class SharedLoad:
         latest = dict(sorted(self.seen))
         assert sorted(self._acked) == [(id, tries) for id, tries in latest.items() if id not in self._bad]
         async with self._buses[0].queue(f"{self._name}.dead") as dead:
-            assert {dead_letter.opened(each.value).id for each in await dead_letters(dead, await dead.count())} == self._bad
+            assert {dead_letter.decode_letter(each.value).id for each in await dead_letters(dead, await dead.count())} == self._bad
 
 
 class TopicLoad:

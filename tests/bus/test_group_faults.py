@@ -185,7 +185,7 @@ async def test_workers_and_redis_are_killed_and_each_message_is_handled(fresh: F
                 for worker in workers:
                     await worker.kill()
                 [state] = await queue.groups()
-            letters = [dead_letter.opened(message.value).id for message in await dead_letters(dead, await dead.count())]
+            letters = [dead_letter.decode_letter(message.value).id for message in await dead_letters(dead, await dead.count())]
     ledger.check(state.subscription.last)
     assert set(letters) == {1, 4}
 
@@ -218,7 +218,7 @@ async def test_workers_are_killed_one_after_the_other_or_hang_and_each_message_i
             await asyncio.wait_for(group.wait_idle(), UNTIL_S * FACTOR)
             for worker in workers:
                 await worker.kill()
-        letters = [dead_letter.opened(message.value).id for message in await dead_letters(dead, await dead.count())]
+        letters = [dead_letter.decode_letter(message.value).id for message in await dead_letters(dead, await dead.count())]
     ledger.check(count)
     ledger.check_acks()
     assert set(letters) == poison

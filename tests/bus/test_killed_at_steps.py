@@ -112,7 +112,7 @@ class Work:
         if self.step.kind == "group":
             async with self.bus.queue(name) as queue, self.bus.queue(f"{name}.dead") as dead:
                 await asyncio.wait_for(queue.group("g", shared=True).wait_idle(), UNTIL_S)
-                letters = [dead_letter.opened(message.value).id for message in await dead_letters(dead, await dead.count())]
+                letters = [dead_letter.decode_letter(message.value).id for message in await dead_letters(dead, await dead.count())]
             assert set(letters) == {1}, self.step
         elif self.step.kind == "topic":
             async with self.bus.topic(name) as topic:

@@ -107,7 +107,7 @@ async def test_tries_that_are_used_up_make_a_dead_letter_with_the_reason(open_bu
         last = asyncio.ensure_future(anext(batches))  # its tries are used up, so that there is nothing to read
         await asyncio.wait_for(group.wait_idle(), UNTIL_S)
         last.cancel()
-        letters = {each.id: each for each in [dead_letter.opened(message.value) for message in await dead_letters(dead, 3)]}
+        letters = {each.id: each for each in [dead_letter.decode_letter(message.value) for message in await dead_letters(dead, 3)]}
     assert {id: (each.value, each.tries, each.error) for id, each in letters.items()} == {
         1: (b"asked", 2, "still no route"),
         2: (b"crashed", 2, "its lease ended, and so did its tries"),
@@ -119,7 +119,7 @@ async def test_tries_that_are_used_up_make_a_dead_letter_with_the_reason(open_bu
 async def test_what_is_no_dead_letter_is_refused() -> None:
     for value in (b"", b"{}", b"[1]", b'{"type":"other"}', b'{"type":"busmq.dead","data":3}', b"[" * 100_000, LETTER):
         with pytest.raises(MessageRefused, match="is no dead letter; expected a CloudEvent"):
-            dead_letter.opened(value)
+            dead_letter.decode_letter(value)
 
 
 async def test_a_delay_and_an_extension_are_kept(redis_url: str, fresh: Fresh) -> None:
@@ -150,7 +150,7 @@ async def test_an_exception_counts_as_a_try_of_what_was_handed_out(redis_url: st
             with pytest.raises(ZeroDivisionError):
                 await fail(queue, tries)
         [letter] = await dead_letters(dead, 1)
-        assert dead_letter.opened(letter.value).error == "ZeroDivisionError: division by zero"
+        assert dead_letter.decode_letter(letter.value).error == "ZeroDivisionError: division by zero"
         assert await stored(queue) == []
 
 
@@ -163,7 +163,7 @@ async def test_a_late_rejection_makes_no_dead_letter_and_one_that_is_said_twice_
         assert await slow.reject([*late, *late], ValueError("late")) == late[:1]
         assert await quick.ack(again) == []
         async with bus.queue(slow.dead) as dead:
-            assert [dead_letter.opened(each.value).id for each in await dead_letters(dead, await dead.count())] == [2]
+            assert [dead_letter.decode_letter(each.value).id for each in await dead_letters(dead, await dead.count())] == [2]
 
 
 @asynccontextmanager

@@ -66,7 +66,7 @@ class Shared:
         return int(self.redis("HGET", self.keys.acks, self.name))
 
     @property
-    def state(self) -> flows.Group:
+    def state(self) -> flows.GroupState:
         [found] = [each for each in self.run(flows.groups(self.keys)) if each.subscription.name == self.name]
         return found
 

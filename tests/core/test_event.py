@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark import Event
-from busmq_spark.core.dead_letter import envelope, opened
+from busmq_spark.core.dead_letter import decode_letter, envelope
 from busmq_spark.core.group import Delivery
 from busmq_spark.errors import MessageRefused
 
@@ -124,5 +124,5 @@ def test_a_dead_letter_is_an_event_whatever_the_error_says(queue: str, value: by
     event = Event.decode(letter)
     assert (event.type, event.extensions["originalid"]) == ("busmq.dead", str(id))
     assert not any(mark in str(event.extensions["error"]) for mark in "\n\r\t\0")
-    found = opened(letter)
+    found = decode_letter(letter)
     assert (found.queue, found.group, found.id, found.value, found.tries) == (queue, "g", id, value, 3)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from busmq_spark.core import queue as queues
-from busmq_spark.core.dead_letter import opened
+from busmq_spark.core.dead_letter import decode_letter
 from busmq_spark.core.flow import command, script
 from busmq_spark.core.keys import QueueKeys, sink_record
 from busmq_spark.core.scripts import load
@@ -238,5 +238,5 @@ class Parted(Pipeline):
 
         wait_until(arrived, what="everything has arrived")
         assert self.bus.values("out") == good
-        letters = [opened(value) for value in self.bus.values("in.dead")]
+        letters = [decode_letter(value) for value in self.bus.values("in.dead")]
         assert [(each.queue, each.id, each.value) for each in letters] == [("in", n + 1, b"bad %d" % n) for n in numbers if n % 3 == 0]

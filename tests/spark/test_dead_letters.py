@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, expr, lit
 
 from busmq_spark import Event, dead_letters, json_columns
-from busmq_spark.core.dead_letter import envelope, opened
+from busmq_spark.core.dead_letter import decode_letter, envelope
 from busmq_spark.core.group import Delivery
 from busmq_spark.errors import ConfigError
 from tests.cli import forked
@@ -38,7 +38,7 @@ def test_a_dead_letter_is_the_one_that_a_group_makes(spark: SparkSession) -> Non
     made = dead_letters(messages(spark, queue), "id <= 3", "why\n\tnot", group="g").orderBy("id").collect()
     for row, value in zip(made, VALUES, strict=False):
         assert (row.queue, row.id) == (f"{queue}.dead", made.index(row) + 1)
-        letter = opened(row.value.encode())
+        letter = decode_letter(row.value.encode())
         assert (letter.queue, letter.group, letter.id, letter.value, letter.tries, letter.error) == (queue, "g", row.id, value, 1, "why not")
         ours, theirs = Event.decode(row.value.encode()), Event.decode(envelope(queue, "g", Delivery(row.id, value, 1, 1, ""), "why\n\tnot", 1))
         assert (ours.source, ours.type, ours.datacontenttype, ours.data) == (theirs.source, theirs.type, theirs.datacontenttype, theirs.data)
@@ -51,8 +51,8 @@ def test_dead_letters_of_queues_of_one_name_say_over_which_link_they_were_read(s
     every = read[0].unionByName(read[1]).unionByName(read[2])
     for made in (dead_letters(every, "true", "x"), json_columns(every, "n int", on_error="dead-letter")[1]):
         values = [row.value.encode() for row in made.orderBy("value").collect()]
-        assert sorted(opened(value).link for value in values) == ["", "eu", "us"]
-        assert {opened(value).queue for value in values} == {"orders"}
+        assert sorted(decode_letter(value).link for value in values) == ["", "eu", "us"]
+        assert {decode_letter(value).queue for value in values} == {"orders"}
         assert {Event.decode(value).source for value in values} == {
             "/busmq/queues/orders",
             "/busmq/links/eu/queues/orders",
@@ -69,7 +69,7 @@ def test_json_that_does_not_fit_is_a_dead_letter_and_the_rest_are_columns(spark:
     ]
     found = bad.orderBy("id").collect()
     assert [(row.queue, row.id) for row in found] == [("elsewhere", id) for id in BAD]
-    letter = opened(found[0].value.encode())
+    letter = decode_letter(found[0].value.encode())
     assert (letter.group, letter.value, letter.error) == ("flights", b"nope", "it is no JSON of struct<n:int,s:string>")
     everything = json_columns(messages(spark), "n int").count()
     assert everything == len(VALUES)  # without it nothing has changed
@@ -96,7 +96,7 @@ def test_what_follows_an_object_or_stands_beside_it_is_not_dropped_in_silence(sp
     message = spark.createDataFrame([("orders", 1, bytearray(value))], "queue string, id long, value binary")
     good, bad = json_columns(message, "n int, s string", on_error="dead-letter")
     assert good.collect() == []
-    assert [opened(row.value.encode()).value for row in bad.collect()] == [value]
+    assert [decode_letter(row.value.encode()).value for row in bad.collect()] == [value]
 
 
 def test_an_object_may_have_space_around_it_more_members_and_names_with_dots(spark: SparkSession) -> None:
@@ -109,8 +109,8 @@ def test_an_object_may_have_space_around_it_more_members_and_names_with_dots(spa
 
 def test_the_reason_may_be_a_column_and_so_may_the_condition(spark: SparkSession) -> None:
     made = dead_letters(messages(spark), col("id") == 5, expr("concat('id ', id)"))
-    assert [opened(row.value.encode()).error for row in made.collect()] == ["id 5"]
-    assert [opened(row.value.encode()).error for row in dead_letters(messages(spark), "id = 5", lit(None)).collect()] == [""]
+    assert [decode_letter(row.value.encode()).error for row in made.collect()] == ["id 5"]
+    assert [decode_letter(row.value.encode()).error for row in dead_letters(messages(spark), "id = 5", lit(None)).collect()] == [""]
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_good_rows_and_dead_letters_are_written_once_and_put_back_once(
 
     run()
     assert sorted(bus.stored(f"{queue}.checked")) == [b"1", b"5", b"none"]
-    assert [opened(value).id for value in bus.stored(f"{queue}.dead")] == BAD
+    assert [decode_letter(value).id for value in bus.stored(f"{queue}.dead")] == BAD
     for n in range(2):  # the second finds nothing
         [answer] = busmq(bus.url, "dead", "replay", f"{queue}.dead")
         assert answer["replayed"] == ({queue: len(BAD)} if n == 0 else {})
@@ -166,7 +166,7 @@ def test_good_rows_and_dead_letters_are_written_once_and_put_back_once(
     assert bus.stored(f"{queue}.dead") == []
     run()
     assert len(bus.stored(f"{queue}.checked")) == 3
-    again = [opened(value) for value in bus.stored(f"{queue}.dead")]
+    again = [decode_letter(value) for value in bus.stored(f"{queue}.dead")]
     assert [(each.id, each.value) for each in again] == [(len(VALUES) + n, VALUES[id - 1]) for n, id in enumerate(BAD, 1)]
     listed = busmq(bus.url, "dead", "list", f"{queue}.dead")
     assert [(each["originalid"], each["queue"], each["group"], each["error"]) for each in listed] == [

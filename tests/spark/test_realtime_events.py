@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import col, lit
 
 from busmq_spark import Event, events, json_columns, to_events
-from busmq_spark.core.dead_letter import opened
+from busmq_spark.core.dead_letter import decode_letter
 from tests.spark.conftest import Bus
 from tests.spark.test_realtime_sink_live import Live, any_sink, live
 
@@ -39,4 +39,4 @@ def test_dead_letters_arrive_while_their_batch_runs(bus: Bus, live: Live, queue:
     live.start({"redis.url": bus.url, "delivery": "at-least-once"})
     bus.push(live.source, b'{"n": 1}', b"bad", b'{"n": 2}', b"worse")
     live.wait_rows(queue, 2)
-    assert [(each.id, each.value) for each in map(opened, bus.stored(queue))] == [(2, b"bad"), (4, b"worse")]
+    assert [(each.id, each.value) for each in map(decode_letter, bus.stored(queue))] == [(2, b"bad"), (4, b"worse")]

@@ -186,14 +186,14 @@ class Operation:
 
     def decode_arguments(self, head: Any) -> tuple[Any, ...]:
         """The arguments, checked. Raises WireError."""
-        return _checked(self.arguments, head)  # type: ignore[no-any-return]  # a shape of several
+        return _decode_shape(self.arguments, head)  # type: ignore[no-any-return]  # a shape of several
 
     def decode_result(self, head: Any) -> Any:
         """The result, checked. Raises WireError."""
-        return _checked(self.result, head)
+        return _decode_shape(self.result, head)
 
 
-def _checked(shape: JsonCodec, head: Any) -> Any:
+def _decode_shape(shape: JsonCodec, head: Any) -> Any:
     try:
         return shape.decode(head)
     except (ValueError, RecursionError) as error:
@@ -237,14 +237,14 @@ def _topic(topic: str) -> list[Right]:
     return [Right(PUSH, "queue", partition_queue(topic, 0))]
 
 
-def _staged(lists: Iterable[StagedList]) -> list[Right]:
+def _rights_of_lists(lists: Iterable[StagedList]) -> list[Right]:
     return each_queue(PUSH)(dict.fromkeys(part.queue for part in lists))
 
 
 def _sink(name: str, *rest: Any) -> list[Right]:
     """To have the sink, and to push to the queues of the staged lists, if there are any."""
     lists = next((part for part in rest if isinstance(part, tuple)), ())
-    return [Right(PUSH, "sink", name), *(_staged(lists) if lists else [])]
+    return [Right(PUSH, "sink", name), *(_rights_of_lists(lists) if lists else [])]
 
 
 def _begin(name: str, _: str, queues: Any) -> list[Right]:
@@ -299,7 +299,7 @@ OPERATIONS: dict[str, Operation] = {
     "record": Operation(several(*SINK, listed(STAGED), TEXT, TEXT, WHOLE), listed(STAGED), _sink, ServedBy.PEER),
     "commit": Operation(several(TEXT, *SINK, listed(STAGED)), maybe(FULL), _commit, ServedBy.PEER),
     "recorded": Operation(several(*SINK), listed(STAGED), _sink, ServedBy.PEER),
-    "discard": Operation(several(listed(STAGED)), NOTHING, _staged, ServedBy.PEER),
+    "discard": Operation(several(listed(STAGED)), NOTHING, _rights_of_lists, ServedBy.PEER),
     "forget": Operation(several(TEXT, listed(STAGED)), NOTHING, _sink, ServedBy.PEER),
     "ends": Operation(several(NAMES), mapped(WHOLE), each_queue(ADMIN), ServedBy.STORE),
     "trim": Operation(several(mapped(WHOLE)), NOTHING, each_queue(ADMIN), ServedBy.STORE),

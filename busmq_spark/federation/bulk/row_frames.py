@@ -56,9 +56,9 @@ class RowFrames:
             size += rows.values.nbytes
             if not self._many:
                 break
-        return self._body(taken) if taken else None
+        return self._frame(taken) if taken else None
 
-    def _body(self, taken: list[MessageRows]) -> RowFrame:
+    def _frame(self, taken: list[MessageRows]) -> RowFrame:
         values = taken[0].values if len(taken) == 1 else pa.concat_arrays([rows.values for rows in taken])
         runs = [[self._index(rows), rows.first, len(rows.values)] for rows in taken]
         head: dict[str, Any] = {"runs": runs} if self._many else {"first": taken[0].first}

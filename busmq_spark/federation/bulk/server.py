@@ -245,7 +245,7 @@ class _Session:
         try:
             if frame.kind is not BulkFrameKind.CALL:
                 raise frames.wrong(f"a large frame {frame.kind.name}", "a CALL")
-            name, operation, arguments = await asyncio.to_thread(self._checked, frame) if large else self._checked(frame)
+            name, operation, arguments = await asyncio.to_thread(self._decode_call, frame) if large else self._decode_call(frame)
             self._server.counts.calls.add(operation=name)
             await self._do(frame, name, operation, arguments)
         except ConnectionClosed:
@@ -258,7 +258,7 @@ class _Session:
             self._server.counts.refused.add()
             await self._send(refusal(frame.id, fault.UNEXPECTED, self._server.layout))
 
-    def _checked(self, frame: Frame) -> tuple[str, Operation, tuple[Any, ...]]:
+    def _decode_call(self, frame: Frame) -> tuple[str, Operation, tuple[Any, ...]]:
         head = frame.head
         if not isinstance(head, dict) or not isinstance(head.get("op"), str) or head.keys() != {"op", "args"}:
             raise frames.wrong("a call of another form", "op and args")
@@ -304,11 +304,11 @@ class _Session:
     def _wait(self, id: int, timeout_ms: int) -> None:
         if self._waits:
             raise frames.wrong("a second wait", "one at a time")
-        task = asyncio.create_task(self._waited(id, min(max(0.0, timeout_ms / 1000), LONGEST_WAIT_S)), name="bulk: beside")
+        task = asyncio.create_task(self._wait_for_push(id, min(max(0.0, timeout_ms / 1000), LONGEST_WAIT_S)), name="bulk: beside")
         self._waits.add(task)
         task.add_done_callback(self._waits.discard)
 
-    async def _waited(self, id: int, timeout_s: float) -> None:
+    async def _wait_for_push(self, id: int, timeout_s: float) -> None:
         notified = await self._push_subscriptions.wait(timeout_s)
         self._waits.clear()
         await self._send(Frame(BulkFrameKind.REPLY, id, notified))

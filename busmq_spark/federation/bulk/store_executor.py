@@ -74,7 +74,7 @@ class StoreExecutor:
         """Begin a call in a thread of the pool; the future is its result."""
         self._busy = begun = self._pool.submit(function, *arguments)
         ending = asyncio.wrap_future(begun)
-        ending.add_done_callback(_seen)
+        ending.add_done_callback(_retrieve_exception)
         return asyncio.shield(ending)
 
     @property
@@ -105,7 +105,7 @@ class StoreExecutor:
             self._busy.add_done_callback(lambda _: self.work.store.close())
 
 
-def _seen(done: asyncio.Future[Any]) -> None:
+def _retrieve_exception(done: asyncio.Future[Any]) -> None:
     """Mark the exception of a call that no caller awaits any more as retrieved, or asyncio logs it."""
     if not done.cancelled():
         done.exception()

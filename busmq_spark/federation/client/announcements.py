@@ -65,7 +65,7 @@ class Announcements(Owner):
         await subscribed
 
     def _on_announcement(self, text: bytes) -> None:
-        found = _announced(text)
+        found = _parse_announcement(text)
         if found is not None and (found[0] in self._news or len(self._news) < MOST):
             self._news[found[0]] = found[1]
             self._more.set()
@@ -85,7 +85,7 @@ class Announcements(Owner):
                     log.debug("queue %r of %s is not remembered: %s", name, self._url, error)
 
 
-def _announced(text: bytes) -> tuple[str, int] | None:
+def _parse_announcement(text: bytes) -> tuple[str, int] | None:
     """Name and ttl of the queue; None for what is no announcement of one."""
     try:
         found: Any = json.loads(text)

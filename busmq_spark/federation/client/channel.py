@@ -45,7 +45,7 @@ class RemoteChannel(BaseChannel, Owner):
     def __init__(self, bus: Bus, name: str, local: str, remote: str, pool: Pool) -> None:
         super().__init__(bus, name, local, remote)
         self._pool = pool
-        self._handle = self._wired(local, remote)
+        self._handle = self._make_handle(local, remote)
         self._pushes = self._pushing()
         self._options: ChannelOptions | None = None
         self._failing: asyncio.Future[list[Any]] | None = None
@@ -124,7 +124,7 @@ class RemoteChannel(BaseChannel, Owner):
                     self._emit("message", head)
                 else:
                     self._received.popleft()
-                    self._happened(head)
+                    self._on_channel_event(head)
         finally:
             self._advancing = False
         self._offered.set()
@@ -138,7 +138,7 @@ class RemoteChannel(BaseChannel, Owner):
         if self._received and not (self._iterated and isinstance(self._received[0], Message)):
             self.bus.spawn(advance(), f"delivering what came on channel {self.name}")
 
-    def _happened(self, event: str) -> None:
+    def _on_channel_event(self, event: str) -> None:
         if event in ("remote_connect", "remote_disconnect"):
             if self._there != (event == "remote_connect"):
                 self._there = not self._there
@@ -179,7 +179,7 @@ class RemoteChannel(BaseChannel, Owner):
             self._handle.close()
             self._emit("disconnect")
 
-    def _wired(self, local: str, remote: str) -> RemoteHandle:
+    def _make_handle(self, local: str, remote: str) -> RemoteHandle:
         return RemoteHandle(self._pool, creation("channel", self.name, local, remote), self.bus.spawn, self, self._restore)
 
     def _pushing(self) -> RemotePushPipeline:
@@ -191,7 +191,7 @@ class RemoteChannel(BaseChannel, Owner):
         if not options.wait:
             raise ConfigError(reason="wait=False cannot be said over federation: a reliable reader waits for the one before it to end")
         self._handle.close()
-        self._handle = self._wired(local, remote)
+        self._handle = self._make_handle(local, remote)
         self._pushes, self._options, self._state = self._pushing(), options, State.JOINING
         self._received.clear()
         self._last = 0
@@ -211,15 +211,15 @@ class RemoteChannel(BaseChannel, Owner):
         if options is None or self._state not in (State.JOINING, State.CONNECTED):  # one that only sends to a role
             return
         answered = self._failing = remote.expect("connect")
-        remote.on("message", lambda text=None, id=None, *_: self._queued(remote, values.message(text, id)))
+        remote.on("message", lambda text=None, id=None, *_: self._on_arrival(remote, values.message(text, id)))
         for theirs, ours in EVENT_NAMES.items():
-            remote.on(theirs, lambda *_, ours=ours: self._queued(remote, ours))
+            remote.on(theirs, lambda *_, ours=ours: self._on_arrival(remote, ours))
         remote.call("connect", {"ttl": options.ttl_s, "maxsize": options.maxsize, "reliable": options.reliable, "last": options.last})
         await answered
         self._failing = None
         asyncio.get_running_loop().call_soon(self._pushes.go_on)
 
-    def _queued(self, remote: RemoteObject, what: Message | str) -> None:
+    def _on_arrival(self, remote: RemoteObject, what: Message | str) -> None:
         """Messages may come before the event ``connect``; they are kept until then."""
         if remote is self._handle.remote and self._state in (State.CONNECTED, State.LEFT):
             self._enqueue(what)

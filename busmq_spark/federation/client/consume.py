@@ -252,11 +252,11 @@ class RemoteConsumption(MessageIterator):
             remote, self._remote_state = self._remote, RemoteState.PAUSING
             remote.call("stop")
             # Not before what the server was taking just then has come: after a new beginning it would come out of turn.
-            remote.ask("count").add_done_callback(lambda _: self._paused(remote))
+            remote.ask("count").add_done_callback(lambda _: self._on_paused(remote))
             if self._takes:
                 log.warning("queue %r: its reader is slow, so the npm server stops for a while, and may lose a message", self._queue.name)
 
-    def _paused(self, remote: RemoteObject) -> None:
+    def _on_paused(self, remote: RemoteObject) -> None:
         if remote is self._remote and self._remote_state is RemoteState.PAUSING:
             self._remote_state = RemoteState.IDLE
             self._ask_early()

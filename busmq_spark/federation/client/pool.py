@@ -24,7 +24,7 @@ class Pool:
         self._change = asyncio.Event()
         self._turn = 0
         self._tasks: list[asyncio.Task[None]] = []
-        self.sockets = [ClientSocket(target, spawn, self._changed) for _ in range(size)]
+        self.sockets = [ClientSocket(target, spawn, self._on_socket_change) for _ in range(size)]
 
     def start(self) -> None:
         """Dial, unless the sockets are running. Raises StateError while the bus is not open."""
@@ -72,5 +72,5 @@ class Pool:
             await self._change.wait()
         return found
 
-    def _changed(self) -> None:
+    def _on_socket_change(self) -> None:
         self._change.set()

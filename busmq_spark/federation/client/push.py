@@ -80,10 +80,10 @@ class RemotePushPipeline:
             self._under_way += 1
             if push.sent == len(push.values):
                 self._pending.popleft()
-            remote.push(self._method, text, partial(self._answered, push))
+            remote.push(self._method, text, partial(self._on_answer, push))
         self._rest()
 
-    def _answered(self, push: PendingPush[str], found: list[Any] | BusError) -> None:
+    def _on_answer(self, push: PendingPush[str], found: list[Any] | BusError) -> None:
         if not self._begun:  # a remote object that is lost answers all of them: the first must not send before the last has failed
             self._begun = True
             asyncio.get_running_loop().call_soon(self.go_on)

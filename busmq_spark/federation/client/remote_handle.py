@@ -135,9 +135,9 @@ class RemoteHandle:
     def _use(self) -> None:
         if self._idle is not None:
             self._idle.cancel()
-        self._idle = None if self.keep_open else asyncio.get_running_loop().call_later(IDLE_S, self._unused)
+        self._idle = None if self.keep_open else asyncio.get_running_loop().call_later(IDLE_S, self._close_if_unused)
 
-    def _unused(self) -> None:
+    def _close_if_unused(self) -> None:
         if not self.keep_open and not self._waiting and self.remote is not None and not self.remote.busy:
             self.close()
 
@@ -156,7 +156,7 @@ class RemoteHandle:
             while True:
                 self._failed = None
                 try:
-                    remote = await self._opened()
+                    remote = await self._create_remote()
                     break
                 except FederationLost as error:
                     self._failed = error
@@ -185,7 +185,7 @@ class RemoteHandle:
         if back:
             self._owner.remote_back()
 
-    async def _opened(self) -> RemoteObject:
+    async def _create_remote(self) -> RemoteObject:
         remote = await self._pool.create(self._creation, self._lost)
         try:
             await self._restore(remote)

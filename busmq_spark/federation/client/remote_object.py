@@ -129,7 +129,7 @@ class RemoteObject:
             self.ready = True
             return
         for line in self._lines.feed(body):
-            self._invoked(dnode.DnodeMessage.decode(line))
+            self._on_call(dnode.DnodeMessage.decode(line))
 
     def fail(self, error: WireError) -> None:
         """End the object at the server, which does not speak the protocol."""
@@ -153,11 +153,11 @@ class RemoteObject:
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
-    def _invoked(self, message: dnode.DnodeMessage) -> None:
+    def _on_call(self, message: dnode.DnodeMessage) -> None:
         if isinstance(message.method, int):
             if (asked := self._asked.pop(message.method, None)) is not None:
                 self._free.append(message.method)
-                self._settled(asked[2])
+                self._release_window(asked[2])
                 asked[0](message.arguments)
             elif (handler := self._handlers.get(message.method)) is not None:
                 handler(*message.arguments)
@@ -190,7 +190,7 @@ class RemoteObject:
         self.send_window.under_way += size
         return id
 
-    def _settled(self, size: int) -> None:
+    def _release_window(self, size: int) -> None:
         self.send_window.under_way -= size
         self.send_window.serve_waiting()
 
@@ -205,7 +205,7 @@ class RemoteObject:
             self._opening.exception()  # retrieved: there may be no waiting caller
         asked, self._asked = self._asked, {}
         for answered, _, size in asked.values():
-            self._settled(size)
+            self._release_window(size)
             answered(why)
         for future in tuple(self._expected):
             if not future.done():
@@ -236,11 +236,11 @@ def error_of_event(found: Any) -> BusError:
     """What an ``error`` event says: text; ours begins with the code."""
     if isinstance(found, str) and (parts := _CODED.fullmatch(found)):
         kind = fault.OPEN.get(parts[1])
-        return _worded(kind, found) if kind is not None else RemoteError(remote=parts[1], reason=parts[2])
+        return _error_from_text(kind, found) if kind is not None else RemoteError(remote=parts[1], reason=parts[2])
     return fault.from_wire(found)
 
 
-def _worded(kind: type[BusError], text: str) -> BusError:
+def _error_from_text(kind: type[BusError], text: str) -> BusError:
     """An error of a class of ours whose details have not travelled, with the words that have."""
     error = RemoteError(remote=kind.code, reason=text)
     made = kind.__new__(kind)

@@ -177,7 +177,7 @@ class ClientSocket:
             while True:
                 message = await socket.recv()
                 socket.partial = 0
-                self._received(message if isinstance(message, bytes) else message.encode())
+                self._on_packet(message if isinstance(message, bytes) else message.encode())
         except ConnectionClosed as closed:
             reason = self._silent or f"the link was lost ({closed})"
             if socket.partial > LARGE:
@@ -188,7 +188,7 @@ class ClientSocket:
             socket.transport.abort()
             self._drop(self._lost(reason))
 
-    def _received(self, message: bytes) -> None:
+    def _on_packet(self, message: bytes) -> None:
         try:
             packet = Packet.decode(message)
         except WireError as error:
@@ -199,14 +199,14 @@ class ClientSocket:
             return  # late, for a remote object that is closed
         if packet.body is None:
             self.remove(remote)
-            remote.lost(self._lost("the server closed the channel" if remote.ready else self._refused()))
+            remote.lost(self._lost("the server closed the channel" if remote.ready else self._refusal_reason()))
             return
         try:
             remote.received(packet.body)
         except WireError as error:
             remote.fail(error)
 
-    def _refused(self) -> str:
+    def _refusal_reason(self) -> str:
         return f"the server refused one more object beside {len(self._remotes)} on this web socket; its limit is channels_per_socket"
 
     def _drop(self, why: FederationLost) -> None:

@@ -130,11 +130,11 @@ class PlainQueueObject:
                 found = await self._remote.ask(method, *args)
         except TimeoutError:
             self._pool.hang_up()  # the other queues are better off with another connection, too
-            raise self._broken(f"no answer to {method} within {ANSWER_S:g} s") from None
+            raise self._lost_error(f"no answer to {method} within {ANSWER_S:g} s") from None
         except LinkLost:
             raise
         except BusError as error:  # the server's Redis is unreachable, or full
-            raise self._broken(f"{method}: {error}") from None
+            raise self._lost_error(f"{method}: {error}") from None
         self._check()
         return found[0] if found else None
 
@@ -172,7 +172,7 @@ class PlainQueueObject:
                 until, seen = loop.time() + ANSWER_S, self._steps
             elif loop.time() > until:
                 self._pool.hang_up()
-                raise self._broken(f"nothing more within {ANSWER_S:g} s")
+                raise self._lost_error(f"nothing more within {ANSWER_S:g} s")
 
     async def _nothing(self) -> bool:
         return False
@@ -181,7 +181,7 @@ class PlainQueueObject:
         if self._why is not None:
             raise self._why
 
-    def _broken(self, reason: str) -> FederationLost:
+    def _lost_error(self, reason: str) -> FederationLost:
         self._lost(reason)
         self._remote.close()
         assert self._why is not None

@@ -241,7 +241,7 @@ class PlainStore:
         if self._loop.is_closed():
             return
         with suppress(TimeoutError):
-            self._begin(self._ended()).result(CONNECT_S)
+            self._begin(self._end_tasks()).result(CONNECT_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -259,7 +259,7 @@ class PlainStore:
         except TimeoutError:
             raise self._pool.why from None
 
-    async def _ended(self) -> None:
+    async def _end_tasks(self) -> None:
         await self._pool.close()
         for task in tuple(self._tasks):
             task.cancel()

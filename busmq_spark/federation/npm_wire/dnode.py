@@ -74,7 +74,7 @@ class DnodeMessage:
 
         Of a circular value the place where it would begin anew keeps the text ``[Circular]``: no message can be circular.
         """
-        return _placed(self.arguments, self.callbacks) if self.callbacks else self.arguments
+        return _place_callbacks(self.arguments, self.callbacks) if self.callbacks else self.arguments
 
     def call_values(self) -> list[Any]:
         """The arguments of a client's call: those of its object in the order of their places, gaps ignored."""
@@ -273,7 +273,7 @@ def _path(found: Any) -> Path:
 # -- functions in their places ---------------------------------------------------------------------------------------------------------------
 
 
-def _placed(arguments: list[Any], callbacks: Mapping[str, Path]) -> list[Any]:
+def _place_callbacks(arguments: list[Any], callbacks: Mapping[str, Path]) -> list[Any]:
     """A copy, as deep as the paths go, with a RemoteFunction at the end of each."""
     root = list(arguments)
     copied: dict[Path, Any] = {(): root}

@@ -110,7 +110,7 @@ class FederationServer:
                 self._host,
                 self._port,
                 process_request=self._request,
-                process_response=_signed,
+                process_response=_add_our_header,
                 select_subprotocol=_subprotocol,
                 compression=None,
                 extensions=[accepted()] if self._compression else None,
@@ -146,14 +146,14 @@ class FederationServer:
             self._server = None
             server.close()
             try:
-                await self._closed(server)
+                await self._wait_until_closed(server)
             finally:
                 await self._bulk.__aexit__(kind, error, trace)
 
     async def _leave(self) -> None:
         await asyncio.gather(*(connection.leave() for connection in self._connections))
 
-    async def _closed(self, server: Server) -> None:
+    async def _wait_until_closed(self, server: Server) -> None:
         """Until all sockets are; peers that hold that up are left without detaching their objects."""
         try:
             async with asyncio.timeout(3 * self._limits.close_s):
@@ -321,7 +321,7 @@ def keep_less(socket: ServerConnection, size: int) -> None:
         below.setsockopt(SOL_SOCKET, buffer, size)
 
 
-def _signed(_: ServerConnection, __: Request, response: Response) -> None:
+def _add_our_header(_: ServerConnection, __: Request, response: Response) -> None:
     if response.status_code == 101:
         response.headers[OURS] = "busmq_spark"
 

@@ -54,15 +54,15 @@ class Session:
                 self._create(ObjectCreation.decode(body))
             else:
                 for line in self._lines.feed(body):
-                    self._invoked(line)
+                    self._on_call(line)
                     await self.connection.next_turn()
                     if not self._open:
                         return
                 self._set_partial_bytes(self._lines.partial_bytes)
         except WireError as error:
-            self._unread(error)
+            self._on_unreadable(error)
         except Exception as error:  # noqa: BLE001  # a fault of ours in one channel must not end the server
-            self._broken(error)
+            self._on_defect(error)
 
     @property
     def open(self) -> bool:
@@ -127,27 +127,27 @@ class Session:
 
     def spawn(self, work: Coroutine[Any, Any, None], what: str) -> asyncio.Task[None]:
         """Run ``work`` as long as the channel is open; what it raises ends the channel."""
-        task = asyncio.create_task(self._guarded(work), name=f"busmq: {what}")
+        task = asyncio.create_task(self._run_guarded(work), name=f"busmq: {what}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: work.close())  # cancelled before its first step, it would complain
         return task
 
-    async def _guarded(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _run_guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
         except WireError as error:
-            self._unread(error)
+            self._on_unreadable(error)
         except BusError as error:
             self.fail(None, error)
         except Exception as error:  # noqa: BLE001  # a fault of ours in one channel must not end the server
-            self._broken(error)
+            self._on_defect(error)
 
-    def _unread(self, error: WireError) -> None:
+    def _on_unreadable(self, error: WireError) -> None:
         log.warning("federation: %s: %s", self.identity.name, error)
         self.close()
 
-    def _broken(self, error: Exception) -> None:
+    def _on_defect(self, error: Exception) -> None:
         log.error("federation: a channel of %s failed and is closed", self.identity.name, exc_info=error)
         self.close()
 
@@ -181,7 +181,7 @@ class Session:
         self.send(READY)
         self.send(methods_message(made.methods).encode())
 
-    def _invoked(self, text: bytes) -> None:
+    def _on_call(self, text: bytes) -> None:
         message = DnodeMessage.decode(text, self.limits.depth)
         method = message.method
         if isinstance(method, int) and method >= len(self._methods):
@@ -237,9 +237,9 @@ class Session:
         except BusError as error:
             self.fail(callback, error)
             return None
-        return None if outcome is None else self._answered(outcome, callback)
+        return None if outcome is None else self._await_outcome(outcome, callback)
 
-    async def _answered(self, outcome: Coroutine[Any, Any, None], callback: RemoteFunction | None) -> None:
+    async def _await_outcome(self, outcome: Coroutine[Any, Any, None], callback: RemoteFunction | None) -> None:
         try:
             await outcome
         except BusError as error:

@@ -168,9 +168,9 @@ class ServedObject:
     def answer_push(self, call: MethodCall, future: asyncio.Future[int]) -> None:
         """Answer a call with the id that is stored, or fail it; until then it is in work."""
         self.session.began(call.size)
-        future.add_done_callback(partial(self._stored, call))
+        future.add_done_callback(partial(self._on_stored, call))
 
-    def _stored(self, call: MethodCall, future: asyncio.Future[int]) -> None:
+    def _on_stored(self, call: MethodCall, future: asyncio.Future[int]) -> None:
         self.session.ended(call.size)
         if future.cancelled():
             return

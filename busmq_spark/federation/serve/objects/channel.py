@@ -43,7 +43,7 @@ class ServedChannel(ServedObject):
         self._channel = session.bus.channel(made.name, *made.roles)
         for theirs, ours in NAMES.items():
             self._channel.on(ours, partial(self.emit, theirs))
-        self._channel.on("error", self._failed)
+        self._channel.on("error", self._on_error)
         self._opening: asyncio.Task[Any] | None = None
 
     async def end(self) -> None:
@@ -78,9 +78,9 @@ class ServedChannel(ServedObject):
 
     def _open(self, opening: Coroutine[Any, Any, Any]) -> Coroutine[Any, Any, None]:
         self._opening = asyncio.ensure_future(opening)  # now: the call after it may have come already
-        return self._opened(self._opening)
+        return self._wait_until_open(self._opening)
 
-    async def _opened(self, opening: asyncio.Task[Any]) -> None:
+    async def _wait_until_open(self, opening: asyncio.Task[Any]) -> None:
         await asyncio.wait([opening])
         self._opening = None
         if not opening.cancelled():
@@ -126,7 +126,7 @@ class ServedChannel(ServedObject):
                 return  # disconnecting puts it back
             self.hand_over(message, arrived)
 
-    def _failed(self, error: BusError) -> None:
+    def _on_error(self, error: BusError) -> None:
         self.session.fail(None, error)
 
     methods: ClassVar[dict[str, ServedMethod]] = {

@@ -45,7 +45,7 @@ class ServedPersisted(ServedObject):
         fields = call.value(1, dict, "what is to be written")
         if not fields:
             raise ConfigError(reason="nothing is to be written")
-        sending = PendingSave({storable(name): _stored(value) for name, value in fields.items()})
+        sending = PendingSave({storable(name): _to_stored(value) for name, value in fields.items()})
         await self._run(persisted.save(self._key, sending, TTL_S))
         self.answer(call, None, "OK", self._key)
 
@@ -67,6 +67,6 @@ class ServedPersisted(ServedObject):
     }
 
 
-def _stored(value: Any) -> bytes:
+def _to_stored(value: Any) -> bytes:
     """JSON of any value, text included: in a field it stands in quotes."""
     return encode(encode_json(value))

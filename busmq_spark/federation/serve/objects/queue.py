@@ -98,14 +98,14 @@ class ServedQueue(ServedObject):
                 self.session.fail(push.callback, error)
 
     async def detach(self, _: MethodCall) -> None:
-        await self._pushed()
+        await self._wait_until_pushed()
         await self.stop_handing_over()
         await self._queue.detach()
 
     async def close(self, _: MethodCall) -> None:
         if not self._queue.attached:
             raise self._not_attached("close")
-        await self._pushed()
+        await self._wait_until_pushed()
         await self.stop_handing_over()
         await self._queue.close()
 
@@ -140,7 +140,7 @@ class ServedQueue(ServedObject):
         self.session.connection.deferred_bytes -= sum(push.size + CALL_BYTES for push in deferred)
         return deferred
 
-    async def _pushed(self) -> None:
+    async def _wait_until_pushed(self) -> None:
         """Wait for the pushes so far: what is asked after them must see them."""
         if self._last is not None and not self._last.done():
             await asyncio.wait([self._last])
@@ -165,9 +165,9 @@ class ServedQueue(ServedObject):
                 await consumption.begin()
                 drained = await self._queue.count() == 0
             while True:
-                await self._filled(consumption)
+                await self._wait_until_filled(consumption)
                 if throttle is not None and drained:
-                    await self._throttled(throttle)
+                    await self._wait_until_released(throttle)
                 count = 0
                 while (message := consumption.head) is not None:
                     if not await room() or not self.session.open:
@@ -186,7 +186,7 @@ class ServedQueue(ServedObject):
                 await self._queue.stop()  # which sends the peer ``consuming(False)``
             raise
 
-    async def _filled(self, consumption: Consumption) -> None:
+    async def _wait_until_filled(self, consumption: Consumption) -> None:
         """Until there is a message. A Redis that is full or read-only may recover: the peer gets one ``error`` event, and waits."""
         reported = False
         while True:
@@ -210,7 +210,7 @@ class ServedQueue(ServedObject):
         consumption.pop_head(arrived=False)
         self.hand_over(message, partial(consumption.arrived, message.id))
 
-    async def _throttled(self, throttle: RemoteFunction) -> None:
+    async def _wait_until_released(self, throttle: RemoteFunction) -> None:
         """Let the peer say when to go on: it gets a function, and calls it."""
         called = asyncio.Event()
 
@@ -233,11 +233,11 @@ class ServedQueue(ServedObject):
     # -- asking ---------------------------------------------------------------------------------------------------------------------------------
 
     async def count(self, call: MethodCall) -> None:
-        await self._pushed()
+        await self._wait_until_pushed()
         self.answer(call, None, await self._queue.count())
 
     async def flush(self, call: MethodCall) -> None:
-        await self._pushed()
+        await self._wait_until_pushed()
         self.answer(call, None, int(await self._queue.flush()))
 
     async def exists(self, call: MethodCall) -> None:

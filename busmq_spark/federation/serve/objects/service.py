@@ -41,7 +41,7 @@ class ServedService(ServedObject):
         self._service.on("serving", partial(self.emit, "serving"))
         self._service.on("connected", partial(self.emit, "connected", True))
         self._service.on("disconnect", partial(self.emit, "disconnect"))
-        self._service.on("error", self._failed)
+        self._service.on("error", self._on_error)
 
     def allowed(self, name: str, values: list[Any]) -> ServedMethod:
         """As for the others, save that a service without a name has no methods."""
@@ -123,7 +123,7 @@ class ServedService(ServedObject):
         finally:
             replies.forget()
 
-    def _failed(self, error: BaseException) -> None:
+    def _on_error(self, error: BaseException) -> None:
         if isinstance(error, BusError):
             self.session.fail(None, error)
 
