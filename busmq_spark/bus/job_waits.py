@@ -37,7 +37,7 @@ class JobWait:
         self.open = {job.id for job in jobs}
         """The jobs that some group has no outcome of yet, or that are not sent."""
         self.failed = ""
-        """The job that is given up, where that is the end of all."""
+        """With ``fail_fast``: the failed job that ended this wait."""
         self.found: dict[str, dict[str, Outcome]] = {}
         """Job → group → outcome, of those that count."""
         self.result: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -93,7 +93,7 @@ class JobWait:
 
     @property
     def strange(self) -> bool:
-        """Whether there are outcomes of another life of the queue than its messages were sent to, as far as was known here."""
+        """Whether outcomes arrived from a life of the queue other than the one we sent to."""
         return bool(self._strange)
 
     def lives(self, life: str) -> None:
@@ -222,7 +222,7 @@ class JobWaits:
         line.add(wait)
 
     def remove(self, wait: JobWait) -> None:
-        """They do not any more, and nothing ends it."""
+        """Stop delivering outcomes to this wait and cancel its timeout."""
         del self._waits[wait]
         if wait.line is not None and wait.line.remove(wait):
             del self._lines[wait.line.lasting_s]

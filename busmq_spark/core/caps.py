@@ -43,7 +43,7 @@ def share(available: Mapping[str, int], most: int) -> dict[str, int]:
 def within_bytes(
     available: Mapping[str, int], done: Mapping[str, int], budget: int, passed_over: Collection[str]
 ) -> Generator[AskLastIdWithinBytes, tuple[int, int], dict[str, int]]:
-    """Rows such that their values fit ``budget``: every queue gets the same part, what one leaves goes to the next; at least one row in all.
+    """Rows whose values fit ``budget``: it is divided equally, and what a queue does not use is passed to the next. At least one row in all.
 
     ``available`` is the number of rows of each queue after the id ``done``. The queues ``passed_over`` are those whose next message was larger than
     their part of the batch before: they are first in line, and may use all of it.
@@ -56,7 +56,7 @@ def within_bytes(
         part = left if queue in passed_over else left // (len(line) - place)
         reached, used = yield AskLastIdWithinBytes(queue, first, first + available[queue] - 1, part)
         if reached < first and place == 0 and part == budget:
-            reached, used = first, budget  # one message over the whole budget: it must pass alone, or the queue stands still for ever
+            reached, used = first, budget  # larger than the whole budget: a batch of its own; otherwise the queue would never progress
         fitting[queue], left = reached - first + 1, left - used
         if left <= 0:
             break

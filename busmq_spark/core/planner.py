@@ -55,8 +55,8 @@ class AskStates:
 
 
 @dataclass(frozen=True, slots=True)
-class AskFingerprints:
-    """The fingerprint of one message of each queue."""
+class AskMarks:
+    """The mark of one message of each queue."""
 
     ids: Mapping[str, int]
 
@@ -92,7 +92,7 @@ class AskTimes:
     wanted: Mapping[str, int]
 
 
-Question: TypeAlias = AskCounters | AskIntact | AskStates | AskTimes | AskFingerprints | AskLastIdWithinBytes | FetchRows | HandleLoss | StopHolding
+Question: TypeAlias = AskCounters | AskIntact | AskStates | AskTimes | AskMarks | AskLastIdWithinBytes | FetchRows | HandleLoss | StopHolding
 Planning: TypeAlias = Generator[Question, Any, T]
 
 
@@ -172,7 +172,7 @@ class Planner:
         marked = {queue: min(id, asked[queue][1]) if queue in intact else id for queue, id in newest.items()}
         marks = {queue: mark for queue, (_, mark) in intact.items()} | {queue: state.newest_mark for queue, state in states.items()}
         if inner := {queue: goal for queue, goal in moved.items() if goal != marked[queue]}:
-            marks = {**{queue: mark for queue, mark in marks.items() if queue not in inner}, **(yield AskFingerprints(inner))}
+            marks = {**{queue: mark for queue, mark in marks.items() if queue not in inner}, **(yield AskMarks(inner))}
         ends = {queue: _end_position(entry, moved.get(queue), marks.get(queue), entered=queue in entered) for queue, entry in entries.items()}
         return {**ends, **{queue: begin[queue] for queue in paused}}
 

@@ -123,7 +123,7 @@ def routed_upto(connection: sqlite3.Connection) -> int:
 
 
 def route(connection: sqlite3.Connection, id: int, queues: Iterable[str]) -> list[Destination]:
-    """An event goes to these queues; to none: it is done."""
+    """Record an event's destination queues; without any, delete the event."""
     found = [destination(connection, queue) for queue in dict.fromkeys(queues)]
     connection.executemany("INSERT OR IGNORE INTO outgoing VALUES (?, ?)", [(each.id, id) for each in found])
     if found:
@@ -134,7 +134,7 @@ def route(connection: sqlite3.Connection, id: int, queues: Iterable[str]) -> lis
 
 
 def delete_entry(connection: sqlite3.Connection, id: int) -> None:
-    """Delete an entry that all its queues have."""
+    """Delete an entry that has nothing left to deliver."""
     connection.execute("DELETE FROM entry WHERE id = ?", (id,))
 
 

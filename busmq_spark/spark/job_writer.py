@@ -1,7 +1,7 @@
 """The sink with option ``settle``: rows are outcomes of jobs in a group, with the fields that are stored with them.
 
-Rule 1. A row writes its fields and its outcome in one step, while its job has no outcome of the group for this message: what comes again, or late,
-        changes nothing of what is there, and no other run need have ended for it.
+Rule 1. A row writes its fields and its outcome in one step, while its job has no outcome of the group for this message. Repeated or late rows
+        change nothing, also while another run is still writing.
 Rule 2. Tasks write at once: what a batch that fails has written stays, and the batch that comes again writes the rest.
 """
 
@@ -110,7 +110,8 @@ class JobTaskWriter:
     def _settle(self, queue: str, rows: Sequence[_Row]) -> None:
         named = [row for row in rows if row.named]
         held = self._store.run(queue, groups.held(self._store.keys(queue), self._options.settle, [row.work.delivery.id for row in named]))
-        begun = {row.work for row, has in zip(named, held, strict=True) if has}  # by workers, which write nothing where a message is leased first
+        # leased by workers, which record nothing in Redis at the first lease of a message
+        begun = {row.work for row, has in zip(named, held, strict=True) if has}
         rows = [row for row in rows if row.work not in begun]
         works = [(row.work, row.error) for row in rows]
         fields = [row.fields for row in rows] if any(row.fields for row in rows) else None  # without any, many jobs are one call
@@ -146,7 +147,7 @@ class JobTaskWriter:
             error = FAILED
         elif row.get("outcome") == OK:
             error = None
-        delivery = Delivery(message, b"", 1, 0, "")  # of no lease: a row of one run refuses none of another
+        delivery = Delivery(message, b"", 1, 0, "")  # no lease, so rows of different runs do not refuse each other
         work = Work(delivery, JobKeys(id, self._store.keys(queue).cluster), client, self._options.settle, life, done)
         given = row.get("fields") or ()
         fields = {

@@ -7,7 +7,7 @@ from typing import Any
 
 from busmq_spark.core.caps import AskLastIdWithinBytes
 from busmq_spark.core.clock import TimesOfIds
-from busmq_spark.core.planner import AskCounters, AskFingerprints, AskIntact, AskStates, AskTimes, FetchRows, HandleLoss, Question, StopHolding
+from busmq_spark.core.planner import AskCounters, AskIntact, AskMarks, AskStates, AskTimes, FetchRows, HandleLoss, Question, StopHolding
 from busmq_spark.core.position import Range
 from busmq_spark.spark.message_times import times_of
 from busmq_spark.spark.reader_queues import ReaderQueues
@@ -37,7 +37,7 @@ class PlannerIO:
                 return store.intact(wanted)
             case AskStates(ids):
                 return store.states(ids)
-            case AskFingerprints(ids):
+            case AskMarks(ids):
                 return store.marks(ids)
             case AskTimes(wanted):
                 return store.find_times(wanted)

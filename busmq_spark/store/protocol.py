@@ -56,7 +56,7 @@ class RemovalTraces:
 
 
 RowStream: TypeAlias = Generator[MessageRows, None, None]
-"""Rows that come as they are taken. To be read to its end, or closed."""
+"""A lazy stream of rows. Read it to the end or close it."""
 
 
 class FullQueuePolicy:
@@ -150,7 +150,10 @@ class OriginStore(ReadStore, Protocol):
 
 
 class SourceStore(ReadStore, Protocol):
-    """What a streaming source plans with. Answers about many queues leave out those of an unreachable source (a counter is None)."""
+    """What a streaming source plans with. Answers about many queues leave out those of an unreachable source (a counter is None).
+
+    A source is a link of federation, or Redis itself: '' is the source that is no link.
+    """
 
     @property
     def unavailable(self) -> Collection[str]:
@@ -163,13 +166,13 @@ class SourceStore(ReadStore, Protocol):
 
     @property
     def skipped(self) -> int:
-        """How many questions no source answered so far. A caller compares it before and after: a source that came back in between is in
-        ``unavailable`` no more, although its answers are missing."""
+        """How many questions no source answered so far. A caller compares it before and after: a source that recovered in between is no longer in
+        ``unavailable``, but its answers are still missing."""
         ...
 
     @property
     def listed(self) -> Collection[str]:
-        """The links that have listed their queues."""
+        """The sources that have listed their queues."""
         ...
 
     def failure_domains(self, queues: Collection[str]) -> Mapping[str, FailureDomain]:

@@ -10,7 +10,7 @@ from busmq_spark.core.clock import FoundTime
 from busmq_spark.core.loss import lost
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.offsets import position_of
-from busmq_spark.core.planner import AskCounters, AskFingerprints, AskIntact, AskStates, AskTimes, FetchRows, HandleLoss, Question, StopHolding
+from busmq_spark.core.planner import AskCounters, AskIntact, AskMarks, AskStates, AskTimes, FetchRows, HandleLoss, Question, StopHolding
 from busmq_spark.core.position import Position
 from busmq_spark.core.sources import spell
 from busmq_spark.core.state import QueueState
@@ -51,7 +51,7 @@ class World:
                 return {queue: self._intact(queue, *asked) for queue, asked in wanted.items()}
             case AskStates(ids):
                 return {queue: self._state(queue, id) for queue, id in ids.items() if queue in self._queues}
-            case AskFingerprints(ids):
+            case AskMarks(ids):
                 return {queue: f"m{id}" for queue, id in ids.items() if not self._queues[queue].get("lost_link")}
             case AskTimes(wanted):
                 return {queue: FoundTime(self._times[queue], 0, 0, 10**12, 0) for queue in wanted}
@@ -104,7 +104,7 @@ def _text(question: Question) -> str:
             return " ".join(["intact", *(f"{queue}:{at.last}..{upto if upto < MAX_ID else ''}" for queue, (at, upto) in sorted(wanted.items()))])
         case AskStates(ids):
             return " ".join(["states", *(f"{queue}:{id}" for queue, id in sorted(ids.items()))])
-        case AskFingerprints(ids):
+        case AskMarks(ids):
             return " ".join(["marks", *(f"{queue}:{id}" for queue, id in sorted(ids.items()))])
         case AskTimes(wanted):
             return " ".join(["times", *(f"{queue}:{ms}" for queue, ms in sorted(wanted.items()))])
