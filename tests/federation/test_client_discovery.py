@@ -10,7 +10,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.keys import announced_name
 from busmq_spark.embedded import RedisServer
-from busmq_spark.federation.client.announcements import LONGEST_S, _announced
+from busmq_spark.federation.client.announcements import LONGEST_S, _parse_announcement
 from tests.bus.tools import redis, until
 from tests.conftest import Fresh
 from tests.federation.far import far
@@ -90,7 +90,7 @@ async def test_a_queue_of_this_bus_stays_what_it_is(redis_url: str, elsewhere: s
     ],
 )
 def test_only_the_metadata_key_of_a_queue_is_believed(text: str, found: tuple[str, int] | None) -> None:
-    assert _announced(text) == found
+    assert _parse_announcement(text) == found
 
 
 def test_a_name_is_read_from_a_key_of_either_layout() -> None:
