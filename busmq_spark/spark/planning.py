@@ -119,8 +119,12 @@ class QueryPlanning:
             done.update({queue: goal[queue].start or 0 for queue in reader_queues.lost(unseen)})
         # Where the checkpoint was not known when this was planned; else it was checked then.
         entered = {queue: Position(p.born, p.start) for queue, p in goal.items() if queue not in begin and p.start}
+        first = {queue: start for queue, start in entered.items() if split(queue)[0] not in sources}
         if self._start_unknown or not self._options.discard:
-            reader_queues.check_backlog({queue: start for queue, start in entered.items() if split(queue)[0] not in sources})
+            reader_queues.check_backlog(first)
+        if self._start_unknown and first and self._options.subscription:
+            # It was registered at the oldest message, as no more was known: what is before the start would look unread when this batch is read again.
+            reader_queues.store.ack(first, self._options.subscription)
         done.update(reader_queues.oldest({queue: start for queue, start in entered.items() if split(queue)[0] in sources}))
         prefetched = self.prefetched if end == self._planned else {}  # what is fetched belongs to the batch that was planned last
         self._planned, self._start_unknown = end, False

@@ -169,3 +169,17 @@ def test_a_spark_that_hides_the_checkpoint_refuses_before_the_first_batch_is_rea
     query.restart(discardBacklog="false")
     bus.fill(queue, 2, first=8)
     assert ids(query.drain()) == [8, 9]
+
+
+@pytest.mark.parametrize("before_42", [False, True])
+def test_a_first_batch_that_is_read_again_begins_where_it_began_whatever_others_have_acknowledged_meanwhile(
+    bus: Bus, engine: MakeEngine, read: dict[str, str], queue: str, before_42: bool
+) -> None:
+    bus.fill(queue, 6)
+    daily = engine({**read, "subscription": "daily"}, before_42=before_42)
+    daily.step()
+    late = engine({**read, "subscription": "late", "startingOffsets": json.dumps({queue: 3})}, before_42=before_42)
+    late.step("read")
+    daily.reader.commit(daily.planned[-1])
+    late.restart()
+    assert [id for _, id, _ in late.step() or []] == [4, 5, 6]

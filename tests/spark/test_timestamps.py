@@ -197,6 +197,7 @@ def test_a_link_that_goes_away_behind_the_planning_is_not_needed_for_the_times_e
     centres["eu"].down = False
 
 
+@pytest.mark.needs("start")
 @pytest.mark.only("python", reason="only the Python source reads over links of federation")
 @pytest.mark.parametrize("calls", range(2, 14))
 def test_a_link_that_goes_away_at_any_call_leaves_no_time_out(
