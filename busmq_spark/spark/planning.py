@@ -115,7 +115,13 @@ class QueryPlanning:
             reader_queues.find_losses([queue for queue in begin if self.names.includes(queue)], begin)
         if not self._options.fail_on_data_loss:
             # Entered without the checkpoint, that has them: where they lost messages since, their start is the oldest message that was stored then.
-            unseen = {queue: begin[queue] for queue, p in goal.items() if queue in begin and p.start is not None and p.lost == begin[queue].lost}
+            # One that was entered before it was planned has its start in both offsets, and goes on behind what is done.
+            anew = {
+                queue: p
+                for queue, p in goal.items()
+                if queue in begin and p.start is not None and (self._start_unknown or p.start != begin[queue].start)
+            }
+            unseen = {queue: begin[queue] for queue, p in anew.items() if p.lost == begin[queue].lost}
             done.update({queue: goal[queue].start or 0 for queue in reader_queues.lost(unseen)})
         # Where the checkpoint was not known when this was planned; else it was checked then.
         entered = {queue: Position(p.born, p.start) for queue, p in goal.items() if queue not in begin and p.start}
