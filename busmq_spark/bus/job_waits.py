@@ -43,11 +43,11 @@ class JobWait:
         self.result: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.old = False
         """Whether it has lasted since the last look."""
-        self.line: _Line | None = None
+        self.timeouts: _EqualTimeouts | None = None
         """Where it waits for its end, if it has one."""
         self._counts: dict[str, tuple[str, int]] = {}  # job → what counts: an outcome for this message of this life, or a later one
         self._early: list[Outcome] = []  # which may be of an earlier sending
-        self._strange: list[Outcome] = []
+        self._of_other_life: list[Outcome] = []
 
     def any_counts(self) -> None:
         """Outcomes of whatever sending count."""
@@ -78,7 +78,7 @@ class JobWait:
             return
         life, message = counts
         if life and outcome.life != life:
-            self._strange.append(outcome)
+            self._of_other_life.append(outcome)
             return
         if life and outcome.message < message:
             return
@@ -92,15 +92,15 @@ class JobWait:
             self.expire()
 
     @property
-    def strange(self) -> bool:
+    def has_other_life(self) -> bool:
         """Whether outcomes arrived from a life of the queue other than the one we sent to."""
-        return bool(self._strange)
+        return bool(self._of_other_life)
 
-    def lives(self, life: str) -> None:
+    def set_life(self, life: str) -> None:
         """The life that the queue has now: where another program has made it anew, it had that one already when messages were sent to it."""
         self._counts = {id: (its and life, message) for id, (its, message) in self._counts.items()}
-        strange, self._strange = self._strange, []
-        for each in strange:
+        found, self._of_other_life = self._of_other_life, []
+        for each in found:
             if each.life == life:
                 self.add(each)
 
@@ -137,20 +137,20 @@ class JobWait:
         return JobTimeout(job=late[0], queue=self._queue, missing=self.missing(late[0]), timeout_s=timeout_s, jobs=late)
 
 
-class _Line:
+class _EqualTimeouts:
     """Waits that may last equally long, in the order of their ends. One timer for them: one for each would cost as much as sending a job."""
 
-    __slots__ = ("_loop", "_timer", "lasting_s", "waits")
+    __slots__ = ("_loop", "_timer", "timeout_s", "waits")
 
-    def __init__(self, lasting_s: float) -> None:
-        self.lasting_s, self._loop = lasting_s, asyncio.get_running_loop()
+    def __init__(self, timeout_s: float) -> None:
+        self.timeout_s, self._loop = timeout_s, asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self.waits: dict[JobWait, float] = {}
 
     def add(self, wait: JobWait) -> None:
         """It ends when its time is over, unless it is removed."""
-        wait.line = self
-        self.waits[wait] = ends = self._loop.time() + self.lasting_s
+        wait.timeouts = self
+        self.waits[wait] = ends = self._loop.time() + self.timeout_s
         if self._timer is None:
             self._timer = self._loop.call_at(ends, self._end)
 
@@ -178,7 +178,7 @@ class JobWaits:
     def __init__(self, queue: Queue, channel: str) -> None:
         self._queue, self._channel = queue, channel
         self._waits: dict[JobWait, None] = {}
-        self._lines: dict[float, _Line] = {}
+        self._timeouts: dict[float, _EqualTimeouts] = {}
         self._of: dict[str, list[JobWait]] = {}
         self._look = asyncio.Event()
         self._reader: asyncio.Task[None] | None = None
@@ -216,16 +216,16 @@ class JobWaits:
 
     def end_in(self, wait: JobWait, timeout_s: float) -> None:
         """End the wait then, if it has not ended before."""
-        line = self._lines.get(timeout_s)
-        if line is None:
-            line = self._lines[timeout_s] = _Line(timeout_s)
-        line.add(wait)
+        timeouts = self._timeouts.get(timeout_s)
+        if timeouts is None:
+            timeouts = self._timeouts[timeout_s] = _EqualTimeouts(timeout_s)
+        timeouts.add(wait)
 
     def remove(self, wait: JobWait) -> None:
         """Stop delivering outcomes to this wait and cancel its timeout."""
         del self._waits[wait]
-        if wait.line is not None and wait.line.remove(wait):
-            del self._lines[wait.line.lasting_s]
+        if wait.timeouts is not None and wait.timeouts.remove(wait):
+            del self._timeouts[wait.timeouts.timeout_s]
         for job in wait.jobs:
             waits = self._of[job.id]
             waits.remove(wait)
@@ -254,7 +254,7 @@ class JobWaits:
                 continue
             for wait in self._of.get(outcome.job, ()):
                 wait.add(outcome)
-                if wait.strange:
+                if wait.has_other_life:
                     wait.old = True
                     self._look.set()
 
@@ -267,10 +267,10 @@ class JobWaits:
             for (wait, _), outcomes in zip(part, found, strict=True):
                 for each in outcomes:
                     wait.add(each)
-        if any(wait.strange for wait in waits):
+        if any(wait.has_other_life for wait in waits):
             await self._queue.check_life()
             for wait in waits:
-                wait.lives(self._queue.life)
+                wait.set_life(self._queue.life)
 
     async def _read_again(self) -> None:
         while True:

@@ -185,7 +185,7 @@ def settings(keys: QueueKeys, name: str) -> Flow[dict[str, str]]:
     return {field.decode(): value.decode("utf-8", "replace") for field, value in zip(reply[0::2], reply[1::2], strict=True)}
 
 
-def held(keys: QueueKeys, name: str, ids: Sequence[int]) -> Flow[list[bool]]:
+def are_leased(keys: QueueKeys, name: str, ids: Sequence[int]) -> Flow[list[bool]]:
     """Of each message, whether a shared group of this name has leased it and it is not settled."""
     if not ids:
         return []

@@ -61,7 +61,7 @@ class Outcome(NamedTuple):
 
 _MEMBERS = itemgetter(*Outcome._fields)
 _TYPES = (str, str, str, bool, str, int, int, str, int)
-_STRANGE = (ValueError, KeyError, TypeError, RecursionError)
+_DECODE_ERRORS = (ValueError, KeyError, TypeError, RecursionError)
 
 
 class Work(NamedTuple):
@@ -219,8 +219,8 @@ def forgotten(keys: JobKeys, forget: Iterable[str], token: str) -> Call:
 def begin(works: Sequence[Work], ttl_s: int) -> Flow[list[tuple[Answer, bytes]]]:
     """Say that work on these begins. For each: ``ok``; ``done``, with the outcome there is; ``late``, when a later lease of its message has begun.
 
-    The outcome comes along where it is to be pushed to a queue as well. Where all are leased for the first time, and nothing is written of their
-    jobs, nothing has to be: whoever leases one of them later writes that it begins, and from then on the first one is refused.
+    The outcome comes along where it is to be pushed to a queue as well. Where all are first leases, and none of their jobs has a hash of outcomes,
+    nothing is written: a later lease of one of them records its begin, and from then on the first lease is refused.
     """
     if all(work.delivery.is_first for work in works) and not (yield from _count_with_outcomes(works)):
         return [("ok", b"")] * len(works)
@@ -290,7 +290,7 @@ def outcome(stored: bytes) -> Outcome:
     """What a stored or published outcome says. Raises MessageRefused for what is none."""
     try:
         return _outcome(json.loads(stored.decode()))
-    except _STRANGE:
+    except _DECODE_ERRORS:
         raise MessageRefused(reason=f"what begins with {stored[:40]!r} is no outcome of a job") from None
 
 
@@ -312,7 +312,7 @@ def read(payload: bytes) -> list[Outcome | MessageRefused]:
     """As :func:`outcome` of each of one publication; in the place of what is none the error."""
     try:
         return [_outcome(said) for said in json.loads(f"[{payload.decode()}]".replace("\n", ","))]  # one call of the parser for all
-    except _STRANGE:
+    except _DECODE_ERRORS:
         pass
     found: list[Outcome | MessageRefused] = []
     for stored in published(payload):

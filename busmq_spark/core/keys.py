@@ -295,9 +295,14 @@ def mirror_report(name: str) -> str:
     return f"bus:mirror:{name}"
 
 
+def federated(owner: str) -> str:
+    """What names in Redis begin with that a federation server makes for a peer: sinks and tokens of leases."""
+    return f"federated:{owner}:"
+
+
 def sink_of(owner: str, sink: str) -> str:
     """What the sink of a peer is called in Redis: two peers that call theirs alike have two, and neither is one beside the server."""
-    return f"federated:{owner}:{sink}"
+    return f"{federated(owner)}{sink}"
 
 
 def is_subscription(name: str) -> bool:

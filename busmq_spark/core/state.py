@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from busmq_spark.core.flow import Call, Flow, command, script
 from busmq_spark.core.grouped import slices
-from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.keys import QueueKeys, federated
 from busmq_spark.core.position import Position
 from busmq_spark.core.queue import ACK_MOST, LONG_TTL_S
 from busmq_spark.core.ranges import ValueSizes
@@ -118,8 +118,8 @@ def fingerprint(value: bytes) -> str:
 
 def intact(queues: Sequence[tuple[QueueKeys, Position, int]]) -> Flow[list[tuple[int, str] | None]]:
     """Whether each queue has all that follows a position: the id given last, and the fingerprint of the message with that id or, if it is lower, the
-    one asked for, which must be behind the position. '' where nothing follows; None where it is not certain that all is there: :func:`states` tells
-    what is.
+    one asked for, which must be behind the position. '' where nothing follows; None where messages may be missing: :func:`states`
+    returns the details.
     """
     replies = yield [
         script(
@@ -248,7 +248,7 @@ def own(queues: Sequence[QueueKeys], subscription: str, owner: str, most: int) -
     """
     replies = yield [
         script("own", [key for keys in part for key in (keys.metadata, keys.acks, keys.owners, keys.lease(subscription))], args)
-        for args in [(subscription, owner, most, OWNER_TTL_S)]
+        for args in [(subscription, owner, most, OWNER_TTL_S, federated(owner))]
         for part in parts(queues, queues)
     ]
     return [(status.decode(), found.decode()) for reply in replies for status, found in reply]

@@ -109,9 +109,9 @@ class JobTaskWriter:
 
     def _settle(self, queue: str, rows: Sequence[_Row]) -> None:
         named = [row for row in rows if row.named]
-        held = self._store.run(queue, groups.held(self._store.keys(queue), self._options.settle, [row.work.delivery.id for row in named]))
-        # leased by workers, which record nothing in Redis at the first lease of a message
-        begun = {row.work for row, has in zip(named, held, strict=True) if has}
+        leased = self._store.run(queue, groups.are_leased(self._store.keys(queue), self._options.settle, [row.work.delivery.id for row in named]))
+        # Workers have these: at the first lease of a message they record nothing that job_outcome.lua could see.
+        begun = {row.work for row, by_worker in zip(named, leased, strict=True) if by_worker}
         rows = [row for row in rows if row.work not in begun]
         works = [(row.work, row.error) for row in rows]
         fields = [row.fields for row in rows] if any(row.fields for row in rows) else None  # without any, many jobs are one call

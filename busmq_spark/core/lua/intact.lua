@@ -1,5 +1,5 @@
--- Whether queues still have what a reader goes on with: its life, the message it has read last, if that is stored, and all that follows. The cheap answer
--- for the many queues where nothing is lost; of all others state.lua tells what there is instead. Writes nothing.
+-- Whether queues still have what a reader continues with: its life, the message it has read last, if that is stored, and all that follow. This is the
+-- cheap check of the usual case; where it fails, state.lua returns the details. Writes nothing.
 -- KEYS metadata messages msgid, for each queue
 -- ARGV for each queue born last mark upto: the position of the reader ('' no fingerprint), and the id up to which it is likely to read next
 -- Result for each queue two items: the id given last, and the fingerprint of the message with that id or, if it is lower, upto ('' where that is not

@@ -9,8 +9,8 @@
 -- Result {letters, outcome ...}: for each job o (it is begun, or written) | d (the group has an outcome for this message, or for a later one) | l (a
 --      later lease of the message has begun the work: this one counts for nothing); and with texts the outcome that there is for o and d, else ''.
 -- What is written is published at the end: to each channel one message, with its outcomes one a line.
--- The field `:of:<group>` says who may write: the holder and, once the outcome is there, `done`. Without it whoever is first. So who leases a message
--- first, of a job without this hash, need not write that it begins: who leases it later does.
+-- The field `:of:<group>` says which lease may write: its holder and, once the outcome is there, `done`. Where the field is missing, the first writer
+-- may. So the first lease of a message, of a job without this hash, records no begin; a later lease does.
 -- @include even_if_full
 local ttl, letters, texts, clients, lines, written, time, writing = ARGV[1], {}, {}, {}, {}, {}, nil, false
 local parts = '^([^:]*):(%d+):(%d+):(%d+):([^:]*):(%a*)$'

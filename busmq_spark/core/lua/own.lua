@@ -1,13 +1,12 @@
 -- The owner of a subscription, for a server with several owners. The caller becomes the owner of one that does not exist yet in this life of the queue.
 -- KEYS metadata acks owners lease, for each queue
--- ARGV subscription owner most long_ttl_s
---      most: how many subscriptions a queue may have when another is registered
--- Result for each queue {status, owner}: ok owner ('' when it was registered beside the server) | missing '' | full '' | shared '' (it is that of a
--- shared group, whose position nobody moves)
+-- ARGV subscription owner most long_ttl_s prefix
+--      most: how many subscriptions a queue may have when another is registered; prefix: what the tokens of the caller's leases begin with
+-- Result for each queue {status, owner}: ok owner ('' when it was registered beside the server) | missing '' | full '' | shared '' (it belongs to
+-- a shared group, whose position cannot be set)
 -- The field `:born:<subscription>` of owners is the life in which it was registered; versions before wrote none, and such an owner counts.
 -- EXPIRE comes first: it frees a Redis at its maxmemory from refusing what follows, and changes nothing where there is no such key.
-local sub, owner, most, lasting, results = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], {}
-local own_lease = 'federated:' .. owner .. ':' -- what the caller's leases begin with (peer_operations.py)
+local sub, owner, most, lasting, prefix, results = ARGV[1], ARGV[2], tonumber(ARGV[3]), ARGV[4], ARGV[5], {}
 
 local function count(acks)
   local found = 0
@@ -28,7 +27,7 @@ for q = 1, #KEYS / 4 do
     results[q] = {'missing', ''}
   elseif kind[1] and kind[2] == born then
     results[q] = {'shared', ''}
-  elseif redis.call('HEXISTS', acks, sub) == 1 or holder ~= '' and (now ~= '' or string.sub(holder, 1, #own_lease) ~= own_lease) then
+  elseif redis.call('HEXISTS', acks, sub) == 1 or holder ~= '' and (now ~= '' or string.sub(holder, 1, #prefix) ~= prefix) then
     results[q] = {'ok', now}
   elseif count(acks) >= most then
     results[q] = {'full', ''}

@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from busmq_spark.core.keys import is_subscription, sink_of
+from busmq_spark.core.keys import federated, is_subscription, sink_of
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.patterns import check_key, destinations
 from busmq_spark.core.position import Position
@@ -43,7 +43,7 @@ class PeerOperations:
     def __init__(self, store: RedisStore, identity: Identity, most_subscriptions: int) -> None:
         self.store = store
         self._identity, self._most = identity, most_subscriptions
-        self._mark = f"federated:{identity.owner}:"
+        self._mark = federated(identity.owner)
 
     def do(self, name: str, arguments: Sequence[Any], body: memoryview | bytes) -> Any:
         """The result of a call whose rights were checked by :func:`check`."""

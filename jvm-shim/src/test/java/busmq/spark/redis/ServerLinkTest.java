@@ -39,22 +39,20 @@ class ServerLinkTest {
 
     @Test
     void whatFollowsACallThatIsSentAgainIsSentAgainToo() throws Exception {
-        try (EchoServer server = new EchoServer(); ServerLink link = new ServerLink(server.endpoint())) {
-            link.run(Call.command("ECHO", "opens it"));
-            server.received.clear();
-            server.refused.put("two", "LOADING Redis is loading the dataset in memory");
-            link.runAll(List.of(Call.command("ECHO", "one"), Call.command("ECHO", "two"), Call.command("ECHO", "three")));
-            assertEquals(List.of("one", "two", "three", "two", "three"), server.received);
-        }
+        assertFollowerIsSentAgain(Call.command("ECHO", "two"), "LOADING Redis is loading the dataset in memory");
     }
 
     @Test
     void soIsWhatFollowsAScriptThatTheServerDoesNotKnow() throws Exception {
+        assertFollowerIsSentAgain(Call.script("release", List.of("key"), "two"), "NOSCRIPT No matching script");
+    }
+
+    private static void assertFollowerIsSentAgain(Call two, String refusal) throws Exception {
         try (EchoServer server = new EchoServer(); ServerLink link = new ServerLink(server.endpoint())) {
             link.run(Call.command("ECHO", "opens it"));
             server.received.clear();
-            server.refused.put("two", "NOSCRIPT No matching script");
-            link.runAll(List.of(Call.command("ECHO", "one"), Call.script("release", List.of("key"), "two"), Call.command("ECHO", "three")));
+            server.refused.put("two", refusal);
+            link.runAll(List.of(Call.command("ECHO", "one"), two, Call.command("ECHO", "three")));
             assertEquals(List.of("one", "two", "three", "two", "three"), server.received);
         }
     }
