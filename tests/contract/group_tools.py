@@ -35,7 +35,7 @@ class Shared:
         return self.run(flows.settle(self.keys, self.name, self.life, flows.settlements_of(deliveries, action, ms)))
 
     def held(self, *ids: int) -> list[int]:
-        found = self.run(flows.held(self.keys, self.name, ids))
+        found = self.run(flows.are_leased(self.keys, self.name, ids))
         return [id for id, has in zip(ids, found, strict=True) if has]
 
     def pass_by(self, ms: int) -> None:
