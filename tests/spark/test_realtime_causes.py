@@ -59,7 +59,7 @@ def test_a_consumer_that_listens_at_another_node_of_a_cluster_counts(causes: Cau
 
 def test_executors_that_have_followed_a_queue_are_no_other_consumers(causes: Causes, bus: Bus, redis_server: RedisServer, queue: str) -> None:
     store = causes.store(redis_url=bus.url)
-    store.listening(queue, 2)
+    store.setOwnListeners(queue, 2)
     for expected in ("BUSMQ_QUEUE_FLUSHED", "BUSMQ_QUEUE_FLUSHED", "BUSMQ_CONSUMED_ELSEWHERE"):
         causes.listen(redis_server, QueueKeys(queue).available)
         assert causes.code(store, queue) == expected

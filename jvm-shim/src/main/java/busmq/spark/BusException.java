@@ -10,7 +10,7 @@ import org.apache.spark.SparkThrowable;
  * Every error this module raises on purpose. Its message is {@code [CODE] what was found; what was expected; what to do}, word for word
  * Python's, and holds no secret.
  *
- * <p>PySpark shows its users one line for errors of a few classes, and this one is the least wrong of those that others may extend; any other
+ * <p>PySpark prints errors of a few classes as one line, and IllegalArgumentException is the only fitting one of them that may be extended; any other
  * is a Py4JJavaError with a Java stack. With a condition of its own it comes out of a task as it is, not within "Job aborted".
  */
 public final class BusException extends IllegalArgumentException implements SparkThrowable {
@@ -20,18 +20,18 @@ public final class BusException extends IllegalArgumentException implements Spar
     private final LinkedHashMap<String, String> details;
 
     private BusException(ErrorKind kind, LinkedHashMap<String, String> details, Throwable cause) {
-        super("[" + kind.code() + "] " + filled(kind.template(), details), cause);
+        super("[" + kind.code() + "] " + fillTemplate(kind.template(), details), cause);
         this.kind = kind;
         this.details = details;
     }
 
     /** An error of this kind; {@code details} are names and values in turn, as the kind's template needs them. */
     public static BusException of(ErrorKind kind, Object... details) {
-        return caused(null, kind, details);
+        return withCause(null, kind, details);
     }
 
-    /** The same with what led to it. The cause's own text gets printed, too: none that may hold a secret. */
-    public static BusException caused(Throwable cause, ErrorKind kind, Object... details) {
+    /** The same with its cause, whose text is printed, too: it must hold no secret. */
+    public static BusException withCause(Throwable cause, ErrorKind kind, Object... details) {
         LinkedHashMap<String, String> named = new LinkedHashMap<>();
         for (int i = 0; i < details.length; i += 2) {
             named.put((String) details[i], String.valueOf(details[i + 1]));
@@ -61,12 +61,12 @@ public final class BusException extends IllegalArgumentException implements Spar
         return details;
     }
 
-    /** Whether waiting may mend it. */
+    /** Whether the same call may succeed later. */
     public boolean retriable() {
         return kind.retriable();
     }
 
-    private static String filled(String template, Map<String, String> details) {
+    private static String fillTemplate(String template, Map<String, String> details) {
         Matcher field = FIELD.matcher(template);
         StringBuilder out = new StringBuilder();
         while (field.find()) {

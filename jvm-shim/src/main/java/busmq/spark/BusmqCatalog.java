@@ -29,18 +29,18 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  */
 public final class BusmqCatalog implements TableCatalog {
     private String name;
-    private Map<String, String> given;
+    private Map<String, String> catalogOptions;
     private RedisOptions redis;
 
     @Override
     public void initialize(String name, CaseInsensitiveStringMap options) {
         this.name = name;
-        given = Map.copyOf(options.asCaseSensitiveMap());
-        given.keySet().stream().filter(key -> !key.toLowerCase(Locale.ROOT).startsWith("redis.")).findFirst().ifPresent(key -> {
+        catalogOptions = Map.copyOf(options.asCaseSensitiveMap());
+        catalogOptions.keySet().stream().filter(key -> !key.toLowerCase(Locale.ROOT).startsWith("redis.")).findFirst().ifPresent(key -> {
             throw BusException.config("spark.sql.catalog." + name + "." + key + " says nothing to a catalog, which takes the redis.* options; "
                     + "options of a read or write belong to its statement: SELECT ... FROM " + name + ".queue WITH (" + key + " = ...)");
         });
-        Map<String, String> any = new HashMap<>(given);
+        Map<String, String> any = new HashMap<>(catalogOptions);
         any.put("subscribe", "any");
         redis = ReadOptions.parse(any).redis();
     }
@@ -66,11 +66,11 @@ public final class BusmqCatalog implements TableCatalog {
             try (ReadStore store = new ReadStore(redis)) {
                 QueueState state = store.states(Map.of(table.name(), -1L)).get(table.name());
                 if (state.exists()) {
-                    return QueueTable.ofQueue(name, table.name(), given, state);
+                    return QueueTable.ofQueue(name, table.name(), catalogOptions, state);
                 }
-                int partitions = store.partitions(table.name());
+                int partitions = store.countPartitions(table.name());
                 if (partitions > 0) {
-                    return QueueTable.ofTopic(name, table.name(), given, partitions);
+                    return QueueTable.ofTopic(name, table.name(), catalogOptions, partitions);
                 }
             }
         }
@@ -82,7 +82,7 @@ public final class BusmqCatalog implements TableCatalog {
         if (table.namespace().length > 0) {
             throw new NoSuchNamespaceException(table.namespace());
         }
-        WriteOptions options = CreateTableOptions.parse(table.name(), info, given);
+        WriteOptions options = CreateTableOptions.parse(table.name(), info, catalogOptions);
         if (tableExists(table)) {
             throw new TableAlreadyExistsException(table);
         }
@@ -90,26 +90,26 @@ public final class BusmqCatalog implements TableCatalog {
         try {
             return loadTable(table);
         } catch (NoSuchTableException gone) {
-            throw BusException.caused(gone, ErrorKind.QUEUE_MISSING, "queue", table.name());
+            throw BusException.withCause(gone, ErrorKind.QUEUE_MISSING, "queue", table.name());
         }
     }
 
     @Override
     public Table alterTable(Identifier table, TableChange... changes) {
-        throw readOnly(table, "changed");
+        throw readOnlyError(table, "changed");
     }
 
     @Override
     public boolean dropTable(Identifier table) {
-        throw readOnly(table, "removed");
+        throw readOnlyError(table, "removed");
     }
 
     @Override
     public void renameTable(Identifier from, Identifier to) {
-        throw readOnly(from, "renamed");
+        throw readOnlyError(from, "renamed");
     }
 
-    private BusException readOnly(Identifier table, String what) {
+    private BusException readOnlyError(Identifier table, String what) {
         return BusException.config("queue " + PyText.repr(table.name()) + " is not " + what + " by SQL, which would reach messages that others wait for; "
                 + "a queue goes when its ttl has run out");
     }

@@ -24,7 +24,7 @@ public final class BusmqForeachWriter extends ForeachWriter<Row> {
     private transient TaskSink sink;
     private transient SinkColumns columns;
     private transient TopicRows topics;
-    private transient long firstTurn;
+    private transient long firstPartition;
     private transient long rows;
 
     /** Throws BUSMQ_CONFIG for a wrong option, before anything is connected. Columns are looked at when the first row comes. */
@@ -32,7 +32,7 @@ public final class BusmqForeachWriter extends ForeachWriter<Row> {
         this.options = WriteOptions.parse(options);
         boolean asked = options.keySet().stream().anyMatch("delivery"::equalsIgnoreCase);
         if (asked && this.options.delivery().equals("exactly-once")) {
-            throw RealTimeMode.notExactlyOnce("foreach", "Leave the option out, or say at-least-once");
+            throw RealTimeMode.notExactlyOnceError("foreach", "Leave the option out, or say at-least-once");
         }
     }
 
@@ -41,7 +41,7 @@ public final class BusmqForeachWriter extends ForeachWriter<Row> {
         sink = TaskSink.pushing(options);
         columns = null;
         rows = 0;
-        firstTurn = partition + epoch;
+        firstPartition = partition + epoch;
         return true;
     }
 
@@ -71,11 +71,11 @@ public final class BusmqForeachWriter extends ForeachWriter<Row> {
     public void process(Row row) {
         if (columns == null) {
             columns = SinkColumns.of(row.schema(), options.queue(), options.topic());
-            topics = new TopicRows(options, columns, firstTurn);
+            topics = new TopicRows(options, columns, firstPartition);
         }
-        columns.check(row.isNullAt(columns.valueAt()), columns.queueAt() >= 0 && row.isNullAt(columns.queueAt()), ++rows);
-        String queue = columns.topic() != null ? topics.queue(new RowColumns(row))
-                : columns.queueAt() < 0 ? options.queue() : columns.named(row.getString(columns.queueAt()));
+        columns.checkNotNull(row.isNullAt(columns.valueAt()), columns.queueAt() >= 0 && row.isNullAt(columns.queueAt()), ++rows);
+        String queue = columns.topic() != null ? topics.queueOf(new RowColumns(row))
+                : columns.queueAt() < 0 ? options.queue() : columns.checkQueueName(row.getString(columns.queueAt()));
         try {
             sink.add(queue, columns.text() ? row.getString(columns.valueAt()).getBytes(StandardCharsets.UTF_8) : row.getAs(columns.valueAt()));
         } catch (IOException error) {

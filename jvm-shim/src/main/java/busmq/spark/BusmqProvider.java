@@ -57,7 +57,7 @@ public final class BusmqProvider implements TableProvider, DataSourceRegister {
         return EngineChoice.of(options, setting, org.apache.spark.package$.MODULE$.SPARK_VERSION(), System.getenv());
     }
 
-    /** The same one for the schema and the table: it remembers what Python said. */
+    /** One for the schema and the table, since it caches what Python has answered. */
     private PythonProvider python() {
         if (python == null) {
             python = new PythonProvider(shortName());

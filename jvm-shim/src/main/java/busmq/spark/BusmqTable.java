@@ -19,16 +19,16 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * Queues as a table: a stream of what comes, a snapshot of what is stored, and a place to append to. Which queues is in the options of each use, or
- * in the OPTIONS of a CREATE TABLE; of these each use takes those that are for it.
+ * Queues as a table: a stream of what comes, a snapshot of what is stored, and a place to append to. The options of each use, or the OPTIONS of a
+ * CREATE TABLE, name the queues; of the latter each use takes those that apply to it.
  */
 public final class BusmqTable implements SupportsRead, SupportsWrite {
-    private static final Set<TableCapability> ABILITIES =
+    private static final Set<TableCapability> CAPABILITIES =
             Set.copyOf(EnumSet.of(TableCapability.MICRO_BATCH_READ, TableCapability.BATCH_READ, TableCapability.STREAMING_WRITE,
                     TableCapability.BATCH_WRITE, TableCapability.TRUNCATE, TableCapability.ACCEPT_ANY_SCHEMA));
     private final String name;
     private final StructType schema;
-    private final Map<String, String> own = new TreeMap<>(String.CASE_INSENSITIVE_ORDER);
+    private final Map<String, String> tableOptions = new TreeMap<>(String.CASE_INSENSITIVE_ORDER);
 
     /** {@code properties} are those of the table, with its OPTIONS; of {@code load()} and {@code save()} they are the options of the use. */
     public BusmqTable(String name, StructType schema, Map<String, String> properties) {
@@ -37,8 +37,8 @@ public final class BusmqTable implements SupportsRead, SupportsWrite {
         properties.forEach((key, value) -> {
             boolean option = key.startsWith(TableCatalog.OPTION_PREFIX);
             String plain = option ? key.substring(TableCatalog.OPTION_PREFIX.length()) : key;
-            if (option || Contract.takes("read", plain) || Contract.takes("write", plain)) {
-                own.put(plain, value); // others are Spark's
+            if (option || Contract.takesOption("read", plain) || Contract.takesOption("write", plain)) {
+                tableOptions.put(plain, value); // others are Spark's
             }
         });
     }
@@ -56,17 +56,17 @@ public final class BusmqTable implements SupportsRead, SupportsWrite {
 
     @Override
     public Set<TableCapability> capabilities() {
-        return ABILITIES;
+        return CAPABILITIES;
     }
 
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-        return () -> new BusmqScan(schema, with("read", "write", options));
+        return () -> new BusmqScan(schema, optionsFor("read", "write", options));
     }
 
     @Override
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-        CaseInsensitiveStringMap all = with("write", "read", info.options());
+        CaseInsensitiveStringMap all = optionsFor("write", "read", info.options());
         return new SinkBuilder(all.size() == info.options().size() ? info : new ValueColumnWrite(info, all));
     }
 
@@ -77,10 +77,10 @@ public final class BusmqTable implements SupportsRead, SupportsWrite {
     }
 
     /** The options of one use, before those of the table, without what is for the other use only. */
-    private CaseInsensitiveStringMap with(String use, String other, CaseInsensitiveStringMap given) {
+    private CaseInsensitiveStringMap optionsFor(String use, String other, CaseInsensitiveStringMap given) {
         Map<String, String> all = new TreeMap<>(String.CASE_INSENSITIVE_ORDER);
-        own.forEach((name, value) -> {
-            if (Contract.takes(use, name) || !Contract.takes(other, name)) {
+        tableOptions.forEach((name, value) -> {
+            if (Contract.takesOption(use, name) || !Contract.takesOption(other, name)) {
                 all.put(name, value);
             }
         });

@@ -20,7 +20,7 @@ import java.util.stream.Collectors;
  * is an error as soon as the class that reads it is loaded.
  */
 public final class Contract {
-    private static final JsonNode ROOT = read();
+    private static final JsonNode ROOT = load();
 
     private Contract() {}
 
@@ -55,31 +55,30 @@ public final class Contract {
 
     /** A constant; its name ends in its unit where it has one. */
     public static long number(String name) {
-        return found("numbers", name).longValue();
+        return entry("numbers", name).longValue();
     }
 
     /** The same as an int. */
-    public static int whole(String name) {
+    public static int intNumber(String name) {
         return Math.toIntExact(number(name));
     }
 
     /** A text that both put into errors, or into the names of keys. */
     public static String text(String name) {
-        return found("texts", name).textValue();
+        return entry("texts", name).textValue();
     }
 
-    /** A set of words. */
     public static Set<String> words(String name) {
-        return words(found("sets", name));
+        return words(entry("sets", name));
     }
 
     /** The names of Spark's own options, in small letters. */
-    public static Set<String> engineOptions() {
+    public static Set<String> sparkOptionNames() {
         return words(ROOT.get("engineOptions"));
     }
 
     /** What the error for an option of Spark's Kafka source says, {@code name} in small letters; null where it is none that is known by another name. */
-    public static String ofKafka(String name) {
+    public static String kafkaOptionHint(String name) {
         JsonNode known = ROOT.get("ofKafka").get(name);
         return known != null ? known.textValue() : name.startsWith("kafka.") ? text("kafkaClient") : null;
     }
@@ -87,20 +86,20 @@ public final class Contract {
     /** How many of the smallest unit ({@code seconds} or {@code bytes}) each letter stands for. */
     public static Map<String, Long> units(String of) {
         Map<String, Long> units = new LinkedHashMap<>();
-        found("units", of).properties().forEach(entry -> units.put(entry.getKey(), entry.getValue().longValue()));
+        entry("units", of).properties().forEach(entry -> units.put(entry.getKey(), entry.getValue().longValue()));
         return units;
     }
 
     /** The names of all options of a use, {@code read} or {@code write}. */
-    public static Set<String> options(String use) {
+    public static Set<String> optionNames(String use) {
         Set<String> names = new TreeSet<>();
-        found("options", use).fieldNames().forEachRemaining(names::add);
+        entry("options", use).fieldNames().forEachRemaining(names::add);
         return names;
     }
 
     /** Whether the use, {@code read} or {@code write}, takes an option of this name or alias, in whatever case. */
-    public static boolean takes(String use, String name) {
-        return options(use).stream().anyMatch(each -> each.equalsIgnoreCase(name) || option(each).alias().equalsIgnoreCase(name));
+    public static boolean takesOption(String use, String name) {
+        return optionNames(use).stream().anyMatch(each -> each.equalsIgnoreCase(name) || option(each).alias().equalsIgnoreCase(name));
     }
 
     /** An option of whichever use has it; an option that both have is the same in both. */
@@ -115,14 +114,14 @@ public final class Contract {
     }
 
     static String template(String code) {
-        return found("errors", code).get("template").textValue();
+        return entry("errors", code).get("template").textValue();
     }
 
     static boolean retriable(String code) {
-        return found("errors", code).get("retriable").booleanValue();
+        return entry("errors", code).get("retriable").booleanValue();
     }
 
-    private static JsonNode found(String kind, String name) {
+    private static JsonNode entry(String kind, String name) {
         JsonNode value = ROOT.get(kind).get(name);
         if (value == null) {
             throw new IllegalStateException("contract.json has no " + name + " among its " + kind);
@@ -136,7 +135,7 @@ public final class Contract {
         return words;
     }
 
-    private static JsonNode read() {
+    private static JsonNode load() {
         try (InputStream in = Contract.class.getResourceAsStream("contract.json")) {
             return new ObjectMapper().readTree(in);
         } catch (IOException error) {

@@ -53,7 +53,7 @@ public enum ErrorKind {
         return code;
     }
 
-    /** Whether waiting may mend it. */
+    /** Whether the same call may succeed later. */
     public boolean retriable() {
         return retriable;
     }

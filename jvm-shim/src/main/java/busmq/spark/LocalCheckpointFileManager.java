@@ -20,16 +20,16 @@ import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileMana
 public final class LocalCheckpointFileManager implements CheckpointFileManager {
     private static final String SETTING = "spark.sql.streaming.checkpointFileManagerClass";
 
-    private final CheckpointFileManager files;
+    private final CheckpointFileManager manager;
 
     public LocalCheckpointFileManager(Path folder, Configuration settings) throws IOException {
         FileSystem system = folder.getFileSystem(settings);
         // Hadoop's, or Hive's that Spark brings: another class was configured for what it does, and is left alone.
         boolean known = system.getClass().getName().startsWith("org.apache.hadoop.");
-        files = known && system instanceof LocalFileSystem local ? new LocalFiles(folder, local) : sparksOwn(folder, settings);
+        manager = known && system instanceof LocalFileSystem local ? new LocalFiles(folder, local) : defaultManager(folder, settings);
     }
 
-    private static CheckpointFileManager sparksOwn(Path folder, Configuration settings) {
+    private static CheckpointFileManager defaultManager(Path folder, Configuration settings) {
         Configuration without = new Configuration(settings);
         without.unset(SETTING);
         return CheckpointFileManager.create(folder, without);
@@ -37,46 +37,46 @@ public final class LocalCheckpointFileManager implements CheckpointFileManager {
 
     @Override
     public CancellableFSDataOutputStream createAtomic(Path path, boolean overwriteIfPossible) {
-        return files.createAtomic(path, overwriteIfPossible);
+        return manager.createAtomic(path, overwriteIfPossible);
     }
 
     @Override
     public FSDataInputStream open(Path path) {
-        return files.open(path);
+        return manager.open(path);
     }
 
     @Override
     public FileStatus[] list(Path path, PathFilter filter) {
-        return files.list(path, filter);
+        return manager.list(path, filter);
     }
 
     @Override
     public void mkdirs(Path path) {
-        files.mkdirs(path);
+        manager.mkdirs(path);
     }
 
     @Override
     public boolean exists(Path path) {
-        return files.exists(path);
+        return manager.exists(path);
     }
 
     @Override
     public void delete(Path path) {
-        files.delete(path);
+        manager.delete(path);
     }
 
     @Override
     public boolean isLocal() {
-        return files.isLocal();
+        return manager.isLocal();
     }
 
     @Override
     public Path createCheckpointDirectory() {
-        return files.createCheckpointDirectory();
+        return manager.createCheckpointDirectory();
     }
 
     @Override
     public void close() {
-        files.close();
+        manager.close();
     }
 }

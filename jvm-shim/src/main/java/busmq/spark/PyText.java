@@ -18,7 +18,7 @@ public final class PyText {
                 default -> {
                     if (point == quote) {
                         out.append('\\').append(quote);
-                    } else if (printable(point)) {
+                    } else if (isPrintable(point)) {
                         out.appendCodePoint(point);
                     } else {
                         out.append(String.format(point < 0x100 ? "\\x%02x" : point < 0x10000 ? "\\u%04x" : "\\U%08x", point));
@@ -29,7 +29,7 @@ public final class PyText {
         return out.append(quote).toString();
     }
 
-    private static boolean printable(int point) {
+    private static boolean isPrintable(int point) {
         return switch (Character.getType(point)) {
             case Character.CONTROL, Character.FORMAT, Character.SURROGATE, Character.PRIVATE_USE, Character.UNASSIGNED,
                     Character.LINE_SEPARATOR, Character.PARAGRAPH_SEPARATOR -> false;

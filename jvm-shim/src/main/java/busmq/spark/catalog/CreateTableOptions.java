@@ -14,9 +14,9 @@ import org.apache.spark.sql.connector.catalog.TableInfo;
 /** What CREATE TABLE may say of a queue: its ttl and its maxsize, as TBLPROPERTIES or OPTIONS, and columns that a queue has. */
 public final class CreateTableOptions {
     private static final Set<String> FORMATS = Set.of("busmq", "busmq-realtime");
-    private static final Set<String> OURS = Set.of("ttl", "maxsize");
+    private static final Set<String> QUEUE_PROPERTIES = Set.of("ttl", "maxsize");
     /** What Spark adds by itself. */
-    private static final Set<String> SPARKS = Set.of(TableCatalog.PROP_PROVIDER, TableCatalog.PROP_OWNER, TableCatalog.PROP_TABLE_TYPE,
+    private static final Set<String> SPARK_PROPERTIES = Set.of(TableCatalog.PROP_PROVIDER, TableCatalog.PROP_OWNER, TableCatalog.PROP_TABLE_TYPE,
             TableCatalog.PROP_IS_MANAGED_LOCATION);
 
     private CreateTableOptions() {}
@@ -33,17 +33,17 @@ public final class CreateTableOptions {
         }
         Map<String, String> all = new HashMap<>(given);
         all.put("queue", queue);
-        all.putAll(ours(info.properties()));
+        all.putAll(queueProperties(info.properties()));
         return WriteOptions.parse(all);
     }
 
-    private static Map<String, String> ours(Map<String, String> properties) {
+    private static Map<String, String> queueProperties(Map<String, String> properties) {
         Map<String, String> found = new TreeMap<>(String.CASE_INSENSITIVE_ORDER);
         properties.forEach((key, value) -> {
             String name = key.startsWith(TableCatalog.OPTION_PREFIX) ? key.substring(TableCatalog.OPTION_PREFIX.length()) : key;
-            if (OURS.stream().anyMatch(name::equalsIgnoreCase)) {
+            if (QUEUE_PROPERTIES.stream().anyMatch(name::equalsIgnoreCase)) {
                 found.put(name, value);
-            } else if (!SPARKS.contains(name)) {
+            } else if (!SPARK_PROPERTIES.contains(name)) {
                 throw BusException.config("property " + PyText.repr(name) + " says nothing to a queue, which takes ttl and maxsize");
             }
         });

@@ -24,18 +24,18 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 public final class QueueTable implements SupportsRead, SupportsWrite {
     private final String catalog;
     private final String name;
-    private final Map<String, String> redis;
-    private final boolean topic;
-    private final Map<String, String> known;
+    private final Map<String, String> redisOptions;
+    private final boolean isTopic;
+    private final Map<String, String> tableProperties;
     private final BusmqTable table;
 
-    private QueueTable(String catalog, String name, Map<String, String> redis, boolean topic, Map<String, String> known) {
+    private QueueTable(String catalog, String name, Map<String, String> redisOptions, boolean isTopic, Map<String, String> tableProperties) {
         this.catalog = catalog;
         this.name = name;
-        this.redis = redis;
-        this.topic = topic;
-        this.known = known;
-        table = new BusmqTable(name, SourceSchema.of(Map.of("includeTopic", String.valueOf(topic))), Map.of());
+        this.redisOptions = redisOptions;
+        this.isTopic = isTopic;
+        this.tableProperties = tableProperties;
+        table = new BusmqTable(name, SourceSchema.of(Map.of("includeTopic", String.valueOf(isTopic))), Map.of());
     }
 
     /** A queue in this state. */
@@ -68,30 +68,30 @@ public final class QueueTable implements SupportsRead, SupportsWrite {
     /** The output of DESCRIBE EXTENDED: the queue or topic as it was when Spark looked the table up. */
     @Override
     public Map<String, String> properties() {
-        Map<String, String> all = new TreeMap<>(known);
+        Map<String, String> all = new TreeMap<>(tableProperties);
         all.put(TableCatalog.PROP_PROVIDER, "busmq-realtime");
         return all;
     }
 
     @Override
     public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-        return table.newScanBuilder(with(options, topic ? "topic" : "subscribe", List.of("subscribe", "subscribePattern", "topic")));
+        return table.newScanBuilder(withName(options, isTopic ? "topic" : "subscribe", List.of("subscribe", "subscribePattern", "topic")));
     }
 
     @Override
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-        return table.newWriteBuilder(new ValueColumnWrite(info, with(info.options(), topic ? "topic" : "queue", List.of("queue", "topic"))));
+        return table.newWriteBuilder(new ValueColumnWrite(info, withName(info.options(), isTopic ? "topic" : "queue", List.of("queue", "topic"))));
     }
 
     /** The options of one use, those of the catalog, and the table's own place; none of {@code places} may be given beside it. */
-    private CaseInsensitiveStringMap with(CaseInsensitiveStringMap options, String place, List<String> places) {
+    private CaseInsensitiveStringMap withName(CaseInsensitiveStringMap options, String place, List<String> places) {
         places.stream().filter(options::containsKey).findFirst().ifPresent(named -> {
             String of = named.equals("topic") ? "a topic" : "a queue";
-            String found = named.equals("topic") == topic ? ", and so does the table " + PyText.repr(name())
-                    : ", and the table " + PyText.repr(name()) + (topic ? " a topic" : " a queue");
+            String found = named.equals("topic") == isTopic ? ", and so does the table " + PyText.repr(name())
+                    : ", and the table " + PyText.repr(name()) + (isTopic ? " a topic" : " a queue");
             throw BusException.config("option " + PyText.repr(named) + " names " + of + found + "; leave the option out");
         });
-        Map<String, String> all = new HashMap<>(redis);
+        Map<String, String> all = new HashMap<>(redisOptions);
         all.putAll(options.asCaseSensitiveMap());
         all.put(place, name);
         return new CaseInsensitiveStringMap(all);

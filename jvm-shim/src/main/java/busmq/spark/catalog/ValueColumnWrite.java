@@ -8,10 +8,10 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 public record ValueColumnWrite(String queryId, StructType schema, CaseInsensitiveStringMap options) implements LogicalWriteInfo {
     /** The same write with the options. */
     public ValueColumnWrite(LogicalWriteInfo info, CaseInsensitiveStringMap options) {
-        this(info.queryId(), named(info.schema()), options);
+        this(info.queryId(), withColumnNamedValue(info.schema()), options);
     }
 
-    private static StructType named(StructType schema) {
+    private static StructType withColumnNamedValue(StructType schema) {
         return schema.size() == 1 ? new StructType().add("value", schema.apply(0).dataType(), schema.apply(0).nullable()) : schema;
     }
 }

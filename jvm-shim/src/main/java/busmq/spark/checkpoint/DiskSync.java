@@ -11,7 +11,7 @@ import java.util.Deque;
 
 /** What makes files survive a loss of power. */
 public class DiskSync {
-    private volatile boolean synced;
+    private volatile boolean hasSyncedFolder;
 
     /** Put the bytes of a file on the disk. */
     protected void sync(FileChannel file) throws IOException {
@@ -27,21 +27,21 @@ public class DiskSync {
             return; // as below, or we may not read it
         }
         try (names) {
-            force(names);
-            synced = true;
+            forceFolder(names);
+            hasSyncedFolder = true;
         } catch (ClosedChannelException interrupted) {
             throw interrupted;
         } catch (IOException error) {
             // Some mounted disks sync no folder: they keep names as well as they can, and no call of ours changes that. The error's
             // text cannot be compared, it is localised; an earlier sync shows that the disk can sync folders.
-            if (synced) {
+            if (hasSyncedFolder) {
                 throw error;
             }
         }
     }
 
     /** Put what a folder holds on the disk. */
-    protected void force(FileChannel folder) throws IOException {
+    protected void forceFolder(FileChannel folder) throws IOException {
         folder.force(true);
     }
 

@@ -23,11 +23,11 @@ import java.util.UUID;
  * before {@link #close} returns. A process killed before that leaves at most a hidden file {@code .name.<uuid>.tmp}, which nothing reads.
  */
 public final class DurableFile extends OutputStream {
-    /** The owner of a lock this old has died: a lock is held for one rename. */
-    private static final long DEAD_MS = 60_000;
+    /** The writer that made a lock this old has died: a lock is held for one rename. */
+    private static final long ABANDONED_LOCK_MS = 60_000;
     private static final int MOST_FOLDERS = 1000;
     /** The newest file of each folder that this process has put there. */
-    private static final Map<Path, FileIdentity> NEWEST = new LinkedHashMap<>(16, 0.75f, true) {
+    private static final Map<Path, FileIdentity> NEWEST_FILES = new LinkedHashMap<>(16, 0.75f, true) {
         private static final long serialVersionUID = 1;
 
         @Override
@@ -42,19 +42,19 @@ public final class DurableFile extends OutputStream {
     private final Path hidden;
     private final FileChannel channel;
     private final OutputStream out;
-    private boolean done;
+    private boolean closed;
 
-    /** {@code replace}: an older file of this name gives way; otherwise it makes {@link #close} fail, and stays. */
+    /** {@code replace}: an older file of this name is replaced; otherwise it stays, and {@link #close} fails. */
     public DurableFile(Path target, boolean replace, DiskSync disk) throws IOException {
         this.target = target;
         this.replace = replace;
         this.disk = disk;
         hidden = target.resolveSibling("." + target.getFileName() + "." + UUID.randomUUID() + ".tmp");
-        channel = opened();
+        channel = openHidden();
         out = new BufferedOutputStream(Channels.newOutputStream(channel));
     }
 
-    private FileChannel opened() throws IOException {
+    private FileChannel openHidden() throws IOException {
         try {
             return FileChannel.open(hidden, StandardOpenOption.WRITE, StandardOpenOption.CREATE_NEW);
         } catch (NoSuchFileException noFolder) {
@@ -82,43 +82,43 @@ public final class DurableFile extends OutputStream {
     /** @throws FileAlreadyExistsException if there is such a file that may not be replaced */
     @Override
     public void close() throws IOException {
-        if (done) {
+        if (closed) {
             return;
         }
-        done = true;
+        closed = true;
         try (channel) {
             out.flush();
             disk.sync(channel);
-            appear();
+            putInPlace();
             disk.syncFolder(target.getParent());
         } finally {
             Files.deleteIfExists(hidden);
         }
-        synchronized (NEWEST) {
-            NEWEST.put(target.getParent(), FileIdentity.of(target)); // a hidden name that goes changes the file
+        synchronized (NEWEST_FILES) {
+            NEWEST_FILES.put(target.getParent(), FileIdentity.of(target)); // a hidden name that goes changes the file
         }
     }
 
     /** Whether this process has put this file where it is, and no other into its folder since: it is on the disk then, and so is its name. */
     public static boolean isNewest(Path file) {
         FileIdentity now = FileIdentity.of(file);
-        synchronized (NEWEST) {
-            return now != null && now.equals(NEWEST.get(file.getParent()));
+        synchronized (NEWEST_FILES) {
+            return now != null && now.equals(NEWEST_FILES.get(file.getParent()));
         }
     }
 
     /** Leave everything as it was before this file was begun. */
     public void cancel() throws IOException {
-        if (!done) {
-            done = true;
+        if (!closed) {
+            closed = true;
             try (channel) {
                 Files.deleteIfExists(hidden);
             }
         }
     }
 
-    private void appear() throws IOException {
-        // Left by another manager for an earlier file of this name: it would call the new one damaged.
+    private void putInPlace() throws IOException {
+        // The checksum that another manager wrote for an earlier file of this name: by it the new file would count as damaged.
         Files.deleteIfExists(target.resolveSibling("." + target.getFileName() + ".crc"));
         if (replace) {
             Files.move(hidden, target, StandardCopyOption.ATOMIC_MOVE);
@@ -127,34 +127,34 @@ public final class DurableFile extends OutputStream {
         try {
             disk.link(target, hidden); // unlike a rename, it never replaces
         } catch (FileAlreadyExistsException taken) {
-            checkOurs(taken);
+            checkIsThisFile(taken);
         } catch (UnsupportedOperationException noLinks) {
-            rename();
+            renameUnderLock();
         } catch (FileSystemException refused) {
             if (refused.getClass() != FileSystemException.class) {
                 throw refused; // one that Java knows: we may not write there, or the folder is gone
             }
-            rename(); // a broken disk fails there again; the text of a failed link cannot be compared, it is localised
+            renameUnderLock(); // a broken disk fails there again; the text of a failed link cannot be compared, it is localised
         }
     }
 
     /** Over a network the answer to our own link may be lost: the client repeats the request, and the server replies that the name is taken. */
-    private void checkOurs(FileAlreadyExistsException taken) throws IOException {
+    private void checkIsThisFile(FileAlreadyExistsException taken) throws IOException {
         if (!Files.isSameFile(target, hidden)) {
             throw taken;
         }
     }
 
     /** For mounted disks without links. A rename replaces, so a writer holds a lock from its check to its rename. */
-    private void rename() throws IOException {
+    private void renameUnderLock() throws IOException {
         Path lock = target.resolveSibling("." + target.getFileName() + ".lock");
-        if (isDead(lock)) {
-            unlock(lock);
+        if (isAbandoned(lock)) {
+            breakLock(lock);
         }
         Files.createFile(lock);
         try {
             if (Files.exists(target)) {
-                checkOurs(new FileAlreadyExistsException(target.toString()));
+                checkIsThisFile(new FileAlreadyExistsException(target.toString()));
                 return;
             }
             Files.move(hidden, target, StandardCopyOption.ATOMIC_MOVE);
@@ -163,11 +163,11 @@ public final class DurableFile extends OutputStream {
         }
     }
 
-    /** Two that have seen the same dead lock must not both delete one: the second would delete the lock of the first. */
-    private void unlock(Path lock) throws IOException {
+    /** Of two writers that have seen the same abandoned lock only one may delete it: the second would delete the new lock of the first. */
+    private void breakLock(Path lock) throws IOException {
         Path breaking = Files.createFile(lock.resolveSibling(lock.getFileName() + ".break"));
         try {
-            if (isDead(lock)) {
+            if (isAbandoned(lock)) {
                 Files.deleteIfExists(lock);
             }
         } finally {
@@ -175,15 +175,15 @@ public final class DurableFile extends OutputStream {
         }
     }
 
-    private boolean isDead(Path lock) throws IOException {
+    private boolean isAbandoned(Path lock) throws IOException {
         try {
-            return millis(hidden) - millis(lock) > DEAD_MS; // by the clock of the disk
+            return modifiedMs(hidden) - modifiedMs(lock) > ABANDONED_LOCK_MS; // by the clock of the disk
         } catch (NoSuchFileException gone) {
             return false;
         }
     }
 
-    private static long millis(Path file) throws IOException {
+    private static long modifiedMs(Path file) throws IOException {
         return Files.getLastModifiedTime(file).toMillis();
     }
 }

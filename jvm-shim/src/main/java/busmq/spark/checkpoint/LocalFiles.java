@@ -26,12 +26,12 @@ import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileMana
  */
 public final class LocalFiles implements CheckpointFileManager {
     private final Path folder;
-    private final LocalFileSystem system;
+    private final LocalFileSystem fileSystem;
     private final DiskSync disk = new DiskSync();
 
-    public LocalFiles(Path folder, LocalFileSystem system) {
+    public LocalFiles(Path folder, LocalFileSystem fileSystem) {
         this.folder = folder;
-        this.system = system;
+        this.fileSystem = fileSystem;
     }
 
     @Override
@@ -39,22 +39,22 @@ public final class LocalFiles implements CheckpointFileManager {
         try {
             return new Output(path, new DurableFile(localPath(path), overwriteIfPossible, disk));
         } catch (IOException error) {
-            throw thrown(error);
+            throw sneakyThrow(error);
         }
     }
 
     @Override
     public FSDataInputStream open(Path path) {
         try {
-            return system.getRaw().open(path);
+            return fileSystem.getRaw().open(path);
         } catch (IOException error) {
-            throw thrown(error);
+            throw sneakyThrow(error);
         }
     }
 
     @Override
     public FileStatus[] list(Path path, PathFilter filter) {
-        Path whole = system.makeQualified(path);
+        Path whole = fileSystem.makeQualified(path);
         List<FileStatus> found = new ArrayList<>();
         try (DirectoryStream<java.nio.file.Path> names = Files.newDirectoryStream(localPath(path))) {
             for (java.nio.file.Path each : names) {
@@ -62,29 +62,29 @@ public final class LocalFiles implements CheckpointFileManager {
                 // Built from parts: a name with a colon is no address.
                 Path listed = new Path(whole, new Path(null, null, name));
                 if (!isHidden(name) && filter.accept(listed)) {
-                    add(found, each, listed);
+                    addStatus(found, each, listed);
                 }
             }
         } catch (NotDirectoryException file) {
-            add(found, localPath(path), whole);
+            addStatus(found, localPath(path), whole);
         } catch (DirectoryIteratorException broken) {
-            throw thrown(broken.getCause());
+            throw sneakyThrow(broken.getCause());
         } catch (NoSuchFileException missing) {
-            throw thrown(new FileNotFoundException(path + " does not exist"));
+            throw sneakyThrow(new FileNotFoundException(path + " does not exist"));
         } catch (IOException error) {
-            throw thrown(error);
+            throw sneakyThrow(error);
         }
         return found.toArray(FileStatus[]::new);
     }
 
-    private static void add(List<FileStatus> found, java.nio.file.Path file, Path path) {
+    private static void addStatus(List<FileStatus> found, java.nio.file.Path file, Path path) {
         try {
             BasicFileAttributes is = Files.readAttributes(file, BasicFileAttributes.class);
             found.add(new FileStatus(is.isDirectory() ? 0 : is.size(), is.isDirectory(), 1, 0, is.lastModifiedTime().toMillis(), path));
         } catch (NoSuchFileException gone) {
             // Removed while we listed: as if it had been a moment earlier.
         } catch (IOException error) {
-            throw thrown(error);
+            throw sneakyThrow(error);
         }
     }
 
@@ -101,7 +101,7 @@ public final class LocalFiles implements CheckpointFileManager {
         try {
             disk.makeFolders(localPath(path));
         } catch (IOException error) {
-            throw thrown(error);
+            throw sneakyThrow(error);
         }
     }
 
@@ -113,11 +113,11 @@ public final class LocalFiles implements CheckpointFileManager {
     @Override
     public void delete(Path path) {
         try {
-            system.delete(path, true); // takes the checksum of another manager with it
+            fileSystem.delete(path, true); // takes the checksum of another manager with it
         } catch (FileNotFoundException gone) {
             // That is what was asked for.
         } catch (IOException error) {
-            throw thrown(error);
+            throw sneakyThrow(error);
         }
     }
 
@@ -129,16 +129,16 @@ public final class LocalFiles implements CheckpointFileManager {
     @Override
     public Path createCheckpointDirectory() {
         mkdirs(folder);
-        return system.makeQualified(folder);
+        return fileSystem.makeQualified(folder);
     }
 
     private java.nio.file.Path localPath(Path path) {
-        return java.nio.file.Path.of(system.makeQualified(path).toUri().getPath());
+        return java.nio.file.Path.of(fileSystem.makeQualified(path).toUri().getPath());
     }
 
     /** Spark's interface is Scala and declares none, but its callers wait for an IOException, not one in another. */
     @SuppressWarnings("unchecked")
-    private static <E extends Throwable> RuntimeException thrown(Throwable error) throws E {
+    private static <E extends Throwable> RuntimeException sneakyThrow(Throwable error) throws E {
         throw (E) error;
     }
 

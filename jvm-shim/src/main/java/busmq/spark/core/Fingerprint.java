@@ -9,13 +9,13 @@ import java.util.HexFormat;
 
 /** The fingerprint of a message, as {@code lua/include/mark.lua} computes it on the server. */
 public final class Fingerprint {
-    private static final int END = 512;
+    private static final int END_BYTES = 512;
     private static final int DIGITS = 12;
 
     private Fingerprint() {}
 
     public static String of(byte[] value) {
-        int end = Math.min(END, value.length);
+        int end = Math.min(END_BYTES, value.length);
         byte[] length = (value.length + ":").getBytes(StandardCharsets.US_ASCII);
         ByteBuffer first = ByteBuffer.wrap(value, 0, end);
         ByteBuffer last = ByteBuffer.wrap(value, value.length - end, end);

@@ -21,17 +21,18 @@ public record FoundTime(long id, long first, long last, long now, long asked) {
     /** {@code id}, where it is known. Throws BUSMQ_TIME_UNKNOWN, and BUSMQ_CONFIG for a time that is still to come. */
     public long lastId(String queue) {
         if (now > 0 && asked > now) {
-            throw BusException.config("the time " + shown(asked) + " is still to come: the clock of the server of queue " + PyText.repr(queue) + " says "
-                    + shown(now));
+            throw BusException.config("the time " + isoText(asked) + " is still to come: the clock of the server of queue " + PyText.repr(queue)
+                    + " says "
+                    + isoText(now));
         }
         if (id < 0) {
-            String known = first > 0 ? "are known " + shown(first) + " to " + shown(last) : "none is known";
-            throw BusException.of(ErrorKind.TIME_UNKNOWN, "queue", queue, "asked", shown(asked), "known", known);
+            String known = first > 0 ? "are known " + isoText(first) + " to " + isoText(last) : "none is known";
+            throw BusException.of(ErrorKind.TIME_UNKNOWN, "queue", queue, "asked", isoText(asked), "known", known);
         }
         return id;
     }
 
-    private static String shown(long ms) {
+    private static String isoText(long ms) {
         return ISO.format(Instant.ofEpochMilli(ms));
     }
 }

@@ -33,7 +33,7 @@ public record Loss(String kind, String expected, String found, long ids) {
             return new Loss("reissued", "message " + at.last() + " with fingerprint " + at.mark(), "one with fingerprint " + now.mark());
         }
         if (now.floor() > at.last()) {
-            return new Loss("removed", following, storedOf(now), now.floor() - at.last());
+            return new Loss("removed", following, describeStored(now), now.floor() - at.last());
         }
         return null;
     }
@@ -54,7 +54,7 @@ public record Loss(String kind, String expected, String found, long ids) {
     }
 
     /** What is still there, for people. */
-    public static String storedOf(QueueState now) {
+    public static String describeStored(QueueState now) {
         return now.count() > 0 ? "oldest stored id " + now.oldest() : "nothing stored after id " + now.lastId();
     }
 }

@@ -23,10 +23,10 @@ public final class OffsetJson {
     public static final String INITIAL = "{\"v\": 1}";
 
     /** The order of names in the text: Python's, by code point. */
-    public static final Comparator<String> BY_CODE_POINT = OffsetJson::compare;
+    public static final Comparator<String> BY_CODE_POINT = OffsetJson::compareCodePoints;
 
-    private static final int VERSION = Contract.whole("offsetVersion");
-    private static final int SHOWN = 200;
+    private static final int VERSION = Contract.intNumber("offsetVersion");
+    private static final int SHOWN_CHARS = 200;
     private static final ObjectMapper JSON = new ObjectMapper();
 
     private OffsetJson() {}
@@ -39,11 +39,11 @@ public final class OffsetJson {
     public static String encode(Map<String, Position> positions, int idle) {
         StringBuilder out = new StringBuilder("{\"v\": 1, \"queues\": {");
         String between = "";
-        for (Map.Entry<String, Position> entry : sorted(positions).entrySet()) {
+        for (Map.Entry<String, Position> entry : sortByName(positions).entrySet()) {
             Position p = entry.getValue();
-            quote(out.append(between), entry.getKey()).append(": {\"born\": ");
-            quote(out, p.born()).append(", \"last\": ").append(p.last()).append(", \"mark\": ");
-            quote(out, p.mark());
+            appendQuoted(out.append(between), entry.getKey()).append(": {\"born\": ");
+            appendQuoted(out, p.born()).append(", \"last\": ").append(p.last()).append(", \"mark\": ");
+            appendQuoted(out, p.mark());
             if (p.start() != null) {
                 out.append(", \"from\": ").append(p.start());
             }
@@ -57,16 +57,16 @@ public final class OffsetJson {
     }
 
     /** How often in a row an offset differs from the one before though nothing is new. */
-    public static int idle(String text) {
-        return parsed(text).path("idle").asInt(0);
+    public static int idleCount(String text) {
+        return parseObject(text).path("idle").asInt(0);
     }
 
     /** The newest ids in the shape of an offset, for the progress of a query. */
-    public static String report(Map<String, Long> lastIds, long lag, Long lagS) {
+    public static String encodeReport(Map<String, Long> lastIds, long lag, Long lagS) {
         StringBuilder out = new StringBuilder("{\"v\": 1, \"queues\": {");
         String between = "";
-        for (Map.Entry<String, Long> entry : sorted(lastIds).entrySet()) {
-            quote(out.append(between), entry.getKey()).append(": {\"last\": ").append(entry.getValue()).append('}');
+        for (Map.Entry<String, Long> entry : sortByName(lastIds).entrySet()) {
+            appendQuoted(out.append(between), entry.getKey()).append(": {\"last\": ").append(entry.getValue()).append('}');
             between = ", ";
         }
         return out.append("}, \"lag\": ").append(lag).append(", \"lag_s\": ").append(lagS).append('}').toString();
@@ -74,9 +74,9 @@ public final class OffsetJson {
 
     /** The positions in an offset, by name. Throws BUSMQ_CONFIG when it is not one of ours, or needs what only the Python source has. */
     public static Map<String, Position> decode(String text) {
-        JsonNode offset = parsed(text);
+        JsonNode offset = parseObject(text);
         if (!offset.has("v")) {
-            throw foreign("no version", text);
+            throw foreignOffsetError("no version", text);
         }
         if (!offset.get("v").isInt() || offset.get("v").intValue() != VERSION) {
             throw BusException.config("the checkpoint holds offsets of version " + offset.get("v").asText() + ", this package reads version " + VERSION + "; update it");
@@ -89,7 +89,7 @@ public final class OffsetJson {
             return found;
         }
         if (!(offset.get("queues") instanceof ObjectNode queues)) {
-            throw foreign("no queues", text);
+            throw foreignOffsetError("no queues", text);
         }
         queues.fields().forEachRemaining(entry -> found.put(entry.getKey(), position(entry.getValue(), text)));
         return found;
@@ -116,20 +116,21 @@ public final class OffsetJson {
         JsonNode born = p.get("born");
         JsonNode last = p.get("last");
         JsonNode mark = p.get("mark");
-        if (born == null || mark == null || !born.isTextual() || !mark.isTextual() || last == null || last.isNull() || !id(last) || !id(p.path("lost")) || !id(p.path("from"))) {
-            throw foreign("a queue without born, last and mark", text);
+        if (born == null || mark == null || !born.isTextual() || !mark.isTextual() || last == null || last.isNull() || !isIdOrAbsent(last)
+                || !isIdOrAbsent(p.path("lost")) || !isIdOrAbsent(p.path("from"))) {
+            throw foreignOffsetError("a queue without born, last and mark", text);
         }
         JsonNode start = p.get("from");
         return new Position(
                 born.asText(), last.longValue(), mark.asText(), start == null || start.isNull() ? null : start.longValue(), p.path("lost").asLong(0));
     }
 
-    private static boolean id(JsonNode found) {
+    private static boolean isIdOrAbsent(JsonNode found) {
         boolean none = found != null && (found.isMissingNode() || found.isNull());
         return none || (found != null && found.isIntegralNumber() && found.canConvertToLong() && found.longValue() >= 0 && found.longValue() < 1L << 53);
     }
 
-    private static JsonNode parsed(String text) {
+    private static JsonNode parseObject(String text) {
         try {
             JsonNode found = JSON.readTree(text);
             if (found instanceof ObjectNode) {
@@ -138,21 +139,21 @@ public final class OffsetJson {
         } catch (JsonProcessingException error) {
             // Not JSON at all: the same error as for JSON of another source.
         }
-        throw foreign("no JSON object", text);
+        throw foreignOffsetError("no JSON object", text);
     }
 
-    private static BusException foreign(String why, String text) {
-        String shown = text.length() > SHOWN ? text.substring(0, SHOWN) : text;
+    private static BusException foreignOffsetError(String why, String text) {
+        String shown = text.length() > SHOWN_CHARS ? text.substring(0, SHOWN_CHARS) : text;
         return BusException.config("the checkpoint does not hold busmq offsets (" + why + " in " + shown + "); use a new checkpoint");
     }
 
-    private static <T> Map<String, T> sorted(Map<String, T> named) {
+    private static <T> Map<String, T> sortByName(Map<String, T> named) {
         Map<String, T> found = new TreeMap<>(BY_CODE_POINT);
         found.putAll(named);
         return found;
     }
 
-    private static int compare(String a, String b) {
+    private static int compareCodePoints(String a, String b) {
         int least = Math.min(a.length(), b.length());
         for (int i = 0; i < least; i++) {
             char x = a.charAt(i);
@@ -166,7 +167,7 @@ public final class OffsetJson {
     }
 
     /** As Python's json.dumps: everything beyond ASCII is escaped. */
-    private static StringBuilder quote(StringBuilder out, String text) {
+    private static StringBuilder appendQuoted(StringBuilder out, String text) {
         out.append('"');
         for (int i = 0; i < text.length(); i++) {
             char c = text.charAt(i);

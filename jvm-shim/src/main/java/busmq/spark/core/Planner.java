@@ -25,18 +25,18 @@ public final class Planner {
     private final PlannerIO io;
     private Map<String, Long> lastIds = Map.of();
     private Map<String, Long> counters; // from before the last planning; null where they were not asked for then
-    private Map<String, Long> asked; // since the last planning
+    private Map<String, Long> polledCounters; // since the last planning
     private Map<String, Long> ceiling;
     private Set<String> passedOver = Set.of();
-    private Long batchMs; // when a batch with messages was planned last
+    private Long lastBatchMs; // when a batch with messages was planned last
 
     /**
      * The queues that a stream holds.
      *
      * @param entering where queues begin that startingOffsets counts for: decided once, so that what is pushed meanwhile is not passed over
-     * @param fresh whether startingOffsets counts for queues that are new
+     * @param isFirstBatch whether startingOffsets counts for queues that are new
      */
-    public record HeldQueues(Set<String> queues, Map<String, Position> entering, boolean fresh) {}
+    public record HeldQueues(Set<String> queues, Map<String, Position> entering, boolean isFirstBatch) {}
 
     public Planner(ReadOptions options, PlannerIO io) {
         this.options = options;
@@ -65,32 +65,32 @@ public final class Planner {
         if (!held.queues().equals(begin.keySet())) {
             return true;
         }
-        long count = begin.entrySet().stream().mapToLong(at -> Math.max(0, reachable(at.getKey()) - at.getValue().last())).sum();
+        long count = begin.entrySet().stream().mapToLong(at -> Math.max(0, lastReachableId(at.getKey()) - at.getValue().last())).sum();
         return count > 0 && !waits(count, nowMs);
     }
 
     /** Whether so many new messages are too few for a batch: never for the first one of this planner, nor for what is available now. */
     private boolean waits(long count, long nowMs) {
-        if (options.minMessages() == null || availableNow() || batchMs == null) {
+        if (options.minMessages() == null || availableNow() || lastBatchMs == null) {
             return false;
         }
-        return count < options.minMessages() && nowMs - batchMs < 1000 * options.triggerDelayS();
+        return count < options.minMessages() && nowMs - lastBatchMs < 1000 * options.triggerDelayS();
     }
 
     /**
      * Whether ids were given out since the last planning, as far as is known: one small command per server. A planning right after a true answer makes
      * that known again.
      */
-    public boolean pushed(HeldQueues held) {
-        asked = io.askCounters(held.queues());
-        return !asked.equals(counters);
+    public boolean hasPushes(HeldQueues held) {
+        polledCounters = io.askCounters(held.queues());
+        return !polledCounters.equals(counters);
     }
 
-    private long reachable(String queue) {
-        return ceiled(queue, lastIds.getOrDefault(queue, 0L));
+    private long lastReachableId(String queue) {
+        return withinCeiling(queue, lastIds.getOrDefault(queue, 0L));
     }
 
-    private long ceiled(String queue, long id) {
+    private long withinCeiling(String queue, long id) {
         return ceiling == null ? id : Math.min(id, ceiling.getOrDefault(queue, 0L));
     }
 
@@ -102,16 +102,16 @@ public final class Planner {
      * @param marked the message whose fingerprint is known, where one is
      * @param marks that fingerprint
      */
-    private record Found(Map<String, Position> entries, Map<String, Long> newest, Map<String, Long> marked, Map<String, String> marks) {}
+    private record QueuesNow(Map<String, Position> entries, Map<String, Long> newest, Map<String, Long> marked, Map<String, String> marks) {}
 
     /** Where the next batch begins in each queue, as the queues are now: at its position, or where it enters the query. */
     public Map<String, Position> entries(Map<String, Position> begin, HeldQueues held) {
-        return look(begin, held, true).entries();
+        return askQueues(begin, held, true).entries();
     }
 
-    private Found look(Map<String, Position> begin, HeldQueues held, boolean unlimited) {
+    private QueuesNow askQueues(Map<String, Position> begin, HeldQueues held, boolean unlimited) {
         Map<String, Long> marked = upto(begin, held, unlimited);
-        Map<String, PlannerIO.Intact> intact = marked.isEmpty() ? Map.of() : io.askIntact(begin, marked);
+        Map<String, PlannerIO.IntactQueue> intact = marked.isEmpty() ? Map.of() : io.askIntact(begin, marked);
         Map<String, Long> rest = new HashMap<>();
         held.queues().stream().filter(queue -> !intact.containsKey(queue))
                 .forEach(queue -> rest.put(queue, begin.containsKey(queue) ? begin.get(queue).last() : -1));
@@ -134,28 +134,28 @@ public final class Planner {
             marks.put(queue, state.newestMark());
         });
         lastIds = given;
-        counters = asked; // they are from before the last ids: a push in between is seen by the next poll
-        asked = null;
+        counters = polledCounters; // they are from before the last ids: a push in between is seen by the next poll
+        polledCounters = null;
         if (ceiling != null && ceiling.isEmpty()) {
             ceiling.putAll(lastIds);
         }
         states.forEach((queue, state) -> {
-            Position entry = entry(queue, begin.get(queue), state, held);
+            Position entry = entryPosition(queue, begin.get(queue), state, held);
             if (entry != null) {
                 entries.put(queue, entry);
             }
         });
-        return new Found(entries, newest, marked, marks);
+        return new QueuesNow(entries, newest, marked, marks);
     }
 
     /** Where the queues that have a position are likely to be read up to, by what the last planning saw: at least the next message. */
     private Map<String, Long> upto(Map<String, Position> begin, HeldQueues held, boolean unlimited) {
         Map<String, Long> upto = new HashMap<>();
-        held.queues().stream().filter(begin::containsKey).forEach(queue -> upto.put(queue, ceiled(queue, MAX_ID)));
+        held.queues().stream().filter(begin::containsKey).forEach(queue -> upto.put(queue, withinCeiling(queue, MAX_ID)));
         if (!unlimited) {
             Map<String, Long> available = new HashMap<>();
             upto.forEach((queue, id) -> available.put(queue, Math.max(0, Math.min(id, lastIds.getOrDefault(queue, 0L)) - begin.get(queue).last())));
-            boolean shared = share(available);
+            boolean shared = limitToMaxMessages(available);
             Long most = options.maxMessages();
             upto.replaceAll((queue, id) -> options.maxBytes() != null ? Long.valueOf(0)
                     : shared ? Long.valueOf(begin.get(queue).last() + available.get(queue))
@@ -167,37 +167,38 @@ public final class Planner {
 
     /** The positions at the end of the batch that begins at {@code begin}. {@code unlimited} ignores the caps and the minimum of the options. */
     public Map<String, Position> plan(Map<String, Position> begin, HeldQueues held, boolean unlimited, long nowMs) {
-        Found found = look(begin, held, unlimited);
+        QueuesNow found = askQueues(begin, held, unlimited);
         Map<String, Position> entries = found.entries();
         Map<String, Long> goals = new TreeMap<>(OffsetJson.BY_CODE_POINT);
-        entries.forEach((queue, entry) -> goals.put(queue, Math.max(entry.last(), ceiled(queue, found.newest().get(queue)))));
+        entries.forEach((queue, entry) -> goals.put(queue, Math.max(entry.last(), withinCeiling(queue, found.newest().get(queue)))));
         if (!unlimited) {
-            boolean entered = entries.entrySet().stream().anyMatch(at -> entered(at.getValue(), begin.get(at.getKey()))); // must be in the offset log
+            // must be in the offset log
+            boolean entered = entries.entrySet().stream().anyMatch(at -> startsAnew(at.getValue(), begin.get(at.getKey())));
             long count = entries.entrySet().stream().mapToLong(at -> goals.get(at.getKey()) - at.getValue().last()).sum();
             if (!entered && waits(count, nowMs)) {
                 goals.clear();
             } else {
-                cap(entries, goals);
+                applyCaps(entries, goals);
             }
         }
         goals.keySet().removeIf(queue -> goals.get(queue) <= entries.get(queue).last());
-        batchMs = goals.isEmpty() ? batchMs : Long.valueOf(nowMs);
-        Map<String, String> marks = marks(goals, found);
+        lastBatchMs = goals.isEmpty() ? lastBatchMs : Long.valueOf(nowMs);
+        Map<String, String> marks = goalMarks(goals, found);
         Map<String, Position> ends = new HashMap<>(entries);
         goals.forEach((queue, goal) -> {
             Position entry = entries.get(queue);
-            Long start = entered(entry, begin.get(queue)) ? entry.start() : null;
+            Long start = startsAnew(entry, begin.get(queue)) ? entry.start() : null;
             ends.put(queue, new Position(entry.born(), goal, marks.get(queue), start, entry.lost()));
         });
         return ends;
     }
 
     /** Whether a queue is entered, since it had no position before or lost messages: then its end says where the batch begins. */
-    private static boolean entered(Position entry, Position before) {
+    private static boolean startsAnew(Position entry, Position before) {
         return !entry.equals(before);
     }
 
-    private Position entry(String queue, Position at, QueueState state, HeldQueues held) {
+    private Position entryPosition(String queue, Position at, QueueState state, HeldQueues held) {
         if (at == null) {
             return enter(queue, state, held);
         }
@@ -212,9 +213,9 @@ public final class Planner {
         }
         Position decided = held.entering().get(queue);
         boolean counts = decided != null && decided.born().equals(state.born());
-        Start first = counts ? Start.id(decided.last()) : firstStart(options, queue, held.fresh());
+        Start first = counts ? Start.afterId(decided.last()) : firstStart(options, queue, held.isFirstBatch());
         long last = startsAfter(queue, withoutTimes(Map.of(queue, first), options.timestampStrategy(), io::askTimes).get(queue), state);
-        Loss loss = skipped(last, state);
+        Loss loss = lossBeforeStart(last, state);
         if (loss != null && options.failOnDataLoss()) {
             io.handleLoss(queue, null, loss);
         }
@@ -223,8 +224,8 @@ public final class Planner {
     }
 
     /** Where a queue begins that is not in the checkpoint: at its oldest message, or as startingOffsets says where that counts. */
-    public static Start firstStart(ReadOptions options, String queue, boolean fresh) {
-        return fresh ? options.startOf(queue) : Start.EARLIEST;
+    public static Start firstStart(ReadOptions options, String queue, boolean isFirstBatch) {
+        return isFirstBatch ? options.startOf(queue) : Start.EARLIEST;
     }
 
     /**
@@ -240,7 +241,8 @@ public final class Planner {
         });
         Map<String, Start> found = new HashMap<>(starts);
         (times.isEmpty() ? Map.<String, FoundTime>of() : find.apply(times)).forEach((queue, at) -> found.put(queue,
-                at.id() >= 0 || unknown.equals("error") ? Start.id(at.lastId(queue)) : unknown.equals("latest") ? Start.LATEST : Start.EARLIEST));
+                at.id() >= 0 || unknown.equals("error") ? Start.afterId(at.lastId(queue)) : unknown.equals("latest") ? Start.LATEST
+                        : Start.EARLIEST));
         return found;
     }
 
@@ -266,12 +268,12 @@ public final class Planner {
     }
 
     /** What is gone of the messages after an id that startingOffsets names; null for nothing. */
-    public static Loss skipped(long last, QueueState state) {
+    public static Loss lossBeforeStart(long last, QueueState state) {
         long ids = state.floor() - last;
-        return ids <= 0 ? null : new Loss("removed", "ids from " + (last + 1) + " on, as startingOffsets says", Loss.storedOf(state), ids);
+        return ids <= 0 ? null : new Loss("removed", "ids from " + (last + 1) + " on, as startingOffsets says", Loss.describeStored(state), ids);
     }
 
-    private Map<String, String> marks(Map<String, Long> goals, Found found) {
+    private Map<String, String> goalMarks(Map<String, Long> goals, QueuesNow found) {
         Map<String, String> marks = new HashMap<>(found.marks());
         Map<String, Long> inner = new HashMap<>(goals);
         inner.keySet().removeIf(queue -> goals.get(queue).equals(found.marked().get(queue)));
@@ -282,19 +284,19 @@ public final class Planner {
     }
 
     /** Within {@code maxMessagesPerTrigger}; whether that made it less. */
-    private boolean share(Map<String, Long> available) {
+    private boolean limitToMaxMessages(Map<String, Long> available) {
         Long most = options.maxMessages();
         boolean over = most != null && available.values().stream().mapToLong(Long::longValue).sum() > most;
         if (over) {
-            available.putAll(Plan.share(available, most));
+            available.putAll(WorkSplitter.share(available, most));
         }
         return over;
     }
 
-    private void cap(Map<String, Position> entries, Map<String, Long> goals) {
+    private void applyCaps(Map<String, Position> entries, Map<String, Long> goals) {
         Map<String, Long> available = new TreeMap<>(OffsetJson.BY_CODE_POINT);
         goals.forEach((queue, goal) -> available.put(queue, goal - entries.get(queue).last()));
-        share(available);
+        limitToMaxMessages(available);
         if (options.maxBytes() != null) {
             available.putAll(withinBytes(entries, available, options.maxBytes()));
         }

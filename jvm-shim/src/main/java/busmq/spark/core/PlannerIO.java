@@ -4,23 +4,26 @@ import java.util.Collection;
 import java.util.Map;
 
 /**
- * What {@link Planner} has to know, and what is done about a loss: asked in a certain order, so that a test can be a table. {@code ReaderQueues} answers it;
- * in Python the questions are those of core/planner.py, and spark/planner_io.py answers.
+ * What {@link Planner} asks, and what is done about a loss: in a fixed order, so that a test can be a table. {@code ReaderQueues} answers; in Python
+ * the questions are those of core/planner.py, and spark/planner_io.py answers.
  */
 public interface PlannerIO {
     /** How many ids each queue has given out. */
     Map<String, Long> askCounters(Collection<String> queues);
 
     /**
-     * What a queue has that has all that follows a position.
+     * A queue that holds all messages after a position.
      *
      * @param lastId the id given last
      * @param mark the fingerprint of the message with that id or, if it is lower, the one asked for; empty where nothing follows
      */
-    record Intact(long lastId, String mark) {}
+    record IntactQueue(long lastId, String mark) {}
 
-    /** Of the queues those that have all that follows a position: in half the time of a state, which must tell what there is instead in the others. */
-    Map<String, Intact> askIntact(Map<String, Position> at, Map<String, Long> upto);
+    /**
+     * Those of the queues that hold all messages after their position. It takes Redis half the time of {@link #askStates}, which says what the others
+     * hold.
+     */
+    Map<String, IntactQueue> askIntact(Map<String, Position> at, Map<String, Long> upto);
 
     /** The state of each queue; {@code ids} names the message whose fingerprint is compared, -1 for none. */
     Map<String, QueueState> askStates(Map<String, Long> ids);

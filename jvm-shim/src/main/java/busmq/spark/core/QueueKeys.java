@@ -10,8 +10,8 @@ import java.util.List;
  */
 public record QueueKeys(String name, boolean cluster) {
     private static final String PREFIX = Contract.text("queuePrefix");
-    private static final String TOPIC = Contract.text("topicPrefix");
-    private static final String METADATA = Contract.text("metadataSuffix");
+    private static final String TOPIC_PREFIX = Contract.text("topicPrefix");
+    private static final String METADATA_SUFFIX = Contract.text("metadataSuffix");
 
     /** {@code bus:queue:<name>}, in braces for a cluster. */
     public String base() {
@@ -20,7 +20,7 @@ public record QueueKeys(String name, boolean cluster) {
 
     /** Hash; its existence is the existence of the queue. */
     public String metadata() {
-        return base() + METADATA;
+        return base() + METADATA_SUFFIX;
     }
 
     /** List of id, value, id, value …; the head is the oldest. */
@@ -103,26 +103,26 @@ public record QueueKeys(String name, boolean cluster) {
     }
 
     /** The queue whose metadata key this is, or null when it is another kind of key. */
-    public static String nameOf(String metadataKey, boolean cluster) {
+    public static String queueName(String metadataKey, boolean cluster) {
         String head = cluster ? "{" + PREFIX : PREFIX;
-        String tail = cluster ? "}" + METADATA : METADATA;
+        String tail = cluster ? "}" + METADATA_SUFFIX : METADATA_SUFFIX;
         boolean whole = metadataKey.length() > head.length() + tail.length() && metadataKey.startsWith(head) && metadataKey.endsWith(tail);
         return whole ? metadataKey.substring(head.length(), metadataKey.length() - tail.length()) : null;
     }
 
     /** SCAN pattern that matches the metadata key of every queue. */
-    public static String pattern(boolean cluster) {
-        return cluster ? "{" + PREFIX + "*}" + METADATA : PREFIX + "*" + METADATA;
+    public static String metadataPattern(boolean cluster) {
+        return cluster ? "{" + PREFIX + "*}" + METADATA_SUFFIX : PREFIX + "*" + METADATA_SUFFIX;
     }
 
     /** Hash {@code partitions}, {@code born}: a topic, beside its partition queues. */
-    public static String topic(String name, boolean cluster) {
-        return cluster ? "{" + TOPIC + name + "}" : TOPIC + name;
+    public static String topicKey(String name, boolean cluster) {
+        return cluster ? "{" + TOPIC_PREFIX + name + "}" : TOPIC_PREFIX + name;
     }
 
     /** Pub/sub channel: the topic has grown. */
-    public static String topicChanged(String name, boolean cluster) {
-        return topic(name, cluster) + ":changed";
+    public static String topicChangedChannel(String name, boolean cluster) {
+        return topicKey(name, cluster) + ":changed";
     }
 
     /** Hash {@code batch}, {@code manifest}: which staged lists make up the batch that a sink is committing. */

@@ -20,9 +20,9 @@ public record QueueState(
         long ttlS, String born, long maxsize, long lastId, long oldest, long newest, long count, String mark, String newestMark,
         long done) {
     /** Items of one queue in the flat reply of {@code lua/state.lua}. */
-    public static final int ITEMS = Contract.whole("stateItems");
+    public static final int ITEMS_PER_QUEUE = Contract.intNumber("stateItems");
 
-    /** One that keeps nothing. */
+    /** The state of a queue that keeps no acknowledged messages. */
     public QueueState(
             long ttlS, String born, long maxsize, long lastId, long oldest, long newest, long count, String mark, String newestMark) {
         this(ttlS, born, maxsize, lastId, oldest, newest, count, mark, newestMark, 0);
@@ -30,12 +30,12 @@ public record QueueState(
 
     /** The queue whose items begin at {@code at}. */
     public static QueueState of(String queue, List<Object> reply, int at) {
-        long lastId = id(queue, "last id", reply.get(at + 3));
+        long lastId = parseId(queue, "last id", reply.get(at + 3));
         return new QueueState(
                 (Long) reply.get(at), text(reply.get(at + 1)), (Long) reply.get(at + 2), lastId,
-                stored(queue, "oldest stored id", reply.get(at + 4)), stored(queue, "newest stored id", reply.get(at + 5)),
+                parseStoredId(queue, "oldest stored id", reply.get(at + 4)), parseStoredId(queue, "newest stored id", reply.get(at + 5)),
                 (Long) reply.get(at + 6), text(reply.get(at + 7)), text(reply.get(at + 8)),
-                Math.min(lastId, stored(queue, "id that all have acknowledged", reply.get(at + 9))));
+                Math.min(lastId, parseStoredId(queue, "id that all have acknowledged", reply.get(at + 9))));
     }
 
     public boolean exists() {
@@ -51,12 +51,12 @@ public record QueueState(
         return new String((byte[]) item, StandardCharsets.UTF_8);
     }
 
-    private static long stored(String queue, String what, Object item) {
-        return text(item).isEmpty() ? 0 : id(queue, what, item);
+    private static long parseStoredId(String queue, String what, Object item) {
+        return text(item).isEmpty() ? 0 : parseId(queue, what, item);
     }
 
     /** An id as a key of the queue has it; {@code what} it is, for people. */
-    public static long id(String queue, String what, Object item) {
+    public static long parseId(String queue, String what, Object item) {
         String digits = text(item);
         if (!digits.matches("\\d{1,16}")) {
             throw BusException.of(ErrorKind.QUEUE_DAMAGED, "queue", queue, "expected", "a whole number from 0 on",

@@ -17,29 +17,29 @@ import java.util.concurrent.ConcurrentHashMap;
  */
 public record Script(String name, String text, String digest) {
     private static final String INCLUDE = "-- @include ";
-    private static final Map<String, Script> LOADED = new ConcurrentHashMap<>();
+    private static final Map<String, Script> CACHE = new ConcurrentHashMap<>();
 
     /** The script {@code lua/<name>.lua} with its includes; read once. */
     public static Script load(String name) {
-        return LOADED.computeIfAbsent(name, Script::read);
+        return CACHE.computeIfAbsent(name, Script::read);
     }
 
     private static Script read(String name) {
         List<String> lines = new ArrayList<>();
-        addCode(name, "", new HashSet<>(), lines);
+        addCodeLines(name, "", new HashSet<>(), lines);
         String text = String.join("\n", lines);
         return new Script(name, text, Fingerprint.hexDigest("SHA-1", StandardCharsets.UTF_8.encode(text)));
     }
 
     /** The lines of a file with its includes, but for those that are {@code there} before it. */
-    private static void addCode(String name, String indent, Set<String> there, List<String> lines) {
-        resource(name).lines().forEach(line -> {
+    private static void addCodeLines(String name, String indent, Set<String> there, List<String> lines) {
+        readResource(name).lines().forEach(line -> {
             String code = line.stripLeading();
             if (code.startsWith(INCLUDE)) {
                 String part = "include/" + code.substring(INCLUDE.length()).strip();
                 Set<String> around = code.equals(line) ? there : new HashSet<>(there); // what a function includes ends with it
                 if (around.add(part)) {
-                    addCode(part, indent + line.substring(0, line.length() - code.length()), around, lines);
+                    addCodeLines(part, indent + line.substring(0, line.length() - code.length()), around, lines);
                 }
             } else if (!line.startsWith("--")) {
                 lines.add(indent + line);
@@ -47,7 +47,7 @@ public record Script(String name, String text, String digest) {
         });
     }
 
-    private static String resource(String name) {
+    private static String readResource(String name) {
         try (InputStream in = Script.class.getResourceAsStream("/busmq/spark/lua/" + name + ".lua")) {
             if (in == null) {
                 throw new IllegalArgumentException("no script " + name);

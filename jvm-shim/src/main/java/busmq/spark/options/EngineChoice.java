@@ -16,7 +16,7 @@ public enum EngineChoice {
 
     /** Where a session chooses for all its queries; the option goes before it. */
     public static final String SETTING = "spark.datasource.busmq.engine";
-    static final Row<String> ROW = Row.of("engine", Parsers.oneOf("auto", "java", "python"));
+    static final OptionRow<String> OPTION = OptionRow.of("engine", Parsers.oneOf("auto", "java", "python"));
     private static final Pattern OLD_SPARK = Pattern.compile("([0-3]\\.|4\\.0\\.).*");
 
     /**
@@ -27,15 +27,15 @@ public enum EngineChoice {
      * @param environment the variables of this process
      */
     public static EngineChoice of(Map<String, String> given, String setting, String spark, Map<String, String> environment) {
-        Map<String, String> options = plain(given);
-        String option = options.get(ROW.name());
-        String chosen = option != null ? parsed("option 'engine'", option) : setting != null ? parsed(SETTING, setting) : ROW.fallback();
+        Map<String, String> options = withoutOptionPrefix(given);
+        String option = options.get(OPTION.name());
+        String chosen = option != null ? parseEngine("option 'engine'", option) : setting != null ? parseEngine(SETTING, setting) : OPTION.fallback();
         if (chosen.equals("python")) {
             return PYTHON;
         }
         String reason = whyNotJava(options, spark, environment);
         if (reason != null && chosen.equals("java")) {
-            throw refused("java", reason, "Leave engine out, or set it to auto or python: the engine in Python has the same options");
+            throw engineError("java", reason, "Leave engine out, or set it to auto or python: the engine in Python has the same options");
         }
         return reason == null ? JAVA : PYTHON;
     }
@@ -43,16 +43,16 @@ public enum EngineChoice {
     /** Throws BUSMQ_ENGINE where what only Java has is used on a Spark that is older than Java's engine, or with engine=python. */
     public static void requireJava(Map<String, String> given, String spark) {
         if (OLD_SPARK.matcher(spark).matches()) {
-            throw refused("java", oldSpark(spark), "Use format(\"busmq\"), which the engine in Python serves on this Spark");
+            throw engineError("java", whySparkIsTooOld(spark), "Use format(\"busmq\"), which the engine in Python serves on this Spark");
         }
-        Map<String, String> options = plain(given);
-        String jobs = jobs(options);
+        Map<String, String> options = withoutOptionPrefix(given);
+        String jobs = whyJobsNeedPython(options);
         if (jobs != null) {
-            throw refused("java", jobs, "Use load() or save() of format(\"busmq\"), which the engine in Python serves");
+            throw engineError("java", jobs, "Use load() or save() of format(\"busmq\"), which the engine in Python serves");
         }
-        String option = options.get(ROW.name());
-        if (option != null && parsed("option 'engine'", option).equals("python")) {
-            throw refused("python", "a table, a catalog and format(\"busmq-realtime\") are in Java only",
+        String option = options.get(OPTION.name());
+        if (option != null && parseEngine("option 'engine'", option).equals("python")) {
+            throw engineError("python", "a table, a catalog and format(\"busmq-realtime\") are in Java only",
                     "Leave engine out, or use load() or save() of format(\"busmq\")");
         }
     }
@@ -60,9 +60,9 @@ public enum EngineChoice {
     /** Why Java cannot do it; null: it can. */
     private static String whyNotJava(Map<String, String> options, String spark, Map<String, String> environment) {
         if (OLD_SPARK.matcher(spark).matches()) {
-            return oldSpark(spark);
+            return whySparkIsTooOld(spark);
         }
-        String jobs = jobs(options);
+        String jobs = whyJobsNeedPython(options);
         if (jobs != null) {
             return jobs;
         }
@@ -85,7 +85,7 @@ public enum EngineChoice {
         }
     }
 
-    private static String jobs(Map<String, String> options) {
+    private static String whyJobsNeedPython(Map<String, String> options) {
         for (String name : new String[] {"jobFields", "settle"}) {
             if (options.containsKey(name)) {
                 return "option " + PyText.repr(name) + " is for jobs, which Java does not know";
@@ -94,24 +94,24 @@ public enum EngineChoice {
         return null;
     }
 
-    private static String oldSpark(String spark) {
+    private static String whySparkIsTooOld(String spark) {
         return "this is Spark " + spark + ", and the engine in Java needs Spark 4.1 or later";
     }
 
-    private static BusException refused(String engine, String reason, String remedy) {
+    private static BusException engineError(String engine, String reason, String remedy) {
         return BusException.of(ErrorKind.ENGINE, "engine", engine, "reason", reason, "remedy", remedy);
     }
 
-    private static String parsed(String name, String text) {
+    private static String parseEngine(String name, String text) {
         try {
-            return ROW.parse().apply(text);
+            return OPTION.parse().apply(text);
         } catch (IllegalArgumentException error) {
             throw BusException.config(name + " is " + PyText.repr(text) + "; expected " + error.getMessage());
         }
     }
 
     /** Without the prefix that the OPTIONS of a table have among its properties. */
-    public static Map<String, String> plain(Map<String, String> given) {
+    public static Map<String, String> withoutOptionPrefix(Map<String, String> given) {
         Map<String, String> plain = new TreeMap<>(String.CASE_INSENSITIVE_ORDER);
         String prefix = TableCatalog.OPTION_PREFIX;
         given.forEach((name, value) -> plain.put(name.startsWith(prefix) ? name.substring(prefix.length()) : name, value));

@@ -12,21 +12,23 @@ import java.util.Map;
 import java.util.Set;
 import java.util.stream.Collectors;
 
-/** The options of one use, parsed once at the border; look-up is case-blind, as everywhere in Spark. Errors are worded as in {@code options.py}. */
+/**
+ * The options of one use, parsed once, where they come in; look-up ignores case, as everywhere in Spark. Errors are worded as in {@code options.py}.
+ */
 final class OptionTable {
     /** What Spark itself takes from the same option map; not ours, so not an error. */
-    private static final Set<String> ENGINE = Contract.engineOptions();
+    private static final Set<String> SPARK_OPTIONS = Contract.sparkOptionNames();
 
-    private final Map<String, Row<?>> rows = new LinkedHashMap<>();
+    private final Map<String, OptionRow<?>> rows = new LinkedHashMap<>();
 
     /** {@code use} is that of the contract: read or write. */
-    OptionTable(String use, List<Row<?>> rows) {
-        Set<String> names = rows.stream().map(Row::name).collect(Collectors.toSet());
-        if (!names.equals(Contract.options(use))) {
-            throw new IllegalStateException("the options of a " + use + " are " + names + ", those of contract.json " + Contract.options(use));
+    OptionTable(String use, List<OptionRow<?>> rows) {
+        Set<String> names = rows.stream().map(OptionRow::name).collect(Collectors.toSet());
+        if (!names.equals(Contract.optionNames(use))) {
+            throw new IllegalStateException("the options of a " + use + " are " + names + ", those of contract.json " + Contract.optionNames(use));
         }
-        for (Row<?> row : rows) {
-            row.names().forEach(name -> this.rows.put(name.toLowerCase(Locale.ROOT), row));
+        for (OptionRow<?> row : rows) {
+            row.allNames().forEach(name -> this.rows.put(name.toLowerCase(Locale.ROOT), row));
         }
     }
 
@@ -39,21 +41,21 @@ final class OptionTable {
                 throw BusException.config("option " + PyText.repr(name) + " is for a federation server, which format(\"busmq-realtime\") does not "
                         + "reach; use format(\"busmq\"), which has the same options, or a Redis that can be reached from here");
             }
-            Row<?> row = rows.get(low);
+            OptionRow<?> row = rows.get(low);
             if (row != null) {
                 values.add(row, text);
-            } else if (!ENGINE.contains(low)) {
-                throw BusException.config(unknown(name));
+            } else if (!SPARK_OPTIONS.contains(low)) {
+                throw BusException.config(describeUnknown(name));
             }
         });
         return values;
     }
 
-    private String unknown(String name) {
+    private String describeUnknown(String name) {
         String near = Suggestion.nearest(name.toLowerCase(Locale.ROOT), rows.keySet());
-        String hint = near == null ? "known are: " + String.join(", ", rows.values().stream().map(Row::name).distinct().sorted().toList())
+        String hint = near == null ? "known are: " + String.join(", ", rows.values().stream().map(OptionRow::name).distinct().sorted().toList())
                 : "did you mean " + PyText.repr(rows.get(near).name()) + "?";
-        String ofKafka = Contract.ofKafka(name.toLowerCase(Locale.ROOT));
+        String ofKafka = Contract.kafkaOptionHint(name.toLowerCase(Locale.ROOT));
         if (ofKafka != null) {
             hint = ofKafka;
         }
@@ -65,24 +67,24 @@ final class OptionTable {
 
     /** What was given, and the defaults of the rest. */
     static final class Values {
-        private final Map<Row<?>, Object> given = new HashMap<>();
-        private final Set<Row<?>> seen = new HashSet<>();
+        private final Map<OptionRow<?>, Object> given = new HashMap<>();
+        private final Set<OptionRow<?>> givenRows = new HashSet<>();
 
-        private void add(Row<?> row, String text) {
-            if (!seen.add(row)) {
+        private void add(OptionRow<?> row, String text) {
+            if (!givenRows.add(row)) {
                 throw BusException.config("option " + PyText.repr(row.name()) + " is given twice, also as " + PyText.repr(row.alias())
                         + "; give it once");
             }
             try {
                 given.put(row, row.parse().apply(text));
             } catch (IllegalArgumentException error) {
-                String shown = row.secret() ? "***" : PyText.repr(text);
+                String shown = row.isSecret() ? "***" : PyText.repr(text);
                 throw BusException.config("option " + PyText.repr(row.name()) + " is " + shown + "; expected " + error.getMessage());
             }
         }
 
         @SuppressWarnings("unchecked") // the row's own parser made it
-        <T> T get(Row<T> row) {
+        <T> T get(OptionRow<T> row) {
             return given.containsKey(row) ? (T) given.get(row) : row.fallback();
         }
     }

@@ -19,9 +19,9 @@ import java.util.stream.Stream;
 /** Texts to values, as {@code options.py} parses them. */
 final class Parsers {
     private static final Pattern DURATION = Pattern.compile("\\s*(\\d+)\\s*([smhd]?)\\s*");
-    private static final Map<String, Long> UNITS = Contract.units("seconds");
+    private static final Map<String, Long> SECONDS_PER_UNIT = Contract.units("seconds");
     private static final Pattern SIZE = Pattern.compile("\\s*(\\d{1,15})\\s*([kmg]?)b?\\s*");
-    private static final Map<String, Long> BYTES = Contract.units("bytes");
+    private static final Map<String, Long> BYTES_PER_UNIT = Contract.units("bytes");
     private static final ObjectMapper JSON = new ObjectMapper().enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS);
 
     private Parsers() {
@@ -64,7 +64,7 @@ final class Parsers {
         if (!found.matches() || found.group(1).length() > 12 || Long.parseLong(found.group(1)) < 1) {
             throw new IllegalArgumentException("seconds, or a number with s, m, h or d: 30s, 12h, 7d");
         }
-        return Long.parseLong(found.group(1)) * UNITS.get(found.group(2));
+        return Long.parseLong(found.group(1)) * SECONDS_PER_UNIT.get(found.group(2));
     }
 
     /** Bytes; k, m and g are powers of 1024. */
@@ -73,7 +73,7 @@ final class Parsers {
         if (!found.matches() || Long.parseLong(found.group(1)) < 1) {
             throw new IllegalArgumentException("bytes, or a number with k, m or g: 64k, 10m, 1g");
         }
-        return Math.multiplyExact(Long.parseLong(found.group(1)), BYTES.get(found.group(2)));
+        return Math.multiplyExact(Long.parseLong(found.group(1)), BYTES_PER_UNIT.get(found.group(2)));
     }
 
     /** A comma list, or a JSON list, where a name may hold commas and spaces. */

@@ -19,35 +19,36 @@ import java.util.stream.Stream;
  * @param ack {@code commit} or {@code none}
  */
 public record ReadOptions(RedisOptions redis, List<String> subscribe, String subscribePattern, List<String> topic, boolean includeTopic,
-        Long partitions, Starting starting, Start startingTimestamp, String timestampStrategy, Starting ending, Start endingTimestamp,
+        Long partitions, StartPerQueue starting, Start startingTimestamp, String timestampStrategy, StartPerQueue ending, Start endingTimestamp,
         Long maxMessages, Long maxBytes, Long minMessages, long triggerDelayS, boolean discard, Long minPartitions, Long maxPerPartition,
         boolean includeTimestamp, List<String> jobFields, boolean failOnDataLoss, String ack, String subscription, boolean create, long ttlS, long idlePollMs,
         boolean requireNoEviction) implements Serializable {
-    private static final Row<List<String>> SUBSCRIBE = Row.of("subscribe", Parsers::names, List.of());
-    private static final Row<String> PATTERN = Row.of("subscribePattern", Parsers::pattern);
-    static final Row<List<String>> TOPIC = Row.of("topic", Parsers::names, List.of());
-    private static final Row<Boolean> INCLUDE_TOPIC = Row.of("includeTopic", Parsers::flag);
-    static final Row<Long> PARTITIONS = Row.of("partitions", Parsers.whole(1, Contract.number("mostPartitions")));
-    private static final Row<Starting> STARTING = Row.of("startingOffsets", Starting::parse, Starting.UNSAID);
-    private static final Row<Start> STARTING_TIMESTAMP = Row.of("startingTimestamp", Start::timestamp);
-    private static final Row<String> TIMESTAMP_STRATEGY = Row.of("startingOffsetsByTimestampStrategy", Parsers.oneOf("error", "earliest", "latest"));
-    private static final Row<Starting> ENDING = Row.of("endingOffsets", Starting::ending, Starting.UNSAID);
-    private static final Row<Start> ENDING_TIMESTAMP = Row.of("endingTimestamp", Start::timestamp);
-    private static final Row<Long> MAX_MESSAGES = Row.of("maxMessagesPerTrigger", Parsers.whole(1));
-    private static final Row<Long> MAX_BYTES = Row.of("maxBytesPerTrigger", Parsers::size);
-    private static final Row<Long> MIN_MESSAGES = Row.of("minMessagesPerTrigger", Parsers.whole(1));
-    private static final Row<Long> TRIGGER_DELAY = Row.of("maxTriggerDelay", Parsers::duration);
-    private static final Row<Boolean> DISCARD = Row.of("discardBacklog", Parsers::flag);
-    private static final Row<Long> MIN_PARTITIONS = Row.of("minPartitions", Parsers.whole(1));
-    private static final Row<Long> MAX_PER_PARTITION = Row.of("maxMessagesPerPartition", Parsers.whole(1));
-    private static final Row<Boolean> INCLUDE_TIMESTAMP = Row.of("includeTimestamp", Parsers::flag);
-    private static final Row<List<String>> JOB_FIELDS = Row.of("jobFields", Parsers::names, List.of());
-    private static final Row<Boolean> FAIL_ON_DATA_LOSS = Row.of("failOnDataLoss", Parsers::flag);
-    private static final Row<String> ACK = Row.of("ack", Parsers.oneOf("commit", "none"));
-    private static final Row<String> SUBSCRIPTION = Row.of("subscription", Parsers::subscription, "");
-    private static final Row<Boolean> CREATE = Row.of("createQueue", Parsers::flag);
-    private static final Row<Long> TTL = Row.of("ttl", Parsers::duration);
-    private static final Row<Long> IDLE_POLL_MS = Row.of("idlePollMs", Parsers.whole(1));
+    private static final OptionRow<List<String>> SUBSCRIBE = OptionRow.of("subscribe", Parsers::names, List.of());
+    private static final OptionRow<String> PATTERN = OptionRow.of("subscribePattern", Parsers::pattern);
+    static final OptionRow<List<String>> TOPIC = OptionRow.of("topic", Parsers::names, List.of());
+    private static final OptionRow<Boolean> INCLUDE_TOPIC = OptionRow.of("includeTopic", Parsers::flag);
+    static final OptionRow<Long> PARTITIONS = OptionRow.of("partitions", Parsers.whole(1, Contract.number("mostPartitions")));
+    private static final OptionRow<StartPerQueue> STARTING = OptionRow.of("startingOffsets", StartPerQueue::parse, StartPerQueue.NOT_GIVEN);
+    private static final OptionRow<Start> STARTING_TIMESTAMP = OptionRow.of("startingTimestamp", Start::timestamp);
+    private static final OptionRow<String> TIMESTAMP_STRATEGY = OptionRow.of("startingOffsetsByTimestampStrategy",
+            Parsers.oneOf("error", "earliest", "latest"));
+    private static final OptionRow<StartPerQueue> ENDING = OptionRow.of("endingOffsets", StartPerQueue::parseEnding, StartPerQueue.NOT_GIVEN);
+    private static final OptionRow<Start> ENDING_TIMESTAMP = OptionRow.of("endingTimestamp", Start::timestamp);
+    private static final OptionRow<Long> MAX_MESSAGES = OptionRow.of("maxMessagesPerTrigger", Parsers.whole(1));
+    private static final OptionRow<Long> MAX_BYTES = OptionRow.of("maxBytesPerTrigger", Parsers::size);
+    private static final OptionRow<Long> MIN_MESSAGES = OptionRow.of("minMessagesPerTrigger", Parsers.whole(1));
+    private static final OptionRow<Long> TRIGGER_DELAY = OptionRow.of("maxTriggerDelay", Parsers::duration);
+    private static final OptionRow<Boolean> DISCARD = OptionRow.of("discardBacklog", Parsers::flag);
+    private static final OptionRow<Long> MIN_PARTITIONS = OptionRow.of("minPartitions", Parsers.whole(1));
+    private static final OptionRow<Long> MAX_PER_PARTITION = OptionRow.of("maxMessagesPerPartition", Parsers.whole(1));
+    private static final OptionRow<Boolean> INCLUDE_TIMESTAMP = OptionRow.of("includeTimestamp", Parsers::flag);
+    private static final OptionRow<List<String>> JOB_FIELDS = OptionRow.of("jobFields", Parsers::names, List.of());
+    private static final OptionRow<Boolean> FAIL_ON_DATA_LOSS = OptionRow.of("failOnDataLoss", Parsers::flag);
+    private static final OptionRow<String> ACK = OptionRow.of("ack", Parsers.oneOf("commit", "none"));
+    private static final OptionRow<String> SUBSCRIPTION = OptionRow.of("subscription", Parsers::subscription, "");
+    private static final OptionRow<Boolean> CREATE = OptionRow.of("createQueue", Parsers::flag);
+    private static final OptionRow<Long> TTL = OptionRow.of("ttl", Parsers::duration);
+    private static final OptionRow<Long> IDLE_POLL_MS = OptionRow.of("idlePollMs", Parsers.whole(1));
     private static final OptionTable TABLE = new OptionTable("read", Stream.concat(RedisOptions.ROWS.stream(), Stream.of(SUBSCRIBE, PATTERN, TOPIC,
             INCLUDE_TOPIC, PARTITIONS, STARTING, STARTING_TIMESTAMP, TIMESTAMP_STRATEGY, ENDING, ENDING_TIMESTAMP, MAX_MESSAGES, MAX_BYTES, MIN_MESSAGES,
             TRIGGER_DELAY, DISCARD, MIN_PARTITIONS, MAX_PER_PARTITION, INCLUDE_TIMESTAMP, JOB_FIELDS, FAIL_ON_DATA_LOSS, ACK, SUBSCRIPTION, CREATE, TTL,
@@ -57,7 +58,7 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
     public static ReadOptions parse(Map<String, String> given) {
         OptionTable.Values values = TABLE.parse(given);
         String pattern = values.get(PATTERN);
-        ReadOptions options = new ReadOptions(RedisOptions.from(values), values.get(SUBSCRIBE),
+        ReadOptions options = new ReadOptions(RedisOptions.fromValues(values), values.get(SUBSCRIBE),
                 pattern == null || pattern.isEmpty() ? null : pattern, values.get(TOPIC), values.get(INCLUDE_TOPIC), values.get(PARTITIONS), values.get(STARTING),
                 values.get(STARTING_TIMESTAMP), values.get(TIMESTAMP_STRATEGY), values.get(ENDING), values.get(ENDING_TIMESTAMP),
                 values.get(MAX_MESSAGES), values.get(MAX_BYTES), values.get(MIN_MESSAGES), values.get(TRIGGER_DELAY), values.get(DISCARD), values.get(MIN_PARTITIONS), values.get(MAX_PER_PARTITION),
@@ -87,10 +88,10 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
         if (ack.equals("none") && discard) {
             throw BusException.config("ack=none removes nothing, so discardBacklog=true has no meaning with it; leave one of them out");
         }
-        if (starting.said() && startingTimestamp != null) {
+        if (starting.isGiven() && startingTimestamp != null) {
             throw BusException.config("startingOffsets and startingTimestamp both say where to begin; leave one of them out");
         }
-        if (ending.said() && endingTimestamp != null) {
+        if (ending.isGiven() && endingTimestamp != null) {
             throw BusException.config("endingOffsets and endingTimestamp both say where to end; leave one of them out");
         }
         if (maxMessages != null && minMessages != null && minMessages > maxMessages) {
@@ -101,13 +102,13 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
         checkQueues("endingOffsets", ending);
     }
 
-    private void checkQueues(String name, Starting starts) {
+    private void checkQueues(String name, StartPerQueue starts) {
         Set<String> sources = new TreeSet<>(starts.sources().keySet());
         sources.remove("local");
         if (!sources.isEmpty()) {
             throw BusException.config(name + " names " + PyText.repr(sources.iterator().next()) + ", which is none of the sources local");
         }
-        List<String> strange = new ArrayList<>(new TreeSet<>(starts.named()));
+        List<String> strange = new ArrayList<>(new TreeSet<>(starts.queueNames()));
         strange.removeAll(subscribe);
         if (!subscribe.isEmpty() && !strange.isEmpty()) {
             throw BusException.config(name + " names " + PyText.repr(strange.get(0)) + ", which is not in subscribe");
@@ -116,20 +117,21 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
         if (!topic.isEmpty() && !strange.isEmpty()) {
             throw BusException.config(name + " names " + PyText.repr(strange.get(0)) + ", which is neither in topic nor a partition queue of it");
         }
-        starts.named().stream().filter(queue -> topic.contains(queue) && starts.of(queue).kind() == Start.Kind.ID).sorted().findFirst().ifPresent(each -> {
+        starts.queueNames().stream().filter(queue -> topic.contains(queue) && starts.of(queue).kind() == Start.Kind.ID).sorted().findFirst()
+                .ifPresent(each -> {
             throw BusException.config(name + " has an id for topic " + PyText.repr(each) + ", and an id is one of a queue: name partition queues, such as "
                     + each + "/0");
         });
     }
 
     /** What one of the options says of a queue, else of its topic. */
-    private Start of(Starting starts, String queue) {
+    private Start startOrTopicStart(StartPerQueue starts, String queue) {
         Start found = starts.of(queue);
         return found != null || !topic.contains(topicOf(queue)) ? found : starts.of(topicOf(queue));
     }
 
     private static String topicOf(String queue) {
-        Topic.Partition found = Topic.partition(queue);
+        Topic.Partition found = Topic.topicPartition(queue);
         return found == null ? "" : found.topic();
     }
 
@@ -141,7 +143,7 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
 
     /** The same as far as a user has said it; null when nothing is said about the queue. */
     public Start askedStart(String queue) {
-        return startingTimestamp != null ? startingTimestamp : of(starting, queue);
+        return startingTimestamp != null ? startingTimestamp : startOrTopicStart(starting, queue);
     }
 
     /** The option that says where reading begins in a queue, for people. */
@@ -151,22 +153,22 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
 
     /** Where a batch read ends in a queue; an id is the last one that is read. */
     public Start endOf(String queue) {
-        Start found = endingTimestamp != null ? endingTimestamp : of(ending, queue);
+        Start found = endingTimestamp != null ? endingTimestamp : startOrTopicStart(ending, queue);
         return found == null ? Start.LATEST : found;
     }
 
     /** Whether reading begins elsewhere when it is asked for again later. */
-    public boolean movesWithTime() {
-        return Stream.of(Start.Kind.LATEST, Start.Kind.TIME, Start.Kind.NEWEST).anyMatch(starting::has) || startingTimestamp != null;
+    public boolean startDependsOnTime() {
+        return Stream.of(Start.Kind.LATEST, Start.Kind.TIME, Start.Kind.NEWEST).anyMatch(starting::hasKind) || startingTimestamp != null;
     }
 
     /** Whether an option says where to end, which only a batch read can. */
-    public boolean ends() {
-        return ending.said() || endingTimestamp != null;
+    public boolean hasEnd() {
+        return ending.isGiven() || endingTimestamp != null;
     }
 
     /** What is read, for people. */
-    public String queues() {
+    public String describeQueues() {
         return subscribePattern == null ? String.join(",", topic.isEmpty() ? subscribe : topic) : "/" + subscribePattern + "/";
     }
 }

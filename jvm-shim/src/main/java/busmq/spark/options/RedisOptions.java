@@ -11,27 +11,27 @@ import java.util.List;
  */
 public record RedisOptions(String url, String user, String password, String layout, String master, String tlsCa, String tlsCertificate,
         String tlsKey, boolean tlsCheckHostname) implements Serializable {
-    private static final Row<String> URL = Row.of("redis.url", text -> text);
-    private static final Row<String> USER = Row.of("redis.username", Parsers::name);
-    private static final Row<String> PASSWORD = Row.of("redis.password", text -> text);
-    private static final Row<String> LAYOUT = Row.of("redis.layout", Parsers.oneOf("direct", "sentinel", "cluster"));
-    private static final Row<String> MASTER = Row.of("redis.sentinelMaster", Parsers::name);
-    private static final Row<String> TLS_CA = Row.of("redis.tls.ca", Parsers::name);
-    private static final Row<String> TLS_CERTIFICATE = Row.of("redis.tls.certificate", Parsers::name);
-    private static final Row<String> TLS_KEY = Row.of("redis.tls.key", Parsers::name);
-    private static final Row<Boolean> TLS_CHECK_HOSTNAME = Row.of("redis.tls.checkHostname", Parsers::flag);
-    static final Row<Boolean> REQUIRE_NO_EVICTION = Row.of("requireNoEviction", Parsers::flag);
+    private static final OptionRow<String> URL = OptionRow.of("redis.url", text -> text);
+    private static final OptionRow<String> USER = OptionRow.of("redis.username", Parsers::name);
+    private static final OptionRow<String> PASSWORD = OptionRow.of("redis.password", text -> text);
+    private static final OptionRow<String> LAYOUT = OptionRow.of("redis.layout", Parsers.oneOf("direct", "sentinel", "cluster"));
+    private static final OptionRow<String> MASTER = OptionRow.of("redis.sentinelMaster", Parsers::name);
+    private static final OptionRow<String> TLS_CA = OptionRow.of("redis.tls.ca", Parsers::name);
+    private static final OptionRow<String> TLS_CERTIFICATE = OptionRow.of("redis.tls.certificate", Parsers::name);
+    private static final OptionRow<String> TLS_KEY = OptionRow.of("redis.tls.key", Parsers::name);
+    private static final OptionRow<Boolean> TLS_CHECK_HOSTNAME = OptionRow.of("redis.tls.checkHostname", Parsers::flag);
+    static final OptionRow<Boolean> REQUIRE_NO_EVICTION = OptionRow.of("requireNoEviction", Parsers::flag);
     /** The option has no meaning without federation, and is taken for the sake of one option map for both formats. */
-    private static final Row<String> ON_UNAVAILABLE = Row.of("onUnavailable", Parsers.oneOf("wait", "fail"));
-    static final List<Row<?>> ROWS = List.of(URL, USER, PASSWORD, LAYOUT, MASTER, TLS_CA, TLS_CERTIFICATE, TLS_KEY, TLS_CHECK_HOSTNAME,
-            REQUIRE_NO_EVICTION, ON_UNAVAILABLE, EngineChoice.ROW);
+    private static final OptionRow<String> ON_UNAVAILABLE = OptionRow.of("onUnavailable", Parsers.oneOf("wait", "fail"));
+    static final List<OptionRow<?>> ROWS = List.of(URL, USER, PASSWORD, LAYOUT, MASTER, TLS_CA, TLS_CERTIFICATE, TLS_KEY, TLS_CHECK_HOSTNAME,
+            REQUIRE_NO_EVICTION, ON_UNAVAILABLE, EngineChoice.OPTION);
 
     /** A server without credentials, for tests and tools. */
-    public static RedisOptions at(String url) {
+    public static RedisOptions forUrl(String url) {
         return new RedisOptions(url, null, null, "direct", MASTER.fallback(), null, null, null, true);
     }
 
-    static RedisOptions from(OptionTable.Values values) {
+    static RedisOptions fromValues(OptionTable.Values values) {
         String url = values.get(URL);
         if (url == null || url.isEmpty()) {
             url = System.getenv("BUSMQ_REDIS_URL");

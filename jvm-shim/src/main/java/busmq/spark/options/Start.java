@@ -15,7 +15,7 @@ import java.util.regex.Pattern;
  * @param text as the user gave it
  */
 public record Start(Kind kind, long value, String text) implements Serializable {
-    /** What a start is. */
+    /** How a start is given. */
     public enum Kind { EARLIEST, LATEST, ID, TIME, NEWEST }
 
     /** From the oldest stored message. */
@@ -29,13 +29,13 @@ public record Start(Kind kind, long value, String text) implements Serializable 
     private static final long LATEST_MS = 253_402_300_799_999L;
     private static final String WANTED_TIME = "a time such as 2026-05-01T12:00:00Z or 2026-05-01T12:00:00+02:00, or milliseconds since 1970";
 
-    /** Behind an id. */
-    public static Start id(long last) {
+    /** After the message with this id. */
+    public static Start afterId(long last) {
         return new Start(Kind.ID, last, String.valueOf(last));
     }
 
     /** A word, {@code -10m}, {@code -1000 messages}, or a time in ISO 8601 with its offset; null for any other text. */
-    static Start word(String text) {
+    static Start parseWordOrTime(String text) {
         String low = text.strip().toLowerCase(Locale.ROOT);
         Matcher found = RELATIVE.matcher(low);
         if (low.equals("earliest") || low.equals("latest")) {

@@ -4,7 +4,7 @@ import java.util.Collection;
 
 /** How alike two words are, for "did you mean": the measure of Python's difflib, so that both implementations propose the same. */
 final class Suggestion {
-    private static final double ENOUGH = 0.6;
+    private static final double LEAST_RATIO = 0.6;
 
     private Suggestion() {
     }
@@ -12,7 +12,7 @@ final class Suggestion {
     /** The word most like this one, or null when none is like it. */
     static String nearest(String word, Collection<String> words) {
         String best = null;
-        double most = ENOUGH;
+        double most = LEAST_RATIO;
         for (String other : words) {
             double found = ratio(other, word);
             if (found > most || (found == most && (best == null || other.compareTo(best) > 0))) {
@@ -24,10 +24,10 @@ final class Suggestion {
     }
 
     private static double ratio(String a, String b) {
-        return a.isEmpty() && b.isEmpty() ? 1 : 2.0 * common(a, b) / (a.length() + b.length());
+        return a.isEmpty() && b.isEmpty() ? 1 : 2.0 * countCommonCharacters(a, b) / (a.length() + b.length());
     }
 
-    private static int common(String a, String b) {
+    private static int countCommonCharacters(String a, String b) {
         int length = 0;
         int startA = 0;
         int startB = 0;
@@ -44,7 +44,7 @@ final class Suggestion {
                 }
             }
         }
-        return length == 0 ? 0 : length + common(a.substring(0, startA), b.substring(0, startB))
-                + common(a.substring(startA + length), b.substring(startB + length));
+        return length == 0 ? 0 : length + countCommonCharacters(a.substring(0, startA), b.substring(0, startB))
+                + countCommonCharacters(a.substring(startA + length), b.substring(startB + length));
     }
 }

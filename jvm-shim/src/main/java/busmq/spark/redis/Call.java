@@ -15,22 +15,22 @@ import java.util.List;
 public record Call(List<byte[]> words, Script script, int keyCount, boolean idempotent) {
     /** A plain command that may be repeated. Words are {@code byte[]}, or anything whose text is meant. */
     public static Call command(Object... words) {
-        return new Call(bytes(List.of(words)), null, 0, true);
+        return new Call(toBytes(List.of(words)), null, 0, true);
     }
 
     /** A script that may be repeated. */
     public static Call script(String name, List<String> keys, Object... args) {
         List<Object> words = new ArrayList<>(keys);
         words.addAll(List.of(args));
-        return new Call(bytes(words), Script.load(name), keys.size(), true);
+        return new Call(toBytes(words), Script.load(name), keys.size(), true);
     }
 
     /** The same call, sent again only when it is certain that Redis has not seen it. */
-    public Call once() {
+    public Call asNonIdempotent() {
         return new Call(words, script, keyCount, false);
     }
 
-    private static List<byte[]> bytes(List<?> words) {
+    private static List<byte[]> toBytes(List<?> words) {
         List<byte[]> out = new ArrayList<>(words.size());
         for (Object word : words) {
             out.add(word instanceof byte[] raw ? raw : word.toString().getBytes(StandardCharsets.UTF_8));

@@ -15,141 +15,141 @@ import redis.clients.jedis.util.JedisClusterCRC16;
 /** The link to a Redis Cluster: one connection per node, every call at the node that owns its key. */
 final class ClusterLink extends GuardedLink {
     private final ClusterSeeds cluster;
-    private final Map<ClusterNode, JedisConnection> wires = new HashMap<>();
-    private SlotMap map;
+    private final Map<ClusterNode, JedisConnection> connections = new HashMap<>();
+    private SlotMap slotMap;
 
     ClusterLink(ClusterSeeds cluster) {
         this.cluster = cluster;
     }
 
     @Override
-    List<Object> step(List<Call> calls) {
+    List<Object> execute(List<Call> calls) {
         ClusterStep clusterStep = new ClusterStep(calls, cluster);
         Retry retry = new Retry();
         while (true) {
             RuntimeException problem;
             try {
-                if (map == null) {
+                if (slotMap == null) {
                     refresh(Set.of());
                 }
-                round(clusterStep, calls);
-                clusterStep.check();
-                if (clusterStep.stale) {
-                    refresh(clusterStep.dead);
+                runRound(clusterStep, calls);
+                clusterStep.throwIfInDoubt();
+                if (clusterStep.mapIsStale) {
+                    refresh(clusterStep.deadNodes);
                 }
                 problem = clusterStep.retryReason;
             } catch (ServerUnreachable error) {
                 problem = error;
             }
             if (clusterStep.pending.isEmpty()) {
-                tidy(clusterStep);
-                return clusterStep.answers(null);
+                refreshIfSlotsMoved(clusterStep);
+                return clusterStep.repliesAndErrors(null);
             }
             if (problem != null) {
                 try {
                     retry.pause(problem, cluster);
                 } catch (BusException over) {
-                    return clusterStep.answers(over);
+                    return clusterStep.repliesAndErrors(over);
                 }
             }
         }
     }
 
-    private void round(ClusterStep clusterStep, List<Call> calls) {
-        record UnderWay(NodeBatch batch, JedisConnection wire, int replies) {
+    private void runRound(ClusterStep clusterStep, List<Call> calls) {
+        record SentBatch(NodeBatch batch, JedisConnection connection, int replies) {
         }
-        List<UnderWay> sent = new ArrayList<>();
+        List<SentBatch> sent = new ArrayList<>();
         int read = 0;
         try {
-            for (NodeBatch batch : clusterStep.batches(map)) {
-                JedisConnection wire;
+            for (NodeBatch batch : clusterStep.batches(slotMap)) {
+                JedisConnection connection;
                 try {
-                    wire = wire(batch.node());
+                    connection = connectionTo(batch.node());
                 } catch (JedisException error) {
                     BusException lost = ErrorTranslator.translate(error, cluster);
                     if (lost.kind() != ErrorKind.LINK_LOST) {
                         throw lost;
                     }
-                    clusterStep.unsent(batch, lost);
+                    clusterStep.onNodeUnreachable(batch, lost);
                     continue;
                 }
                 try {
-                    sent.add(new UnderWay(batch, wire, batch.send(wire, calls, clusterStep.whole)));
+                    sent.add(new SentBatch(batch, connection, batch.send(connection, calls, clusterStep.withScriptText)));
                 } catch (JedisException error) {
-                    drop(batch.node());
-                    clusterStep.lost(batch, ErrorTranslator.translate(error, cluster));
+                    dropConnection(batch.node());
+                    clusterStep.onConnectionLost(batch, ErrorTranslator.translate(error, cluster));
                 }
             }
             for (; read < sent.size(); read++) {
-                UnderWay each = sent.get(read);
+                SentBatch each = sent.get(read);
                 try {
-                    clusterStep.addReplies(each.batch, each.batch.replies(each.wire.read(each.replies)));
+                    clusterStep.addReplies(each.batch, each.batch.withoutAskingReplies(each.connection.flushAndRead(each.replies)));
                 } catch (JedisException error) {
-                    drop(each.batch.node());
-                    clusterStep.lost(each.batch, ErrorTranslator.translate(error, cluster));
+                    dropConnection(each.batch.node());
+                    clusterStep.onConnectionLost(each.batch, ErrorTranslator.translate(error, cluster));
                 }
             }
         } finally {
-            sent.subList(read, sent.size()).forEach(each -> drop(each.batch.node())); // its replies would be taken for others'
+            sent.subList(read, sent.size()).forEach(each -> dropConnection(each.batch.node())); // its replies would be taken for others'
         }
-        map = map.withMoved(clusterStep.moved);
+        slotMap = slotMap.withMoved(clusterStep.movedSlots);
     }
 
     /** The address of the node that owns a key, as the calls so far have found; empty before the first of them. */
-    String owner(String key) {
-        ClusterNode node = map == null ? null : map.owner(JedisClusterCRC16.getSlot(key));
+    String ownerAddress(String key) {
+        ClusterNode node = slotMap == null ? null : slotMap.owner(JedisClusterCRC16.getSlot(key));
         return node == null ? "" : node.host() + ":" + node.port();
     }
 
-    /** Where one slot has moved, others have too. */
-    private void tidy(ClusterStep clusterStep) {
-        if (!clusterStep.moved.isEmpty()) {
+    /** Reads the slot map again after a MOVED reply: where one slot has moved, others probably have, too. */
+    private void refreshIfSlotsMoved(ClusterStep clusterStep) {
+        if (!clusterStep.movedSlots.isEmpty()) {
             try {
                 refresh(Set.of());
             } catch (ServerUnreachable | BusException error) {
-                map = null;
+                slotMap = null;
             }
         }
     }
 
     private void refresh(Set<ClusterNode> dead) {
-        map = cluster.fetchSlotMap(map == null ? Set.of() : map.masters(), dead);
-        Set<ClusterNode> masters = map.masters();
-        List.copyOf(wires.keySet()).stream().filter(node -> !masters.contains(node)).forEach(this::drop);
+        slotMap = cluster.fetchSlotMap(slotMap == null ? Set.of() : slotMap.masters(), dead);
+        Set<ClusterNode> masters = slotMap.masters();
+        List.copyOf(connections.keySet()).stream().filter(node -> !masters.contains(node)).forEach(this::dropConnection);
     }
 
-    /** What every master answers. When one does not, all are asked anew, until its successor does or patience is over. */
+    /** The answer of every master. When one does not answer, all are asked again, until its successor answers or the time for retries is over. */
     <T> List<T> askEachMaster(Function<Link, T> ask) {
         Retry retry = new Retry();
         while (true) {
             try {
                 refresh(Set.of());
-                return map.masters().stream().map(node -> ask.apply(new NodeLink(node))).toList();
+                return slotMap.masters().stream().map(node -> ask.apply(new NodeLink(node))).toList();
             } catch (ServerUnreachable | BusException error) {
                 retry.pause(error, cluster);
             }
         }
     }
 
-    private JedisConnection wire(ClusterNode node) {
-        JedisConnection wire = wires.get(node);
-        if (wire == null) {
-            wire = JedisConnection.dial(cluster.server(node));
-            wires.put(node, wire);
+    private JedisConnection connectionTo(ClusterNode node) {
+        JedisConnection connection = connections.get(node);
+        if (connection == null) {
+            connection = JedisConnection.dial(cluster.server(node));
+            connections.put(node, connection);
         }
-        return wire;
+        return connection;
     }
 
-    private void drop(ClusterNode node) {
-        JedisConnection wire = wires.remove(node);
-        if (wire != null) {
-            wire.end();
+    private void dropConnection(ClusterNode node) {
+        JedisConnection connection = connections.remove(node);
+        if (connection != null) {
+            connection.closeWithoutQuit();
         }
     }
 
     @Override
     public void close() {
-        List.copyOf(wires.keySet()).forEach(this::drop);
+        List.copyOf(connections.keySet()).forEach(this::dropConnection);
     }
 
     /** One node, asked once: a redirection or a broken link is an error. */
@@ -163,24 +163,24 @@ final class ClusterLink extends GuardedLink {
         @Override
         public List<Object> tryAll(List<Call> calls) {
             try {
-                calls.forEach(call -> wire(node).send(call, true));
-                return wire(node).read(calls.size()).stream()
+                calls.forEach(call -> connectionTo(node).bufferCall(call, true));
+                return connectionTo(node).flushAndRead(calls.size()).stream()
                         .<Object>map(reply -> reply instanceof JedisDataException refused ? ErrorTranslator.translate(refused, cluster) : reply)
                         .toList();
             } catch (JedisException error) {
-                drop(node);
+                dropConnection(node);
                 throw ErrorTranslator.translate(error, cluster);
             } catch (BusException known) {
                 throw known;
             } catch (RuntimeException | Error unforeseen) {
-                drop(node); // as in tryAll of the whole link
+                dropConnection(node); // as in tryAll of the whole link
                 throw unforeseen;
             }
         }
 
         @Override
         public void close() {
-            drop(node);
+            dropConnection(node);
         }
     }
 }

@@ -19,8 +19,8 @@ import redis.clients.jedis.exceptions.JedisException;
  */
 record ClusterSeeds(List<Server> seeds) implements Endpoint {
     @Override
-    public String masked() {
-        return seeds.stream().map(Server::masked).collect(Collectors.joining(","));
+    public String maskedUrl() {
+        return seeds.stream().map(Server::maskedUrl).collect(Collectors.joining(","));
     }
 
     @Override
@@ -43,7 +43,7 @@ record ClusterSeeds(List<Server> seeds) implements Endpoint {
     /** How to reach a node: as itself if it is a seed, else with the first seed's credentials. */
     Server server(ClusterNode node) {
         return seeds.stream().filter(seed -> seed.host().equals(node.host()) && seed.port() == node.port()).findFirst()
-                .orElseGet(() -> seeds.get(0).at(node.host(), node.port()));
+                .orElseGet(() -> seeds.get(0).withAddress(node.host(), node.port()));
     }
 
     /** Asks one node after the other, {@code known} ones and seeds, those called {@code dead} last. Throws {@link ServerUnreachable}. */
@@ -56,14 +56,14 @@ record ClusterSeeds(List<Server> seeds) implements Endpoint {
                 if (!reply.isEmpty()) {
                     return SlotMap.parse(reply, server.host());
                 }
-                worst = judged(BusException.of(ErrorKind.LINK_LOST, "url", server.masked(), "reason",
+                worst = worstError(BusException.of(ErrorKind.LINK_LOST, "url", server.maskedUrl(), "reason",
                         "this node knows of no slots; is the cluster formed?"), worst);
             } catch (JedisException error) {
                 if (String.valueOf(error.getMessage()).contains("cluster support disabled")) {
-                    throw BusException.config("redis.layout is cluster, but " + server.masked()
+                    throw BusException.config("redis.layout is cluster, but " + server.maskedUrl()
                             + " is no node of a cluster; leave redis.layout at direct");
                 }
-                worst = judged(ErrorTranslator.translate(error, server), worst);
+                worst = worstError(ErrorTranslator.translate(error, server), worst);
             }
         }
         if (!worst.retriable()) {
@@ -76,18 +76,18 @@ record ClusterSeeds(List<Server> seeds) implements Endpoint {
         Set<ClusterNode> nodes = new LinkedHashSet<>(known);
         seeds.forEach(seed -> nodes.add(new ClusterNode(seed.host(), seed.port())));
         List<ClusterNode> order = new ArrayList<>(nodes);
-        Collections.shuffle(order); // one that is cut off from the others and knows old things is not asked for ever
+        Collections.shuffle(order); // so that a node that is cut off from the others, and has an old map, is not the first each time
         order.sort(Comparator.comparing(dead::contains));
         return order;
     }
 
-    /** The worst so far: that a node refuses us weighs more than that another is down. */
-    private static BusException judged(BusException found, BusException before) {
+    /** The error to report: that a node refuses us is reported rather than that another is down. */
+    private static BusException worstError(BusException found, BusException before) {
         return before == null || before.retriable() ? found : before;
     }
 
     @Override
     public String toString() {
-        return masked();
+        return maskedUrl();
     }
 }

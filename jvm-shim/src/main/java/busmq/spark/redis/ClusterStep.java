@@ -19,7 +19,7 @@ import redis.clients.jedis.exceptions.JedisNoScriptException;
 import redis.clients.jedis.util.JedisClusterCRC16;
 
 /**
- * One step on its way through a cluster: which calls go to which node next, and what the replies mean (as {@code redis_io/cluster_step.py}).
+ * The calls of one step in a cluster: which of them go to which node next, and what the replies mean (as {@code redis_io/cluster_step.py}).
  *
  * <p>Rule 1. A call that was refused (MOVED, ASK, TRYAGAIN, NOSCRIPT …) was not executed, so it may always go again.
  *
@@ -29,66 +29,66 @@ import redis.clients.jedis.util.JedisClusterCRC16;
  */
 final class ClusterStep {
     /** After so many redirections without a pause the nodes disagree: then waiting helps, and asking on does not. */
-    private static final int MOST_HOPS = Contract.whole("mostHops");
-    private static final int ANYWHERE = -1;
+    private static final int MOST_HOPS = Contract.intNumber("mostHops");
+    private static final int NO_SLOT = -1;
     private static final Set<String> KEYLESS = Contract.words("keyless");
 
     /** The calls that are still to be answered. */
     final Set<Integer> pending = new TreeSet<>();
     /** Nodes that did not answer in the last round. */
-    final Set<ClusterNode> dead = new HashSet<>();
+    final Set<ClusterNode> deadNodes = new HashSet<>();
     /** Slots that have moved, and where to, from the MOVED replies to this step. */
-    final Map<Integer, ClusterNode> moved = new HashMap<>();
+    final Map<Integer, ClusterNode> movedSlots = new HashMap<>();
     /** The calls that go with the text of their script. */
-    final Set<Integer> whole = new HashSet<>();
+    final Set<Integer> withScriptText = new HashSet<>();
     /** Whether the map should be read anew before the next round. */
-    boolean stale;
-    /** Why it is better to wait before the next round. */
+    boolean mapIsStale;
+    /** The error for which the next round has to wait; null: none. */
     BusException retryReason;
 
     private final List<Call> calls;
     private final Endpoint endpoint;
     private final int[] slots;
     private final Object[] replies;
-    private final Map<Integer, ClusterNode> asking = new HashMap<>();
-    private BusException doubt;
-    private int hops;
+    private final Map<Integer, ClusterNode> askNodes = new HashMap<>();
+    private BusException doubtError;
+    private int redirections;
 
     ClusterStep(List<Call> calls, Endpoint endpoint) {
         this.calls = calls;
         this.endpoint = endpoint;
         this.replies = new Object[calls.size()];
-        this.slots = calls.stream().mapToInt(ClusterStep::slot).toArray();
+        this.slots = calls.stream().mapToInt(ClusterStep::slotOf).toArray();
         boolean ordered = calls.size() > 1 && !calls.stream().allMatch(Call::idempotent);
         for (int place = 0; place < calls.size(); place++) {
             pending.add(place);
             if (ordered) {
-                whole.add(place); // scripts by digest could be refused one by one
+                withScriptText.add(place); // scripts by digest could be refused one by one
             }
         }
     }
 
-    private static int slot(Call call) {
+    private static int slotOf(Call call) {
         if (call.script() != null) {
-            return call.keyCount() == 0 ? ANYWHERE : JedisClusterCRC16.getSlot(call.words().get(0));
+            return call.keyCount() == 0 ? NO_SLOT : JedisClusterCRC16.getSlot(call.words().get(0));
         }
         boolean keyless = call.words().size() < 2 || KEYLESS.contains(new String(call.words().get(0)).toUpperCase(Locale.ROOT));
-        return keyless ? ANYWHERE : JedisClusterCRC16.getSlot(call.words().get(1));
+        return keyless ? NO_SLOT : JedisClusterCRC16.getSlot(call.words().get(1));
     }
 
-    /** What to deliver in this round. Calls whose slot no node serves stay behind, and the step waits. */
+    /** What to send in this round. Calls whose slot no node serves stay pending, and the step waits. */
     List<NodeBatch> batches(SlotMap map) {
-        stale = false;
+        mapIsStale = false;
         retryReason = null;
-        dead.clear();
+        deadNodes.clear();
         Map<ClusterNode, NodeBatch> found = new LinkedHashMap<>();
-        ClusterNode anywhere = anywhere(map);
+        ClusterNode anywhere = nodeForKeyless(map);
         for (int place : pending) {
-            ClusterNode redirected = asking.remove(place);
-            ClusterNode node = redirected != null ? redirected : slots[place] == ANYWHERE ? anywhere : map.owner(slots[place]);
+            ClusterNode redirected = askNodes.remove(place);
+            ClusterNode node = redirected != null ? redirected : slots[place] == NO_SLOT ? anywhere : map.owner(slots[place]);
             if (node == null) {
-                stale = true;
-                retryReason = lost("no node serves slot " + slots[place]);
+                mapIsStale = true;
+                retryReason = linkLostError("no node serves slot " + slots[place]);
             } else {
                 found.computeIfAbsent(node, NodeBatch::new).add(place, redirected != null);
             }
@@ -97,9 +97,9 @@ final class ClusterStep {
     }
 
     /** Where calls without a key go: with the others, so that what is asked beside a queue is asked of its node. */
-    private ClusterNode anywhere(SlotMap map) {
+    private ClusterNode nodeForKeyless(SlotMap map) {
         for (int place : pending) {
-            if (slots[place] != ANYWHERE && map.owner(slots[place]) != null) {
+            if (slots[place] != NO_SLOT && map.owner(slots[place]) != null) {
                 return map.owner(slots[place]);
             }
         }
@@ -114,82 +114,83 @@ final class ClusterStep {
             int place = batch.places().get(i);
             int slot = slots[place];
             boolean once = !calls.get(place).idempotent();
-            if (toRetry(place, batch.node(), answers.get(i))) {
+            if (shouldRetry(place, batch.node(), answers.get(i))) {
                 refused.merge(slot, once, Boolean::logicalOr);
                 continue;
             }
             pending.remove(place);
             replies[place] = answers.get(i);
-            if (slot != ANYWHERE && refused.containsKey(slot) && (once || refused.get(slot))) {
-                doubt = lost("slot " + slot + " changed its node between two calls of one step");
+            if (slot != NO_SLOT && refused.containsKey(slot) && (once || refused.get(slot))) {
+                doubtError = linkLostError("slot " + slot + " changed its node between two calls of one step");
             }
         }
     }
 
     /** The node could not be reached: nothing was sent. */
-    void unsent(NodeBatch batch, BusException error) {
-        dead.add(batch.node());
-        stale = true;
+    void onNodeUnreachable(NodeBatch batch, BusException error) {
+        deadNodes.add(batch.node());
+        mapIsStale = true;
         retryReason = error;
     }
 
     /** The connection broke while the batch was under way. */
-    void lost(NodeBatch batch, BusException error) {
-        unsent(batch, error);
+    void onConnectionLost(NodeBatch batch, BusException error) {
+        onNodeUnreachable(batch, error);
         if (!batch.places().stream().allMatch(place -> calls.get(place).idempotent())) {
-            doubt = error;
+            doubtError = error;
         }
     }
 
     /** After a round: throws when the step is in doubt. */
-    void check() {
-        if (doubt != null) {
-            throw doubt;
+    void throwIfInDoubt() {
+        if (doubtError != null) {
+            throw doubtError;
         }
     }
 
     /** The replies, each error among them as one of ours; {@code unanswered} stands for those that have none. */
-    List<Object> answers(BusException unanswered) {
+    List<Object> repliesAndErrors(BusException unanswered) {
         pending.forEach(place -> replies[place] = unanswered);
         return Arrays.stream(replies)
                 .map(reply -> reply instanceof JedisDataException refused ? ErrorTranslator.translate(refused, endpoint) : reply).toList();
     }
 
     /** Whether the reply says that the call was not executed and should go again. */
-    private boolean toRetry(int place, ClusterNode node, Object reply) {
+    private boolean shouldRetry(int place, ClusterNode node, Object reply) {
         if (!(reply instanceof JedisDataException refused)) {
             return false;
         }
         Redirect redirect = Redirect.of(refused.getMessage(), node.host());
         if (redirect != null) {
-            redirected(place, redirect);
+            followRedirect(place, redirect);
             return true;
         }
-        if (refused instanceof JedisNoScriptException && whole.add(place)) {
+        if (refused instanceof JedisNoScriptException && withScriptText.add(place)) {
             return true;
         }
         BusException error = ErrorTranslator.translate(refused, endpoint);
         if (error.kind() == ErrorKind.LINK_LOST) {
-            stale = true;
+            mapIsStale = true;
             retryReason = error;
             return true;
         }
         return false;
     }
 
-    private void redirected(int place, Redirect found) {
+    private void followRedirect(int place, Redirect found) {
         if (found.asking()) {
-            asking.put(place, found.node());
-        } else if (slots[place] != ANYWHERE) {
-            moved.put(slots[place], found.node());
+            askNodes.put(place, found.node());
+        } else if (slots[place] != NO_SLOT) {
+            movedSlots.put(slots[place], found.node());
         }
-        if (++hops > MOST_HOPS * calls.size()) {
-            stale = true;
-            retryReason = lost("slot " + slots[place] + " is redirected again and again, now to " + found.node().host() + ":" + found.node().port());
+        if (++redirections > MOST_HOPS * calls.size()) {
+            mapIsStale = true;
+            retryReason = linkLostError("slot " + slots[place] + " is redirected again and again, now to " + found.node().host() + ":"
+                    + found.node().port());
         }
     }
 
-    private BusException lost(String reason) {
-        return BusException.of(ErrorKind.LINK_LOST, "url", endpoint.masked(), "reason", reason);
+    private BusException linkLostError(String reason) {
+        return BusException.of(ErrorKind.LINK_LOST, "url", endpoint.maskedUrl(), "reason", reason);
     }
 }

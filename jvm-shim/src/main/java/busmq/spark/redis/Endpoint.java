@@ -5,7 +5,7 @@ import java.util.List;
 /** What a link connects to: always the same server, or whichever is master at the moment. */
 interface Endpoint {
     /** For people; shows no credentials. */
-    String masked();
+    String maskedUrl();
 
     /** What no text for people may contain. */
     List<String> secrets();

@@ -12,9 +12,9 @@ import java.util.regex.Pattern;
 import javax.net.ssl.SSLException;
 import redis.clients.jedis.exceptions.JedisDataException;
 
-/** Jedis' errors and Redis' error replies to ours, in one table. The address is masked, and no argument of a command is repeated. */
+/** Translates Jedis' errors and Redis' error replies into ours, by one table. The address is masked, and no argument of a command is repeated. */
 final class ErrorTranslator {
-    /** LINK_LOST ones say: not now, and nothing was done. Such a call may be sent again. */
+    /** LINK_LOST: the call was not executed, and may be sent again. */
     private static final Map<String, ErrorKind> KINDS = Map.ofEntries(Map.entry("LOADING", ErrorKind.LINK_LOST),
             Map.entry("BUSY", ErrorKind.LINK_LOST), Map.entry("TRYAGAIN", ErrorKind.LINK_LOST), Map.entry("MASTERDOWN", ErrorKind.LINK_LOST),
             Map.entry("CLUSTERDOWN", ErrorKind.LINK_LOST), Map.entry("NOAUTH", ErrorKind.UNAUTHORIZED),
@@ -25,12 +25,12 @@ final class ErrorTranslator {
     private static final Pattern CODE = Pattern.compile("(?:^|-)(" + String.join("|", KINDS.keySet()) + ")\\b");
 
     /** The metadata key, in whichever layout, of a queue to which push.lua appends nothing. */
-    private static final Pattern MIRROR = Pattern.compile("BUSMQ_QUEUE_IS_MIRROR (?:\\{bus:queue:(.*)}|bus:queue:(.*)):metadata");
+    private static final Pattern MIRROR_KEY = Pattern.compile("BUSMQ_QUEUE_IS_MIRROR (?:\\{bus:queue:(.*)}|bus:queue:(.*)):metadata");
 
     private static final String ABOUT_LOGINS = Contract.text("aboutLogins");
 
-    /** How Java words that the other side just went away, with or without TLS. */
-    private static final Pattern GONE = Pattern.compile("(?i)broken pipe|connection reset|closed|terminated|unexpected end of stream");
+    /** How Java words that the other side closed the connection, with or without TLS. */
+    private static final Pattern CONNECTION_ENDED = Pattern.compile("(?i)broken pipe|connection reset|closed|terminated|unexpected end of stream");
 
     private ErrorTranslator() {
     }
@@ -41,31 +41,31 @@ final class ErrorTranslator {
             return ours;
         }
         if (error instanceof ServerUnreachable) {
-            return BusException.of(ErrorKind.LINK_LOST, "url", endpoint.masked(), "reason", plain(error.getMessage(), endpoint));
+            return BusException.of(ErrorKind.LINK_LOST, "url", endpoint.maskedUrl(), "reason", maskSecrets(error.getMessage(), endpoint));
         }
-        return error instanceof JedisDataException ? refused(error, endpoint) : lost(error, endpoint);
+        return error instanceof JedisDataException ? translateErrorReply(error, endpoint) : translateConnectionError(error, endpoint);
     }
 
-    private static BusException refused(RuntimeException error, Endpoint endpoint) {
-        String text = plain(error.getMessage(), endpoint);
+    private static BusException translateErrorReply(RuntimeException error, Endpoint endpoint) {
+        String text = maskSecrets(error.getMessage(), endpoint);
         if (text.contains("BUSMQ_MAX_ID")) {
             return BusException.of(ErrorKind.MESSAGE_REFUSED, "reason",
                     "the queue has used up its ids (2^53-1, the last that JavaScript can count). Drain it and create it anew");
         }
-        Matcher mirror = MIRROR.matcher(error.getMessage());
+        Matcher mirror = MIRROR_KEY.matcher(error.getMessage());
         if (mirror.find()) {
             return BusException.of(ErrorKind.QUEUE_IS_MIRROR, "queue", mirror.group(1) != null ? mirror.group(1) : mirror.group(2));
         }
         Matcher code = CODE.matcher(text);
-        ErrorKind kind = code.find() ? KINDS.get(code.group(1)) : wordy(text);
+        ErrorKind kind = code.find() ? KINDS.get(code.group(1)) : kindFromSentence(text);
         if (endpoint.moves() && (kind == ErrorKind.SERVER_READ_ONLY || text.startsWith("UNBLOCKED"))) {
-            kind = ErrorKind.LINK_LOST; // it was demoted: nothing was written, and its successor will take it
+            kind = ErrorKind.LINK_LOST; // it is a replica now: nothing was written, and the new master can execute the call
         }
-        return BusException.of(kind, "url", endpoint.masked(), "reason", text);
+        return BusException.of(kind, "url", endpoint.maskedUrl(), "reason", text);
     }
 
     /** Redis drops the code of some errors, inside scripts before 7 and in Valkey 9, and keeps the sentence. */
-    private static ErrorKind wordy(String text) {
+    private static ErrorKind kindFromSentence(String text) {
         if (text.contains("OOM command")) {
             return ErrorKind.SERVER_FULL;
         }
@@ -75,27 +75,27 @@ final class ErrorTranslator {
         return denied ? ErrorKind.UNAUTHORIZED : ErrorKind.SERVER_REFUSED;
     }
 
-    private static BusException lost(RuntimeException error, Endpoint endpoint) {
+    private static BusException translateConnectionError(RuntimeException error, Endpoint endpoint) {
         Throwable root = error;
         SSLException tls = null;
         while (root.getCause() != null) {
             root = root.getCause();
             tls = root instanceof SSLException found ? found : tls;
         }
-        String text = plain(reason(root), endpoint);
-        boolean gone = GONE.matcher(text).find();
+        String text = maskSecrets(describeCause(root), endpoint);
+        boolean gone = CONNECTION_ENDED.matcher(text).find();
         if (tls != null && !gone) {
-            return BusException.of(ErrorKind.TLS_FAILED, "url", endpoint.masked(), "reason", text);
+            return BusException.of(ErrorKind.TLS_FAILED, "url", endpoint.maskedUrl(), "reason", text);
         }
-        if (endpoint.masked().contains("rediss://") && (gone || root instanceof SocketTimeoutException)) {
-            // Its last word, the alert, may be lost with the connection, and a server without TLS waits for more in silence.
+        if (endpoint.maskedUrl().contains("rediss://") && (gone || root instanceof SocketTimeoutException)) {
+            // The TLS alert of the server may be lost with the connection, and a server without TLS sends nothing and waits.
             text += root instanceof SocketTimeoutException ? " (so does a port that speaks no TLS)"
                     : " (a server that asks for a redis.tls.certificate may end like this)";
         }
-        return BusException.of(ErrorKind.LINK_LOST, "url", endpoint.masked(), "reason", text);
+        return BusException.of(ErrorKind.LINK_LOST, "url", endpoint.maskedUrl(), "reason", text);
     }
 
-    private static String reason(Throwable root) {
+    private static String describeCause(Throwable root) {
         String text = root.getMessage() == null ? root.getClass().getSimpleName() : root.getMessage();
         if (root instanceof UnknownHostException) {
             return "no address is known for host " + text;
@@ -103,7 +103,7 @@ final class ErrorTranslator {
         return root instanceof SocketTimeoutException && text.startsWith("Read") ? "no reply in time" : text;
     }
 
-    private static String plain(String message, Endpoint endpoint) {
+    private static String maskSecrets(String message, Endpoint endpoint) {
         String text = message.strip().replaceAll("\\s+", " ").split(", with args beginning with", 2)[0];
         String[] parts = text.split(Pattern.quote(ABOUT_LOGINS), -1); // words of Redis' own, which may look like a user or a password
         for (String secret : endpoint.secrets()) {

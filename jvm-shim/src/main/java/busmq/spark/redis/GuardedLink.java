@@ -3,9 +3,9 @@ package busmq.spark.redis;
 import busmq.spark.BusException;
 import java.util.List;
 
-/** A link that knows whether a call is under way: another thread's meanwhile is an error, and the pool does not take the link back. */
+/** A link for one call at a time: a call of another thread meanwhile is an error, and the pool does not take a link back that is in a call. */
 abstract class GuardedLink implements Link {
-    private boolean busy;
+    private boolean callUnderWay;
     private boolean retired;
 
     @Override
@@ -13,39 +13,39 @@ abstract class GuardedLink implements Link {
         if (calls.isEmpty()) {
             return List.of();
         }
-        enter();
+        beginCall();
         try {
-            return step(calls);
+            return execute(calls);
         } catch (BusException known) {
             throw known;
         } catch (RuntimeException | Error unforeseen) {
             close(); // in the middle of a reply, perhaps: the next call would be given what is left of it
             throw unforeseen;
         } finally {
-            leave();
+            endCall();
         }
     }
 
     /** What {@link #tryAll} does, for at least one call. */
-    abstract List<Object> step(List<Call> calls);
+    abstract List<Object> execute(List<Call> calls);
 
-    private synchronized void enter() {
-        if (busy) {
+    private synchronized void beginCall() {
+        if (callUnderWay) {
             throw new IllegalStateException("two threads use one link; replies would be mixed up"); // a defect of this module
         }
-        busy = true;
+        callUnderWay = true;
     }
 
-    private synchronized void leave() {
-        busy = false;
+    private synchronized void endCall() {
+        callUnderWay = false;
         if (retired) {
             close();
         }
     }
 
-    /** False when another thread has a call under way: then the link closes itself after that call, and must not be used again. */
-    final synchronized boolean idle() {
-        retired |= busy;
-        return !retired;
+    /** True when another thread has a call under way: then the link closes itself after that call, and must not be used again. */
+    final synchronized boolean retireIfBusy() {
+        retired |= callUnderWay;
+        return retired;
     }
 }

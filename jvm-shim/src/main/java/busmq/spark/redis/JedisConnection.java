@@ -24,15 +24,15 @@ import redis.clients.jedis.exceptions.JedisDataException;
  * texts may hold what {@link ErrorTranslator} takes out.
  */
 final class JedisConnection extends Connection {
-    static final int CONNECT_MS = Contract.whole("connectMs");
-    /** Longest wait for one reply. Every script of ours takes milliseconds; a server that is silent for longer is gone. Shorter in tests. */
-    static final int REPLY_MS = Integer.getInteger("busmq.replyMs", Contract.whole("replyMs"));
-    /** Longest wait for one sentinel, or for one node that is asked for the slots: the others may know better. */
-    static final int ASK_MS = Contract.whole("askMs");
+    static final int CONNECT_MS = Contract.intNumber("connectMs");
+    /** Longest wait for one reply. Every script of ours takes milliseconds; one that takes longer counts as unreachable. Shorter in tests. */
+    static final int REPLY_MS = Integer.getInteger("busmq.replyMs", Contract.intNumber("replyMs"));
+    /** Longest wait for one sentinel, or for one node that is asked for the slots: others may answer sooner. */
+    static final int ASK_MS = Contract.intNumber("askMs");
     private static final Call ROLE = Call.command("ROLE");
 
     private JedisConnection(Server server, int connectMs, int replyMs) {
-        super(() -> socket(server, connectMs, replyMs), DefaultJedisClientConfig.builder().serverDefaultProtocol().user(server.user())
+        super(() -> openSocket(server, connectMs, replyMs), DefaultJedisClientConfig.builder().serverDefaultProtocol().user(server.user())
                 .password(server.password()).socketTimeoutMillis(replyMs).connectionTimeoutMillis(connectMs).clientName("busmq_spark")
                 .clientSetInfoConfig(ClientSetInfoConfig.DISABLED).build());
     }
@@ -43,34 +43,34 @@ final class JedisConnection extends Connection {
     }
 
     static JedisConnection dial(Endpoint endpoint, int replyMs) {
-        JedisConnection wire = new JedisConnection(endpoint.resolve(), CONNECT_MS, replyMs);
+        JedisConnection connection = new JedisConnection(endpoint.resolve(), CONNECT_MS, replyMs);
         try {
-            if (endpoint.moves() && wire.ask(ROLE) instanceof List<?> role) {
+            if (endpoint.moves() && connection.ask(ROLE) instanceof List<?> role) {
                 String found = new String((byte[]) role.get(0), StandardCharsets.UTF_8);
                 if (!found.equals("master")) {
                     throw new JedisConnectionException("this server is a " + found + " now, not a master");
                 }
             }
-            return wire;
+            return connection;
         } catch (RuntimeException error) {
-            wire.end();
+            connection.closeWithoutQuit();
             throw error;
         }
     }
 
     /** The reply to one question to one server, on a connection of its own. */
     static Object ask(Server server, Call question) {
-        JedisConnection wire = new JedisConnection(server, ASK_MS, ASK_MS);
+        JedisConnection connection = new JedisConnection(server, ASK_MS, ASK_MS);
         try {
-            return wire.ask(question);
+            return connection.ask(question);
         } finally {
-            wire.end();
+            connection.closeWithoutQuit();
         }
     }
 
     private Object ask(Call question) {
-        send(question, false);
-        Object reply = read(1).get(0);
+        bufferCall(question, false);
+        Object reply = flushAndRead(1).get(0);
         if (reply instanceof JedisDataException refused) {
             throw refused;
         }
@@ -78,7 +78,7 @@ final class JedisConnection extends Connection {
     }
 
     /** Puts a call into the buffer; a script by its digest, or with its text when {@code whole}. */
-    void send(Call call, boolean whole) {
+    void bufferCall(Call call, boolean whole) {
         List<byte[]> words = call.words();
         if (call.script() == null) {
             sendCommand(arguments(words.get(0), words.subList(1, words.size())));
@@ -92,22 +92,22 @@ final class JedisConnection extends Connection {
     }
 
     /** Sends what is in the buffer and reads so many replies, errors among them as values. */
-    List<Object> read(int count) {
+    List<Object> flushAndRead(int count) {
         return getMany(count);
     }
 
-    /** The next message of a subscription. Unlike {@link #read} it does not flush what another thread is writing. */
-    Object receive() {
+    /** The next message of a subscription. Unlike {@link #flushAndRead} it does not flush what another thread is writing. */
+    Object receiveMessage() {
         return getUnflushedObject();
     }
 
     /** Sends what is in the buffer. */
-    void push() {
+    void flushBuffer() {
         flush();
     }
 
     /** Closes the connection without QUIT. */
-    void end() {
+    void closeWithoutQuit() {
         try {
             forceDisconnect();
         } catch (IOException | RuntimeException error) {
@@ -122,11 +122,11 @@ final class JedisConnection extends Connection {
         return out;
     }
 
-    private static Socket socket(Server server, int connectMs, int replyMs) {
+    private static Socket openSocket(Server server, int connectMs, int replyMs) {
         SSLSocketFactory secure = server.tls() ? TlsSockets.factory(server.trust()) : null; // before there is a connection that would be left open
         Socket plain = null;
         try {
-            plain = connected(server, connectMs);
+            plain = connectSocket(server, connectMs);
             plain.setTcpNoDelay(true);
             plain.setKeepAlive(true);
             plain.setSoTimeout(replyMs);
@@ -150,7 +150,7 @@ final class JedisConnection extends Connection {
         }
     }
 
-    private static Socket connected(Server server, int connectMs) throws IOException {
+    private static Socket connectSocket(Server server, int connectMs) throws IOException {
         IOException last = null;
         for (InetAddress address : InetAddress.getAllByName(server.host())) {
             Socket socket = new Socket();

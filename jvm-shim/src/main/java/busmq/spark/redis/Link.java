@@ -7,8 +7,8 @@ import java.util.List;
  * One logical server: a direct one, whichever a sentinel group has for master now, or a whole cluster. Connects at the first call. Not for
  * two threads at once.
  *
- * <p>Replies are {@code byte[]}, {@code Long}, {@code List<Object>} or null. Calls that are all idempotent are repeated after a broken link
- * until patience is over (8 s; 60 s while a fail-over may be under way); others only while it is certain that Redis has not seen them.
+ * <p>Replies are {@code byte[]}, {@code Long}, {@code List<Object>} or null. Calls that are all idempotent are repeated after a broken link for 8 s,
+ * or for 60 s while a fail-over may be under way; others only while it is certain that Redis has not seen them.
  */
 public interface Link extends AutoCloseable {
     /** Sends one call and returns its reply. Throws {@link BusException}. */

@@ -25,18 +25,18 @@ import java.util.function.LongSupplier;
  * {@link #close} they may be another's, so every use is an error then.
  */
 public final class Links implements AutoCloseable {
-    private static final int MOST_IDLE = 8;
+    private static final int MOST_POOLED = 8;
     /** Keys that Redis looks at in one step of a walk over all of them: about half a millisecond. */
-    private static final int SCANNED = 1000;
-    private static final long STALE_NS = 60_000_000_000L;
-    private static final Map<RedisOptions, Deque<Links>> IDLE = new HashMap<>();
+    private static final int KEYS_PER_SCAN = 1000;
+    private static final long MOST_IDLE_NS = 60_000_000_000L;
+    private static final Map<RedisOptions, Deque<Links>> POOL = new HashMap<>();
     /** Another one in tests. */
     static LongSupplier clock = System::nanoTime;
 
     private final RedisOptions options;
     private final List<GuardedLink> links;
-    private volatile boolean taken;
-    private long given;
+    private volatile boolean inUse;
+    private long returnedNs;
 
     private Links(RedisOptions options) {
         this.options = options;
@@ -49,33 +49,33 @@ public final class Links implements AutoCloseable {
      * Links to the servers of the options, from a pool of this process or new, then not connected yet; {@link #close} gives them back. Throws
      * a BUSMQ_CONFIG error for a bad address.
      */
-    public static Links of(RedisOptions options) {
+    public static Links fromPool(RedisOptions options) {
         Links found;
-        synchronized (IDLE) {
-            Deque<Links> idle = IDLE.get(options);
+        synchronized (POOL) {
+            Deque<Links> idle = POOL.get(options);
             found = idle == null ? null : idle.pollFirst();
         }
         if (found == null) {
             found = new Links(options);
-        } else if (found.stale()) {
-            found.end(); // a firewall may have forgotten the connections
+        } else if (found.idleTooLong()) {
+            found.closeAll(); // a firewall may have dropped the connections
         }
-        found.taken = true;
+        found.inUse = true;
         return found;
     }
 
     /** In the order of the URLs. */
     public List<Link> links() {
-        return List.copyOf(mine());
+        return List.copyOf(openLinks());
     }
 
     /** The link of a queue by the index that {@link #locate} found. */
     public Link link(int index) {
-        return mine().get(index);
+        return openLinks().get(index);
     }
 
-    private List<GuardedLink> mine() {
-        if (!taken) {
+    private List<GuardedLink> openLinks() {
+        if (!inUse) {
             throw BusException.of(ErrorKind.STATE, "event", "use", "what", "these links", "state", "closed", "remedy", "Open new ones");
         }
         return links;
@@ -83,7 +83,7 @@ public final class Links implements AutoCloseable {
 
     /** The node of a cluster that has a queue, as far as is known; empty in another layout. */
     public String nodeOf(String queue, int index) {
-        return links.get(index) instanceof ClusterLink cluster ? cluster.owner(keys(queue).metadata()) : "";
+        return links.get(index) instanceof ClusterLink cluster ? cluster.ownerAddress(keys(queue).metadata()) : "";
     }
 
     /** The keys of a queue, as this layout spells them. */
@@ -109,9 +109,9 @@ public final class Links implements AutoCloseable {
         List<String> names = List.copyOf(queues);
         List<Call> questions = names.stream().map(name -> Call.command("EXISTS", keys(name).metadata())).toList();
         List<List<Object>> answers = new ArrayList<>();
-        mine().forEach(link -> answers.add(link.runAll(questions)));
+        openLinks().forEach(link -> answers.add(link.runAll(questions)));
         for (int i = 0; i < names.size(); i++) {
-            int home = home(names.get(i));
+            int home = hashIndex(names.get(i));
             int place = (Long) answers.get(home).get(i) > 0 ? home : homes.getOrDefault(names.get(i), home);
             for (int server = links.size() - 1; server >= 0 && (Long) answers.get(home).get(i) == 0; server--) {
                 place = (Long) answers.get(server).get(i) > 0 ? server : place;
@@ -121,35 +121,35 @@ public final class Links implements AutoCloseable {
         return found;
     }
 
-    private int home(String queue) {
+    private int hashIndex(String queue) {
         return HashIndex.of(keys(queue).metadata(), links.size());
     }
 
     /**
-     * Every queue that exists with the index of its server, sorted by name. Walks with SCAN, so Redis is never held; {@code pace} runs between two
+     * Every queue that exists with the index of its server, sorted by name. Walks with SCAN, so Redis is never blocked; {@code pace} runs between two
      * steps, and may wait.
      */
     public SortedMap<String, Integer> discover(Runnable pace) {
         SortedMap<String, Integer> found = new TreeMap<>();
         for (int i = 0; i < links.size(); i++) {
             int server = i;
-            List<List<String>> names = mine().get(i) instanceof ClusterLink cluster ? cluster.askEachMaster(node -> queuesOf(node, pace))
+            List<List<String>> names = openLinks().get(i) instanceof ClusterLink cluster ? cluster.askEachMaster(node -> queuesOf(node, pace))
                     : List.of(queuesOf(links.get(i), pace));
-            names.forEach(each -> each.forEach(name -> found.merge(name, server, (first, second) -> home(name) == second ? second : first)));
+            names.forEach(each -> each.forEach(name -> found.merge(name, server, (first, second) -> hashIndex(name) == second ? second : first)));
         }
         return found;
     }
 
     /** The {@code maxmemory-policy} of every server, as far as it may be asked for; empty where not. */
-    public List<String> policies() {
+    public List<String> evictionPolicies() {
         List<String> found = new ArrayList<>();
         for (GuardedLink link : links) {
-            found.addAll(link instanceof ClusterLink cluster ? cluster.askEachMaster(Links::policy) : List.of(policy(link)));
+            found.addAll(link instanceof ClusterLink cluster ? cluster.askEachMaster(Links::evictionPolicy) : List.of(evictionPolicy(link)));
         }
         return found;
     }
 
-    private static String policy(Link link) {
+    private static String evictionPolicy(Link link) {
         try {
             String text = new String((byte[]) link.run(Call.command("INFO", "memory")), StandardCharsets.UTF_8);
             return text.lines().filter(line -> line.startsWith("maxmemory_policy:")).map(line -> line.substring(17).strip()).findFirst()
@@ -162,10 +162,10 @@ public final class Links implements AutoCloseable {
         }
     }
 
-    /** How many connections listen to a queue; in a cluster each of them asks one node, whichever. */
-    public long listeners(String queue, int server) {
+    /** How many connections are subscribed to pushes of a queue; in a cluster each of them is at one node, whichever. */
+    public long countListeners(String queue, int server) {
         Call question = Call.command("PUBSUB", "NUMSUB", keys(queue).available());
-        GuardedLink link = mine().get(server);
+        GuardedLink link = openLinks().get(server);
         List<Object> replies = link instanceof ClusterLink cluster ? cluster.askEachMaster(node -> node.run(question)) : List.of(link.run(question));
         return replies.stream().mapToLong(reply -> (Long) ((List<?>) reply).get(1)).sum();
     }
@@ -174,10 +174,11 @@ public final class Links implements AutoCloseable {
         List<String> names = new ArrayList<>();
         byte[] cursor = {'0'};
         while (true) {
-            List<?> reply = (List<?>) link.run(Call.command("SCAN", cursor, "MATCH", QueueKeys.pattern(options.cluster()), "COUNT", SCANNED));
+            List<?> reply = (List<?>) link.run(Call.command("SCAN", cursor, "MATCH", QueueKeys.metadataPattern(options.cluster()), "COUNT",
+                    KEYS_PER_SCAN));
             cursor = (byte[]) reply.get(0);
             for (Object key : (List<?>) reply.get(1)) {
-                String name = nameOf((byte[]) key);
+                String name = queueName((byte[]) key);
                 if (name != null) {
                     names.add(name);
                 }
@@ -189,9 +190,9 @@ public final class Links implements AutoCloseable {
         }
     }
 
-    private String nameOf(byte[] key) {
+    private String queueName(byte[] key) {
         try {
-            return QueueKeys.nameOf(StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(key)).toString(), options.cluster());
+            return QueueKeys.queueName(StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(key)).toString(), options.cluster());
         } catch (CharacterCodingException error) {
             return null; // no name that we or npm clients could spell: not a queue of the bus
         }
@@ -200,46 +201,46 @@ public final class Links implements AutoCloseable {
     /** Back to the pool. Closing twice does nothing. */
     @Override
     public void close() {
-        if (!taken) {
+        if (!inUse) {
             return;
         }
-        taken = false;
-        given = clock.getAsLong();
-        endStale();
-        List<GuardedLink> unused = links.stream().filter(GuardedLink::idle).toList();
+        inUse = false;
+        returnedNs = clock.getAsLong();
+        closeIdleTooLong();
+        List<GuardedLink> unused = links.stream().filter(link -> !link.retireIfBusy()).toList();
         if (unused.size() < links.size()) {
             unused.forEach(Link::close);
             return;
         }
-        synchronized (IDLE) {
-            Deque<Links> idle = IDLE.computeIfAbsent(options, key -> new ArrayDeque<>());
-            if (idle.size() < MOST_IDLE) {
+        synchronized (POOL) {
+            Deque<Links> idle = POOL.computeIfAbsent(options, key -> new ArrayDeque<>());
+            if (idle.size() < MOST_POOLED) {
                 idle.addFirst(this);
                 return;
             }
         }
-        end();
+        closeAll();
     }
 
-    /** Of all options: theirs may never be asked for again. */
-    private static void endStale() {
+    /** For all options, since links with some of them may never be asked for again. */
+    private static void closeIdleTooLong() {
         List<Links> stale = new ArrayList<>();
-        synchronized (IDLE) {
-            for (Deque<Links> idle : IDLE.values()) {
-                while (!idle.isEmpty() && idle.peekLast().stale()) {
+        synchronized (POOL) {
+            for (Deque<Links> idle : POOL.values()) {
+                while (!idle.isEmpty() && idle.peekLast().idleTooLong()) {
                     stale.add(idle.pollLast());
                 }
             }
-            IDLE.values().removeIf(Deque::isEmpty);
+            POOL.values().removeIf(Deque::isEmpty);
         }
-        stale.forEach(Links::end);
+        stale.forEach(Links::closeAll);
     }
 
-    private boolean stale() {
-        return clock.getAsLong() - given > STALE_NS;
+    private boolean idleTooLong() {
+        return clock.getAsLong() - returnedNs > MOST_IDLE_NS;
     }
 
-    private void end() {
+    private void closeAll() {
         links.forEach(Link::close);
     }
 }

@@ -17,22 +17,22 @@ record NodeBatch(ClusterNode node, List<Integer> places, List<Boolean> asking) {
     }
 
     /** Writes the calls and returns how many replies will come. */
-    int send(JedisConnection wire, List<Call> calls, java.util.Set<Integer> whole) {
+    int send(JedisConnection connection, List<Call> calls, java.util.Set<Integer> whole) {
         int sent = 0;
         for (int i = 0; i < places.size(); i++) {
             if (asking.get(i)) {
-                wire.send(ASKING, false);
+                connection.bufferCall(ASKING, false);
                 sent++;
             }
-            wire.send(calls.get(places.get(i)), whole.contains(places.get(i)));
+            connection.bufferCall(calls.get(places.get(i)), whole.contains(places.get(i)));
             sent++;
         }
-        wire.push();
+        connection.flushBuffer();
         return sent;
     }
 
     /** The replies of the calls alone. */
-    List<Object> replies(List<Object> all) {
+    List<Object> withoutAskingReplies(List<Object> all) {
         List<Object> own = new ArrayList<>(places.size());
         int at = 0;
         for (boolean ask : asking) {

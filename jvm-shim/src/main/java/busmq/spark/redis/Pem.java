@@ -35,7 +35,7 @@ final class Pem {
         Matcher block = BLOCK.matcher(Files.readString(file, StandardCharsets.ISO_8859_1));
         while (block.find()) {
             if (block.group(1).equals("CERTIFICATE")) {
-                found.add(CertificateFactory.getInstance("X.509").generateCertificate(new ByteArrayInputStream(der(block.group(2)))));
+                found.add(CertificateFactory.getInstance("X.509").generateCertificate(new ByteArrayInputStream(decodeBase64(block.group(2)))));
             }
         }
         return found;
@@ -47,7 +47,7 @@ final class Pem {
         while (block.find()) {
             if (block.group(1).endsWith("PRIVATE KEY")) {
                 PrivateKey key = KeyFactory.getInstance(to.getAlgorithm()).generatePrivate(new PKCS8EncodedKeySpec(pkcs8(block)));
-                check(key, to);
+                checkKeyPair(key, to);
                 return key;
             }
         }
@@ -59,20 +59,20 @@ final class Pem {
         if (old || block.group(1).startsWith("ENCRYPTED")) {
             throw new IOException("the key is encrypted; give one that is not");
         }
-        byte[] der = der(block.group(2));
+        byte[] der = decodeBase64(block.group(2));
         return switch (block.group(1)) {
-            case "RSA PRIVATE KEY" -> wrapped(RSA, der);
-            case "EC PRIVATE KEY" -> wrapped(join(EC, curve(der)), der);
+            case "RSA PRIVATE KEY" -> wrapAsPkcs8(RSA, der);
+            case "EC PRIVATE KEY" -> wrapAsPkcs8(concat(EC, curveOid(der)), der);
             default -> der;
         };
     }
 
-    private static byte[] wrapped(byte[] algorithm, byte[] key) {
-        return tagged(0x30, join(new byte[] {2, 1, 0}, tagged(0x30, algorithm), tagged(4, key)));
+    private static byte[] wrapAsPkcs8(byte[] algorithm, byte[] key) {
+        return derElement(0x30, concat(new byte[] {2, 1, 0}, derElement(0x30, algorithm), derElement(4, key)));
     }
 
     /** The content of field [0] of an ECPrivateKey (RFC 5915): the OID of its curve. */
-    private static byte[] curve(byte[] der) throws IOException {
+    private static byte[] curveOid(byte[] der) throws IOException {
         int at = 2 + (der[1] < 0 ? der[1] & 0x7f : 0);
         while (at + 1 < der.length) {
             int length = der[at + 1];
@@ -87,15 +87,15 @@ final class Pem {
         throw new IOException("the key does not name its curve");
     }
 
-    private static byte[] tagged(int tag, byte[] content) {
+    private static byte[] derElement(int tag, byte[] content) {
         int length = content.length;
         byte[] head = length < 128 ? new byte[] {(byte) tag, (byte) length}
                 : length < 256 ? new byte[] {(byte) tag, (byte) 0x81, (byte) length}
                 : new byte[] {(byte) tag, (byte) 0x82, (byte) (length >> 8), (byte) length};
-        return join(head, content);
+        return concat(head, content);
     }
 
-    private static byte[] join(byte[]... parts) {
+    private static byte[] concat(byte[]... parts) {
         ByteArrayOutputStream out = new ByteArrayOutputStream();
         for (byte[] part : parts) {
             out.writeBytes(part);
@@ -103,11 +103,11 @@ final class Pem {
         return out.toByteArray();
     }
 
-    private static byte[] der(String text) {
+    private static byte[] decodeBase64(String text) {
         return Base64.getMimeDecoder().decode(text);
     }
 
-    private static void check(PrivateKey key, PublicKey to) throws GeneralSecurityException {
+    private static void checkKeyPair(PrivateKey key, PublicKey to) throws GeneralSecurityException {
         String name = switch (key.getAlgorithm()) {
             case "RSA" -> "SHA256withRSA";
             case "EC" -> "SHA256withECDSA";

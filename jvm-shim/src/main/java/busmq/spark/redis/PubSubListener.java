@@ -22,19 +22,19 @@ import redis.clients.jedis.exceptions.JedisException;
 final class PubSubListener {
     private static final Logger LOG = LoggerFactory.getLogger(PubSubListener.class);
     /**
-     * Half-open links say nothing for ever: after so long in silence the connection is made anew. A link that is whole answers a PING before.
-     * Shorter in tests.
+     * Nothing ever arrives on a half-open connection: after so long without a reply it is made anew. A working one has had the reply to a PING before
+     * that. Shorter in tests.
      */
     private static final int SILENCE_MS = Integer.getInteger("busmq.silenceMs", 30_000);
     private static final Timer PINGS = new Timer("busmq-pubsub-ping", true);
-    private static final long LINGER_NS = 30_000_000_000L;
-    private static final long REFUSED_MS = 30_000;
+    private static final long UNUSED_NS = 30_000_000_000L;
+    private static final long REFUSED_PAUSE_MS = 30_000;
 
     private final Endpoint endpoint;
     private final Map<String, Set<PushSignal>> signals = new ConcurrentHashMap<>();
     private final Map<String, Long> unusedSince = new HashMap<>();
     private Thread thread;
-    private JedisConnection wire;
+    private JedisConnection connection;
 
     PubSubListener(Endpoint endpoint) {
         this.endpoint = endpoint;
@@ -68,14 +68,14 @@ final class PubSubListener {
     }
 
     private synchronized void send(Object... words) {
-        if (wire == null) {
+        if (connection == null) {
             return; // all are subscribed at the next connect
         }
         try {
-            wire.send(Call.command(words), false);
-            wire.push();
+            connection.bufferCall(Call.command(words), false);
+            connection.flushBuffer();
         } catch (JedisException error) {
-            wire.end(); // the thread notices and connects anew
+            connection.closeWithoutQuit(); // the thread notices and connects anew
         }
     }
 
@@ -94,17 +94,17 @@ final class PubSubListener {
                 connect();
                 retry = new Retry();
                 while (true) {
-                    onReply(wire.receive());
+                    onReply(connection.receiveMessage());
                 }
             } catch (RuntimeException error) { // any kind: nothing would start this thread again
                 BusException failure = ErrorTranslator.translate(error, endpoint);
                 LOG.debug("no notifications: {}", failure.getMessage());
-                pauseMs = failure.kind() == ErrorKind.LINK_LOST ? retry.nextMs() : REFUSED_MS;
-                if (pauseMs == REFUSED_MS) {
+                pauseMs = failure.kind() == ErrorKind.LINK_LOST ? retry.nextMs() : REFUSED_PAUSE_MS;
+                if (pauseMs == REFUSED_PAUSE_MS) {
                     LOG.warn("Pushes are not received, so queues are only polled: {}", failure.getMessage());
                 }
             }
-            drop();
+            disconnect();
             try {
                 Thread.sleep(pauseMs);
             } catch (InterruptedException error) {
@@ -116,7 +116,7 @@ final class PubSubListener {
 
     private synchronized boolean keepRunning() {
         long now = System.nanoTime();
-        boolean idle = signals.keySet().stream().allMatch(channel -> unusedSince.containsKey(channel) && now - unusedSince.get(channel) > LINGER_NS);
+        boolean idle = signals.keySet().stream().allMatch(channel -> unusedSince.containsKey(channel) && now - unusedSince.get(channel) > UNUSED_NS);
         if (idle) {
             signals.clear();
             unusedSince.clear();
@@ -128,15 +128,15 @@ final class PubSubListener {
     private void connect() {
         JedisConnection fresh = JedisConnection.dial(endpoint, SILENCE_MS);
         synchronized (this) {
-            wire = fresh;
+            connection = fresh;
             signals.keySet().forEach(channel -> send("SUBSCRIBE", channel));
         }
     }
 
-    private synchronized void drop() {
-        if (wire != null) {
-            wire.end();
-            wire = null;
+    private synchronized void disconnect() {
+        if (connection != null) {
+            connection.closeWithoutQuit();
+            connection = null;
         }
     }
 
@@ -160,7 +160,7 @@ final class PubSubListener {
 
     private synchronized void unsubscribe(String channel) {
         Long since = unusedSince.get(channel);
-        if (since != null && System.nanoTime() - since > LINGER_NS) {
+        if (since != null && System.nanoTime() - since > UNUSED_NS) {
             signals.remove(channel);
             unusedSince.remove(channel);
             send("UNSUBSCRIBE", channel);

@@ -21,7 +21,7 @@ public final class PushNotifiers {
      * subscription that is new.
      */
     public static PushSignal subscribe(RedisOptions options, Map<String, Integer> queues) {
-        PushSignal signal = new PushSignal(PushNotifiers::leave);
+        PushSignal signal = new PushSignal(PushNotifiers::stopListening);
         synchronized (LISTENERS) {
             Map<Integer, PubSubListener> listeners = LISTENERS.computeIfAbsent(options, key -> new HashMap<>());
             List<Endpoint> servers = listeners.isEmpty() ? RedisLayout.endpoints(options) : List.of();
@@ -41,7 +41,7 @@ public final class PushNotifiers {
         }
     }
 
-    private static void leave(PushSignal signal) {
+    private static void stopListening(PushSignal signal) {
         synchronized (LISTENERS) {
             LISTENERS.values().forEach(listeners -> listeners.values().forEach(listener -> listener.remove(signal)));
         }

@@ -4,12 +4,12 @@ import java.util.concurrent.locks.LockSupport;
 
 /** Is signalled when something was pushed to one of its queues. One reader waits on it; {@link PushNotifiers} makes it. */
 public final class PushSignal implements AutoCloseable {
-    private final Runnable leave;
-    private volatile boolean signalled;
-    private volatile Thread waiting;
+    private final Runnable stopListening;
+    private volatile boolean hasSignal;
+    private volatile Thread waitingThread;
 
-    PushSignal(java.util.function.Consumer<PushSignal> leave) {
-        this.leave = () -> leave.accept(this);
+    PushSignal(java.util.function.Consumer<PushSignal> stopListening) {
+        this.stopListening = () -> stopListening.accept(this);
     }
 
     /**
@@ -18,9 +18,9 @@ public final class PushSignal implements AutoCloseable {
      */
     public boolean await(long nanos) throws InterruptedException {
         long end = System.nanoTime() + nanos;
-        waiting = Thread.currentThread();
+        waitingThread = Thread.currentThread();
         try {
-            while (!signalled) {
+            while (!hasSignal) {
                 long left = end - System.nanoTime();
                 if (left <= 0) {
                     return false;
@@ -30,22 +30,22 @@ public final class PushSignal implements AutoCloseable {
                     throw new InterruptedException();
                 }
             }
-            signalled = false;
+            hasSignal = false;
             return true;
         } finally {
-            waiting = null;
+            waitingThread = null;
         }
     }
 
     /** From any thread. */
     void signal() {
-        signalled = true;
-        LockSupport.unpark(waiting);
+        hasSignal = true;
+        LockSupport.unpark(waitingThread);
     }
 
     /** Stops listening. */
     @Override
     public void close() {
-        leave.run();
+        stopListening.run();
     }
 }

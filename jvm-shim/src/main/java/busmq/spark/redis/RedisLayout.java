@@ -12,8 +12,8 @@ import java.util.Map;
 
 /** Where the servers of a bus are, in whichever layout, from the options a user gave. */
 final class RedisLayout {
-    private static final int PORT = Contract.whole("port");
-    private static final int SENTINEL_PORT = Contract.whole("sentinelPort");
+    private static final int PORT = Contract.intNumber("port");
+    private static final int SENTINEL_PORT = Contract.intNumber("sentinelPort");
     private static final String DEFAULT_MASTER = Contract.text("sentinelMaster");
 
     private RedisLayout() {

@@ -12,20 +12,20 @@ final class Retry {
     /** Shorter in tests. */
     private static final long PATIENCE_MS = Long.getLong("busmq.patienceMs", Contract.number("patienceMs"));
     private static final long FAILOVER_PATIENCE_MS = Contract.number("failoverPatienceMs");
-    private static final long FIRST_MS = Contract.number("firstPauseMs");
-    private static final long MOST_MS = Contract.number("mostPauseMs");
+    private static final long FIRST_PAUSE_MS = Contract.number("firstPauseMs");
+    private static final long MOST_PAUSE_MS = Contract.number("mostPauseMs");
 
-    private long began = System.nanoTime();
+    private long startNs = System.nanoTime();
     private int failures;
 
     /** How long to wait after one more failure. */
     long nextMs() {
-        return (long) (Math.min(MOST_MS, FIRST_MS << Math.min(failures++, 16)) * ThreadLocalRandom.current().nextDouble(0.5, 1));
+        return (long) (Math.min(MOST_PAUSE_MS, FIRST_PAUSE_MS << Math.min(failures++, 16)) * ThreadLocalRandom.current().nextDouble(0.5, 1));
     }
 
-    /** A reply was waited for in vain. The first such wait, which may be longer than the time given, does not count. */
-    void unanswered() {
-        began = failures == 0 ? System.nanoTime() : began;
+    /** No reply came in time. The first such wait, which may be longer than the time given, does not count. */
+    void onNoReply() {
+        startNs = failures == 0 ? System.nanoTime() : startNs;
     }
 
     /** How long to wait before the next try. Throws the error when it is not one to wait for, or the time given would be over. */
@@ -41,7 +41,7 @@ final class Retry {
     void pause(RuntimeException problem, Endpoint endpoint) {
         long givenMs = endpoint.moves() && !(problem instanceof ServerUnreachable) ? FAILOVER_PATIENCE_MS : PATIENCE_MS;
         try {
-            Thread.sleep(pauseMs(ErrorTranslator.translate(problem, endpoint), (System.nanoTime() - began) / 1_000_000, givenMs));
+            Thread.sleep(pauseMs(ErrorTranslator.translate(problem, endpoint), (System.nanoTime() - startNs) / 1_000_000, givenMs));
         } catch (InterruptedException interrupted) {
             Thread.currentThread().interrupt();
             throw new UncheckedIOException(new InterruptedIOException("interrupted while waiting for Redis")); // Spark takes it for a stop

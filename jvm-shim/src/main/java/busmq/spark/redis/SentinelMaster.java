@@ -16,8 +16,8 @@ import redis.clients.jedis.exceptions.JedisException;
  */
 record SentinelMaster(List<Server> sentinels, String name, Server login) implements Endpoint {
     @Override
-    public String masked() {
-        return name + "@" + sentinels.stream().map(Server::masked).collect(Collectors.joining(","));
+    public String maskedUrl() {
+        return name + "@" + sentinels.stream().map(Server::maskedUrl).collect(Collectors.joining(","));
     }
 
     @Override
@@ -49,8 +49,8 @@ record SentinelMaster(List<Server> sentinels, String name, Server login) impleme
                 last = ErrorTranslator.translate(error, sentinel);
             }
         }
-        if (unknown) { // weighs more than that others are down
-            throw BusException.config("the sentinels know no master " + PyText.repr(name) + " (" + masked()
+        if (unknown) { // this is reported rather than that others are down
+            throw BusException.config("the sentinels know no master " + PyText.repr(name) + " (" + maskedUrl()
                     + "); name the one they watch with redis.sentinelMaster");
         }
         if (last.kind() != ErrorKind.LINK_LOST) {
@@ -65,6 +65,6 @@ record SentinelMaster(List<Server> sentinels, String name, Server login) impleme
 
     @Override
     public String toString() {
-        return masked();
+        return maskedUrl();
     }
 }

@@ -7,7 +7,7 @@ import java.util.stream.Stream;
 /** One Redis server. Its text shows no credentials. */
 record Server(String host, int port, boolean tls, String user, String password, TlsFiles trust) implements Endpoint {
     @Override
-    public String masked() {
+    public String maskedUrl() {
         String secret = user != null || password != null ? "***@" : "";
         String shown = host.contains(":") ? "[" + host + "]" : host;
         return (tls ? "rediss://" : "redis://") + secret + shown + ":" + port;
@@ -28,12 +28,12 @@ record Server(String host, int port, boolean tls, String user, String password, 
         return this;
     }
 
-    Server at(String otherHost, int otherPort) {
+    Server withAddress(String otherHost, int otherPort) {
         return new Server(otherHost, otherPort, tls, user, password, trust);
     }
 
     @Override
     public String toString() {
-        return masked();
+        return maskedUrl();
     }
 }

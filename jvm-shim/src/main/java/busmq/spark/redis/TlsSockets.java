@@ -22,8 +22,8 @@ final class TlsSockets {
 
     /** Throws a BUSMQ_CONFIG error that names the file which cannot be used. */
     static SSLSocketFactory factory(TlsFiles trust) {
-        TrustManager[] trusted = trust.ca() == null ? null : trusted(trust.ca());
-        KeyManager[] shown = trust.certificate() == null ? null : shown(trust.certificate(), trust.key());
+        TrustManager[] trusted = trust.ca() == null ? null : trustManagers(trust.ca());
+        KeyManager[] shown = trust.certificate() == null ? null : keyManagers(trust.certificate(), trust.key());
         try {
             SSLContext context = SSLContext.getInstance("TLS");
             context.init(shown, trusted, null);
@@ -33,13 +33,13 @@ final class TlsSockets {
         }
     }
 
-    private static TrustManager[] trusted(String ca) {
+    private static TrustManager[] trustManagers(String ca) {
         try {
             List<Certificate> authorities = Pem.certificates(Path.of(ca));
             if (authorities.isEmpty()) {
                 throw new IOException("there is none");
             }
-            KeyStore store = empty();
+            KeyStore store = emptyKeyStore();
             for (int i = 0; i < authorities.size(); i++) {
                 store.setCertificateEntry("ca" + i, authorities.get(i));
             }
@@ -52,13 +52,13 @@ final class TlsSockets {
         }
     }
 
-    private static KeyManager[] shown(String certificate, String key) {
+    private static KeyManager[] keyManagers(String certificate, String key) {
         try {
             List<Certificate> chain = Pem.certificates(Path.of(certificate));
             if (chain.isEmpty()) {
                 throw new IOException("there is no certificate in it");
             }
-            KeyStore store = empty();
+            KeyStore store = emptyKeyStore();
             char[] none = new char[0];
             store.setKeyEntry("own", Pem.privateKey(Path.of(key == null ? certificate : key), chain.get(0).getPublicKey()), none,
                     chain.toArray(Certificate[]::new));
@@ -71,7 +71,7 @@ final class TlsSockets {
         }
     }
 
-    private static KeyStore empty() throws GeneralSecurityException, IOException {
+    private static KeyStore emptyKeyStore() throws GeneralSecurityException, IOException {
         KeyStore store = KeyStore.getInstance("PKCS12");
         store.load(null, null);
         return store;

@@ -26,7 +26,7 @@ final class Urls {
         List<Server> servers = new ArrayList<>();
         for (String url : given) {
             try {
-                servers.add(server(url, login, defaultPort));
+                servers.add(parseServer(url, login, defaultPort));
             } catch (IllegalArgumentException bad) {
                 String which = given.size() > 1 ? "URL " + (servers.size() + 1) + " of " + given.size() + " in redis.url" : "redis.url";
                 throw BusException.config(which + ": " + bad.getMessage() + "; expected redis://[user:password@]host[:port] or rediss://…. "
@@ -36,7 +36,7 @@ final class Urls {
         return servers;
     }
 
-    private static Server server(String url, Server login, int defaultPort) {
+    private static Server parseServer(String url, Server login, int defaultPort) {
         int colon = url.indexOf(':');
         String scheme = colon < 0 ? "" : url.substring(0, colon).toLowerCase(Locale.ROOT);
         if (scheme.equals("unix")) {
@@ -51,7 +51,7 @@ final class Urls {
             throw new IllegalArgumentException("it has an @ behind its address");
         }
         int at = place.lastIndexOf('@');
-        String[] credentials = credentials(at < 0 ? "" : place.substring(0, at));
+        String[] credentials = parseCredentials(at < 0 ? "" : place.substring(0, at));
         String user = credentials[0];
         String password = credentials[1];
         if (password == null) {
@@ -64,14 +64,14 @@ final class Urls {
             throw new IllegalArgumentException("it is not a URL");
         }
         String host = address.substring(0, end).replaceAll("^\\[|]$", "").toLowerCase(Locale.ROOT);
-        int port = port(address.substring(end), defaultPort);
+        int port = parsePort(address.substring(end), defaultPort);
         if (host.isEmpty()) {
             throw new IllegalArgumentException("it has no host");
         }
         return new Server(host, port, scheme.equals("rediss"), user, password, login.trust());
     }
 
-    private static int port(String text, int defaultPort) {
+    private static int parsePort(String text, int defaultPort) {
         String digits = text.startsWith(":") ? text.substring(1) : text;
         if (digits.isEmpty()) {
             return defaultPort;
@@ -82,13 +82,13 @@ final class Urls {
         return Integer.parseInt(digits) == 0 ? defaultPort : Integer.parseInt(digits);
     }
 
-    private static String[] credentials(String text) {
+    private static String[] parseCredentials(String text) {
         int colon = text.indexOf(':');
         String user = colon < 0 ? "" : text.substring(0, colon);
-        return new String[] {unquoted(user), unquoted(text.substring(colon + 1))};
+        return new String[] {percentDecode(user), percentDecode(text.substring(colon + 1))};
     }
 
-    private static String unquoted(String text) {
+    private static String percentDecode(String text) {
         if (text.isEmpty()) {
             return null;
         }

@@ -9,58 +9,58 @@ import java.util.Map;
 
 /** The content of a batch, to distinguish it from another of the same number: its span, if known, and the rows of each queue (core/sink.py). */
 record BatchContent(String span, List<StagedList> staged) {
-    private static final int SHOWN = Contract.whole("queuesShown");
-    private static final String OLDER = Contract.text("older");
-    private static final String VARIES = Contract.text("varies");
+    private static final int QUEUES_SHOWN = Contract.intNumber("queuesShown");
+    private static final String OLDER_CHECKPOINT = Contract.text("older");
+    private static final String VARYING_ROWS = Contract.text("varies");
 
     /** The rows of one queue; no digest when one part has none. */
-    private record Sum(long rows, Long digest) {
-        Sum plus(StagedList part) {
+    private record RowSum(long rows, Long digest) {
+        RowSum plus(StagedList part) {
             boolean known = digest != null && part.digest() != null;
-            return new Sum(rows + part.rows(), known ? StagedList.total(digest, part.digest()) : null);
+            return new RowSum(rows + part.rows(), known ? StagedList.total(digest, part.digest()) : null);
         }
     }
 
     /** How {@code now} differs from this batch, as details of BATCH_CHANGED; empty when it is the same. */
-    Map<String, Object> changed(BatchContent now) {
+    Map<String, Object> differenceTo(BatchContent now) {
         String[] ours = span.split(":", 2);
         String[] theirs = now.span.split(":", 2);
         if (!ours[0].isEmpty() && !theirs[0].isEmpty()) {
             return ours[0].equals(theirs[0]) ? Map.of()
-                    : Map.of("by", "offsets", "found", "up to " + ours[1], "expected", "up to " + theirs[1], "remedy", OLDER);
+                    : Map.of("by", "offsets", "found", "up to " + ours[1], "expected", "up to " + theirs[1], "remedy", OLDER_CHECKPOINT);
         }
-        Map<String, Sum> before = sums();
-        Map<String, Sum> after = now.sums();
+        Map<String, RowSum> before = rowSums();
+        Map<String, RowSum> after = now.rowSums();
         boolean unknown = before.values().stream().anyMatch(sum -> sum.digest == null) || after.values().stream().anyMatch(sum -> sum.digest == null);
-        if (before.equals(after) || (unknown && rows(before).equals(rows(after)))) {
+        if (before.equals(after) || (unknown && rowCounts(before).equals(rowCounts(after)))) {
             return Map.of();
         }
-        return Map.of("by", "rows", "found", shown(before), "expected", shown(after), "remedy", OLDER + ". " + VARIES);
+        return Map.of("by", "rows", "found", describe(before), "expected", describe(after), "remedy", OLDER_CHECKPOINT + ". " + VARYING_ROWS);
     }
 
-    private Map<String, Sum> sums() {
-        Map<String, Sum> found = new LinkedHashMap<>();
+    private Map<String, RowSum> rowSums() {
+        Map<String, RowSum> found = new LinkedHashMap<>();
         for (StagedList part : staged) {
             if (part.rows() > 0) {
-                found.merge(part.queue(), new Sum(part.rows(), part.digest()), (sum, same) -> sum.plus(part));
+                found.merge(part.queue(), new RowSum(part.rows(), part.digest()), (sum, same) -> sum.plus(part));
             }
         }
         return found;
     }
 
-    private static Map<String, Long> rows(Map<String, Sum> sums) {
+    private static Map<String, Long> rowCounts(Map<String, RowSum> sums) {
         Map<String, Long> found = new LinkedHashMap<>();
         sums.forEach((queue, sum) -> found.put(queue, sum.rows));
         return found;
     }
 
-    private static String shown(Map<String, Sum> sums) {
+    private static String describe(Map<String, RowSum> sums) {
         List<String> shown = new ArrayList<>();
         sums.forEach((queue, sum) -> shown.add(sum.rows + " rows for " + PyText.repr(queue)));
         if (shown.isEmpty()) {
             return "no rows";
         }
-        int more = shown.size() - SHOWN;
-        return String.join(", ", shown.subList(0, Math.min(SHOWN, shown.size()))) + (more > 0 ? " and " + more + " more queues" : "");
+        int more = shown.size() - QUEUES_SHOWN;
+        return String.join(", ", shown.subList(0, Math.min(QUEUES_SHOWN, shown.size()))) + (more > 0 ? " and " + more + " more queues" : "");
     }
 }

@@ -23,7 +23,7 @@ final class BatchManifest {
         for (StagedList s : staged) {
             ArrayNode list = lists.addArray().add(s.queue()).add(s.server()).add(s.key());
             ArrayNode runs = list.addArray();
-            for (StagedList.EqualChunks run : s.runs()) {
+            for (StagedList.EqualChunks run : s.chunks()) {
                 runs.addArray().add(run.size()).add(run.times());
             }
             list.add(s.digest());

@@ -24,27 +24,28 @@ import org.apache.spark.SparkContext;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Which part of its sources a batch covers, as the offset log of the checkpoint says: what makes a batch that comes again the same one. */
+/** Which part of its sources a batch covers, as the offset log of the checkpoint says: a batch that comes again is the same where its span is. */
 final class BatchSpan {
     private static final Logger LOG = LoggerFactory.getLogger(BatchSpan.class);
     /** The files with ids of queries that this process has put on the disk, with their names: what a checkpoint has of the query never changes. */
-    private static final Set<FileIdentity> SYNCED = ConcurrentHashMap.newKeySet();
+    private static final Set<FileIdentity> SYNCED_QUERIES = ConcurrentHashMap.newKeySet();
     /** Puts a file or the names of a folder on the disk, if it can. Another one in tests. */
-    static Predicate<java.nio.file.Path> disk = BatchSpan::synced;
-    private static final int SHOWN = Contract.whole("spanShown");
+    static Predicate<java.nio.file.Path> syncToDisk = BatchSpan::syncPath;
+    private static final int SHOWN_CHARS = Contract.intNumber("spanShown");
 
     private BatchSpan() {
     }
 
     /** {@code digest:end offsets}, as spark/batch_span.py of the Python package; empty where the checkpoint is not known, or cannot be read. */
     static String of(String checkpoint, long batch) {
-        String end = checkpoint == null ? null : entry(checkpoint, batch);
+        String end = checkpoint == null ? null : readOffsets(checkpoint, batch);
         if (end == null) {
             return "";
         }
-        String start = entry(checkpoint, batch - 1);
+        String start = readOffsets(checkpoint, batch - 1);
         String both = (start == null ? "" : start) + "\n\n" + end;
-        return Fingerprint.hexDigest("SHA-256", StandardCharsets.UTF_8.encode(both)).substring(0, 32) + ":" + end.substring(0, Math.min(SHOWN, end.length()));
+        return Fingerprint.hexDigest("SHA-256", StandardCharsets.UTF_8.encode(both)).substring(0, 32) + ":"
+                + end.substring(0, Math.min(SHOWN_CHARS, end.length()));
     }
 
     /**
@@ -63,20 +64,20 @@ final class BatchSpan {
         java.nio.file.Path folder = java.nio.file.Path.of(new Path(checkpoint).toUri().getPath());
         java.nio.file.Path log = folder.resolve("offsets");
         if (!DurableFile.isNewest(log.resolve(Long.toString(batch)))) {
-            List.of(log.resolve(Long.toString(batch)), log.resolve("." + batch + ".crc"), log).forEach(disk::test);
+            List.of(log.resolve(Long.toString(batch)), log.resolve("." + batch + ".crc"), log).forEach(syncToDisk::test);
         }
         FileIdentity query = FileIdentity.of(folder.resolve("metadata"));
-        if (query != null && SYNCED.contains(query)) {
+        if (query != null && SYNCED_QUERIES.contains(query)) {
             return;
         }
-        disk.test(folder.resolve(".metadata.crc")); // which our own manager does not write
-        long kept = Stream.of(folder.resolve("metadata"), folder, folder.getParent()).filter(disk).count();
+        syncToDisk.test(folder.resolve(".metadata.crc")); // which our own manager does not write
+        long kept = Stream.of(folder.resolve("metadata"), folder, folder.getParent()).filter(syncToDisk).count();
         if (kept == 3 && query != null) {
-            SYNCED.add(query);
+            SYNCED_QUERIES.add(query);
         }
     }
 
-    private static boolean synced(java.nio.file.Path path) {
+    private static boolean syncPath(java.nio.file.Path path) {
         try (FileChannel file = FileChannel.open(path, StandardOpenOption.READ)) {
             file.force(true);
             return true;
@@ -87,10 +88,10 @@ final class BatchSpan {
     }
 
     /** The offsets in an entry of the log, without the version and the metadata, which has the time of planning; null when there is none. */
-    private static String entry(String checkpoint, long batch) {
+    private static String readOffsets(String checkpoint, long batch) {
         Path path = new Path(new Path(checkpoint, "offsets"), Long.toString(batch));
         try {
-            String[] parts = new String(bytes(path), StandardCharsets.UTF_8).split("\n", 3);
+            String[] parts = new String(readFile(path), StandardCharsets.UTF_8).split("\n", 3);
             return parts.length == 3 ? parts[2] : null;
         } catch (FileNotFoundException | NoSuchFileException error) {
             return null;
@@ -101,7 +102,7 @@ final class BatchSpan {
     }
 
     /** Of a local file without Hadoop, which opens two files and a checksum for it: the commit of a batch waits for this. */
-    private static byte[] bytes(Path path) throws IOException {
+    private static byte[] readFile(Path path) throws IOException {
         FileSystem system = path.getFileSystem(SparkContext.getOrCreate().hadoopConfiguration());
         if (system instanceof LocalFileSystem) {
             return Files.readAllBytes(java.nio.file.Path.of(system.makeQualified(path).toUri().getPath()));

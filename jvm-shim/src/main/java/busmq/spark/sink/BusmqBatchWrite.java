@@ -15,7 +15,7 @@ final class BusmqBatchWrite implements BatchWrite {
     private final WriteOptions options;
     private final SinkColumns columns;
     private final boolean truncate;
-    private final String plan = LeaseHolder.newToken();
+    private final String writeToken = LeaseHolder.newToken();
 
     BusmqBatchWrite(WriteOptions options, SinkColumns columns, boolean truncate) {
         this.options = options;
@@ -26,7 +26,7 @@ final class BusmqBatchWrite implements BatchWrite {
     @Override
     public DataWriterFactory createBatchWriterFactory(PhysicalWriteInfo info) {
         // What tasks push at once would be there before the old messages are deleted, and deleted with them.
-        return new WriterFactory(options, columns, truncate || options.delivery().equals("exactly-once"), null, "", plan);
+        return new WriterFactory(options, columns, truncate || options.delivery().equals("exactly-once"), null, "", writeToken);
     }
 
     @Override
@@ -36,19 +36,20 @@ final class BusmqBatchWrite implements BatchWrite {
 
     @Override
     public void commit(WriterCommitMessage[] messages) {
-        List<StagedList> staged = TaskOutcome.all(messages);
+        List<StagedList> staged = TaskOutcome.stagedLists(messages);
         try (SinkCommitter committer = new SinkCommitter(options)) {
-            committer.commitOnce("write-" + plan, staged, truncate ? emptied(staged) : List.of(), TaskOutcome.epoch(messages));
+            committer.commitOnce("write-" + writeToken, staged, truncate ? queuesToEmpty(staged) : List.of(), TaskOutcome.epochOf(messages));
         }
     }
 
     /** What mode overwrite empties: every queue that gets rows, or the one of the option; of a topic every partition. */
-    private List<String> emptied(List<StagedList> staged) {
+    private List<String> queuesToEmpty(List<StagedList> staged) {
         List<String> queues = staged.stream().map(StagedList::queue).distinct().toList();
         if (columns.topic() == null) {
             return queues.isEmpty() && columns.queue() != null ? List.of(columns.queue()) : queues;
         }
-        Stream<String> topics = queues.isEmpty() ? Stream.ofNullable(columns.topic().topic()) : queues.stream().map(queue -> Topic.partition(queue).topic());
+        Stream<String> topics = queues.isEmpty() ? Stream.ofNullable(columns.topic().topic()) : queues.stream()
+                .map(queue -> Topic.topicPartition(queue).topic());
         try (SinkStore store = new SinkStore(options)) {
             return topics.distinct().flatMap(topic -> store.topicQueues(topic).stream()).toList();
         }

@@ -23,29 +23,29 @@ import org.slf4j.LoggerFactory;
 final class BusmqStreamingWrite implements StreamingWrite {
     private static final Logger LOG = LoggerFactory.getLogger(BusmqStreamingWrite.class);
     /** Queries that were warned: Spark 4.1 makes one of these objects for each batch. */
-    private static final Set<String> WARNED = ConcurrentHashMap.newKeySet();
+    private static final Set<String> WARNED_QUERIES = ConcurrentHashMap.newKeySet();
 
     private final WriteOptions options;
     private final SinkColumns columns;
     private final StructType schema;
     private final String query;
     private final String checkpoint;
-    private final boolean explicit;
-    private final boolean asynchronous;
+    private final boolean deliveryIsGiven;
+    private final boolean asyncProgress;
     private boolean staging;
 
     /**
-     * {@code checkpoint}: null where the query does not say where it is; {@code explicit}: whether the user has asked for this delivery;
-     * {@code asynchronous}: whether batches go on before they are logged.
+     * {@code checkpoint}: null where the query does not say where it is; {@code deliveryIsGiven}: whether the user has asked for this delivery;
+     * {@code asyncProgress}: whether batches go on before they are logged.
      */
-    BusmqStreamingWrite(WriteOptions options, StructType schema, String query, String checkpoint, boolean explicit, boolean asynchronous) {
+    BusmqStreamingWrite(WriteOptions options, StructType schema, String query, String checkpoint, boolean deliveryIsGiven, boolean asyncProgress) {
         this.options = options;
         this.schema = schema;
         columns = SinkColumns.of(schema, options.queue(), options.topic());
         this.query = query;
         this.checkpoint = checkpoint;
-        this.explicit = explicit;
-        this.asynchronous = asynchronous;
+        this.deliveryIsGiven = deliveryIsGiven;
+        this.asyncProgress = asyncProgress;
     }
 
     @Override
@@ -54,17 +54,17 @@ final class BusmqStreamingWrite implements StreamingWrite {
         OriginColumns origins = null;
         if (staging && RealTimeMode.isRunning()) {
             staging = false;
-            origins = explicit ? OriginColumns.of(schema, columns) : null;
+            origins = deliveryIsGiven ? OriginColumns.of(schema, columns) : null;
             try (SinkCommitter committer = new SinkCommitter(options)) {
-                committer.forget(sink());
+                committer.forget(sinkName());
             }
-            if (!explicit && WARNED.add(query)) {
+            if (!deliveryIsGiven && WARNED_QUERIES.add(query)) {
                 LOG.warn("Query {} writes in real-time mode: at least once. After a restart, rows since the last checkpoint come again, but for "
                         + "delivery=exactly-once with the columns queue and id of the source", query);
             }
         }
-        if (staging && asynchronous) {
-            throw RealTimeMode.notExactlyOnce("asyncProgressTrackingEnabled=true", "Set it to false, or say delivery=at-least-once");
+        if (staging && asyncProgress) {
+            throw RealTimeMode.notExactlyOnceError("asyncProgressTrackingEnabled=true", "Set it to false, or say delivery=at-least-once");
         }
         return new WriterFactory(options, columns, staging, origins, query, LeaseHolder.newToken());
     }
@@ -80,19 +80,20 @@ final class BusmqStreamingWrite implements StreamingWrite {
         if (staging) {
             try (SinkCommitter committer = new SinkCommitter(options)) {
                 BatchSpan.sync(checkpoint, batch);
-                committer.commit(sink(), batch, TaskOutcome.all(messages), query, BatchSpan.of(checkpoint, batch), TaskOutcome.epoch(messages));
+                committer.commit(sinkName(), batch, TaskOutcome.stagedLists(messages), query, BatchSpan.of(checkpoint, batch),
+                        TaskOutcome.epochOf(messages));
             }
         }
     }
 
     @Override
     public void abort(long batch, WriterCommitMessage[] messages) {
-        discard(options, sink(), batch, messages);
+        discard(options, sinkName(), batch, messages);
     }
 
-    /** Only tidying up: staged lists end by themselves, and the error that led here must not be hidden behind a second one. */
+    /** An error here is only logged: staged lists expire by themselves, and the error that led here must not be hidden by a second one. */
     static void discard(WriteOptions options, String sink, long batch, WriterCommitMessage[] messages) {
-        List<StagedList> staged = TaskOutcome.all(messages);
+        List<StagedList> staged = TaskOutcome.stagedLists(messages);
         boolean tried = Arrays.stream(messages).noneMatch(Objects::isNull); // then a record of them may still arrive
         if (staged.isEmpty() || tried) {
             return;
@@ -104,7 +105,7 @@ final class BusmqStreamingWrite implements StreamingWrite {
         }
     }
 
-    private String sink() {
+    private String sinkName() {
         return options.sink().isEmpty() ? query : options.sink();
     }
 }

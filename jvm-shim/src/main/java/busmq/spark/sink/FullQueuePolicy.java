@@ -7,7 +7,7 @@ import java.util.function.LongSupplier;
 /** What to do while a queue is at its {@code maxsize}: try again until so many ms have passed without any room; 0 fails at once. */
 final class FullQueuePolicy {
     private final long timeoutMs;
-    private long since;
+    private long sinceMs;
     private long left = -1;
 
     FullQueuePolicy(long timeoutMs) {
@@ -17,16 +17,16 @@ final class FullQueuePolicy {
     /** Called each time there was no room for {@code left} rows: how many ms to wait before the next try. Throws BUSMQ_QUEUE_FULL. */
     long pauseMs(String queue, LongSupplier maxsize, long left, long nowMs) {
         if (this.left != left) {
-            since = nowMs;
+            sinceMs = nowMs;
             this.left = left;
         }
-        if (nowMs - since >= timeoutMs) {
-            throw BusException.of(ErrorKind.QUEUE_FULL, "queue", queue, "maxsize", maxsize.getAsLong(), "left", left, "waited", waited());
+        if (nowMs - sinceMs >= timeoutMs) {
+            throw BusException.of(ErrorKind.QUEUE_FULL, "queue", queue, "maxsize", maxsize.getAsLong(), "left", left, "waited", describeWait());
         }
-        return Math.min(100, Math.max(5, (nowMs - since) / 4));
+        return Math.min(100, Math.max(5, (nowMs - sinceMs) / 4));
     }
 
-    private String waited() {
+    private String describeWait() {
         double seconds = timeoutMs / 1000.0;
         String text = timeoutMs % 1000 == 0 ? Long.toString(timeoutMs / 1000) : Double.toString(seconds);
         return timeoutMs == 0 ? "" : " for " + text + " s";

@@ -24,64 +24,65 @@ final class PushTarget implements RowBatcher.Target {
 
     /** What Redis refuses of one queue is an error of its buffer alone: the others are stored, and need not come again. */
     @Override
-    public int[] store(List<QueueBuffer> buffers) {
-        place(buffers);
-        Map<Integer, List<Integer>> byServer = IntStream.range(0, buffers.size()).boxed().filter(i -> buffers.get(i).refused == null)
-                .collect(Collectors.groupingBy(i -> (Integer) buffers.get(i).place, LinkedHashMap::new, Collectors.toList()));
+    public int[] writeChunks(List<QueueBuffer> buffers) {
+        openTargetStates(buffers);
+        Map<Integer, List<Integer>> byServer = IntStream.range(0, buffers.size()).boxed().filter(i -> buffers.get(i).refusal == null)
+                .collect(Collectors.groupingBy(i -> (Integer) buffers.get(i).targetState, LinkedHashMap::new, Collectors.toList()));
         int[] stored = new int[buffers.size()];
-        byServer.forEach((server, part) -> push(server, buffers, part, stored));
+        byServer.forEach((server, part) -> pushChunks(server, buffers, part, stored));
         return stored;
     }
 
     @Override
     public long maxsize(QueueBuffer buffer) {
-        return store.maxsize(buffer.queue, (Integer) buffer.place);
+        return store.maxsize(buffer.queue, (Integer) buffer.targetState);
     }
 
-    private void place(List<QueueBuffer> buffers) {
+    private void openTargetStates(List<QueueBuffer> buffers) {
         try {
-            QueueBuffer.openPlaces(buffers, store, (queue, server) -> server);
+            QueueBuffer.openTargetStates(buffers, store, (queue, server) -> server);
         } catch (BusException error) {
             boolean away = error.kind() == ErrorKind.LINK_LOST; // then each of them would be waited for anew
-            buffers.stream().filter(buffer -> buffer.place == null).forEach(buffer -> attempt(buffer, () -> {
+            buffers.stream().filter(buffer -> buffer.targetState == null).forEach(buffer -> keepRefusal(buffer, () -> {
                 if (away) {
                     throw error;
                 }
-                QueueBuffer.openPlaces(List.of(buffer), store, (queue, server) -> server);
+                QueueBuffer.openTargetStates(List.of(buffer), store, (queue, server) -> server);
             }));
         }
     }
 
-    private void push(int server, List<QueueBuffer> buffers, List<Integer> part, int[] stored) {
-        List<Object> replies = store.link(server).tryAll(part.stream().map(i -> push(buffers.get(i))).toList());
+    private void pushChunks(int server, List<QueueBuffer> buffers, List<Integer> part, int[] stored) {
+        List<Object> replies = store.link(server).tryAll(part.stream().map(i -> pushCall(buffers.get(i))).toList());
         for (int at = 0; at < replies.size(); at++) {
             int i = part.get(at);
             Object reply = replies.get(at);
-            attempt(buffers.get(i), () -> stored[i] = counted(buffers.get(i), reply));
+            keepRefusal(buffers.get(i), () -> stored[i] = countStored(buffers.get(i), reply));
         }
     }
 
-    private static void attempt(QueueBuffer buffer, Runnable step) {
+    private static void keepRefusal(QueueBuffer buffer, Runnable step) {
         try {
             step.run();
         } catch (BusException error) {
-            buffer.refused = error;
+            buffer.refusal = error;
         }
     }
 
-    private Call push(QueueBuffer buffer) {
-        return query == null ? store.push(buffer.queue, buffer.chunk) : store.pushOnce(query, buffer.queue, buffer.chunk, buffer.origins);
+    private Call pushCall(QueueBuffer buffer) {
+        return query == null ? store.pushCall(buffer.queue, buffer.chunk)
+                : store.pushOnceCall(query, buffer.queue, buffer.chunk, buffer.chunkOrigins);
     }
 
-    private int counted(QueueBuffer buffer, Object reply) {
+    private int countStored(QueueBuffer buffer, Object reply) {
         if (reply instanceof BusException refused) {
             throw refused;
         }
-        int server = (Integer) buffer.place;
+        int server = (Integer) buffer.targetState;
         long count = (Long) ((List<?>) reply).get(1);
         while (count < 0) {
             store.attach(buffer.queue, server);
-            count = (Long) ((List<?>) store.link(server).run(push(buffer))).get(1);
+            count = (Long) ((List<?>) store.link(server).run(pushCall(buffer))).get(1);
         }
         return (int) count;
     }

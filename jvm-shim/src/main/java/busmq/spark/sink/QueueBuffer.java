@@ -7,34 +7,34 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
 
-/** The rows of one queue on their way: those that wait, in order, and the chunk that is under way. */
+/** The rows of one queue that are to be sent: those that wait, in order, and the chunk that is being sent. */
 final class QueueBuffer {
-    /** Most messages in one script call: Lua's unpack dies near 8 000 values, and 1 000 small ones take Redis well under 1 ms. */
-    static final int CHUNK_ROWS = Contract.whole("chunkMessages");
+    /** Most messages in one script call: Lua's unpack fails near 8 000 values, and 1 000 small ones take Redis well under 1 ms. */
+    static final int CHUNK_ROWS = Contract.intNumber("chunkMessages");
 
-    /** Most bytes in one script call, so that large messages do not hold Redis long either; a single larger message goes alone. */
-    static final int CHUNK_BYTES = Contract.whole("chunkBytes");
+    /** Most bytes in one script call, so that large messages do not block Redis long either; a single larger message goes alone. */
+    static final int CHUNK_BYTES = Contract.intNumber("chunkBytes");
 
     final String queue;
 
-    /** Under way, or not stored in full; only the sending thread looks at it. */
+    /** What is being sent, or was not stored in full; only the sending thread looks at it. */
     List<byte[]> chunk = List.of();
 
     /** The origin of each row of the chunk; empty where rows have none. */
-    List<RowOrigin> origins = List.of();
+    List<RowOrigin> chunkOrigins = List.of();
 
-    /** What the target keeps for this queue: where it is, what was staged. */
-    Object place;
+    /** What the target keeps for this queue: the index of its server, or the staged list. */
+    Object targetState;
 
-    /** Whether the buffer is in the line of those to be served, or under way. */
-    boolean listed;
+    /** Whether the buffer is among those to be sent, or is being sent. */
+    boolean isScheduled;
 
     /** Why nothing of the chunk was stored in the last round; null unless that was an error. */
-    BusException refused;
+    BusException refusal;
 
     long retryAtMs;
-    FullQueuePolicy full;
-    private final ArrayDeque<byte[]> waiting = new ArrayDeque<>();
+    FullQueuePolicy fullPolicy;
+    private final ArrayDeque<byte[]> waitingValues = new ArrayDeque<>();
     private final ArrayDeque<RowOrigin> waitingOrigins = new ArrayDeque<>();
     private long waitingBytes;
 
@@ -44,7 +44,7 @@ final class QueueBuffer {
 
     /** {@code origin}: null where rows have none. */
     void add(byte[] value, RowOrigin origin) {
-        waiting.add(value);
+        waitingValues.add(value);
         if (origin != null) {
             waitingOrigins.add(origin);
         }
@@ -52,60 +52,60 @@ final class QueueBuffer {
     }
 
     boolean isEmpty() {
-        return waiting.isEmpty() && chunk.isEmpty();
+        return waitingValues.isEmpty() && chunk.isEmpty();
     }
 
     /** Whether what waits fills a chunk. */
-    boolean fills() {
-        return waiting.size() >= CHUNK_ROWS || waitingBytes >= CHUNK_BYTES;
+    boolean fillsChunk() {
+        return waitingValues.size() >= CHUNK_ROWS || waitingBytes >= CHUNK_BYTES;
     }
 
     /** Move what waits into the chunk, as much as may travel at once; a chunk that is not done stays as it is. */
-    void load() {
+    void loadChunk() {
         if (!chunk.isEmpty()) {
             return;
         }
-        chunk = new ArrayList<>(Math.min(waiting.size(), CHUNK_ROWS));
-        origins = waitingOrigins.isEmpty() ? List.of() : new ArrayList<>();
+        chunk = new ArrayList<>(Math.min(waitingValues.size(), CHUNK_ROWS));
+        chunkOrigins = waitingOrigins.isEmpty() ? List.of() : new ArrayList<>();
         long bytes = 0;
-        while (!waiting.isEmpty() && chunk.size() < CHUNK_ROWS) {
-            bytes += waiting.peek().length;
+        while (!waitingValues.isEmpty() && chunk.size() < CHUNK_ROWS) {
+            bytes += waitingValues.peek().length;
             if (bytes > CHUNK_BYTES && !chunk.isEmpty()) {
                 return;
             }
-            waitingBytes -= waiting.peek().length;
-            chunk.add(waiting.poll());
+            waitingBytes -= waitingValues.peek().length;
+            chunk.add(waitingValues.poll());
             if (!waitingOrigins.isEmpty()) {
-                origins.add(waitingOrigins.poll());
+                chunkOrigins.add(waitingOrigins.poll());
             }
         }
     }
 
     /** The first rows of the chunk are stored. The result is their size in bytes. */
-    long stored(int rows) {
+    long removeStored(int rows) {
         long bytes = 0;
         for (byte[] value : chunk.subList(0, rows)) {
             bytes += value.length;
         }
         chunk = rows == chunk.size() ? List.of() : chunk.subList(rows, chunk.size());
-        origins = origins.isEmpty() || chunk.isEmpty() ? List.of() : origins.subList(rows, origins.size());
+        chunkOrigins = chunkOrigins.isEmpty() || chunk.isEmpty() ? List.of() : chunkOrigins.subList(rows, chunkOrigins.size());
         return bytes;
     }
 
     /** Makes what a target keeps for a queue on a server. */
-    interface PlaceOpener {
+    interface TargetStateOpener {
         Object open(String queue, int server);
     }
 
-    /** Give every buffer that is new its place, in the order of the buffers; their queues are created if need be. */
-    static void openPlaces(List<QueueBuffer> buffers, SinkStore store, PlaceOpener opener) {
-        List<QueueBuffer> fresh = buffers.stream().filter(buffer -> buffer.place == null).toList();
+    /** Makes the target's state for every buffer that has none, in the order of the buffers; their queues are created if need be. */
+    static void openTargetStates(List<QueueBuffer> buffers, SinkStore store, TargetStateOpener opener) {
+        List<QueueBuffer> fresh = buffers.stream().filter(buffer -> buffer.targetState == null).toList();
         if (fresh.isEmpty()) {
             return;
         }
         Map<String, Integer> servers = store.attach(fresh.stream().map(buffer -> buffer.queue).toList());
         for (QueueBuffer buffer : fresh) {
-            buffer.place = opener.open(buffer.queue, servers.get(buffer.queue));
+            buffer.targetState = opener.open(buffer.queue, servers.get(buffer.queue));
         }
     }
 }

@@ -16,31 +16,31 @@ import java.util.stream.Collectors;
 /** The commit of a batch to one queue, call by call: {@code commit} in {@code core/sink.py}. Safe to repeat at any time, by any process. */
 final class QueueCommit {
     /** What a call has found. */
-    enum Status { OPEN, DONE, FULL, MISSING, OTHER }
+    enum Status { OPEN, DONE, FULL, MISSING, OTHER_RECORD }
 
-    private static final int ROWS_TOGETHER = Contract.whole("rowsTogether");
-    private static final int MOST_TOGETHER = Contract.whole("mostTogether");
-    private static final String GIVE_UP = Contract.text("giveUp");
+    private static final int ROWS_TOGETHER = Contract.intNumber("rowsTogether");
+    private static final int MOST_TOGETHER = Contract.intNumber("mostTogether");
+    private static final String GIVE_UP_REMEDY = Contract.text("giveUp");
 
     private final QueueKeys keys;
     private final String sink;
     private final long batch;
     private final List<StagedList> staged;
-    private final long since;
-    private final String whole;
+    private final long firstValidEpoch;
+    private final String contentDigest;
     private Status status = Status.OPEN;
-    private SinkStore.Full full;
-    private int nth;
-    private long moved;
+    private SinkStore.CommitStopped commitStopped;
+    private int listIndex;
+    private long rowsMoved;
 
-    /** {@code since}: progress of records that were made by runs with lower epochs counts for nothing. */
-    QueueCommit(QueueKeys keys, String sink, long batch, List<StagedList> staged, long since) {
+    /** {@code firstValidEpoch}: progress of records that were made by runs with lower epochs counts for nothing. */
+    QueueCommit(QueueKeys keys, String sink, long batch, List<StagedList> staged, long firstValidEpoch) {
         this.keys = keys;
         this.sink = sink;
         this.batch = batch;
         this.staged = staged;
-        this.since = since;
-        this.whole = whole(staged);
+        this.firstValidEpoch = firstValidEpoch;
+        this.contentDigest = contentDigest(staged);
     }
 
     /** The lists of each queue, in groups of queues that are committed together. */
@@ -59,11 +59,14 @@ final class QueueCommit {
         return found;
     }
 
-    /** Commits beside each other, each with one call in a round trip: the lists of those that are not done. The first error is thrown last. */
-    static List<List<StagedList>> together(List<QueueCommit> queues, Function<List<Call>, List<Object>> run) {
+    /**
+     * Runs commits side by side, one call of each in a round trip. The result is the lists of those that are not done. The first error is thrown at
+     * the end.
+     */
+    static List<List<StagedList>> commitTogether(List<QueueCommit> queues, Function<List<Call>, List<Object>> run) {
         List<BusException> errors = new ArrayList<>();
         for (List<QueueCommit> open = queues; !open.isEmpty(); open = open.stream().filter(QueueCommit::isOpen).toList()) {
-            List<Object> replies = run.apply(open.stream().map(QueueCommit::next).toList());
+            List<Object> replies = run.apply(open.stream().map(QueueCommit::nextCall).toList());
             for (int i = 0; i < replies.size(); i++) {
                 try {
                     open.get(i).takeReply(replies.get(i));
@@ -82,27 +85,28 @@ final class QueueCommit {
         return status == Status.OPEN;
     }
 
-    /** Goes on after what was found is mended. */
+    /** To be called after the cause of MISSING is removed. */
     void reopen() {
         status = Status.OPEN;
     }
 
-    /** What is left where the queue has no room; else null. */
-    SinkStore.Full full() {
-        return full;
+    /** What is left where the queue had no room; else null. */
+    SinkStore.CommitStopped commitStopped() {
+        return commitStopped;
     }
 
     /** The next call. */
-    Call next() {
-        StagedList part = staged.get(nth);
+    Call nextCall() {
+        StagedList part = staged.get(listIndex);
         List<String> names = new ArrayList<>(keys.shared());
         names.add(keys.sinks());
         names.add(part.key());
         names.add(keys.stages(sink));
         names.addAll(List.of(keys.clock(), keys.acks(), keys.bytes()));
-        int last = nth == staged.size() - 1 ? 1 : 0;
-        Object[] args = {keys.available(), sink, batch, nth, moved, part.chunkAt(moved), part.rows(), last, SinkStore.LONG_TTL_S, keys.stage(""),
-            part.made(), since, whole};
+        int last = listIndex == staged.size() - 1 ? 1 : 0;
+        Object[] args = {keys.available(), sink, batch, listIndex, rowsMoved, part.chunkAt(rowsMoved), part.rows(), last, SinkStore.LONG_TTL_S,
+                keys.stage(""),
+            part.made(), firstValidEpoch, contentDigest};
         return Call.script("commit", names, args);
     }
 
@@ -114,39 +118,39 @@ final class QueueCommit {
         status = Status.DONE;
         switch (word) {
             case "moved" -> {
-                moved += a;
-                if (moved >= staged.get(nth).rows()) {
-                    go(nth + 1, 0);
+                rowsMoved += a;
+                if (rowsMoved >= staged.get(listIndex).rows()) {
+                    moveTo(listIndex + 1, 0);
                 } else {
-                    go(nth, moved);
+                    moveTo(listIndex, rowsMoved);
                 }
             }
-            case "at" -> go((int) a, (Long) found.get(2));
+            case "at" -> moveTo((int) a, (Long) found.get(2));
             case "full" -> {
-                long later = staged.subList(nth + 1, staged.size()).stream().mapToLong(StagedList::rows).sum();
-                full = new SinkStore.Full(a, staged.get(nth).rows() - moved + later);
+                long later = staged.subList(listIndex + 1, staged.size()).stream().mapToLong(StagedList::rows).sum();
+                commitStopped = new SinkStore.CommitStopped(a, staged.get(listIndex).rows() - rowsMoved + later);
                 status = Status.FULL;
             }
             case "missing" -> status = Status.MISSING;
-            case "other" -> status = Status.OTHER;
+            case "other" -> status = Status.OTHER_RECORD;
             case "lost" -> {
-                StagedList part = staged.get(nth);
-                throw SinkStore.stagingLost(sink, batch, part.queue(), part.rows() - moved, a, part.key(), GIVE_UP);
+                StagedList part = staged.get(listIndex);
+                throw SinkStore.stagingLostError(sink, batch, part.queue(), part.rows() - rowsMoved, a, part.key(), GIVE_UP_REMEDY);
             }
-            case "stale" -> throw SinkStore.stale(sink, batch, Long.toString(a));
+            case "stale" -> throw SinkStore.staleBatchError(sink, batch, Long.toString(a));
             default -> throw BusException.of(ErrorKind.SERVER_REFUSED, "url", "", "reason", "unknown commit status " + PyText.repr(word));
         }
         return status;
     }
 
-    private void go(int nth, long moved) {
-        this.nth = nth;
-        this.moved = moved;
+    private void moveTo(int nth, long moved) {
+        this.listIndex = nth;
+        this.rowsMoved = moved;
         status = nth >= 0 && nth < staged.size() ? Status.OPEN : Status.DONE;
     }
 
     /** What distinguishes the rows of a queue, in whichever order and lists; empty where it is not known. */
-    private static String whole(List<StagedList> staged) {
+    private static String contentDigest(List<StagedList> staged) {
         long rows = 0;
         long digest = 0;
         for (StagedList part : staged) {

@@ -28,9 +28,9 @@ public final class RealTimeMode {
                 return isRealTime(running);
             }
         } catch (LinkageError error) {
-            throw unknown(error);
+            throw unknownModeError(error);
         }
-        throw unknown(null);
+        throw unknownModeError(null);
     }
 
     private static boolean isRealTime(QueryExecution running) {
@@ -49,13 +49,13 @@ public final class RealTimeMode {
                 && !BatchScanExec.class.isAssignableFrom(node);
     }
 
-    private static BusException unknown(Throwable cause) {
-        return BusException.caused(cause, ErrorKind.CONFIG, "reason", "this Spark does not show whether the query runs in real-time mode, where "
+    private static BusException unknownModeError(Throwable cause) {
+        return BusException.withCause(cause, ErrorKind.CONFIG, "reason", "this Spark does not show whether the query runs in real-time mode, where "
                 + "exactly-once delivery would lose rows; use Spark 4.1 to 4.3, or set delivery=at-least-once");
     }
 
     /** Rows whose origin does not say which of them were appended. */
-    static BusException notExactlyOnce(String where) {
+    static BusException notExactlyOnceError(String where) {
         return BusException.config("delivery=exactly-once in real-time mode is not possible with " + where + "; or set delivery=at-least-once");
     }
 
@@ -63,7 +63,7 @@ public final class RealTimeMode {
      * Where the end of a batch is not logged before it runs, it holds other rows when it is run again; the first time's record would stand for
      * them, and rows would be missing.
      */
-    public static BusException notExactlyOnce(String where, String remedy) {
+    public static BusException notExactlyOnceError(String where, String remedy) {
         return BusException.config("delivery=exactly-once is not possible with " + where + ", where a batch that is run again may hold other rows. "
                 + remedy + "; rows since the last checkpoint then come again after a restart");
     }

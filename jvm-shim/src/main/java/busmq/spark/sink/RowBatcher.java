@@ -14,7 +14,7 @@ import java.util.concurrent.locks.Condition;
 import java.util.concurrent.locks.ReentrantLock;
 
 /**
- * Rows gather while a call to Redis is under way; what has gathered is the next call. A single row is sent at once, a flood in chunks.
+ * Rows gather while a call to Redis is under way; what has gathered is the next call. A single row is sent at once, many in chunks.
  *
  * <p>The rows of one queue keep their order: a queue has one chunk under way, and what was not stored of it goes before everything later.
  * One thread adds, one of its own sends.
@@ -28,15 +28,15 @@ final class RowBatcher implements AutoCloseable {
 
     static final long MOST_BYTES = 16L << 20;
     private static final int BUFFERS_AT_ONCE = 64;
-    private static final long AGAIN_MS = 500;
+    private static final long RETRY_MS = 500;
 
     /** Where rows go. Called by the sending thread alone. */
     interface Target {
         /**
          * Store the chunk of each buffer. The result says how many rows of each; fewer than all means that the queue is full, or why the buffer says
-         * it was {@link QueueBuffer#refused}.
+         * it was {@link QueueBuffer#refusal}.
          */
-        int[] store(List<QueueBuffer> buffers);
+        int[] writeChunks(List<QueueBuffer> buffers);
 
         /** The {@code maxsize} of a queue that is full. */
         long maxsize(QueueBuffer buffer);
@@ -45,27 +45,27 @@ final class RowBatcher implements AutoCloseable {
     private final Target target;
     private final long fullTimeoutMs;
     private final boolean onlyFullChunks;
-    private final Runnable atEnd;
+    private final Runnable runAtEnd;
     private final ReentrantLock lock = new ReentrantLock();
     private final Condition work = lock.newCondition();
     private final Condition progress = lock.newCondition();
     private final Map<String, QueueBuffer> buffers = new HashMap<>();
-    private final ArrayDeque<QueueBuffer> ready = new ArrayDeque<>();
-    private final List<QueueBuffer> blocked = new ArrayList<>();
+    private final ArrayDeque<QueueBuffer> readyBuffers = new ArrayDeque<>();
+    private final List<QueueBuffer> blockedBuffers = new ArrayList<>();
     private long rows;
     private long bytes;
     private boolean sending;
-    /** Whether buffers are served before they fill a chunk: a flush is waiting, or too many rows are. */
-    private boolean pressed;
+    /** Whether buffers are sent before they fill a chunk: a flush is waiting, or too many rows are. */
+    private boolean sendsPartialChunks;
     private boolean closed;
     private RuntimeException failure;
 
-    /** {@code onlyFullChunks}: rows wait for a full chunk, a flush, or until too many wait. {@code atEnd} runs last in the sending thread. */
-    RowBatcher(Target target, long fullTimeoutMs, boolean onlyFullChunks, Runnable atEnd) {
+    /** {@code onlyFullChunks}: rows wait for a full chunk, a flush, or until too many wait. {@code runAtEnd} runs last in the sending thread. */
+    RowBatcher(Target target, long fullTimeoutMs, boolean onlyFullChunks, Runnable runAtEnd) {
         this.target = target;
         this.fullTimeoutMs = fullTimeoutMs;
         this.onlyFullChunks = onlyFullChunks;
-        this.atEnd = atEnd;
+        this.runAtEnd = runAtEnd;
         Thread thread = new Thread(this::run, "busmq-sink");
         thread.setDaemon(true);
         thread.start();
@@ -73,19 +73,19 @@ final class RowBatcher implements AutoCloseable {
 
     /** Throws what has ended the sending, be it about an earlier row. */
     void add(String queue, byte[] value, RowOrigin origin) throws InterruptedIOException {
-        enter();
+        lockOrThrow();
         try {
             while ((rows >= (onlyFullChunks ? MOST_STAGED_ROWS : MOST_ROWS) || bytes >= MOST_BYTES) && failure == null) {
-                sendAll();
+                scheduleAll();
                 await(progress);
             }
-            check();
+            throwIfFailed();
             QueueBuffer buffer = buffers.computeIfAbsent(queue, QueueBuffer::new);
             buffer.add(value, origin);
             rows++;
             bytes += value.length;
-            if (!onlyFullChunks || buffer.fills()) {
-                list(buffer);
+            if (!onlyFullChunks || buffer.fillsChunk()) {
+                schedule(buffer);
             }
         } finally {
             lock.unlock();
@@ -94,11 +94,11 @@ final class RowBatcher implements AutoCloseable {
 
     /** Wait until everything that was added is stored. */
     void flush() throws InterruptedIOException {
-        enter();
+        lockOrThrow();
         try {
-            sendAll();
+            scheduleAll();
             while (rows > 0 && failure == null) await(progress);
-            check();
+            throwIfFailed();
         } finally {
             lock.unlock();
         }
@@ -114,7 +114,7 @@ final class RowBatcher implements AutoCloseable {
     }
 
     /** Whether the sending ended with this error. */
-    boolean failedFor(ErrorKind kind) {
+    boolean hasFailedWith(ErrorKind kind) {
         lock.lock();
         try {
             return failure instanceof BusException known && known.kind() == kind;
@@ -126,12 +126,12 @@ final class RowBatcher implements AutoCloseable {
     private void run() {
         try {
             for (List<QueueBuffer> round = awaitBuffersToSend(); round != null; round = awaitBuffersToSend()) {
-                settle(round, store(round));
+                takeResults(round, writeOrKeepRefusal(round));
             }
         } catch (RuntimeException | Error error) {
             failUntilClosed(error instanceof RuntimeException known ? known : new IllegalStateException(error));
         } finally {
-            atEnd.run();
+            runAtEnd.run();
         }
     }
 
@@ -139,15 +139,15 @@ final class RowBatcher implements AutoCloseable {
      * Rows that are pushed are tried again as long as their task is open: it learns of an error only with its next row, and that, or the end
      * of the batch, may be an hour away.
      */
-    private int[] store(List<QueueBuffer> round) {
-        round.forEach(buffer -> buffer.refused = null);
+    private int[] writeOrKeepRefusal(List<QueueBuffer> round) {
+        round.forEach(buffer -> buffer.refusal = null);
         try {
-            return target.store(round);
+            return target.writeChunks(round);
         } catch (BusException error) {
             if (onlyFullChunks) {
                 throw error;
             }
-            round.forEach(buffer -> buffer.refused = error);
+            round.forEach(buffer -> buffer.refusal = error);
             return new int[round.size()];
         }
     }
@@ -158,10 +158,10 @@ final class RowBatcher implements AutoCloseable {
         try {
             sending = false;
             while (!closed) {
-                long pauseMs = unblock();
-                if (!ready.isEmpty()) {
+                long pauseMs = retryDueBuffers();
+                if (!readyBuffers.isEmpty()) {
                     sending = true;
-                    return load();
+                    return loadChunks();
                 }
                 if (pauseMs < 0) {
                     work.await();
@@ -177,12 +177,12 @@ final class RowBatcher implements AutoCloseable {
         }
     }
 
-    private List<QueueBuffer> load() {
+    private List<QueueBuffer> loadChunks() {
         List<QueueBuffer> round = new ArrayList<>();
         long size = 0;
-        while (!ready.isEmpty() && round.size() < BUFFERS_AT_ONCE && size < 4L * QueueBuffer.CHUNK_BYTES) {
-            QueueBuffer buffer = ready.poll();
-            buffer.load();
+        while (!readyBuffers.isEmpty() && round.size() < BUFFERS_AT_ONCE && size < 4L * QueueBuffer.CHUNK_BYTES) {
+            QueueBuffer buffer = readyBuffers.poll();
+            buffer.loadChunk();
             for (byte[] value : buffer.chunk) {
                 size += value.length;
             }
@@ -191,68 +191,68 @@ final class RowBatcher implements AutoCloseable {
         return round;
     }
 
-    private void settle(List<QueueBuffer> round, int[] stored) {
+    private void takeResults(List<QueueBuffer> round, int[] stored) {
         long nowMs = System.nanoTime() / 1_000_000;
         lock.lock();
         try {
             for (int i = 0; i < stored.length; i++) {
                 QueueBuffer buffer = round.get(i);
                 rows -= stored[i];
-                bytes -= buffer.stored(stored[i]);
-                buffer.full = stored[i] > 0 ? null : buffer.full; // every bit of room starts the deadline anew
-                if (buffer.refused != null) {
-                    buffer.retryAtMs = nowMs + AGAIN_MS;
-                    blocked.add(buffer);
+                bytes -= buffer.removeStored(stored[i]);
+                buffer.fullPolicy = stored[i] > 0 ? null : buffer.fullPolicy; // with each row that is stored the deadline starts anew
+                if (buffer.refusal != null) {
+                    buffer.retryAtMs = nowMs + RETRY_MS;
+                    blockedBuffers.add(buffer);
                 } else if (!buffer.chunk.isEmpty()) {
-                    block(buffer, nowMs);
-                } else if (buffer.isEmpty() || (onlyFullChunks && !buffer.fills() && !pressed)) {
-                    buffer.listed = false;
+                    blockWhileFull(buffer, nowMs);
+                } else if (buffer.isEmpty() || (onlyFullChunks && !buffer.fillsChunk() && !sendsPartialChunks)) {
+                    buffer.isScheduled = false;
                 } else {
-                    ready.add(buffer);
+                    readyBuffers.add(buffer);
                 }
             }
             if (rows == 0) {
-                pressed = false;
+                sendsPartialChunks = false;
             }
-            failure = blocked.stream().map(buffer -> buffer.refused).filter(Objects::nonNull).findFirst().orElse(null);
+            failure = blockedBuffers.stream().map(buffer -> buffer.refusal).filter(Objects::nonNull).findFirst().orElse(null);
             progress.signalAll();
         } finally {
             lock.unlock();
         }
     }
 
-    private void sendAll() {
-        pressed = true;
-        buffers.values().stream().filter(buffer -> !buffer.isEmpty()).forEach(this::list);
+    private void scheduleAll() {
+        sendsPartialChunks = true;
+        buffers.values().stream().filter(buffer -> !buffer.isEmpty()).forEach(this::schedule);
     }
 
-    private void list(QueueBuffer buffer) {
-        if (buffer.listed) {
+    private void schedule(QueueBuffer buffer) {
+        if (buffer.isScheduled) {
             return;
         }
-        buffer.listed = true;
-        ready.add(buffer);
+        buffer.isScheduled = true;
+        readyBuffers.add(buffer);
         if (!sending) {
             work.signal();
         }
     }
 
-    private void block(QueueBuffer buffer, long nowMs) {
-        if (buffer.full == null) {
-            buffer.full = new FullQueuePolicy(fullTimeoutMs);
+    private void blockWhileFull(QueueBuffer buffer, long nowMs) {
+        if (buffer.fullPolicy == null) {
+            buffer.fullPolicy = new FullQueuePolicy(fullTimeoutMs);
         }
-        buffer.retryAtMs = nowMs + buffer.full.pauseMs(buffer.queue, () -> target.maxsize(buffer), buffer.chunk.size(), nowMs);
-        blocked.add(buffer);
+        buffer.retryAtMs = nowMs + buffer.fullPolicy.pauseMs(buffer.queue, () -> target.maxsize(buffer), buffer.chunk.size(), nowMs);
+        blockedBuffers.add(buffer);
     }
 
     /** Let those try again whose time has come; the result is how long the next one waits, -1 when there is none. */
-    private long unblock() {
-        if (blocked.isEmpty()) {
+    private long retryDueBuffers() {
+        if (blockedBuffers.isEmpty()) {
             return -1;
         }
         long nowMs = System.nanoTime() / 1_000_000;
-        blocked.removeIf(buffer -> buffer.retryAtMs <= nowMs && ready.add(buffer));
-        return blocked.stream().mapToLong(buffer -> buffer.retryAtMs - nowMs).min().orElse(-1);
+        blockedBuffers.removeIf(buffer -> buffer.retryAtMs <= nowMs && readyBuffers.add(buffer));
+        return blockedBuffers.stream().mapToLong(buffer -> buffer.retryAtMs - nowMs).min().orElse(-1);
     }
 
     /** The thread ends when the task has seen the error and closes, so that what is done at the end comes after that. */
@@ -269,7 +269,7 @@ final class RowBatcher implements AutoCloseable {
         }
     }
 
-    private void check() {
+    private void throwIfFailed() {
         if (failure != null) {
             throw failure;
         }
@@ -278,11 +278,11 @@ final class RowBatcher implements AutoCloseable {
         }
     }
 
-    private void enter() throws InterruptedIOException {
+    private void lockOrThrow() throws InterruptedIOException {
         try {
             lock.lockInterruptibly();
         } catch (InterruptedException error) {
-            throw interrupted();
+            throw interruptedError();
         }
     }
 
@@ -290,11 +290,11 @@ final class RowBatcher implements AutoCloseable {
         try {
             condition.await();
         } catch (InterruptedException error) {
-            throw interrupted();
+            throw interruptedError();
         }
     }
 
-    private static InterruptedIOException interrupted() {
+    private static InterruptedIOException interruptedError() {
         Thread.currentThread().interrupt();
         return new InterruptedIOException("the task was stopped while its rows were on their way");
     }

@@ -7,7 +7,7 @@ package busmq.spark.sink;
  * @param index which of the rows that were made of it, from 0
  */
 record RowOrigin(String born, long id, int index) {
-    boolean isBehind(RowOrigin other) {
+    boolean isAfter(RowOrigin other) {
         return id > other.id || (id == other.id && index > other.index);
     }
 }

@@ -14,7 +14,7 @@ import org.apache.spark.unsafe.types.UTF8String;
  */
 final class RowOrigins {
     private final OriginColumns columns;
-    private final Map<String, RowOrigin> last = new HashMap<>();
+    private final Map<String, RowOrigin> lastOrigins = new HashMap<>();
     private UTF8String lastName;
     private String queue;
 
@@ -23,52 +23,57 @@ final class RowOrigins {
     }
 
     /** Throws BUSMQ_CONFIG, which names what the pipeline does with its rows. */
-    RowOrigin of(InternalRow row) {
+    RowOrigin checkedOrigin(InternalRow row) {
         if (row.isNullAt(columns.queueAt())) {
-            throw OriginColumns.isNull("queue");
+            throw OriginColumns.nullError("queue");
         }
         if (row.isNullAt(columns.idAt())) {
-            throw OriginColumns.isNull("id");
+            throw OriginColumns.nullError("id");
         }
         UTF8String name = row.getUTF8String(columns.queueAt());
         if (!name.equals(lastName)) {
             lastName = name.copy();
             queue = name.toString();
         }
-        RowOrigin before = last.get(queue);
+        RowOrigin before = lastOrigins.get(queue);
         String born = before == null ? bornOfFollowedQueue() : before.born();
         int index = columns.indexAt() < 0 || row.isNullAt(columns.indexAt()) ? 0 : row.getInt(columns.indexAt());
         RowOrigin found = new RowOrigin(born, row.getLong(columns.idAt()), index);
-        if (before != null && !found.isBehind(before)) {
-            throw wrongOrder(found, before);
+        if (before != null && !found.isAfter(before)) {
+            throw wrongOrderError(found, before);
         }
-        last.put(queue, found);
+        lastOrigins.put(queue, found);
         return found;
     }
 
     private String bornOfFollowedQueue() {
         TaskContext task = TaskContext.get();
-        FollowedQueues.Followed followed = task == null ? null : FollowedQueues.of(task, queue);
+        FollowedQueues.FollowedQueue followed = task == null ? null : FollowedQueues.find(task, queue);
         if (followed == null) {
-            throw RealTimeMode.notExactlyOnce("rows of queue " + PyText.repr(queue) + " in a task that does not read it, so that their order is lost: "
+            throw RealTimeMode.notExactlyOnceError("rows of queue " + PyText.repr(queue)
+                    + " in a task that does not read it, so that their order is lost: "
                     + "leave out what moves rows between tasks (repartition, aggregations, joins), and keep column queue as it is");
         }
         if (followed.shared()) {
-            throw RealTimeMode.notExactlyOnce("a query that reads queue " + PyText.repr(queue) + " twice: read it once, and let each message make the "
+            throw RealTimeMode.notExactlyOnceError("a query that reads queue " + PyText.repr(queue)
+                    + " twice: read it once, and let each message make the "
                     + "rows of both, numbered in column index");
         }
         if (!followed.strict()) {
-            throw RealTimeMode.notExactlyOnce("failOnDataLoss=false at the source, where ids that a server gave again would count as appended: leave it out");
+            throw RealTimeMode.notExactlyOnceError(
+                    "failOnDataLoss=false at the source, where ids that a server gave again would count as appended: leave it out");
         }
         return followed.born();
     }
 
-    private RuntimeException wrongOrder(RowOrigin found, RowOrigin before) {
+    private RuntimeException wrongOrderError(RowOrigin found, RowOrigin before) {
         if (found.id() == before.id()) {
-            return RealTimeMode.notExactlyOnce("several rows of one message (id " + found.id() + " of queue " + PyText.repr(queue) + ") that column "
+            return RealTimeMode.notExactlyOnceError("several rows of one message (id " + found.id() + " of queue " + PyText.repr(queue)
+                    + ") that column "
                     + "index does not number upwards: make it with posexplode, or leave all but one out");
         }
-        return RealTimeMode.notExactlyOnce("rows in another order than their queue: id " + found.id() + " of " + PyText.repr(queue) + " came after "
+        return RealTimeMode.notExactlyOnceError("rows in another order than their queue: id " + found.id() + " of " + PyText.repr(queue)
+                + " came after "
                 + before.id() + ". Leave out what sorts or mixes them");
     }
 }

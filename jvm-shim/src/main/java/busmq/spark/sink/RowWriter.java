@@ -30,17 +30,17 @@ final class RowWriter implements DataWriter<InternalRow> {
     @Override
     public void write(InternalRow row) throws IOException {
         rows++;
-        columns.check(row.isNullAt(columns.valueAt()), columns.queueAt() >= 0 && row.isNullAt(columns.queueAt()), rows);
-        String queue = topics != null ? topics.queue(rowColumns.of(row)) : columns.queueAt() < 0 ? columns.queue() : queueOf(row);
+        columns.checkNotNull(row.isNullAt(columns.valueAt()), columns.queueAt() >= 0 && row.isNullAt(columns.queueAt()), rows);
+        String queue = topics != null ? topics.queueOf(rowColumns.useRow(row)) : columns.queueAt() < 0 ? columns.queue() : queueOf(row);
         byte[] value = columns.text() ? row.getUTF8String(columns.valueAt()).getBytes() : row.getBinary(columns.valueAt());
-        sink.add(queue, value, origins == null ? null : origins.of(row));
+        sink.add(queue, value, origins == null ? null : origins.checkedOrigin(row));
     }
 
     private String queueOf(InternalRow row) {
         UTF8String name = row.getUTF8String(columns.queueAt());
         if (!name.equals(lastName)) {
             lastName = name.copy();
-            lastQueue = columns.named(name.toString());
+            lastQueue = columns.checkQueueName(name.toString());
         }
         return lastQueue;
     }
@@ -51,7 +51,7 @@ final class RowWriter implements DataWriter<InternalRow> {
         private UTF8String lastName;
         private String lastText;
 
-        InternalRowColumns of(InternalRow next) {
+        InternalRowColumns useRow(InternalRow next) {
             row = next;
             return this;
         }
@@ -85,10 +85,10 @@ final class RowWriter implements DataWriter<InternalRow> {
     @Override
     public WriterCommitMessage commit() throws IOException {
         TaskContext task = TaskContext.get();
-        if (task != null && task.isInterrupted() && !sink.stages()) {
-            return TaskOutcome.NOTHING; // the query was stopped: the engine does not count this task, and an error would fill its log
+        if (task != null && task.isInterrupted() && !sink.isStaging()) {
+            return TaskOutcome.EMPTY; // the query was stopped: the engine does not count this task, and an error would fill its log
         }
-        return sink.outcome();
+        return sink.finishWithOutcome();
     }
 
     @Override

@@ -2,7 +2,7 @@ package busmq.spark.sink;
 
 import busmq.spark.BusException;
 import busmq.spark.options.WriteOptions;
-import busmq.spark.store.Eviction;
+import busmq.spark.store.EvictionCheck;
 import org.apache.spark.SparkContext;
 import org.apache.spark.sql.connector.write.BatchWrite;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
@@ -18,7 +18,7 @@ import org.apache.spark.sql.internal.connector.SupportsStreamingUpdateAsAppend;
  */
 public final class SinkBuilder implements WriteBuilder, SupportsTruncate, SupportsStreamingUpdateAsAppend {
     private final LogicalWriteInfo info;
-    private boolean overwrite;
+    private boolean truncates;
 
     public SinkBuilder(LogicalWriteInfo info) {
         this.info = info;
@@ -26,7 +26,7 @@ public final class SinkBuilder implements WriteBuilder, SupportsTruncate, Suppor
 
     @Override
     public WriteBuilder truncate() {
-        overwrite = true;
+        truncates = true;
         return this;
     }
 
@@ -48,8 +48,8 @@ public final class SinkBuilder implements WriteBuilder, SupportsTruncate, Suppor
             @Override
             public BatchWrite toBatch() {
                 checkOverwrite(options);
-                Eviction.check(options.redis(), options.requireNoEviction());
-                return new BusmqBatchWrite(options, columns, overwrite);
+                EvictionCheck.check(options.redis(), options.requireNoEviction());
+                return new BusmqBatchWrite(options, columns, truncates);
             }
 
             @Override
@@ -57,7 +57,8 @@ public final class SinkBuilder implements WriteBuilder, SupportsTruncate, Suppor
                 if (options.batch() != null) {
                     throw BusException.config("batchId is for batch writes; Spark numbers the batches of a stream. Leave it out");
                 }
-                Eviction.checkOnce(SparkContext.getOrCreate().getLocalProperty(WriterFactory.RUN), options.redis(), options.requireNoEviction());
+                EvictionCheck.checkOnce(SparkContext.getOrCreate().getLocalProperty(WriterFactory.RUN_ID_PROPERTY), options.redis(),
+                        options.requireNoEviction());
                 return new BusmqStreamingWrite(options, info.schema(), query, checkpoint, explicit, asynchronous);
             }
         };
@@ -65,10 +66,10 @@ public final class SinkBuilder implements WriteBuilder, SupportsTruncate, Suppor
 
     /** Only of a batch: a stream in complete mode is overwrite to Spark, too, and appends each result, as Python's sink does. */
     private void checkOverwrite(WriteOptions options) {
-        if (overwrite && !options.truncate()) {
+        if (truncates && !options.truncate()) {
             throw BusException.config("mode overwrite would delete what the queue holds; say truncate=true if that is meant, or use mode append");
         }
-        if (overwrite && options.batch() != null) {
+        if (truncates && options.batch() != null) {
             throw BusException.config("a batch with a batchId is appended once, and mode overwrite would delete it when it comes again; use mode append");
         }
     }

@@ -26,7 +26,8 @@ import org.apache.spark.sql.types.StructType;
  */
 public record SinkColumns(String valueColumn, int valueAt, boolean text, String queueColumn, int queueAt, String queue, TopicColumns topic)
         implements Serializable {
-    private static final Map<String, String> WANTED = Map.of("value", "string or binary", "queue", "string", "topic", "string", "key", "string or binary",
+    private static final Map<String, String> EXPECTED_TYPES = Map.of(
+            "value", "string or binary", "queue", "string", "topic", "string", "key", "string or binary",
             "partition", "int", "id", "bigint", "source", "string", "index", "int");
 
     /**
@@ -43,7 +44,7 @@ public record SinkColumns(String valueColumn, int valueAt, boolean text, String 
             String names = schema.isEmpty() ? "no columns" : String.join(", ", schema.fieldNames());
             throw BusException.config("column 'value' is missing; the rows have: " + names);
         }
-        Arrays.stream(fields).forEach(SinkColumns::check);
+        Arrays.stream(fields).forEach(SinkColumns::checkColumn);
         int valueAt = found.get("value");
         boolean text = fields[valueAt].dataType() instanceof StringType;
         boolean keyIsText = found.containsKey("key") && fields[found.get("key")].dataType() instanceof StringType;
@@ -58,10 +59,10 @@ public record SinkColumns(String valueColumn, int valueAt, boolean text, String 
         return new SinkColumns(fields[valueAt].name(), valueAt, text, queueAt < 0 ? null : fields[queueAt].name(), queueAt, queue, null);
     }
 
-    private static void check(StructField column) {
+    private static void checkColumn(StructField column) {
         String name = column.name().toLowerCase(Locale.ROOT);
         DataType type = column.dataType();
-        String wanted = WANTED.get(name);
+        String wanted = EXPECTED_TYPES.get(name);
         if (wanted == null) {
             throw BusException.config("column " + PyText.repr(column.name()) + " has no place; the sink takes value (string or binary) and queue (string), "
                     + "or for topics topic (string), partition (int) and key (string or binary)");
@@ -80,26 +81,26 @@ public record SinkColumns(String valueColumn, int valueAt, boolean text, String 
     }
 
     /** Throws BUSMQ_MESSAGE_REFUSED for a NULL in a row; rows count from 1 in their task. */
-    public void check(boolean valueIsNull, boolean queueIsNull, long row) {
+    public void checkNotNull(boolean valueIsNull, boolean queueIsNull, long row) {
         if (valueIsNull || queueIsNull) {
-            throw isNull(valueIsNull ? valueColumn : queueColumn, row);
+            throw nullError(valueIsNull ? valueColumn : queueColumn, row);
         }
     }
 
-    static BusException isNull(String column, long row) {
+    static BusException nullError(String column, long row) {
         String remedy = Contract.text(column.equalsIgnoreCase("key") ? "nullKeyRemedy" : "nullRemedy");
-        return refused("column " + PyText.repr(column) + " is NULL in row " + row + " of its task; " + remedy);
+        return messageRefused("column " + PyText.repr(column) + " is NULL in row " + row + " of its task; " + remedy);
     }
 
     /** The name of a queue as a row has it. Throws BUSMQ_MESSAGE_REFUSED for an empty one. */
-    public String named(String name) {
+    public String checkQueueName(String name) {
         if (name.isEmpty()) {
-            throw refused("column " + PyText.repr(queueColumn) + " is empty in some rows; expected the name of a queue");
+            throw messageRefused("column " + PyText.repr(queueColumn) + " is empty in some rows; expected the name of a queue");
         }
         return name;
     }
 
-    static BusException refused(String reason) {
+    static BusException messageRefused(String reason) {
         return BusException.of(ErrorKind.MESSAGE_REFUSED, "reason", reason);
     }
 }

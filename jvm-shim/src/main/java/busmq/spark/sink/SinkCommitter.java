@@ -14,7 +14,7 @@ import org.slf4j.LoggerFactory;
 /** The driver's half of exactly-once: same keys, same record and same scripts as the Python sink, so that either goes on with the other's batch. */
 final class SinkCommitter implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(SinkCommitter.class);
-    /** Errors after which nothing that was offered is on record. */
+    /** Errors after which none of the lists that were passed is on record. */
     private static final Set<ErrorKind> NOT_RECORDED = Set.of(ErrorKind.BATCH_CHANGED, ErrorKind.STALE_BATCH, ErrorKind.STALE_RUN, ErrorKind.STAGING_LOST);
 
     private final WriteOptions options;
@@ -30,13 +30,13 @@ final class SinkCommitter implements AutoCloseable {
         if (sink.isEmpty()) {
             throw BusException.config("Spark gave the tasks no id of their query, so the sink has no name; set option sinkId, one for each query");
         }
-        sayMoved(sink, epoch.before());
+        warnIfQueueChanged(sink, epoch.before());
         List<StagedList> held = record(sink, batch, staged, query, span, epoch.number());
-        store.discard(others(staged, held)); // before a full queue may end this
+        store.discard(withoutHeld(staged, held)); // before a full queue may end this
         store.commitMany(sink, batch, held).forEach(part -> append(sink, batch, part));
     }
 
-    private void sayMoved(String sink, List<String> before) {
+    private void warnIfQueueChanged(String sink, List<String> before) {
         if (!before.isEmpty() && options.queue() != null && !before.contains(options.queue())) {
             LOG.warn("Sink {} wrote its last batch to {} and writes to queue {} now: what it wrote before stays where it is, and of a batch that was "
                     + "recorded then, what is missing still goes there. With a new checkpoint everything goes to the new queue",
@@ -47,14 +47,14 @@ final class SinkCommitter implements AutoCloseable {
     private List<StagedList> record(String sink, long batch, List<StagedList> staged, String query, String span, long epoch) {
         if (staged.isEmpty()) {
             // A batch without rows is not recorded: the record of the last one with rows stays. Rows recorded under its number are appended.
-            return store.recorded(sink, batch);
+            return store.recordedLists(sink, batch);
         }
         try {
             return store.record(sink, batch, staged, query, span, epoch);
         } catch (BusException error) {
             if (options.onChangedBatch().equals("keep") && "rows".equals(error.getMessageParameters().get("by"))) {
                 LOG.warn("{}. What was recorded first is kept", error.getMessage());
-                return store.recorded(sink, batch);
+                return store.recordedLists(sink, batch);
             }
             if (NOT_RECORDED.contains(error.kind())) {
                 discard(staged);
@@ -90,7 +90,7 @@ final class SinkCommitter implements AutoCloseable {
 
     /** Remove what was staged in vain. A recorded batch stays: the next run of the query goes on with it. */
     void abort(String sink, long batch, List<StagedList> staged) {
-        store.discard(others(staged, sink.isEmpty() ? List.of() : store.recorded(sink, batch)));
+        store.discard(withoutHeld(staged, sink.isEmpty() ? List.of() : store.recordedLists(sink, batch)));
     }
 
     @Override
@@ -100,7 +100,7 @@ final class SinkCommitter implements AutoCloseable {
 
     private void append(String sink, long batch, List<StagedList> staged) {
         FullQueuePolicy full = new FullQueuePolicy(fullTimeoutMs(options));
-        for (SinkStore.Full rest = store.commit(sink, batch, staged); rest != null; rest = store.commit(sink, batch, staged)) {
+        for (SinkStore.CommitStopped rest = store.commit(sink, batch, staged); rest != null; rest = store.commit(sink, batch, staged)) {
             long maxsize = rest.maxsize();
             sleep(full.pauseMs(staged.get(0).queue(), () -> maxsize, rest.left(), System.nanoTime() / 1_000_000));
         }
@@ -110,7 +110,7 @@ final class SinkCommitter implements AutoCloseable {
         return options.onFull().equals("block") ? options.fullTimeoutMs() : 0;
     }
 
-    private static List<StagedList> others(List<StagedList> staged, List<StagedList> held) {
+    private static List<StagedList> withoutHeld(List<StagedList> staged, List<StagedList> held) {
         Set<String> kept = new HashSet<>();
         held.forEach(s -> kept.add(s.key()));
         return staged.stream().filter(s -> !kept.contains(s.key())).toList();

@@ -22,6 +22,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.stream.Collectors;
 import java.util.stream.Stream;
@@ -29,27 +30,26 @@ import java.util.stream.Stream;
 /** What a sink does with Redis, call by call ({@code core/sink.py} has the rules). For one thread; closing it gives its links back. */
 final class SinkStore implements AutoCloseable {
     /** How long our own records outlive a queue whose ttl is shorter. */
-    static final int LONG_TTL_S = Contract.whole("longTtlS");
+    static final int LONG_TTL_S = Contract.intNumber("longTtlS");
 
     /** How long staged rows of an attempt that never came to its commit stay in Redis. */
-    static final int STAGE_TTL_S = Contract.whole("stageTtlS");
+    static final int STAGE_TTL_S = Contract.intNumber("stageTtlS");
 
     private static final String STAGE = ":stage:";
-    private static final int TRIM_MOST = Contract.whole("ackMost");
+    private static final int TRIM_MOST = Contract.intNumber("ackMost");
     private static final String STAGE_AGAIN = Contract.text("stageAgain");
     private static final String RECORD_GONE = Contract.text("recordGone");
 
     private final WriteOptions options;
     private final Links links;
     /** Queues that were attached with {@link #begin}, until {@link #attach} is asked for them. */
-    private final Set<String> attached = new HashSet<>();
+    private final Set<String> attachedWithBegin = new HashSet<>();
 
     SinkStore(WriteOptions options) {
         this.options = options;
-        this.links = Links.of(options.redis());
+        this.links = Links.fromPool(options.redis());
     }
 
-    /** A name unlike any other with certainty enough. */
     QueueKeys keys(String queue) {
         return links.keys(queue);
     }
@@ -71,7 +71,7 @@ final class SinkStore implements AutoCloseable {
      */
     List<String> topicQueues(String topic) {
         Topics topics = new Topics(links, options.redis().cluster());
-        List<String> queues = Topic.queues(topic, topics.partitions(topic, options.create() ? options.partitions() : null));
+        List<String> queues = Topic.partitionQueues(topic, topics.countPartitions(topic, options.create() ? options.partitions() : null));
         if (options.create() && links.links().size() > 1) {
             Map<String, Integer> found = links.locate(queues);
             topics.locate(queues).forEach((queue, server) -> {
@@ -89,8 +89,8 @@ final class SinkStore implements AutoCloseable {
     }
 
     private void attach(List<String> all, int server) {
-        List<String> queues = all.stream().filter(queue -> !attached.remove(queue)).toList();
-        List<Object> replies = link(server).runAll(queues.stream().map(this::attaching).toList());
+        List<String> queues = all.stream().filter(queue -> !attachedWithBegin.remove(queue)).toList();
+        List<Object> replies = link(server).runAll(queues.stream().map(this::attachCall).toList());
         for (int i = 0; i < replies.size(); i++) {
             if ((Long) ((List<?>) replies.get(i)).get(0) < 0) {
                 throw BusException.of(ErrorKind.QUEUE_MISSING, "queue", queues.get(i));
@@ -98,19 +98,19 @@ final class SinkStore implements AutoCloseable {
         }
     }
 
-    private Call attaching(String queue) {
+    private Call attachCall(String queue) {
         Object[] args = {options.ttlS(), options.maxsize(), "false", LeaseHolder.newToken(), options.create() ? 1 : 0, LONG_TTL_S};
         return Call.script("attach", keys(queue).all(), args);
     }
 
     /** The calls that push a chunk; sent again after a broken link, which is what at-least-once allows. */
-    Call push(String queue, List<byte[]> values) {
+    Call pushCall(String queue, List<byte[]> values) {
         QueueKeys keys = keys(queue);
-        return Call.script("push", keys.appending(), words(values, keys.available()));
+        return Call.script("push", keys.appending(), concat(values, keys.available()));
     }
 
     /** The call that pushes what of a chunk is not there yet; safe to repeat. */
-    Call pushOnce(String query, String queue, List<byte[]> values, List<RowOrigin> origins) {
+    Call pushOnceCall(String query, String queue, List<byte[]> values, List<RowOrigin> origins) {
         QueueKeys keys = keys(queue);
         List<Object> words = new ArrayList<>(List.of(keys.available(), query, LONG_TTL_S));
         for (int from = 0, until; from < values.size(); from = until) {
@@ -133,18 +133,18 @@ final class SinkStore implements AutoCloseable {
     }
 
     /** Appends a chunk to a staged list, unless it is there; the reply is the rows in the list. */
-    static Call stage(StagedList.Growing list, List<byte[]> values) {
+    static Call stageCall(StagedList.GrowingList list, List<byte[]> values) {
         String attempt = list.key().substring(list.key().lastIndexOf(STAGE) + STAGE.length());
-        return Call.script("stage", List.of(list.key(), list.stages), words(values, list.rows(), STAGE_TTL_S, attempt, list.epoch));
+        return Call.script("stage", List.of(list.key(), list.stagesKey), concat(values, list.rows(), STAGE_TTL_S, attempt, list.epoch));
     }
 
     /** A task of a run is about to stage rows for queues, which are attached in the same round trip where that is to one server, or cluster. */
     Epoch begin(SinkRun run, List<String> queues) {
-        List<Call> calls = links.links().size() == 1 ? queues.stream().map(this::attaching).toList() : List.of();
+        List<Call> calls = links.links().size() == 1 ? queues.stream().map(this::attachCall).toList() : List.of();
         return staging(run.sink()).begin(run.id(), queues, calls, replies -> {
             for (int i = 0; i < replies.size(); i++) {
                 if (replies.get(i) instanceof List<?> found && (Long) found.get(0) >= 0) { // else the same call says what is wrong
-                    attached.add(queues.get(i));
+                    attachedWithBegin.add(queues.get(i));
                 }
             }
         });
@@ -152,20 +152,20 @@ final class SinkStore implements AutoCloseable {
 
     /** The runs of a sink. */
     Staging staging(String sink) {
-        return new Staging(links, home(sink), sink);
+        return new Staging(links, recordLink(sink), sink);
     }
 
     /**
      * Appends a chunk on the connection that has written the whole list so far. Never to be repeated on the same list: the first try may still
      * arrive. To a list that is gone it adds nothing, so no key is left without a ttl.
      */
-    static Call stageMore(StagedList.Growing list, List<byte[]> values) {
-        return Call.command(words(values, "RPUSHX", list.key())).once();
+    static Call stageMoreCall(StagedList.GrowingList list, List<byte[]> values) {
+        return Call.command(concat(values, "RPUSHX", list.key())).asNonIdempotent();
     }
 
-    static void checkStaged(StagedList.Growing list, int added, long found) {
+    static void checkStagedRows(StagedList.GrowingList list, int added, long found) {
         if (found != list.rows() + added) {
-            throw stagingLost("", "?", list.queue, list.rows() + added, found, list.key(), STAGE_AGAIN);
+            throw stagingLostError("", "?", list.queue, list.rows() + added, found, list.key(), STAGE_AGAIN);
         }
     }
 
@@ -176,27 +176,28 @@ final class SinkStore implements AutoCloseable {
      */
     List<StagedList> record(String sink, long batch, List<StagedList> staged, String query, String span, long epoch) {
         try {
-            byServer(staged, part -> keepStaged(sink, batch, part));
+            forEachServer(staged, part -> keepStaged(sink, batch, part));
         } catch (BusException error) {
-            throw error.kind() == ErrorKind.STAGING_LOST && staging(sink).isStale(epoch) ? staleRun(sink, batch) : error;
+            throw error.kind() == ErrorKind.STAGING_LOST && staging(sink).hasNewerRun(epoch) ? staleRunError(sink, batch) : error;
         }
         List<String> key = List.of(QueueKeys.sinkRecord(sink));
-        List<?> reply = (List<?>) home(sink).run(Call.script("record", key, batch, BatchManifest.encode(staged, epoch), LONG_TTL_S, query, span, epoch));
+        List<?> reply = (List<?>) recordLink(sink)
+                .run(Call.script("record", key, batch, BatchManifest.encode(staged, epoch), LONG_TTL_S, query, span, epoch));
         if (reply.isEmpty()) {
-            throw staleRun(sink, batch);
+            throw staleRunError(sink, batch);
         }
         if (reply.size() == 1) {
-            throw stale(sink, batch, text(reply.get(0)));
+            throw staleBatchError(sink, batch, text(reply.get(0)));
         }
         List<StagedList> held = BatchManifest.decode((byte[]) reply.get(1));
-        Map<String, Object> changed = new BatchContent(text(reply.get(2)), held).changed(new BatchContent(span, staged));
+        Map<String, Object> changed = new BatchContent(text(reply.get(2)), held).differenceTo(new BatchContent(span, staged));
         if (!changed.isEmpty()) {
             throw BusException.of(ErrorKind.BATCH_CHANGED, "sink", sink, "batch", batch, "by", changed.get("by"), "found", changed.get("found"),
                     "expected", changed.get("expected"), "remedy", changed.get("remedy"));
         }
         if (staged.stream().map(StagedList::queue).distinct().count() > 1) {
-            // Tasks name them anew with the next batch; names that no row has any more end here.
-            home(sink).run(Call.command("UNLINK", QueueKeys.sinkQueues(sink)));
+            // Tasks name them anew with the next batch; names that no row has any more are removed here.
+            recordLink(sink).run(Call.command("UNLINK", QueueKeys.sinkQueues(sink)));
         }
         return held;
     }
@@ -208,7 +209,7 @@ final class SinkStore implements AutoCloseable {
      * @param queue the one queue of the sink, which has progress also where the record names other queues; null: rows name theirs
      */
     void forget(String sink, String queue) {
-        byte[] manifest = (byte[]) home(sink).run(Call.script("void", List.of(QueueKeys.sinkRecord(sink)), LONG_TTL_S));
+        byte[] manifest = (byte[]) recordLink(sink).run(Call.script("void", List.of(QueueKeys.sinkRecord(sink)), LONG_TTL_S));
         if (manifest.length > 0) {
             List<StagedList> held = BatchManifest.decode(manifest);
             discard(held);
@@ -219,7 +220,10 @@ final class SinkStore implements AutoCloseable {
         }
     }
 
-    /** Lets lists of one server live as long as a record does, before it names them. Throws BUSMQ_STAGING_LOST when one does not hold its rows. */
+    /**
+     * Extends the ttl of lists of one server to that of a record, before the record names them. Throws BUSMQ_STAGING_LOST when one does not hold its
+     * rows.
+     */
     private void keepStaged(String sink, long batch, List<StagedList> staged) {
         Stream<Call> calls = staged.stream().flatMap(s -> Stream.of(Call.command("EXPIRE", s.key(), LONG_TTL_S), Call.command("LLEN", s.key())));
         List<Object> replies = link(staged.get(0).server()).runAll(calls.toList());
@@ -227,29 +231,29 @@ final class SinkStore implements AutoCloseable {
             StagedList s = staged.get(i);
             long found = (Long) replies.get(2 * i + 1);
             if (found < s.rows()) {
-                throw stagingLost(sink, batch, s.queue(), s.rows(), found, s.key(), STAGE_AGAIN);
+                throw stagingLostError(sink, batch, s.queue(), s.rows(), found, s.key(), STAGE_AGAIN);
             }
         }
     }
 
     /** The lists recorded for this batch; empty when another batch, or none, is on record. */
-    List<StagedList> recorded(String sink, long batch) {
-        List<?> reply = (List<?>) home(sink).run(Call.command("HMGET", QueueKeys.sinkRecord(sink), "batch", "manifest"));
+    List<StagedList> recordedLists(String sink, long batch) {
+        List<?> reply = (List<?>) recordLink(sink).run(Call.command("HMGET", QueueKeys.sinkRecord(sink), "batch", "manifest"));
         return reply.get(0) != null && Long.parseLong(text(reply.get(0))) == batch ? BatchManifest.decode((byte[]) reply.get(1)) : List.of();
     }
 
     /** A commit that stopped because the queue is at its {@code maxsize}; calling it again goes on. */
-    record Full(long maxsize, long left) {
+    record CommitStopped(long maxsize, long left) {
     }
 
     /**
      * Append the staged lists of one queue in their order; null when all is appended. Safe to repeat at any time, by any process, until then.
      */
-    Full commit(String sink, long batch, List<StagedList> staged) {
+    CommitStopped commit(String sink, long batch, List<StagedList> staged) {
         try {
             return commit(sink, batch, staged, 0);
         } catch (RecordConflict other) {
-            Object epoch = home(sink).run(Call.command("HGET", QueueKeys.sinkRecord(sink), "void"));
+            Object epoch = recordLink(sink).run(Call.command("HGET", QueueKeys.sinkRecord(sink), "void"));
             try {
                 return commit(sink, batch, staged, epoch == null ? 0 : Long.parseLong(text(epoch)));
             } catch (RecordConflict still) {
@@ -269,19 +273,19 @@ final class SinkStore implements AutoCloseable {
     }
 
     /** {@code since}: progress of records that were made by runs with lower epochs counts for nothing. */
-    private Full commit(String sink, long batch, List<StagedList> staged, long since) throws RecordConflict {
+    private CommitStopped commit(String sink, long batch, List<StagedList> staged, long since) throws RecordConflict {
         QueueCommit queue = new QueueCommit(keys(staged.get(0).queue()), sink, batch, staged, since);
         int server = staged.get(0).server();
         while (queue.isOpen()) {
-            QueueCommit.Status found = queue.takeReply(link(server).run(queue.next()));
+            QueueCommit.Status found = queue.takeReply(link(server).run(queue.nextCall()));
             if (found == QueueCommit.Status.MISSING) {
                 attach(staged.get(0).queue(), server); // it expired meanwhile
                 queue.reopen();
-            } else if (found == QueueCommit.Status.OTHER) {
+            } else if (found == QueueCommit.Status.OTHER_RECORD) {
                 throw new RecordConflict();
             }
         }
-        return queue.full();
+        return queue.commitStopped();
     }
 
     /**
@@ -290,29 +294,29 @@ final class SinkStore implements AutoCloseable {
      */
     List<List<StagedList>> commitMany(String sink, long batch, List<StagedList> staged) {
         List<List<StagedList>> rest = new ArrayList<>();
-        byServer(staged, part -> {
+        forEachServer(staged, part -> {
             for (List<List<StagedList>> group : QueueCommit.groups(part)) {
                 List<QueueCommit> queues = group.stream().map(own -> new QueueCommit(keys(own.get(0).queue()), sink, batch, own, 0)).toList();
-                rest.addAll(QueueCommit.together(queues, calls -> link(part.get(0).server()).runAll(calls)));
+                rest.addAll(QueueCommit.commitTogether(queues, calls -> link(part.get(0).server()).runAll(calls)));
             }
         });
         return rest;
     }
 
-    /** Remove staged lists that did not win. */
+    /** Remove staged lists that are part of no batch. */
     void discard(List<StagedList> staged) {
-        byServer(staged, part -> link(part.get(0).server()).runAll(calls(part, s -> Call.command("UNLINK", s.key()))));
+        forEachServer(staged, part -> link(part.get(0).server()).runAll(callForEach(part, s -> Call.command("UNLINK", s.key()))));
     }
 
     /** Drop the progress and the record of a sink that will never commit again (a finished batch write). */
     void forget(String sink, List<StagedList> staged) {
         forgetProgress(sink, staged);
-        home(sink).run(Call.command("DEL", QueueKeys.sinkRecord(sink)));
-        home(sink).run(Call.command("DEL", QueueKeys.sinkQueues(sink)));
+        recordLink(sink).run(Call.command("DEL", QueueKeys.sinkRecord(sink)));
+        recordLink(sink).run(Call.command("DEL", QueueKeys.sinkQueues(sink)));
     }
 
     private void forgetProgress(String sink, List<StagedList> staged) {
-        byServer(staged, part -> {
+        forEachServer(staged, part -> {
             Stream<String> queues = part.stream().map(StagedList::queue).distinct();
             link(part.get(0).server()).runAll(queues.map(queue -> Call.command("HDEL", keys(queue).sinks(), sink)).toList());
         });
@@ -336,23 +340,19 @@ final class SinkStore implements AutoCloseable {
     }
 
     /** The server that has the record of a sink. */
-    private Link home(String sink) {
+    private Link recordLink(String sink) {
         return link(HashIndex.of(QueueKeys.sinkRecord(sink), links.links().size()));
     }
 
-    private interface Part {
-        void with(List<StagedList> staged);
+    private static void forEachServer(List<StagedList> staged, Consumer<List<StagedList>> run) {
+        staged.stream().collect(Collectors.groupingBy(StagedList::server, TreeMap::new, Collectors.toList())).values().forEach(run);
     }
 
-    private static void byServer(List<StagedList> staged, Part part) {
-        staged.stream().collect(Collectors.groupingBy(StagedList::server, TreeMap::new, Collectors.toList())).values().forEach(part::with);
-    }
-
-    private static List<Call> calls(List<StagedList> staged, Function<StagedList, Call> call) {
+    private static List<Call> callForEach(List<StagedList> staged, Function<StagedList, Call> call) {
         return staged.stream().map(call).toList();
     }
 
-    private static Object[] words(List<byte[]> values, Object... before) {
+    private static Object[] concat(List<byte[]> values, Object... before) {
         Object[] all = new Object[before.length + values.size()];
         System.arraycopy(before, 0, all, 0, before.length);
         for (int i = 0; i < values.size(); i++) {
@@ -361,17 +361,17 @@ final class SinkStore implements AutoCloseable {
         return all;
     }
 
-    static BusException stagingLost(
+    static BusException stagingLostError(
             String sink, Object batch, String queue, long expected, long found, String key, String remedy) {
         return BusException.of(ErrorKind.STAGING_LOST, "sink", sink, "batch", batch, "queue", queue, "expected", expected, "found", found,
                 "key", key, "remedy", remedy);
     }
 
-    private static BusException staleRun(String sink, long batch) {
+    private static BusException staleRunError(String sink, long batch) {
         return BusException.of(ErrorKind.STALE_RUN, "sink", sink, "batch", batch);
     }
 
-    static BusException stale(String sink, long batch, String found) {
+    static BusException staleBatchError(String sink, long batch, String found) {
         return BusException.of(ErrorKind.STALE_BATCH, "sink", sink, "batch", batch, "found", found);
     }
 }

@@ -15,7 +15,7 @@ final class StageTarget implements RowBatcher.Target {
     private final SinkRun run;
     private final String attempt;
     private final StagingRenewal renewal;
-    private final List<StagedList.Growing> lists = new ArrayList<>();
+    private final List<StagedList.GrowingList> lists = new ArrayList<>();
     private volatile Epoch epoch = Epoch.NONE;
 
     /** {@code attempt} must be unique for ever. */
@@ -27,19 +27,19 @@ final class StageTarget implements RowBatcher.Target {
     }
 
     @Override
-    public int[] store(List<QueueBuffer> buffers) {
-        List<String> fresh = buffers.stream().filter(buffer -> buffer.place == null).map(buffer -> buffer.queue).toList();
+    public int[] writeChunks(List<QueueBuffer> buffers) {
+        List<String> fresh = buffers.stream().filter(buffer -> buffer.targetState == null).map(buffer -> buffer.queue).toList();
         if (!fresh.isEmpty()) {
             Epoch begun = store.begin(run, fresh);
             epoch = epoch.before().isEmpty() ? begun : epoch;
-            renewal.of(begun.number());
+            renewal.setEpoch(begun.number());
         }
-        QueueBuffer.openPlaces(buffers, store, this::open);
+        QueueBuffer.openTargetStates(buffers, store, this::openList);
         Map<Integer, List<QueueBuffer>> byServer = new LinkedHashMap<>();
         for (QueueBuffer buffer : buffers) {
-            byServer.computeIfAbsent(list(buffer).server, server -> new ArrayList<>()).add(buffer);
+            byServer.computeIfAbsent(listOf(buffer).server, server -> new ArrayList<>()).add(buffer);
         }
-        byServer.forEach(this::stage);
+        byServer.forEach(this::stageChunks);
         return buffers.stream().mapToInt(buffer -> buffer.chunk.size()).toArray();
     }
 
@@ -50,7 +50,7 @@ final class StageTarget implements RowBatcher.Target {
 
     /** The staged lists in the order of their first row. Only when nothing is under way. */
     TaskOutcome outcome() {
-        return new TaskOutcome(segments().stream().filter(segment -> !segment.runs().isEmpty()).toList(), epoch);
+        return new TaskOutcome(segments().stream().filter(segment -> !segment.chunks().isEmpty()).toList(), epoch);
     }
 
     /** The same with those where nothing was confirmed. */
@@ -58,39 +58,41 @@ final class StageTarget implements RowBatcher.Target {
         return lists.stream().flatMap(list -> list.segments().stream()).toList();
     }
 
-    private StagedList.Growing open(String queue, int server) {
-        StagedList.Growing list = new StagedList.Growing(queue, server, store.keys(queue).stages(run.sink()), epoch.number(), store.keys(queue).stage(attempt));
+    private StagedList.GrowingList openList(String queue, int server) {
+        StagedList.GrowingList list = new StagedList.GrowingList(queue, server, store.keys(queue).stages(run.sink()), epoch.number(),
+                store.keys(queue).stage(attempt));
         lists.add(list);
         return list;
     }
 
-    /** After a broken link the chunks, which are in doubt, are staged again where nothing else writes, with the link's own patience. */
-    private void stage(int server, List<QueueBuffer> buffers) {
+    /** After a broken link it is unknown whether the chunks were stored: they are staged again in new lists, for as long as the link retries. */
+    private void stageChunks(int server, List<QueueBuffer> buffers) {
         try {
-            settle(buffers, store.link(server).runAll(buffers.stream().map(StageTarget::first).toList()));
+            takeReplies(buffers, store.link(server).runAll(buffers.stream().map(StageTarget::chunkCall).toList()));
         } catch (BusException error) {
             if (error.kind() != ErrorKind.LINK_LOST) {
                 throw error;
             }
-            buffers.forEach(buffer -> list(buffer).cut(LeaseHolder.newToken()));
-            settle(buffers, store.link(server).runAll(buffers.stream().map(buffer -> SinkStore.stage(list(buffer), buffer.chunk)).toList()));
+            buffers.forEach(buffer -> listOf(buffer).startNextSegment(LeaseHolder.newToken()));
+            takeReplies(buffers, store.link(server)
+                    .runAll(buffers.stream().map(buffer -> SinkStore.stageCall(listOf(buffer), buffer.chunk)).toList()));
         }
     }
 
-    /** The first chunk of a list brings the ttl; the others need not be copied through Lua. */
-    private static Call first(QueueBuffer buffer) {
-        return list(buffer).rows() == 0 ? SinkStore.stage(list(buffer), buffer.chunk) : SinkStore.stageMore(list(buffer), buffer.chunk);
+    /** The first chunk of a list sets the ttl, by a script; the others need none. */
+    private static Call chunkCall(QueueBuffer buffer) {
+        return listOf(buffer).rows() == 0 ? SinkStore.stageCall(listOf(buffer), buffer.chunk) : SinkStore.stageMoreCall(listOf(buffer), buffer.chunk);
     }
 
-    private static void settle(List<QueueBuffer> buffers, List<Object> replies) {
+    private static void takeReplies(List<QueueBuffer> buffers, List<Object> replies) {
         for (int i = 0; i < buffers.size(); i++) {
             List<byte[]> chunk = buffers.get(i).chunk;
-            SinkStore.checkStaged(list(buffers.get(i)), chunk.size(), (Long) replies.get(i));
-            list(buffers.get(i)).add(chunk);
+            SinkStore.checkStagedRows(listOf(buffers.get(i)), chunk.size(), (Long) replies.get(i));
+            listOf(buffers.get(i)).addChunk(chunk);
         }
     }
 
-    private static StagedList.Growing list(QueueBuffer buffer) {
-        return (StagedList.Growing) buffer.place;
+    private static StagedList.GrowingList listOf(QueueBuffer buffer) {
+        return (StagedList.GrowingList) buffer.targetState;
     }
 }

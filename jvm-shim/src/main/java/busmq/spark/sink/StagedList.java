@@ -6,22 +6,22 @@ import java.util.List;
 import java.util.zip.CRC32;
 
 /**
- * One staged list: rows of one task attempt for one queue. {@code runs} are the chunk sizes as (size, how often). They are the rows at its head;
+ * One staged list: rows of one task attempt for one queue. {@code chunks} are their sizes as (size, how often). They are the rows at its head;
  * what lies after them does not count. {@code digest} distinguishes them from other rows ({@code core/sink.py}); null in a manifest of version 1.
  * {@code made} is the epoch of the run that has recorded the list; 0 where it is not recorded, or that is not known.
  */
-public record StagedList(String queue, int server, String key, List<EqualChunks> runs, Long digest, long made) implements Serializable {
+public record StagedList(String queue, int server, String key, List<EqualChunks> chunks, Long digest, long made) implements Serializable {
     private static final long MASK = (1L << 53) - 1;
 
-    /** So many chunks of one size, one after another: a million rows are two runs, not a thousand numbers. */
+    /** So many chunks of one size, one after another: a million rows are two of these, not a thousand sizes. */
     public record EqualChunks(int size, int times) implements Serializable {}
 
     public StagedList {
-        runs = List.copyOf(runs);
+        chunks = List.copyOf(chunks);
     }
 
-    StagedList(String queue, int server, String key, List<EqualChunks> runs, Long digest) {
-        this(queue, server, key, runs, digest, 0);
+    StagedList(String queue, int server, String key, List<EqualChunks> chunks, Long digest) {
+        this(queue, server, key, chunks, digest, 0);
     }
 
     /** A checksum of rows that does not depend on their order, chunks or partitions: digests of parts add up ({@link #total}). */
@@ -42,13 +42,13 @@ public record StagedList(String queue, int server, String key, List<EqualChunks>
 
     /** How many rows were staged. */
     public long rows() {
-        return runs.stream().mapToLong(run -> (long) run.size * run.times).sum();
+        return chunks.stream().mapToLong(run -> (long) run.size * run.times).sum();
     }
 
     /** How many rows the next move may take when {@code moved} are done: up to the next chunk border. */
     public int chunkAt(long moved) {
         long at = 0;
-        for (EqualChunks run : runs) {
+        for (EqualChunks run : chunks) {
             long end = at + (long) run.size * run.times;
             if (moved < end) {
                 return (int) (run.size - (moved - at) % run.size);
@@ -59,22 +59,22 @@ public record StagedList(String queue, int server, String key, List<EqualChunks>
     }
 
     /** What a task stages for one queue: segments that are closed, and the one that grows. {@code core/sink.py} says why. */
-    static final class Growing {
+    static final class GrowingList {
         final String queue;
         final int server;
         /** Where the list is noted, and under which run. */
-        final String stages;
+        final String stagesKey;
         final long epoch;
-        private final List<StagedList> closed = new ArrayList<>();
+        private final List<StagedList> closedSegments = new ArrayList<>();
         private String key;
         private long rows;
         private long digest;
-        private List<EqualChunks> runs = new ArrayList<>();
+        private List<EqualChunks> chunks = new ArrayList<>();
 
-        Growing(String queue, int server, String stages, long epoch, String key) {
+        GrowingList(String queue, int server, String stagesKey, long epoch, String key) {
             this.queue = queue;
             this.server = server;
-            this.stages = stages;
+            this.stagesKey = stagesKey;
             this.epoch = epoch;
             this.key = key;
         }
@@ -90,31 +90,31 @@ public record StagedList(String queue, int server, String key, List<EqualChunks>
         }
 
         /** A chunk was confirmed. */
-        void add(List<byte[]> chunk) {
+        void addChunk(List<byte[]> chunk) {
             int size = chunk.size();
             digest = total(digest, StagedList.digest(chunk));
-            int last = runs.size() - 1;
-            if (last >= 0 && runs.get(last).size == size) {
-                runs.set(last, new EqualChunks(size, runs.get(last).times + 1));
+            int last = chunks.size() - 1;
+            if (last >= 0 && chunks.get(last).size == size) {
+                chunks.set(last, new EqualChunks(size, chunks.get(last).times + 1));
             } else {
-                runs.add(new EqualChunks(size, 1));
+                chunks.add(new EqualChunks(size, 1));
             }
             rows += size;
         }
 
-        /** Go on in a new segment: what is under way to this one may arrive at any time. {@code token} is random. */
-        void cut(String token) {
-            closed.add(new StagedList(queue, server, key, runs, digest));
+        /** Go on in a new segment: what was sent to this one may still arrive. {@code token} is random. */
+        void startNextSegment(String token) {
+            closedSegments.add(new StagedList(queue, server, key, chunks, digest));
             key = key.substring(0, key.length() - token.length()) + token;
             rows = 0;
             digest = 0;
-            runs = new ArrayList<>();
+            chunks = new ArrayList<>();
         }
 
         /** All segments in their order, with what is confirmed of each. */
         List<StagedList> segments() {
-            List<StagedList> all = new ArrayList<>(closed);
-            all.add(new StagedList(queue, server, key, runs, digest));
+            List<StagedList> all = new ArrayList<>(closedSegments);
+            all.add(new StagedList(queue, server, key, chunks, digest));
             return all;
         }
     }

@@ -18,33 +18,33 @@ import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.stream.Collectors;
 
-/** What the runs of a sink stage, and what becomes of it when a run dies before its commit: {@code core/staging.py}, with the same scripts. */
+/** What the runs of a sink stage, and what becomes of it when a run ends before its commit: {@code core/staging.py}, with the same scripts. */
 final class Staging {
-    private static final int NAMES_AT_ONCE = Contract.whole("namesAtOnce");
+    private static final int NAMES_AT_ONCE = Contract.intNumber("namesAtOnce");
 
     private final Links links;
-    private final Link home;
+    private final Link recordLink;
     private final String sink;
 
-    Staging(Links links, Link home, String sink) {
+    Staging(Links links, Link recordLink, String sink) {
         this.links = links;
-        this.home = home;
+        this.recordLink = recordLink;
         this.sink = sink;
     }
 
     /**
      * A task of a run is about to stage rows for queues: the epoch of the run. The first time, what earlier runs have staged in vain is removed.
      *
-     * @param more calls that travel along, and {@code answered} what takes their replies or errors. Not in the call that begins the run: what a full Redis
-     *     refused may find room after it
+     * @param more calls that travel along, and {@code answered} what takes their replies or errors. Not in the call that begins the run, which frees
+     *        memory: what a full Redis refused may be accepted after it
      */
     Epoch begin(String run, List<String> queues, List<Call> more, Consumer<List<Object>> answered) {
         List<Call> calls = new ArrayList<>();
         calls.add(Call.script("begin", List.of(QueueKeys.sinkRecord(sink)), run, SinkStore.STAGE_TTL_S));
-        calls.addAll(named("enlist", queues, run, SinkStore.STAGE_TTL_S));
+        calls.addAll(callsWithNames("enlist", queues, run, SinkStore.STAGE_TTL_S));
         int own = calls.size();
         calls.addAll(more);
-        List<Object> replies = home.tryAll(calls);
+        List<Object> replies = recordLink.tryAll(calls);
         for (Object reply : replies.subList(0, own)) {
             if (reply instanceof BusException failed) {
                 throw failed;
@@ -63,33 +63,33 @@ final class Staging {
     }
 
     /** Whether a run has begun after the one with this epoch. */
-    boolean isStale(long epoch) {
-        Object found = home.run(Call.command("HGET", QueueKeys.sinkRecord(sink), "epoch"));
+    boolean hasNewerRun(long epoch) {
+        Object found = recordLink.run(Call.command("HGET", QueueKeys.sinkRecord(sink), "epoch"));
         return found != null && epoch < Long.parseLong(text(found));
     }
 
-    /** Let what the run has staged live on. */
+    /** Renews the ttl of what the run has staged. */
     void renew(long epoch) {
         for (String key : List.of(QueueKeys.sinkRecord(sink), QueueKeys.sinkQueues(sink))) {
-            home.run(Call.command("EXPIRE", key, SinkStore.LONG_TTL_S));
+            recordLink.run(Call.command("EXPIRE", key, SinkStore.LONG_TTL_S));
         }
-        runAtServers(listed(), keys -> Call.script("renew", List.of(keys.stages(sink)), epoch, keys.stage(""), SinkStore.STAGE_TTL_S));
+        runAtServers(stagedQueues(), keys -> Call.script("renew", List.of(keys.stages(sink)), epoch, keys.stage(""), SinkStore.STAGE_TTL_S));
     }
 
     private void sweep(String run, long epoch, List<StagedList> held) {
         Map<String, List<StagedList>> kept = held.stream().collect(Collectors.groupingBy(StagedList::queue));
-        Set<String> queues = listed();
+        Set<String> queues = stagedQueues();
         runAtServers(queues, keys -> {
             List<Object> args = new ArrayList<>(List.of(epoch, keys.stage("")));
             kept.getOrDefault(keys.name(), List.of()).forEach(part -> args.add(part.key().substring(keys.stage("").length())));
             return Call.script("sweep", List.of(keys.stages(sink)), args.toArray());
         });
-        named("unlist", queues, run).forEach(home::run);
+        callsWithNames("unlist", queues, run).forEach(recordLink::run);
     }
 
     /** The queues that runs of the sink have staged for. */
-    private Set<String> listed() {
-        List<?> flat = (List<?>) home.run(Call.command("HGETALL", QueueKeys.sinkQueues(sink)));
+    private Set<String> stagedQueues() {
+        List<?> flat = (List<?>) recordLink.run(Call.command("HGETALL", QueueKeys.sinkQueues(sink)));
         Set<String> found = new HashSet<>();
         for (int i = 0; i < flat.size(); i += 2) {
             found.add(text(flat.get(i)));
@@ -103,7 +103,7 @@ final class Staging {
                 .forEach((server, part) -> links.link(server).runAll(part.stream().map(queue -> call.apply(links.keys(queue))).toList()));
     }
 
-    private List<Call> named(String script, Collection<String> queues, Object... before) {
+    private List<Call> callsWithNames(String script, Collection<String> queues, Object... before) {
         List<String> names = List.copyOf(queues);
         List<Call> calls = new ArrayList<>();
         for (int at = 0; at < names.size(); at += NAMES_AT_ONCE) {

@@ -11,11 +11,14 @@ import java.util.function.Supplier;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** While a task stages, what its run has staged lives on: its own lists, however long its rows take to come, and those of tasks that have ended. */
+/**
+ * While a task stages, renews the ttl of what its run has staged: its own lists, however long its rows take to come, and those of tasks that have
+ * ended.
+ */
 final class StagingRenewal implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(StagingRenewal.class);
-    private static final long MS = 250L * SinkStore.STAGE_TTL_S;
-    private static final ScheduledExecutorService CLOCK = Executors.newSingleThreadScheduledExecutor(work -> {
+    private static final long PERIOD_MS = 250L * SinkStore.STAGE_TTL_S;
+    private static final ScheduledExecutorService TIMER = Executors.newSingleThreadScheduledExecutor(work -> {
         Thread thread = new Thread(work, "busmq-staged");
         thread.setDaemon(true);
         return thread;
@@ -28,16 +31,16 @@ final class StagingRenewal implements AutoCloseable {
     private volatile long epoch;
 
     StagingRenewal(WriteOptions options, String sink) {
-        this(() -> new SinkStore(options), sink, Long.getLong("busmq.renewalMs", MS), Contract.number("renewalAgainMs"));
+        this(() -> new SinkStore(options), sink, Long.getLong("busmq.renewalMs", PERIOD_MS), Contract.number("renewalAgainMs"));
     }
 
     /** {@code againMs}: how long after an error. */
     StagingRenewal(Supplier<SinkStore> open, String sink, long everyMs, long againMs) {
         this.everyMs = everyMs;
-        work = CLOCK.scheduleWithFixedDelay(() -> renew(open, sink), everyMs, Math.min(againMs, everyMs), TimeUnit.MILLISECONDS);
+        work = TIMER.scheduleWithFixedDelay(() -> renew(open, sink), everyMs, Math.min(againMs, everyMs), TimeUnit.MILLISECONDS);
     }
 
-    void of(long epoch) {
+    void setEpoch(long epoch) {
         this.epoch = epoch;
     }
 

@@ -6,10 +6,10 @@ import org.apache.spark.sql.connector.write.WriterCommitMessage;
 
 /** What a task did: the lists it staged, and their run. */
 record TaskOutcome(List<StagedList> staged, Epoch epoch) implements WriterCommitMessage {
-    static final TaskOutcome NOTHING = new TaskOutcome(List.of(), Epoch.NONE);
+    static final TaskOutcome EMPTY = new TaskOutcome(List.of(), Epoch.NONE);
 
     /** Of the run whose lists these are. */
-    static Epoch epoch(WriterCommitMessage[] messages) {
+    static Epoch epochOf(WriterCommitMessage[] messages) {
         Epoch found = Epoch.NONE;
         for (WriterCommitMessage message : messages) {
             if (message instanceof TaskOutcome outcome && outcome.epoch.number() != 0 && found.before().isEmpty()) {
@@ -20,7 +20,7 @@ record TaskOutcome(List<StagedList> staged, Epoch epoch) implements WriterCommit
     }
 
     /** All staged lists, in partition order: Spark aligns the messages with the partitions. */
-    static List<StagedList> all(WriterCommitMessage[] messages) {
+    static List<StagedList> stagedLists(WriterCommitMessage[] messages) {
         List<StagedList> out = new ArrayList<>();
         for (WriterCommitMessage message : messages) {
             if (message instanceof TaskOutcome outcome) {

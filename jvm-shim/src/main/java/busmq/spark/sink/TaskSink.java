@@ -7,23 +7,23 @@ import busmq.spark.options.WriteOptions;
 import java.io.InterruptedIOException;
 import java.util.List;
 
-/** The rows of one task on their way to Redis, staged or straight into their queues. Made and used by one thread, and closed whatever happens. */
+/** Sends the rows of one task to Redis, into staged lists or straight into their queues. Made and used by one thread, and closed whatever happens. */
 public final class TaskSink implements AutoCloseable {
     /** Redis' own limit of one value. */
-    private static final int MAX_VALUE_BYTES = Contract.whole("maxValueBytes");
+    private static final int MAX_VALUE_BYTES = Contract.intNumber("maxValueBytes");
 
-    private final StageTarget staging;
+    private final StageTarget stageTarget;
     private final StagingRenewal renewal;
-    private final RowBatcher rows;
+    private final RowBatcher batcher;
     /** Set before the sending thread ends: whether what was staged is to be taken back. */
-    private volatile boolean discard;
+    private volatile boolean discardsStaged;
 
     private TaskSink(WriteOptions options, SinkRun run, String attempt, String onceOf) {
         SinkStore store = new SinkStore(options);
         renewal = run == null ? null : new StagingRenewal(options, run.sink());
-        staging = run == null ? null : new StageTarget(store, run, attempt, renewal);
-        RowBatcher.Target target = staging == null ? new PushTarget(store, onceOf) : staging;
-        rows = new RowBatcher(target, SinkCommitter.fullTimeoutMs(options), staging != null, () -> end(store));
+        stageTarget = run == null ? null : new StageTarget(store, run, attempt, renewal);
+        RowBatcher.Target target = stageTarget == null ? new PushTarget(store, onceOf) : stageTarget;
+        batcher = new RowBatcher(target, SinkCommitter.fullTimeoutMs(options), stageTarget != null, () -> closeStore(store));
     }
 
     /** At least once, in order. */
@@ -42,8 +42,8 @@ public final class TaskSink implements AutoCloseable {
     }
 
     /** Whether rows wait in lists for the commit of the batch. */
-    boolean stages() {
-        return staging != null;
+    boolean isStaging() {
+        return stageTarget != null;
     }
 
     /** Takes a row over and returns, unless many wait. Throws what has ended the sending, be it about an earlier row. */
@@ -56,23 +56,23 @@ public final class TaskSink implements AutoCloseable {
             throw BusException.of(ErrorKind.MESSAGE_REFUSED, "reason", "a message of " + value.length + " bytes is over Redis' limit of "
                     + MAX_VALUE_BYTES + " (512 MB). Store the body elsewhere and push its address");
         }
-        rows.add(queue, value, origin);
+        batcher.add(queue, value, origin);
     }
 
     /** Waits until every row is stored. */
     public void finish() throws InterruptedIOException {
-        rows.flush();
+        batcher.flush();
     }
 
     /** The same; then what was staged, in the order of the first row of each list. */
-    TaskOutcome outcome() throws InterruptedIOException {
+    TaskOutcome finishWithOutcome() throws InterruptedIOException {
         finish();
-        return staging == null ? TaskOutcome.NOTHING : staging.outcome();
+        return stageTarget == null ? TaskOutcome.EMPTY : stageTarget.outcome();
     }
 
     /** Gives up: nothing more is sent, and what was staged is taken back once the last call is answered. */
     void abort() {
-        discard = staging != null;
+        discardsStaged = stageTarget != null;
         close();
     }
 
@@ -81,18 +81,18 @@ public final class TaskSink implements AutoCloseable {
         if (renewal != null) {
             renewal.close();
         }
-        rows.close();
+        batcher.close();
     }
 
     /** The last thing that the sending thread does. */
-    private void end(SinkStore store) {
+    private void closeStore(SinkStore store) {
         try (store) {
-            if (discard && !rows.failedFor(ErrorKind.LINK_LOST)) {
+            if (discardsStaged && !batcher.hasFailedWith(ErrorKind.LINK_LOST)) {
                 // A query that is started again and again on the same bad row, or on a full Redis, must not fill Redis with what it staged.
-                store.discard(staging.segments());
+                store.discard(stageTarget.segments());
             }
         } catch (BusException error) {
-            // Only tidying up: staged lists end by themselves, and the error that led here is the one to be seen.
+            // Staged lists expire by themselves, and the error that led here is the one to be seen.
         }
     }
 }

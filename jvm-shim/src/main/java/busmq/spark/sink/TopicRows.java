@@ -10,25 +10,25 @@ import java.util.Map;
 
 /**
  * Where the rows of one task go in topics: column {@code partition} says it, else column {@code key} chooses, else one partition after the other is
- * filled. The row is given to {@link #queue} by what reads its columns.
+ * filled. The row is given to {@link #queueOf} by what reads its columns.
  */
 public final class TopicRows {
     /** Rows that go to one partition before the next has its turn, as many as a record batch in Python. */
-    private static final int TURN_ROWS = Contract.whole("rowsAtOnce");
+    private static final int ROWS_PER_TURN = Contract.intNumber("rowsAtOnce");
 
     private final WriteOptions options;
     private final SinkColumns columns;
-    private final Map<String, List<String>> known = new HashMap<>();
-    private final long first;
+    private final Map<String, List<String>> queuesByTopic = new HashMap<>();
+    private final long firstPartition;
     private long rows;
     private String lastTopic;
     private List<String> lastQueues;
 
-    /** {@code first}: the partition that has the first turn, modulo their number. */
-    public TopicRows(WriteOptions options, SinkColumns columns, long first) {
+    /** {@code firstPartition}: the partition that has the first turn, modulo their number. */
+    public TopicRows(WriteOptions options, SinkColumns columns, long firstPartition) {
         this.options = options;
         this.columns = columns;
-        this.first = first;
+        this.firstPartition = firstPartition;
     }
 
     /** The columns of a row. */
@@ -43,48 +43,49 @@ public final class TopicRows {
     }
 
     /** The partition queue of a row. Throws BUSMQ_MESSAGE_REFUSED for a NULL and for a partition that the topic has not, BUSMQ_TOPIC_MISSING. */
-    public String queue(Columns row) {
+    public String queueOf(Columns row) {
         TopicColumns of = columns.topic();
         rows++;
-        String topic = of.topicAt() < 0 ? of.topic() : row.text(filled(row, of.topicAt(), "topic"));
-        List<String> queues = queues(topic);
+        String topic = of.topicAt() < 0 ? of.topic() : row.text(checkNotNull(row, of.topicAt(), "topic"));
+        List<String> queues = partitionQueues(topic);
         if (of.partitionAt() >= 0) {
-            int partition = row.number(filled(row, of.partitionAt(), "partition"));
+            int partition = row.number(checkNotNull(row, of.partitionAt(), "partition"));
             if (partition < 0 || partition >= queues.size()) {
-                known.remove(topic); // it may have grown
+                queuesByTopic.remove(topic); // it may have grown
                 lastTopic = null;
-                queues = queues(topic);
+                queues = partitionQueues(topic);
             }
             if (partition < 0 || partition >= queues.size()) {
-                throw SinkColumns.refused("column 'partition' is " + partition + " in some rows; topic " + PyText.repr(topic) + " has the partitions 0 to "
+                throw SinkColumns.messageRefused("column 'partition' is " + partition + " in some rows; topic " + PyText.repr(topic)
+                        + " has the partitions 0 to "
                         + (queues.size() - 1));
             }
             return queues.get(partition);
         }
         if (of.keyAt() >= 0) {
-            return queues.get(Topic.partitionOf(row.bytes(filled(row, of.keyAt(), "key"), of.keyIsText()), queues.size()));
+            return queues.get(Topic.partitionOf(row.bytes(checkNotNull(row, of.keyAt(), "key"), of.keyIsText()), queues.size()));
         }
-        return queues.get((int) ((first + (rows - 1) / TURN_ROWS) % queues.size()));
+        return queues.get((int) ((firstPartition + (rows - 1) / ROWS_PER_TURN) % queues.size()));
     }
 
-    private int filled(Columns row, int at, String column) {
+    private int checkNotNull(Columns row, int at, String column) {
         if (row.isNull(at)) {
-            throw SinkColumns.isNull(column, rows);
+            throw SinkColumns.nullError(column, rows);
         }
         return at;
     }
 
-    private List<String> queues(String topic) {
+    private List<String> partitionQueues(String topic) {
         if (!topic.equals(lastTopic)) {
-            lastQueues = known.computeIfAbsent(topic, this::find);
+            lastQueues = queuesByTopic.computeIfAbsent(topic, this::findPartitionQueues);
             lastTopic = topic;
         }
         return lastQueues;
     }
 
-    private List<String> find(String topic) {
+    private List<String> findPartitionQueues(String topic) {
         if (topic.isEmpty()) {
-            throw SinkColumns.refused("column 'topic' is empty in some rows; expected the name of a topic");
+            throw SinkColumns.messageRefused("column 'topic' is empty in some rows; expected the name of a topic");
         }
         try (SinkStore store = new SinkStore(options)) { // the one of the task is its sending thread's
             return store.topicQueues(topic);

@@ -9,13 +9,13 @@ import org.apache.spark.sql.connector.write.DataWriterFactory;
 import org.apache.spark.sql.connector.write.streaming.StreamingDataWriterFactory;
 
 /**
- * Travels to the tasks. {@code query} is empty for a batch write; {@code plan} is what the driver has called this write, unlike any other;
- * {@code origins} is null but where rows are pushed exactly once.
+ * Is serialized to the tasks. {@code query} is empty for a batch write; {@code writeToken} is unique to this write; {@code origins} is null but where
+ * rows are pushed exactly once.
  */
-record WriterFactory(WriteOptions options, SinkColumns columns, boolean staging, OriginColumns origins, String query, String plan)
+record WriterFactory(WriteOptions options, SinkColumns columns, boolean staging, OriginColumns origins, String query, String writeToken)
         implements StreamingDataWriterFactory, DataWriterFactory {
     /** Local property: in a stream's tasks, and on the thread that runs its batches, the id of the run of the query. */
-    static final String RUN = "spark.jobGroup.id";
+    static final String RUN_ID_PROPERTY = "spark.jobGroup.id";
 
     @Override
     public DataWriter<InternalRow> createWriter(int partition, long task, long epoch) {
@@ -24,7 +24,7 @@ record WriterFactory(WriteOptions options, SinkColumns columns, boolean staging,
         if (origins != null) {
             return new RowWriter(columns, TaskSink.pushingOnce(options, query), new RowOrigins(origins), topics);
         }
-        return new RowWriter(columns, staging ? TaskSink.staging(options, run(), attempt) : TaskSink.pushing(options), null, topics);
+        return new RowWriter(columns, staging ? TaskSink.staging(options, sinkRun(), attempt) : TaskSink.pushing(options), null, topics);
     }
 
     @Override
@@ -32,12 +32,12 @@ record WriterFactory(WriteOptions options, SinkColumns columns, boolean staging,
         return createWriter(partition, task, options.batch() == null ? 0 : options.batch());
     }
 
-    private SinkRun run() {
+    private SinkRun sinkRun() {
         if (query.isEmpty()) {
-            return new SinkRun(options.batch() == null ? "write-" + plan : options.sink(), plan);
+            return new SinkRun(options.batch() == null ? "write-" + writeToken : options.sink(), writeToken);
         }
         TaskContext task = TaskContext.get();
-        String id = task == null ? null : task.getLocalProperty(RUN);
-        return new SinkRun(options.sink().isEmpty() ? query : options.sink(), id == null ? plan : id);
+        String id = task == null ? null : task.getLocalProperty(RUN_ID_PROPERTY);
+        return new SinkRun(options.sink().isEmpty() ? query : options.sink(), id == null ? writeToken : id);
     }
 }

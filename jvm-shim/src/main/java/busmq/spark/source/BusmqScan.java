@@ -17,7 +17,7 @@ public final class BusmqScan implements Scan {
         this.options = ReadOptions.parse(options.asCaseSensitiveMap());
         SourceSchema.check(schema, !this.options.topic().isEmpty());
         this.schema = schema;
-        if (this.options.includeTimestamp() && !SourceSchema.timed(schema)) {
+        if (this.options.includeTimestamp() && !SourceSchema.hasTimestamp(schema)) {
             throw BusException.config("includeTimestamp=true asks for a column timestamp, which the schema does not have; name it there, or leave the "
                     + "option out");
         }
@@ -30,7 +30,7 @@ public final class BusmqScan implements Scan {
 
     @Override
     public String description() {
-        return "busmq[engine=java " + options.queues() + "]";
+        return "busmq[engine=java " + options.describeQueues() + "]";
     }
 
     @Override
@@ -40,7 +40,7 @@ public final class BusmqScan implements Scan {
 
     @Override
     public MicroBatchStream toMicroBatchStream(String checkpointLocation) {
-        if (options.ends()) {
+        if (options.hasEnd()) {
             throw BusException.config("endingOffsets and endingTimestamp end a batch read, and a stream has no end; use spark.read, or "
                     + "trigger(availableNow=True)");
         }

@@ -4,7 +4,7 @@ import busmq.spark.BusException;
 import busmq.spark.Contract;
 import busmq.spark.ErrorKind;
 import busmq.spark.core.OffsetJson;
-import busmq.spark.core.Plan;
+import busmq.spark.core.WorkSplitter;
 import busmq.spark.core.Planner;
 import busmq.spark.core.Position;
 import busmq.spark.core.Range;
@@ -46,53 +46,53 @@ import org.slf4j.LoggerFactory;
  */
 final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow, SupportsRealTimeMode, ReportsSourceMetrics {
     /** How long an idle planning call waits for a push before it says there is nothing: about as long as Spark pauses between two calls. */
-    private static final long WAIT_NS = TimeUnit.MILLISECONDS.toNanos(Contract.number("waitMs"));
+    private static final long PUSH_WAIT_NS = TimeUnit.MILLISECONDS.toNanos(Contract.number("waitMs"));
     /** So many batches without rows in a row at most: Spark commits with the next batch; with async progress tracking, with one of those that follow. */
-    private static final int TAILS = Contract.whole("tails");
+    private static final int MOST_EMPTY_BATCHES = Contract.intNumber("tails");
     /**
      * Batches in a row that were committed while the next was planned, until that counts as how Spark logs. Async progress tracking plans on and commits
      * when its logs are written: a single batch may look the same by chance, and the first that does not settles it.
      */
-    private static final int SYNCHRONOUS = Contract.whole("synchronous");
+    private static final int SYNCHRONOUS_BATCHES = Contract.intNumber("synchronous");
     /** Where Spark puts the checkpoint of a query that was given no place for it. */
-    private static final Pattern TEMPORARY = Pattern.compile(".*/temporary-[0-9a-f-]{36}/sources/[^/]*");
+    private static final Pattern TEMPORARY_CHECKPOINT = Pattern.compile(".*/temporary-[0-9a-f-]{36}/sources/[^/]*");
     private static final Logger LOG = LoggerFactory.getLogger(BusmqStream.class);
 
     /** How long a query is idle before it plans a batch without rows, so that Spark commits the one before. Tests do not wait for it. */
-    private static long tailNs = TimeUnit.MILLISECONDS.toNanos(Contract.number("tailMs"));
+    private static long emptyBatchAfterNs = TimeUnit.MILLISECONDS.toNanos(Contract.number("tailMs"));
 
     private final ReadOptions options;
     private final StructType schema;
-    private final QueueNames names;
+    private final QueueNames queueNames;
     private final SiblingReaders siblings;
-    private final TimeNotes times = new TimeNotes();
+    private final TimeNotes timeNotes = new TimeNotes();
     private final QueryLag queryLag = new QueryLag();
-    private final boolean temporary;
+    private final boolean checkpointIsTemporary;
     private ReaderQueues readerQueues;
     private Planner planner;
-    private RealTimePlan live;
+    private RealTimePlan realTimePlan;
     private QueryAcks acks;
     private PushSignal signal;
     private boolean availableNow;
     private boolean realTime;
-    private boolean durable = true; // whether the next start comes from the checkpoint itself: the first one of this process does
-    private int synchronous; // batches that Spark committed while it planned the next; negative once one was not
-    private String committed = "";
-    private String judged = "";
+    private boolean startIsDurable = true; // whether the next start comes from the checkpoint itself: the first one of this process does
+    private int synchronousBatches; // batches that Spark committed while it planned the next; negative once one was not
+    private String lastCommitted = "";
+    private String lastJudged = "";
     private Long idleSince;
-    private String planned = "";
-    private String decodedText = "";
-    private Map<String, Position> decoded = Map.of();
-    private long nextPoll;
+    private String lastPlanned = "";
+    private String lastDecodedText = "";
+    private Map<String, Position> lastDecoded = Map.of();
+    private long nextPollNs;
     private QueueDiscovery discovery;
     private boolean stopped;
 
     BusmqStream(ReadOptions options, StructType schema, String folder) {
         this.options = options;
         this.schema = schema;
-        names = new QueueNames(options);
-        siblings = SiblingReaders.join(folder, options, names::includes);
-        temporary = TEMPORARY.matcher(folder).matches();
+        queueNames = new QueueNames(options);
+        siblings = SiblingReaders.join(folder, options, queueNames::includes);
+        checkpointIsTemporary = TEMPORARY_CHECKPOINT.matcher(folder).matches();
     }
 
     /** Constant: Spark asks several times. Where reading begins is in the first batch's end offset. */
@@ -136,57 +136,57 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     public synchronized Offset latestOffset(Offset start, ReadLimit limit) {
         String at = start.json();
         Map<String, Position> begin = decode(at);
-        boolean fresh = at.equals(OffsetJson.INITIAL);
-        attach(begin, Map.of(), fresh);
-        times.update(planner, readerQueues.store);
-        acks.raise();
+        boolean isFirstBatch = at.equals(OffsetJson.INITIAL);
+        acquireQueues(begin, Map.of(), isFirstBatch);
+        timeNotes.update(planner, readerQueues.store);
+        acks.throwRefusal();
         if (realTime) {
             return start; // the end is where the readers are when the time is over
         }
-        if (durable || synchronous >= SYNCHRONOUS) {
-            acks.now(begin);
+        if (startIsDurable || synchronousBatches >= SYNCHRONOUS_BATCHES) {
+            acks.ackNow(begin);
         }
-        durable = false;
-        if (!fresh && at.equals(planned) && !news(begin)) {
-            return idle(start, begin);
+        startIsDurable = false;
+        if (!isFirstBatch && at.equals(lastPlanned) && !hasNews(begin)) {
+            return offsetWhenIdle(start, begin);
         }
         boolean unlimited = limit instanceof ReadAllAvailable && !planner.availableNow();
-        String next = OffsetJson.encode(planner.plan(begin, readerQueues.held(fresh), unlimited, nowMs()));
-        if (!fresh && next.equals(OffsetJson.encode(begin))) {
-            return idle(start, begin);
+        String next = OffsetJson.encode(planner.plan(begin, readerQueues.held(isFirstBatch), unlimited, nowMs()));
+        if (!isFirstBatch && next.equals(OffsetJson.encode(begin))) {
+            return offsetWhenIdle(start, begin);
         }
-        if (SourceSchema.timed(schema)) { // they must be noted before the rows are read
-            times.update(planner, readerQueues.store, true);
+        if (SourceSchema.hasTimestamp(schema)) { // they must be noted before the rows are read
+            timeNotes.update(planner, readerQueues.store, true);
         }
-        planned = next;
+        lastPlanned = next;
         idleSince = null;
-        return new BusOffset(planned);
+        return new BusOffset(lastPlanned);
     }
 
     /** Nothing is new: the same offset again; or one that differs, while messages of the last batch wait for Spark's commit. */
-    private Offset idle(Offset at, Map<String, Position> begin) {
-        planned = at.json();
-        if (!acks.waiting(begin)) {
+    private Offset offsetWhenIdle(Offset at, Map<String, Position> begin) {
+        lastPlanned = at.json();
+        if (!acks.hasUnacked(begin)) {
             return at;
         }
         long now = System.nanoTime();
-        int tail = OffsetJson.idle(planned);
+        int tail = OffsetJson.idleCount(lastPlanned);
         idleSince = idleSince == null ? Long.valueOf(now) : idleSince;
-        boolean soon = now - idleSince < tailNs && !availableNow; // with the latter the query ends once nothing is new
-        if (soon || tail >= (availableNow ? 1 : TAILS)) {
+        boolean soon = now - idleSince < emptyBatchAfterNs && !availableNow; // with the latter the query ends once nothing is new
+        if (soon || tail >= (availableNow ? 1 : MOST_EMPTY_BATCHES)) {
             return at;
         }
         idleSince = null;
-        planned = OffsetJson.encode(begin, tail + 1);
-        return new BusOffset(planned);
+        lastPlanned = OffsetJson.encode(begin, tail + 1);
+        return new BusOffset(lastPlanned);
     }
 
     /** Whether Spark has committed the batch before, now that it asks for the tasks of one that was planned here. */
-    private void judge(String start, String end) {
-        if (end.equals(planned) && !end.equals(judged) && !start.equals(OffsetJson.INITIAL) && synchronous >= 0) {
-            synchronous = committed.equals(start) ? synchronous + 1 : -1;
+    private void judgeCommits(String start, String end) {
+        if (end.equals(lastPlanned) && !end.equals(lastJudged) && !start.equals(OffsetJson.INITIAL) && synchronousBatches >= 0) {
+            synchronousBatches = lastCommitted.equals(start) ? synchronousBatches + 1 : -1;
         }
-        judged = end; // a batch that is read several times asks for its tasks each time
+        lastJudged = end; // a batch that is read several times asks for its tasks each time
     }
 
     /** The newest ids, from the last planning, and how many messages, of how many seconds, are behind the last batch. */
@@ -196,8 +196,8 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         if (lastIds.isEmpty() || stopped) {
             return null;
         }
-        QueryLag.Lag lag = queryLag.measure(planned.isEmpty() ? Map.of() : decode(planned), lastIds, readerQueues.store);
-        return new BusOffset(OffsetJson.report(lastIds, lag.messages(), lag.seconds()));
+        QueryLag.Lag lag = queryLag.measure(lastPlanned.isEmpty() ? Map.of() : decode(lastPlanned), lastIds, readerQueues.store);
+        return new BusOffset(OffsetJson.encodeReport(lastIds, lag.messages(), lag.seconds()));
     }
 
     @Override
@@ -208,10 +208,10 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         all.putAll(goal);
         Map<String, Long> done = new HashMap<>();
         goal.forEach((queue, position) -> done.put(queue, OffsetJson.begin(begin.get(queue), position)));
-        attach(all, done, start.json().equals(OffsetJson.INITIAL));
-        durable = false; // the first start was that of a batch which is done again: what follows it is as durable as any
-        judge(start.json(), end.json());
-        planned = end.json();
+        acquireQueues(all, done, start.json().equals(OffsetJson.INITIAL));
+        startIsDurable = false; // the first start was that of a batch which is done again: what follows it is as durable as any
+        judgeCommits(start.json(), end.json());
+        lastPlanned = end.json();
         Map<String, Integer> servers = readerQueues.store.locate(goal.keySet());
         List<Range> ranges = new ArrayList<>();
         goal.forEach((queue, position) -> {
@@ -219,7 +219,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
                 ranges.add(new Range(queue, position.born(), done.get(queue) + 1, position.last(), servers.get(queue)));
             }
         });
-        return Plan.tasks(ranges, options.minPartitions(), options.maxPerPartition()).stream().map(part -> RangePartition.of(part, goal))
+        return WorkSplitter.tasks(ranges, options.minPartitions(), options.maxPerPartition()).stream().map(part -> RangePartition.of(part, goal))
                 .toArray(InputPartition[]::new);
     }
 
@@ -227,18 +227,18 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     @Override
     public synchronized InputPartition[] planInputPartitions(Offset start) {
         Map<String, Position> begin = decode(start.json());
-        boolean fresh = start.json().equals(OffsetJson.INITIAL);
-        attach(begin, Map.of(), fresh);
-        acks.raise();
-        Map<String, Position> entries = planner.entries(begin, readerQueues.held(fresh));
-        Set<String> shared = siblings.follow(entries.values().stream().map(Position::born).toList());
-        return live.partitions(entries, begin, readerQueues.store.locate(readerQueues.queues()), fresh, shared);
+        boolean isFirstBatch = start.json().equals(OffsetJson.INITIAL);
+        acquireQueues(begin, Map.of(), isFirstBatch);
+        acks.throwRefusal();
+        Map<String, Position> entries = planner.entries(begin, readerQueues.held(isFirstBatch));
+        Set<String> shared = siblings.followLives(entries.values().stream().map(Position::born).toList());
+        return realTimePlan.partitions(entries, begin, readerQueues.store.locate(readerQueues.queues()), isFirstBatch, shared);
     }
 
     @Override
     public synchronized Offset mergeOffsets(PartitionOffset[] offsets) {
-        Map<String, Position> ends = live.ends(offsets);
-        ends.keySet().forEach(queue -> readerQueues.store.listening(queue, live.heardBy(queue).size()));
+        Map<String, Position> ends = realTimePlan.endPositions(offsets);
+        ends.keySet().forEach(queue -> readerQueues.store.setOwnListeners(queue, realTimePlan.executorsOf(queue).size()));
         return new BusOffset(OffsetJson.encode(ends));
     }
 
@@ -253,12 +253,12 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             return; // the next run begins with it
         }
         Map<String, Position> done = OffsetJson.decode(end.json());
-        committed = end.json();
-        attach(done, Map.of(), false);
+        lastCommitted = end.json();
+        acquireQueues(done, Map.of(), false);
         if (realTime) {
-            acks.later(done);
+            acks.ackInThread(done);
         } else {
-            acks.now(done);
+            acks.ackNow(done);
         }
     }
 
@@ -279,12 +279,12 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             if (lag.seconds() != null) {
                 found.put("lag_s", String.valueOf(lag.seconds()));
             }
-            if (live.gapMs() != null) {
-                found.put("gap_ms", String.valueOf(live.gapMs()));
+            if (realTimePlan.gapMs() != null) {
+                found.put("gap_ms", String.valueOf(realTimePlan.gapMs()));
             }
             return found;
         } catch (BusException error) {
-            return Map.of(); // what is wrong comes up where it counts
+            return Map.of(); // the same error is thrown where the queues are read
         }
     }
 
@@ -304,24 +304,24 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         }
     }
 
-    /** Take hold of the queues of the query: at the first call, and of new ones later. */
-    private void attach(Map<String, Position> known, Map<String, Long> done, boolean fresh) {
+    /** Acquires the queues of the query: at the first call, and new ones later. */
+    private void acquireQueues(Map<String, Position> known, Map<String, Long> done, boolean isFirstBatch) {
         if (stopped) {
             throw BusException.of(ErrorKind.STATE, "event", "plan with", "what", "this stream", "state", "stopped", "remedy", "Start the query again");
         }
         if (readerQueues == null) {
-            begin(known.keySet());
+            openQuery(known.keySet());
         }
         readerQueues.raiseIfTaken();
         Collection<String> wanted = options.subscribe();
-        if (!names.named()) {
-            // One of the checkpoint that does not exist any more is not discovered, yet must be missed.
+        if (!queueNames.areNamedOneByOne()) {
+            // A queue of the checkpoint that does not exist any more is not discovered, and its loss must be noticed.
             Set<String> found = new LinkedHashSet<>(known.keySet());
-            found.removeIf(queue -> readerQueues.queues().contains(queue) || !names.includes(queue));
-            found.addAll(discovered());
+            found.removeIf(queue -> readerQueues.queues().contains(queue) || !queueNames.includes(queue));
+            found.addAll(discoverQueues());
             wanted = found;
         }
-        if (readerQueues.acquire(wanted, known, done, fresh) && !realTime) {
+        if (readerQueues.acquire(wanted, known, done, isFirstBatch) && !realTime) {
             if (signal != null) {
                 signal.close();
             }
@@ -330,22 +330,22 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     }
 
     /** The queues that are not named one by one: looked for here at the first call, so that it misses none; then beside the planning. */
-    private Collection<String> discovered() {
+    private Collection<String> discoverQueues() {
         if (discovery != null) {
-            return discovery.take();
+            return discovery.takeFoundQueues();
         }
-        Collection<String> first = names.findQueues(readerQueues.store, () -> { }, true);
-        discovery = new QueueDiscovery(options.redis(), (store, pace) -> names.findQueues(store, pace, true));
+        Collection<String> first = queueNames.findQueues(readerQueues.store, () -> { }, true);
+        discovery = new QueueDiscovery(options.redis(), (store, pace) -> queueNames.findQueues(store, pace, true));
         if (!availableNow) { // what comes after its start is not available now
             discovery.start();
         }
         return first;
     }
 
-    private void begin(Set<String> known) {
+    private void openQuery(Set<String> known) {
         readerQueues = new ReaderQueues(options, siblings);
         planner = new Planner(options, readerQueues);
-        live = new RealTimePlan(options);
+        realTimePlan = new RealTimePlan(options);
         acks = new QueryAcks(options, readerQueues);
         if (availableNow) {
             planner.prepareForAvailableNow();
@@ -353,7 +353,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         if (!known.isEmpty()) {
             warnQueuesDifferFromCheckpoint(known);
         }
-        if (temporary && options.ack().equals("commit")) {
+        if (checkpointIsTemporary && options.ack().equals("commit")) {
             LOG.warn("this query has no checkpointLocation, so it never goes on where it ends, but it acknowledges: what it has read leaves its queues. "
                     + "Set ack=none to look without removing anything, or checkpointLocation to go on after a restart");
         }
@@ -361,7 +361,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
 
     /** A warning when the options name other queues than the checkpoint. */
     private void warnQueuesDifferFromCheckpoint(Set<String> known) {
-        List<String> dropped = known.stream().filter(queue -> !names.includes(queue)).toList();
+        List<String> dropped = known.stream().filter(queue -> !queueNames.includes(queue)).toList();
         List<String> added = options.subscribe().stream().filter(queue -> !known.contains(queue)).toList();
         if (!dropped.isEmpty() || !added.isEmpty()) {
             LOG.warn("the checkpoint is of other queues than the options name: dropped {}, added {}. This query neither reads nor acknowledges the former, "
@@ -371,16 +371,17 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     }
 
     /** Whether planning may find anything beyond {@code begin}; the cheap answer of an idle query, at most one small command per poll. */
-    private boolean news(Map<String, Position> begin) {
+    private boolean hasNews(Map<String, Position> begin) {
         if (planner.hasMore(begin, readerQueues.held(false), nowMs())) {
             return true;
         }
-        boolean woken = awaitPush(Math.max(0, Math.min(WAIT_NS, nextPoll - System.nanoTime()))); // then a planning is not dearer than the question
-        if (!woken && System.nanoTime() < nextPoll) {
+        // after a push a planning costs no more than the question
+        boolean woken = awaitPush(Math.max(0, Math.min(PUSH_WAIT_NS, nextPollNs - System.nanoTime())));
+        if (!woken && System.nanoTime() < nextPollNs) {
             return false;
         }
-        nextPoll = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(options.idlePollMs());
-        return woken || planner.pushed(readerQueues.held(false));
+        nextPollNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(options.idlePollMs());
+        return woken || planner.hasPushes(readerQueues.held(false));
     }
 
     private boolean awaitPush(long nanos) {
@@ -398,16 +399,16 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
 
     /** Spark hands each offset back several times. */
     private Map<String, Position> decode(String text) {
-        if (!text.equals(decodedText)) {
-            decoded = OffsetJson.decode(text);
-            decodedText = text;
+        if (!text.equals(lastDecodedText)) {
+            lastDecoded = OffsetJson.decode(text);
+            lastDecodedText = text;
         }
-        return decoded;
+        return lastDecoded;
     }
 
     /** Spark shows it as the name of a source, in the progress of a query. */
     @Override
     public String toString() {
-        return "busmq[engine=java " + options.queues() + "]";
+        return "busmq[engine=java " + options.describeQueues() + "]";
     }
 }

@@ -17,14 +17,14 @@ import org.slf4j.LoggerFactory;
  */
 final class KeepAlive implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(KeepAlive.class);
-    private static final long PARTS = 3;
+    private static final long TOUCHES_PER_LIFE = 3;
     private static final long MS_PER_S = 1000;
 
     private final ReadOptions options;
     private final String token;
     private final Map<FailureDomain, DomainKeepAlive> threads = new HashMap<>();
     private boolean stopped;
-    private volatile String taken;
+    private volatile String takenQueue;
 
     KeepAlive(ReadOptions options, String token) {
         this.options = options;
@@ -48,8 +48,8 @@ final class KeepAlive implements AutoCloseable {
     }
 
     /** A queue whose lease another reader holds now; null when there is none. */
-    String taken() {
-        return taken;
+    String takenQueue() {
+        return takenQueue;
     }
 
     /** Ends the threads and waits for them a little, so that the leases are given up before the caller goes on. */
@@ -60,7 +60,7 @@ final class KeepAlive implements AutoCloseable {
             stopped = true;
             running = Map.copyOf(threads);
         }
-        running.values().forEach(DomainKeepAlive::end);
+        running.values().forEach(DomainKeepAlive::endThread);
         long until = System.nanoTime() + TimeUnit.SECONDS.toNanos(2);
         try {
             for (DomainKeepAlive thread : running.values()) {
@@ -90,7 +90,7 @@ final class KeepAlive implements AutoCloseable {
             notifyAll();
         }
 
-        synchronized void end() {
+        synchronized void endThread() {
             ended = true;
             notifyAll();
         }
@@ -98,32 +98,33 @@ final class KeepAlive implements AutoCloseable {
         @Override
         public void run() {
             try (ReadStore store = new ReadStore(options.redis())) {
-                Map<String, Long> watched = next(0);
+                Map<String, Long> watched = awaitQueues(0);
                 while (watched != null) {
                     touch(store, watched);
                     long shortest = watched.isEmpty() ? ReadStore.LEASE_MS : Collections.min(watched.values());
-                    watched = next((token.isEmpty() ? shortest : Math.min(ReadStore.LEASE_MS, shortest)) / PARTS);
+                    watched = awaitQueues((token.isEmpty() ? shortest : Math.min(ReadStore.LEASE_MS, shortest)) / TOUCHES_PER_LIFE);
                 }
-                Leases.giveUp(store, ttlsMs.keySet(), options.subscription(), token);
+                Leases.releaseIfReachable(store, ttlsMs.keySet(), options.subscription(), token);
             }
         }
 
         private void touch(ReadStore store, Map<String, Long> watched) {
             try {
                 watched.keySet().forEach(queue -> store.setServer(queue, domain.server()));
-                store.keepAlive(watched.keySet(), options.subscription(), token).forEach((queue, state) -> taken = state < 0 ? queue : taken);
+                store.keepAlive(watched.keySet(), options.subscription(), token)
+                        .forEach((queue, state) -> takenQueue = state < 0 ? queue : takenQueue);
                 Map<String, FailureDomain> moved = new HashMap<>(store.failureDomains(watched.keySet()));
                 moved.values().removeIf(domain::equals);
-                handOver(moved);
+                reassign(moved);
             } catch (BusException error) {
                 LOG.warn("keep-alive: {}", error.getMessage());
             } catch (RuntimeException | Error error) {
-                LOG.warn("keep-alive met an unexpected error and goes on", error); // without it queues would end while they are read
+                LOG.warn("keep-alive met an unexpected error and goes on", error); // without this thread queues would expire while they are read
             }
         }
 
-        /** What is at another node of the cluster by now shall not wait for this one. */
-        private void handOver(Map<String, FailureDomain> moved) {
+        /** Queues that are at another node of the cluster by now are handed to the thread of that node. */
+        private void reassign(Map<String, FailureDomain> moved) {
             Map<String, Long> ttlsS = new HashMap<>();
             synchronized (this) {
                 moved.keySet().forEach(queue -> ttlsS.put(queue, ttlsMs.remove(queue) / MS_PER_S));
@@ -132,7 +133,7 @@ final class KeepAlive implements AutoCloseable {
         }
 
         /** Waits so long, or until something changed; then what to keep alive, or null for nothing more. */
-        private synchronized Map<String, Long> next(long waitMs) {
+        private synchronized Map<String, Long> awaitQueues(long waitMs) {
             long until = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(waitMs);
             for (long left = waitMs; !woken && !ended && left > 0; left = TimeUnit.NANOSECONDS.toMillis(until - System.nanoTime())) {
                 try {

@@ -15,7 +15,7 @@ import java.util.concurrent.TimeUnit;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** One reader per queue (or subscription): becoming it, and the error when another one is. */
+/** Leases, of which a queue, or each subscription of it, has one: taking them, and the error when another reader has one. */
 final class Leases {
     /** A reader of this machine that is just being stopped may take so long to end. */
     private static final long GRACE_MS = Contract.number("graceMs");
@@ -36,17 +36,17 @@ final class Leases {
             Map<String, String> others = store.lease(queues, subscription, token, dead);
             others.values().removeIf(token::equals);
             Set<String> shared = new HashSet<>(others.keySet());
-            others.values().removeIf(siblings::ownsLease);
+            others.values().removeIf(siblings::isSiblingToken);
             if (others.isEmpty()) {
                 return shared;
             }
             dead = new HashMap<>(others);
             dead.values().removeIf(holder -> !LeaseHolder.isDead(holder));
             if (dead.isEmpty()) {
-                boolean here = others.values().stream().anyMatch(LeaseHolder::isHere);
+                boolean here = others.values().stream().anyMatch(LeaseHolder::isOnThisMachine);
                 if (TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - began) > (here ? GRACE_MS : ReadStore.LEASE_MS + GRACE_MS)) {
                     Map.Entry<String, String> other = others.entrySet().iterator().next();
-                    throw busy(other.getKey(), other.getValue(), subscription);
+                    throw busyError(other.getKey(), other.getValue(), subscription);
                 }
                 pause();
             }
@@ -54,7 +54,7 @@ final class Leases {
     }
 
     /** Give up what this token holds, as far as Redis can be asked: this process lives on, and would be taken for one that still reads. */
-    static void giveUp(ReadStore store, Collection<String> queues, String subscription, String token) {
+    static void releaseIfReachable(ReadStore store, Collection<String> queues, String subscription, String token) {
         if (token.isEmpty()) {
             return;
         }
@@ -66,9 +66,9 @@ final class Leases {
     }
 
     /** The error for a queue that another query reads; {@code holder} is its token, empty where it has gone meanwhile. */
-    static BusException busy(String queue, String holder, String subscription) {
+    static BusException busyError(String queue, String holder, String subscription) {
         String found = "is read by another query" + (subscription.isEmpty() ? "" : " as subscription " + PyText.repr(subscription))
-                + (holder.isEmpty() ? "" : " (" + LeaseHolder.described(holder) + ")");
+                + (holder.isEmpty() ? "" : " (" + LeaseHolder.describe(holder) + ")");
         return BusException.of(ErrorKind.QUEUE_BUSY, "queue", queue, "found", found,
                 "remedy", "Stop that query, or give each query its own option 'subscription', or read with ack=none");
     }

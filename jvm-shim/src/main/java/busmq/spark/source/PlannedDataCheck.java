@@ -17,8 +17,8 @@ import java.util.Set;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Whether what a task reads is still what was planned: a Redis that lost its tail gives the same ids to other messages. */
-final class PlannedDataCheck implements RangeReader.Companion {
+/** Whether what a task reads is still what was planned: a Redis that lost its newest writes gives the same ids to other messages. */
+final class PlannedDataCheck implements RangeReader.QueueCheck {
     private static final Logger LOG = LoggerFactory.getLogger(PlannedDataCheck.class);
 
     private final ReadStore store;
@@ -32,13 +32,13 @@ final class PlannedDataCheck implements RangeReader.Companion {
         this.strict = strict;
     }
 
-    /** Compares all queues of the task: throws what happened to them, or with failOnDataLoss=false lets {@link #holds} say it. */
-    void check() {
+    /** Compares all queues of the task: throws what happened to them, or with failOnDataLoss=false remembers it for {@link #isUnchanged}. */
+    void checkAll() {
         findChanged(ends.keySet());
     }
 
-    /** Whether what was just read of the queue is what was planned. With failOnDataLoss=true {@link #check} after the last row throws. */
-    boolean holds(String queue) {
+    /** Whether what was just read of the queue is what was planned. With failOnDataLoss=true {@link #checkAll} after the last row throws. */
+    boolean isUnchanged(String queue) {
         if (!strict && ends.containsKey(queue) && !changed.contains(queue)) {
             findChanged(Set.of(queue));
         }
@@ -46,8 +46,8 @@ final class PlannedDataCheck implements RangeReader.Companion {
     }
 
     /** Whether the question may travel with those of the reader of the one range of a task. */
-    boolean travels(List<Range> ranges) {
-        return ranges.size() == 1 && ends.containsKey(ranges.get(0).queue()) && store.keepsOrder();
+    boolean canTravelWithReader(List<Range> ranges) {
+        return ranges.size() == 1 && ends.containsKey(ranges.get(0).queue()) && store.keepsReplyOrder();
     }
 
     @Override
@@ -56,7 +56,7 @@ final class PlannedDataCheck implements RangeReader.Companion {
     }
 
     @Override
-    public void answered(String queue, Object reply) {
+    public void takeReply(String queue, Object reply) {
         compare(queue, QueueState.of(queue, ReadStore.list(reply), 0));
     }
 
@@ -69,7 +69,7 @@ final class PlannedDataCheck implements RangeReader.Companion {
     private void compare(String queue, QueueState state) {
         Loss loss = Loss.between(ends.get(queue), state);
         if (loss == null || !Set.of("rolled-back", "reissued").contains(loss.kind())) {
-            return; // the reader of the range says the rest
+            return; // the reader of the range reports any other loss
         }
         BusException error = store.lossError(queue, loss);
         if (strict) {

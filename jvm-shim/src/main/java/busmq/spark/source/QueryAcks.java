@@ -19,10 +19,10 @@ final class QueryAcks implements AutoCloseable {
 
     private final ReadOptions options;
     private final ReaderQueues readerQueues;
-    private final Map<String, Position> acked = new HashMap<>();
-    private final Map<String, AckResult> refused = new ConcurrentHashMap<>();
-    private final Set<String> failed = ConcurrentHashMap.newKeySet();
-    private ExecutorService beside;
+    private final Map<String, Position> ackedPositions = new HashMap<>();
+    private final Map<String, AckResult> refusals = new ConcurrentHashMap<>();
+    private final Set<String> failedQueues = ConcurrentHashMap.newKeySet();
+    private ExecutorService executor;
     private boolean closed;
 
     QueryAcks(ReadOptions options, ReaderQueues readerQueues) {
@@ -31,60 +31,60 @@ final class QueryAcks implements AutoCloseable {
     }
 
     /** Acknowledge, unless that was done before. A refused position is a loss: it is thrown where that is not allowed. */
-    void now(Map<String, Position> positions) {
-        Map<String, Position> fresh = fresh(positions);
-        Map<String, Position> lowest = readerQueues.siblings.lowest(fresh);
+    void ackNow(Map<String, Position> positions) {
+        Map<String, Position> fresh = takeUnacked(positions);
+        Map<String, Position> lowest = readerQueues.siblings.lowestPositions(fresh);
         if (!lowest.isEmpty()) {
-            readerQueues.store.ack(lowest, options.subscription()).forEach((queue, result) -> refuse(queue, lowest.get(queue), result));
+            readerQueues.store.ack(lowest, options.subscription()).forEach((queue, result) -> handleRefusal(queue, lowest.get(queue), result));
         }
     }
 
-    /** The same in a thread of its own; {@link #raise} throws a refusal. Async progress tracking still commits when all is closed. */
-    void later(Map<String, Position> positions) {
+    /** The same in a thread of its own; {@link #throwRefusal} throws a refusal. Async progress tracking still commits when all is closed. */
+    void ackInThread(Map<String, Position> positions) {
         if (closed) {
             return; // the next run begins with it
         }
-        failed.forEach(queue -> {
-            failed.remove(queue);
-            acked.remove(queue);
+        failedQueues.forEach(queue -> {
+            failedQueues.remove(queue);
+            ackedPositions.remove(queue);
         });
-        Map<String, Position> fresh = readerQueues.siblings.lowest(fresh(positions));
+        Map<String, Position> fresh = readerQueues.siblings.lowestPositions(takeUnacked(positions));
         if (fresh.isEmpty()) {
             return;
         }
-        if (beside == null) {
-            beside = Executors.newSingleThreadExecutor(work -> {
+        if (executor == null) {
+            executor = Executors.newSingleThreadExecutor(work -> {
                 Thread thread = new Thread(work, "busmq-ack");
                 thread.setDaemon(true);
                 return thread;
             });
         }
-        beside.execute(() -> {
+        executor.execute(() -> {
             try (ReadStore store = new ReadStore(options.redis())) {
-                refused.putAll(store.ack(fresh, options.subscription()));
+                refusals.putAll(store.ack(fresh, options.subscription()));
             } catch (RuntimeException error) {
-                failed.addAll(fresh.keySet());
+                failedQueues.addAll(fresh.keySet());
                 LOG.warn("not acknowledged now, but with the next batch: {}", error.getMessage());
             }
         });
     }
 
     /** Whether there is anything to acknowledge. */
-    boolean waiting(Map<String, Position> positions) {
+    boolean hasUnacked(Map<String, Position> positions) {
         return options.ack().equals("commit") && positions.entrySet().stream().anyMatch(at ->
-                at.getValue().last() > 0 && readerQueues.queues().contains(at.getKey()) && !at.getValue().equals(acked.get(at.getKey())));
+                at.getValue().last() > 0 && readerQueues.queues().contains(at.getKey()) && !at.getValue().equals(ackedPositions.get(at.getKey())));
     }
 
     /** Throws the loss that an ack in the thread met. */
-    void raise() {
-        refused.keySet().forEach(queue -> refuse(queue, acked.get(queue), refused.remove(queue)));
+    void throwRefusal() {
+        refusals.keySet().forEach(queue -> handleRefusal(queue, ackedPositions.get(queue), refusals.remove(queue)));
     }
 
-    private Map<String, Position> fresh(Map<String, Position> positions) {
+    private Map<String, Position> takeUnacked(Map<String, Position> positions) {
         Map<String, Position> fresh = new HashMap<>();
         if (options.ack().equals("commit")) {
             positions.forEach((queue, position) -> {
-                if (position.last() > 0 && readerQueues.queues().contains(queue) && !position.equals(acked.put(queue, position))) {
+                if (position.last() > 0 && readerQueues.queues().contains(queue) && !position.equals(ackedPositions.put(queue, position))) {
                     fresh.put(queue, position);
                 }
             });
@@ -92,9 +92,9 @@ final class QueryAcks implements AutoCloseable {
         return fresh;
     }
 
-    private void refuse(String queue, Position position, AckResult result) {
-        if (result.refused()) {
-            acked.remove(queue);
+    private void handleRefusal(String queue, Position position, AckResult result) {
+        if (result.isRefused()) {
+            ackedPositions.remove(queue);
             readerQueues.onAckRefused(queue, position, result);
         }
     }
@@ -102,8 +102,8 @@ final class QueryAcks implements AutoCloseable {
     @Override
     public void close() {
         closed = true;
-        if (beside != null) {
-            beside.shutdown(); // what is under way may end: it is in the commit log
+        if (executor != null) {
+            executor.shutdown(); // what is under way may end: it is in the commit log
         }
     }
 }

@@ -12,7 +12,7 @@ import java.util.concurrent.TimeUnit;
 final class QueryLag {
     private static final long EVERY_NS = TimeUnit.SECONDS.toNanos(1);
 
-    private Long next;
+    private Long nextAskNs;
     private Long seconds;
 
     /**
@@ -34,23 +34,23 @@ final class QueryLag {
             }
         }
         if (waiting.isEmpty()) {
-            next = null;
+            nextAskNs = null;
             return new Lag(0, 0L);
         }
         long now = System.nanoTime();
-        if (next == null || now - next >= 0) {
-            next = now + EVERY_NS;
-            seconds = oldest(waiting, store);
+        if (nextAskNs == null || now - nextAskNs >= 0) {
+            nextAskNs = now + EVERY_NS;
+            seconds = oldestAgeS(waiting, store);
         }
         return new Lag(messages, seconds);
     }
 
-    private static Long oldest(Map<String, Long> waiting, ReadStore store) {
+    private static Long oldestAgeS(Map<String, Long> waiting, ReadStore store) {
         try {
             OptionalLong age = store.ages(waiting).values().stream().mapToLong(Long::longValue).max();
             return age.isPresent() && age.getAsLong() >= 0 ? Long.valueOf(TimeUnit.MILLISECONDS.toSeconds(age.getAsLong())) : null;
         } catch (BusException error) {
-            return null; // what is wrong comes up where it counts
+            return null; // the same error is thrown where the queues are read
         }
     }
 }

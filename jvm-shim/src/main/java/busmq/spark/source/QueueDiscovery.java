@@ -23,11 +23,11 @@ final class QueueDiscovery implements AutoCloseable {
     private static final long STEP_MS = Contract.number("discoveryStepMs");
 
     /** Pause between two walks over the keys. Shorter in tests. */
-    private static long everyMs = Contract.number("discoveryMs");
+    private static long betweenWalksMs = Contract.number("discoveryMs");
 
     private final RedisOptions options;
     private final BiFunction<ReadStore, Runnable, Collection<String>> findQueues;
-    private final AtomicReference<Collection<String>> found = new AtomicReference<>(List.of());
+    private final AtomicReference<Collection<String>> foundQueues = new AtomicReference<>(List.of());
     private final CountDownLatch ended = new CountDownLatch(1);
 
     /** {@code findQueues} finds the queues of the query; what it is given runs between two steps of a walk over keys, and waits. */
@@ -43,16 +43,16 @@ final class QueueDiscovery implements AutoCloseable {
     }
 
     /** What the last walk has found, once; empty until the next has ended. */
-    Collection<String> take() {
-        return found.getAndSet(List.of());
+    Collection<String> takeFoundQueues() {
+        return foundQueues.getAndSet(List.of());
     }
 
     private void run() {
         try (ReadStore store = new ReadStore(options)) {
             String logged = "";
-            while (!endsWithin(everyMs)) {
+            while (!awaitEnd(betweenWalksMs)) {
                 try {
-                    found.set(findQueues.apply(store, this::pace));
+                    foundQueues.set(findQueues.apply(store, this::waitForNextStep));
                     logged = "";
                 } catch (BusException error) {
                     if (!error.getMessage().equals(logged)) {
@@ -66,12 +66,12 @@ final class QueueDiscovery implements AutoCloseable {
         }
     }
 
-    private void pace() {
-        endsWithin(STEP_MS);
+    private void waitForNextStep() {
+        awaitEnd(STEP_MS);
     }
 
     /** Waits so long; whether this has ended meanwhile. */
-    private boolean endsWithin(long ms) {
+    private boolean awaitEnd(long ms) {
         try {
             return ended.await(ms, TimeUnit.MILLISECONDS);
         } catch (InterruptedException error) {

@@ -17,14 +17,14 @@ final class QueueNames {
     }
 
     /** Whether the options name them one by one. */
-    boolean named() {
+    boolean areNamedOneByOne() {
         return !options.subscribe().isEmpty();
     }
 
     /** Whether the options name the queue or its topic, or their pattern does. */
     boolean includes(String queue) {
         if (!options.topic().isEmpty()) {
-            Topic.Partition found = Topic.partition(queue);
+            Topic.Partition found = Topic.topicPartition(queue);
             return found != null && options.topic().contains(found.topic());
         }
         return pattern == null ? options.subscribe().contains(queue) : pattern.matcher(queue).matches();

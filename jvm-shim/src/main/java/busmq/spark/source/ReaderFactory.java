@@ -9,7 +9,7 @@ import org.apache.spark.sql.connector.read.PartitionReaderFactory;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.util.TaskCompletionListener;
 
-/** Makes the readers of tasks. Travels with them, and with it what the options say of Redis. */
+/** Makes the readers of tasks. It is serialized to the tasks, and its options with it. */
 record ReaderFactory(ReadOptions options, StructType schema) implements PartitionReaderFactory {
     @Override
     public PartitionReader<InternalRow> createReader(InputPartition partition) {
@@ -21,6 +21,6 @@ record ReaderFactory(ReadOptions options, StructType schema) implements Partitio
             }
             return reader;
         }
-        return new RangeRows(options, new RowMaker(schema), (RangePartition) partition);
+        return new RangePartitionReader(options, new RowMaker(schema), (RangePartition) partition);
     }
 }

@@ -15,7 +15,7 @@ import busmq.spark.options.ReadOptions;
 import busmq.spark.options.Start;
 import busmq.spark.store.AckResult;
 import busmq.spark.store.AttachResult;
-import busmq.spark.store.Eviction;
+import busmq.spark.store.EvictionCheck;
 import busmq.spark.store.LeaseHolder;
 import busmq.spark.store.ReadStore;
 import java.util.Collection;
@@ -29,17 +29,17 @@ import java.util.TreeSet;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Taking hold of queues for a stream, and the checks between them and its checkpoint: what busmq_spark/spark/reader_queues.py does. */
+/** Acquires queues for a stream, and compares them with its checkpoint: what busmq_spark/spark/reader_queues.py does. */
 final class ReaderQueues implements PlannerIO, AutoCloseable {
+    private static final String TAKEN_WARNING = Contract.text("taken").replace("%r", "{}");
     /** An existing queue whose ttl is shorter is warned about: a query that is down for longer loses what is in it. */
-    private static final String TAKEN = Contract.text("taken").replace("%r", "{}");
     private static final long SHORT_TTL_S = Contract.number("shortTtlS");
     private static final Logger LOG = LoggerFactory.getLogger(ReaderQueues.class);
 
     final ReadStore store;
     final SiblingReaders siblings;
     /** Queues whose lease another stream of this query holds, which renews it. */
-    private final Set<String> shared = new HashSet<>();
+    private final Set<String> sharedLeases = new HashSet<>();
     /** Where queues begin that startingOffsets counts for: decided once, so that what is pushed meanwhile is not passed over. */
     private final Map<String, Position> entering = new HashMap<>();
     private final SortedSet<String> queues = new TreeSet<>(OffsetJson.BY_CODE_POINT);
@@ -63,15 +63,15 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
     /**
      * Take hold of queues not held yet; true when there are some more now. {@code known} are positions of the checkpoint: such a queue is compared
      * before it is touched. {@code done}: up to where a batch that is read again was done before, where that is not the same: a subscription that
-     * is new begins there. {@code fresh} says that startingOffsets counts.
+     * is new begins there. {@code isFirstBatch} says that startingOffsets counts.
      */
-    boolean acquire(Collection<String> names, Map<String, Position> known, Map<String, Long> done, boolean fresh) {
+    boolean acquire(Collection<String> names, Map<String, Position> known, Map<String, Long> done, boolean isFirstBatch) {
         List<String> wanted = names.stream().distinct().filter(queue -> !queues.contains(queue)).toList();
         if (wanted.isEmpty()) {
             return false;
         }
         if (queues.isEmpty()) {
-            Eviction.check(store, options.requireNoEviction());
+            EvictionCheck.check(store, options.requireNoEviction());
         }
         Map<String, Boolean> losses = findLosses(wanted.stream().filter(known::containsKey).toList(), known);
         Map<String, Long> ttls = open(wanted, known);
@@ -80,24 +80,24 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
         }
         if (!token.isEmpty()) {
             refuseMixed(ttls.keySet());
-            enterAt(ttls.keySet().stream().filter(queue -> !known.containsKey(queue)).toList(), fresh);
+            decideEntries(ttls.keySet().stream().filter(queue -> !known.containsKey(queue)).toList(), isFirstBatch);
         }
         try {
             if (!token.isEmpty()) {
-                shared.addAll(Leases.acquire(store, ttls.keySet(), options.subscription(), token, siblings));
+                sharedLeases.addAll(Leases.acquire(store, ttls.keySet(), options.subscription(), token, siblings));
             }
             if (!options.subscription().isEmpty()) {
                 Map<String, Start> starts = new HashMap<>();
                 ttls.keySet().forEach(queue -> {
                     boolean sound = known.containsKey(queue) && !losses.get(queue);
-                    starts.put(queue, sound ? Start.id(done.getOrDefault(queue, known.get(queue).last())) : subscribeAt(queue));
+                    starts.put(queue, sound ? Start.afterId(done.getOrDefault(queue, known.get(queue).last())) : subscribeAt(queue));
                 });
                 checkAckedByOthers(ttls.keySet().stream()
-                        .filter(queue -> starts.get(queue).equals(Start.EARLIEST) && !known.containsKey(queue)).toList(), fresh);
+                        .filter(queue -> starts.get(queue).equals(Start.EARLIEST) && !known.containsKey(queue)).toList(), isFirstBatch);
                 store.subscribe(starts, options.subscription());
             }
         } catch (RuntimeException error) {
-            Leases.giveUp(store, ttls.keySet(), options.subscription(), token);
+            Leases.releaseIfReachable(store, ttls.keySet(), options.subscription(), token);
             throw error;
         }
         queues.addAll(ttls.keySet());
@@ -108,7 +108,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
     /** Keep these alive; also those whose lease another stream renews. */
     private void watch(Map<String, Long> ttls) {
         Map<String, Long> own = new HashMap<>(ttls);
-        own.keySet().removeAll(shared);
+        own.keySet().removeAll(sharedLeases);
         keepAlive.watch(own, store.failureDomains(own.keySet()));
     }
 
@@ -120,7 +120,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
         store.states(wanted).forEach((queue, state) -> {
             Loss loss = Loss.between(known.get(queue), state);
             if (loss != null && options.failOnDataLoss()) {
-                throw error(queue, loss, known.get(queue));
+                throw lossError(queue, loss, known.get(queue));
             }
             if (loss == null && state.done() > known.get(queue).last()) {
                 LOG.warn("queue {}: what was acknowledged up to id {} is kept, and is read again from id {} on, where this checkpoint is",
@@ -133,15 +133,15 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
 
     /** Throws BUSMQ_QUEUE_BUSY when another query has taken a queue over (this one was cut off from Redis for longer than its lease). */
     void raiseIfTaken() {
-        String queue = keepAlive.taken();
+        String queue = keepAlive.takenQueue();
         if (queue != null) {
-            throw Leases.busy(queue, otherHolder(queue), options.subscription());
+            throw Leases.busyError(queue, otherHolder(queue), options.subscription());
         }
     }
 
     /** What the planner has to know of it. */
-    Planner.HeldQueues held(boolean fresh) {
-        return new Planner.HeldQueues(queues, entering, fresh);
+    Planner.HeldQueues held(boolean isFirstBatch) {
+        return new Planner.HeldQueues(queues, entering, isFirstBatch);
     }
 
     @Override
@@ -150,7 +150,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
     }
 
     @Override
-    public Map<String, Intact> askIntact(Map<String, Position> at, Map<String, Long> upto) {
+    public Map<String, IntactQueue> askIntact(Map<String, Position> at, Map<String, Long> upto) {
         return store.intact(at, upto);
     }
 
@@ -171,15 +171,15 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
 
     @Override
     public long[] askLastIdWithinBytes(String queue, long first, long last, long budget) {
-        return store.bytesUntil(queue, first, last, budget);
+        return store.lastIdWithinBytes(queue, first, last, budget);
     }
 
     @Override
     public Position handleLoss(String queue, Position at, Loss loss) {
         if (at == null || options.failOnDataLoss()) {
-            throw error(queue, loss, at);
+            throw lossError(queue, loss, at);
         }
-        return goOn(queue, at, loss);
+        return goOnAfterLoss(queue, at, loss);
     }
 
     @Override
@@ -196,7 +196,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
         };
         if (options.failOnDataLoss()) {
             String expected = "message " + position.last() + " of incarnation " + position.born() + " (fingerprint " + position.mark() + ")";
-            throw error(queue, new Loss(kind, expected, result.detail().isEmpty() ? "no such queue" : result.detail()), null);
+            throw lossError(queue, new Loss(kind, expected, result.detail().isEmpty() ? "no such queue" : result.detail()), null);
         }
     }
 
@@ -215,7 +215,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
             store.attach(names, options.create() && options.subscribePattern() == null, options.ttlS()).forEach((queue, found) -> {
                 ttls.put(queue, found.ttlS());
                 if (found.taken()) {
-                    LOG.warn(TAKEN, PyText.repr(queue));
+                    LOG.warn(TAKEN_WARNING, PyText.repr(queue));
                 }
                 warnIfShort(queue, found);
             });
@@ -245,7 +245,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
         if (options.subscription().isEmpty()) {
             store.subscriptions(names).forEach((queue, found) -> {
                 if (!found.isEmpty()) {
-                    throw busy(queue, "has the subscriptions " + String.join(", ", found.keySet()),
+                    throw busyError(queue, "has the subscriptions " + String.join(", ", found.keySet()),
                             "A reader without one would wait for them or lose messages to them: set option 'subscription', or read with ack=none; "
                                     + "what reads no more is ended by busmq unsubscribe");
                 }
@@ -254,14 +254,14 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
         }
         store.holders(names, "").forEach((queue, holder) -> {
             if (!holder.isEmpty() && !LeaseHolder.isDead(holder)) {
-                throw busy(queue, "is read by a query without a subscription",
+                throw busyError(queue, "is read by a query without a subscription",
                         "That query would lose messages to this one: stop it, or give it an option 'subscription' of its own");
             }
         });
     }
 
     /** A new subscription does not see what others had acked before: a warning, or an error where a user asks for such messages. */
-    private void checkAckedByOthers(Collection<String> names, boolean fresh) {
+    private void checkAckedByOthers(Collection<String> names, boolean isFirstBatch) {
         String own = options.subscription();
         Map<String, Map<String, Long>> others = new HashMap<>(store.subscriptions(names));
         others.values().removeIf(found -> found.isEmpty() || found.containsKey(own));
@@ -273,7 +273,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
             }
             String text = "queue " + PyText.repr(queue) + ": " + state.floor() + " messages (ids 1.." + state.floor() + ") had left it before subscription "
                     + PyText.repr(own) + " came, acknowledged by " + String.join(", ", others.get(queue).keySet());
-            if (fresh && options.failOnDataLoss() && Start.EARLIEST.equals(options.askedStart(queue))) {
+            if (isFirstBatch && options.failOnDataLoss() && Start.EARLIEST.equals(options.askedStart(queue))) {
                 throw BusException.config(text + ", and startingOffsets=earliest asks for them. "
                         + "Leave startingOffsets out, or set failOnDataLoss=false, to begin with the oldest message that is stored");
             }
@@ -281,14 +281,14 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
         });
     }
 
-    private static BusException busy(String queue, String found, String remedy) {
+    private static BusException busyError(String queue, String found, String remedy) {
         return BusException.of(ErrorKind.QUEUE_BUSY, "queue", queue, "found", found, "remedy", remedy);
     }
 
     /** Decide where queues begin that do not begin at their oldest message. */
-    private void enterAt(Collection<String> names, boolean fresh) {
+    private void decideEntries(Collection<String> names, boolean isFirstBatch) {
         Map<String, Start> starts = new HashMap<>();
-        names.forEach(queue -> starts.put(queue, Planner.firstStart(options, queue, fresh)));
+        names.forEach(queue -> starts.put(queue, Planner.firstStart(options, queue, isFirstBatch)));
         starts.values().removeIf(Start.EARLIEST::equals);
         if (starts.isEmpty()) {
             return;
@@ -314,19 +314,19 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
 
     /** Where a new subscription begins: no later than its query, or messages would go that it has still to read. */
     private Start subscribeAt(String queue) {
-        return entering.containsKey(queue) ? Start.id(entering.get(queue).last()) : Start.EARLIEST;
+        return entering.containsKey(queue) ? Start.afterId(entering.get(queue).last()) : Start.EARLIEST;
     }
 
     /** failOnDataLoss=false: a new entry at the oldest stored message, counted and logged once (the next offset has it behind it). */
-    private Position goOn(String queue, Position at, Loss loss) {
-        LOG.warn("{}; going on from the oldest stored message", error(queue, loss, at).getMessage());
+    private Position goOnAfterLoss(String queue, Position at, Loss loss) {
+        LOG.warn("{}; going on from the oldest stored message", lossError(queue, loss, at).getMessage());
         Map<String, Long> ttls = open(List.of(queue), Map.of());
         if (ttls.isEmpty()) {
             return null;
         }
         watch(ttls);
         if (!options.subscription().isEmpty()) {
-            store.subscribe(Map.of(queue, Start.EARLIEST), options.subscription()); // positions of an ended life went with it
+            store.subscribe(Map.of(queue, Start.EARLIEST), options.subscription()); // the positions of the expired queue are gone
         }
         QueueState state = store.states(Map.of(queue, -1L)).get(queue);
         return state.exists() ? new Position(state.born(), state.floor(), "", state.floor(), at.lost() + Math.max(1, loss.ids())) : null;
@@ -335,15 +335,15 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
     /** Who else has the lease of a queue; empty when that is not known to be anyone who lives. */
     private String otherHolder(String queue) {
         String holder = token.isEmpty() ? "" : store.holders(List.of(queue), options.subscription()).get(queue);
-        return holder.equals(token) || siblings.ownsLease(holder) || LeaseHolder.isDead(holder) ? "" : holder;
+        return holder.equals(token) || siblings.isSiblingToken(holder) || LeaseHolder.isDead(holder) ? "" : holder;
     }
 
-    private BusException error(String queue, Loss loss, Position at) {
+    private BusException lossError(String queue, Loss loss, Position at) {
         String holder = otherHolder(queue);
         if (!holder.isEmpty()) { // a second driver of this query: it has read on, and nothing is lost
-            return Leases.busy(queue, holder, options.subscription());
+            return Leases.busyError(queue, holder, options.subscription());
         }
-        boolean acked = at != null && loss.kind().equals("removed") && store.acked(queue, options.subscription()) >= at.last() + loss.ids();
+        boolean acked = at != null && loss.kind().equals("removed") && store.ackedUpTo(queue, options.subscription()) >= at.last() + loss.ids();
         return store.lossError(queue, acked ? new Loss("acknowledged", loss.expected(), loss.found(), loss.ids()) : loss);
     }
 }

@@ -13,7 +13,7 @@ import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
  * @param untilMs when the reader ended, by the same clock
  */
 record RealTimeOffset(Map<String, Position> ends, String executor, long fromMs, long untilMs) implements PartitionOffset {
-    boolean asked() {
+    boolean gotSlot() {
         return fromMs > 0;
     }
 }

@@ -9,17 +9,17 @@ import org.apache.spark.sql.connector.read.InputPartition;
  * What one reader follows in a batch of real-time mode.
  *
  * @param pollMs how often it asks Redis while no push is signalled
- * @param pin whether the batch only says where the query begins, and ends at once
+ * @param endsAtOnce whether the batch only says where the query begins, and ends at once
  */
-record RealTimePartition(List<Follow> queues, long pollMs, boolean pin) implements InputPartition {
+record RealTimePartition(List<QueueEntry> queues, long pollMs, boolean endsAtOnce) implements InputPartition {
     /**
      * One queue of it.
      *
      * @param entry where the batch begins
-     * @param entered whether the queue enters the query here, or goes on after a loss
+     * @param startsAnew whether the queue enters the query here, or goes on after a loss
      * @param shared whether another source of the query reads it, too
-     * @param heardBy the executors that have followed it so far
+     * @param executors the executors that have followed it so far
      */
-    record Follow(String queue, int server, Position entry, boolean entered, boolean shared, Set<String> heardBy)
+    record QueueEntry(String queue, int server, Position entry, boolean startsAnew, boolean shared, Set<String> executors)
             implements java.io.Serializable {}
 }

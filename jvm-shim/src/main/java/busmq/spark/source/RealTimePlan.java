@@ -1,7 +1,7 @@
 package busmq.spark.source;
 
 import busmq.spark.BusException;
-import busmq.spark.core.Plan;
+import busmq.spark.core.WorkSplitter;
 import busmq.spark.core.Position;
 import busmq.spark.options.ReadOptions;
 import java.util.ArrayList;
@@ -22,17 +22,17 @@ import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
  */
 final class RealTimePlan {
     /** A slow start of a query may cost a reader a batch; this is no slow start any more. */
-    private static final int STARVED_BATCHES = 3;
+    private static final int MOST_STARVED_BATCHES = 3;
     /** Polls of all readers of a query together, while no push is signalled. */
     private static final long POLLS_PER_S = 15;
     private static final long MS_PER_S = 1000;
 
     private final ReadOptions options;
     private Map<String, Position> entries = Map.of();
-    private final Map<String, Set<String>> readingExecutors = new HashMap<>();
+    private final Map<String, Set<String>> executorsByQueue = new HashMap<>();
     private final Map<String, Long> untilMs = new HashMap<>();
     private Long gapMs;
-    private int starved;
+    private int starvedBatches;
 
     RealTimePlan(ReadOptions options) {
         this.options = options;
@@ -41,25 +41,25 @@ final class RealTimePlan {
     /**
      * {@code entries}: where the batch begins in each queue; {@code begin}: where the batch before has ended.
      *
-     * <p>{@code fresh}: there was none. What {@code latest} means must then be in the log before anything is read: a driver that dies in its first
-     * batch would else begin after what has come meanwhile. So that batch ends at once; the engine begins the next one without a pause.
+     * <p>{@code isFirstBatch}: what {@code latest} means must be in the log before anything is read: a driver that dies in its first batch
+     * would else begin after what has come meanwhile. So that batch ends at once; the engine begins the next one without a pause.
      *
      * <p>{@code shared}: the lives of queues that another source of the query reads, too.
      *
      * <p>Without any queue, one reader of none sleeps for as long as a batch lasts: a batch without readers would end at once, too, again and again.
      */
-    InputPartition[] partitions(Map<String, Position> entries, Map<String, Position> begin, Map<String, Integer> servers, boolean fresh,
+    InputPartition[] partitions(Map<String, Position> entries, Map<String, Position> begin, Map<String, Integer> servers, boolean isFirstBatch,
             Set<String> shared) {
         this.entries = entries;
-        List<List<String>> groups = entries.isEmpty() ? List.of(List.of()) : Plan.readers(entries.keySet(), readers());
+        List<List<String>> groups = entries.isEmpty() ? List.of(List.of()) : WorkSplitter.queuesPerReader(entries.keySet(), countReaders());
         long commands = options.redis().cluster() ? entries.size() : groups.size();
         long pollMs = pollMs(options.idlePollMs(), commands);
-        boolean pin = fresh && !entries.isEmpty() && options.movesWithTime();
+        boolean pin = isFirstBatch && !entries.isEmpty() && options.startDependsOnTime();
         List<InputPartition> found = new ArrayList<>();
         for (List<String> group : groups) {
-            found.add(new RealTimePartition(group.stream().map(queue -> new RealTimePartition.Follow(
+            found.add(new RealTimePartition(group.stream().map(queue -> new RealTimePartition.QueueEntry(
                     queue, servers.get(queue), entries.get(queue), entries.get(queue) != begin.get(queue),
-                    shared.contains(entries.get(queue).born()), heardBy(queue))).toList(), pollMs, pin));
+                    shared.contains(entries.get(queue).born()), executorsOf(queue))).toList(), pollMs, pin));
         }
         return found.toArray(new InputPartition[0]);
     }
@@ -70,18 +70,19 @@ final class RealTimePlan {
     }
 
     /** Where the batch ended: what its readers say, and where it began for queues of a reader that did not run. */
-    Map<String, Position> ends(PartitionOffset[] offsets) {
+    Map<String, Position> endPositions(PartitionOffset[] offsets) {
         Map<String, Position> ends = new HashMap<>(entries);
         for (PartitionOffset offset : offsets) {
             RealTimeOffset end = (RealTimeOffset) offset;
             ends.putAll(end.ends());
-            end.ends().keySet().forEach(queue -> readingExecutors.computeIfAbsent(queue, name -> new HashSet<>()).add(end.executor()));
+            end.ends().keySet().forEach(queue -> executorsByQueue.computeIfAbsent(queue, name -> new HashSet<>()).add(end.executor()));
         }
-        gapMs = gap(offsets);
-        long missed = Arrays.stream(offsets).filter(offset -> !((RealTimeOffset) offset).asked()).count();
-        starved = missed == 0 ? 0 : starved + 1;
-        if (starved >= STARVED_BATCHES) {
-            throw BusException.config(missed + " of " + offsets.length + " readers found no task slot for " + STARVED_BATCHES + " batches, so their "
+        gapMs = longestGapMs(offsets);
+        long missed = Arrays.stream(offsets).filter(offset -> !((RealTimeOffset) offset).gotSlot()).count();
+        starvedBatches = missed == 0 ? 0 : starvedBatches + 1;
+        if (starvedBatches >= MOST_STARVED_BATCHES) {
+            throw BusException.config(missed + " of " + offsets.length + " readers found no task slot for " + MOST_STARVED_BATCHES
+                    + " batches, so their "
                     + "queues stand still; expected a slot for every task of every source of the query at the same time. Give the query more cores, "
                     + "or set minPartitions to how many slots this source may use: queues then share readers");
         }
@@ -93,11 +94,11 @@ final class RealTimePlan {
         return gapMs;
     }
 
-    private Long gap(PartitionOffset[] offsets) {
+    private Long longestGapMs(PartitionOffset[] offsets) {
         Long longest = null;
         for (PartitionOffset offset : offsets) {
             RealTimeOffset end = (RealTimeOffset) offset;
-            if (!end.asked()) {
+            if (!end.gotSlot()) {
                 continue;
             }
             for (String queue : end.ends().keySet()) {
@@ -111,12 +112,12 @@ final class RealTimePlan {
     }
 
     /** The executors that have followed a queue. */
-    Set<String> heardBy(String queue) {
-        return Set.copyOf(readingExecutors.getOrDefault(queue, Set.of()));
+    Set<String> executorsOf(String queue) {
+        return Set.copyOf(executorsByQueue.getOrDefault(queue, Set.of()));
     }
 
-    private int readers() {
-        int slots = slots();
+    private int countReaders() {
+        int slots = countTaskSlots();
         Long wanted = options.minPartitions();
         if (wanted != null && wanted > slots) {
             throw BusException.config("minPartitions is " + wanted + ", but there are " + slots + " task slots, and in real-time mode every reader needs "
@@ -125,7 +126,7 @@ final class RealTimePlan {
         return wanted == null ? slots : wanted.intValue();
     }
 
-    private static int slots() {
+    private static int countTaskSlots() {
         SparkContext spark = SparkContext.getOrCreate();
         try {
             int now = spark.maxNumConcurrentTasks(spark.resourceProfileManager().defaultResourceProfile());

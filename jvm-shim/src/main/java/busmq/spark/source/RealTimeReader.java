@@ -25,91 +25,93 @@ import org.apache.spark.sql.connector.read.streaming.SupportsRealTimeRead;
 
 /**
  * Follows some queues in real-time mode: sleeps until a push to one of them, reads what came in one reply each, and asks now and then all the same.
- * The Python API of Spark has no such reader, so there is no Python twin.
+ * The Python API of Spark has no such reader, so the Python package has none either.
  */
 final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
     /** Every how many polls a queue that stands still is compared with what was read of it: some ten commands inside Redis. */
     private static final long CHECK_POLLS = 30;
     private static final long NOTE_NS = TimeUnit.SECONDS.toNanos(1);
-    private static final RecordStatus ROW = RecordStatus.newStatusWithoutArrivalTime(true);
-    private static final RecordStatus NONE = RecordStatus.newStatusWithoutArrivalTime(false);
+    private static final RecordStatus HAS_ROW = RecordStatus.newStatusWithoutArrivalTime(true);
+    private static final RecordStatus NO_ROW = RecordStatus.newStatusWithoutArrivalTime(false);
 
     private final ReadStore store;
-    private final RowMaker rows;
+    private final RowMaker rowMaker;
     private final PushSignal signal;
     private final long pollNs;
-    private final boolean pin;
-    private final List<Followed> queues = new ArrayList<>();
-    private final ArrayDeque<Followed> looking = new ArrayDeque<>();
-    private Followed current;
+    private final boolean endsAtOnce;
+    private final List<QueueCursor> queues = new ArrayList<>();
+    private final ArrayDeque<QueueCursor> queuesToAsk = new ArrayDeque<>();
+    private QueueCursor currentQueue;
     private final TaskContext task = TaskContext.get();
     private InternalRow row;
-    private long nextPoll;
-    private long nextCheck;
-    private int checked;
-    private long askedMs;
-    private final Set<String> unnoted = new HashSet<>();
-    private long nextNote = System.nanoTime();
+    private long nextPollNs;
+    private long nextCheckNs;
+    private int checks;
+    private long firstAskedMs;
+    private final Set<String> queuesToNote = new HashSet<>();
+    private long nextNoteNs = System.nanoTime();
     /**
      * When the batch ends, by a clock that only goes forward. Spark computes the timeout of each call from the wall clock: if that is set back by a
      * day, the batch would go on for a day, and none of its messages be acknowledged until then.
      */
-    private long end;
+    private long endNs;
 
     private boolean closed;
 
-    RealTimeReader(ReadOptions options, RowMaker rows, RealTimePartition partition) {
-        this.rows = rows;
+    RealTimeReader(ReadOptions options, RowMaker rowMaker, RealTimePartition partition) {
+        this.rowMaker = rowMaker;
         store = new ReadStore(options.redis());
-        pin = partition.pin();
+        endsAtOnce = partition.endsAtOnce();
         pollNs = TimeUnit.MILLISECONDS.toNanos(partition.pollMs());
         Map<String, Integer> places = new HashMap<>();
-        for (RealTimePartition.Follow follow : partition.queues()) {
+        for (RealTimePartition.QueueEntry follow : partition.queues()) {
             store.setServer(follow.queue(), follow.server());
-            store.listening(follow.queue(), follow.heardBy().size() + (follow.heardBy().contains(executor()) ? 0 : 1));
+            store.setOwnListeners(follow.queue(), follow.executors().size() + (follow.executors().contains(executorId()) ? 0 : 1));
             places.put(follow.queue(), follow.server());
             if (task != null) {
-                FollowedQueues.add(task, follow.queue(), new FollowedQueues.Followed(follow.entry().born(), follow.shared(), options.failOnDataLoss()));
+                FollowedQueues.add(task, follow.queue(),
+                        new FollowedQueues.FollowedQueue(follow.entry().born(), follow.shared(), options.failOnDataLoss()));
             }
-            queues.add(new Followed(new RealTimeQueue(store, follow.queue(), follow.entry(), follow.entered(), options.failOnDataLoss(), rows.timed())));
+            queues.add(new QueueCursor(new RealTimeQueue(store, follow.queue(), follow.entry(), follow.startsAnew(), options.failOnDataLoss(),
+                    rowMaker.hasTimestamp())));
         }
-        looking.addAll(queues);
+        queuesToAsk.addAll(queues);
         signal = PushNotifiers.subscribe(options.redis(), places);
     }
 
     /** A queue, and how much of what was taken from it has been handed out. */
-    private static final class Followed {
+    private static final class QueueCursor {
         final RealTimeQueue queue;
         private MessageRows chunk;
-        private int at;
-        private byte[] handed;
-        private long handedId;
+        private int nextIndex;
+        private byte[] lastValue;
+        private long lastId;
         private TimesOfIds times;
 
-        Followed(RealTimeQueue queue) {
+        QueueCursor(RealTimeQueue queue) {
             this.queue = queue;
         }
 
-        void begin(MessageRows found) {
+        void load(MessageRows found) {
             chunk = found;
             times = queue.times();
-            at = found.from();
+            nextIndex = found.from();
         }
 
-        boolean done() {
-            return chunk == null || at == chunk.until();
+        boolean isDone() {
+            return chunk == null || nextIndex == chunk.until();
         }
 
-        InternalRow row(RowMaker rows) {
-            handed = chunk.value(at);
-            handedId = chunk.first() + at - chunk.from();
-            at++;
-            return rows.row(chunk.queue(), handedId, handed, times);
+        InternalRow nextRow(RowMaker rows) {
+            lastValue = chunk.value(nextIndex);
+            lastId = chunk.first() + nextIndex - chunk.from();
+            nextIndex++;
+            return rows.makeRow(chunk.queue(), lastId, lastValue, times);
         }
 
         Position position() {
-            long next = done() ? queue.need() : chunk.first() + at - chunk.from();
-            return queue.position(next, handedId == next - 1 ? handed : null);
+            long next = isDone() ? queue.nextId() : chunk.first() + nextIndex - chunk.from();
+            return queue.position(next, lastId == next - 1 ? lastValue : null);
         }
     }
 
@@ -117,25 +119,25 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
     public RecordStatus nextWithTimeout(Long timeoutMs) throws InterruptedIOException {
         long now = System.nanoTime();
         long until = now + TimeUnit.MILLISECONDS.toNanos(timeoutMs);
-        if (askedMs == 0 || until - end < 0 || task == null) { // without a task there is no batch whose end is to be kept
-            end = until;
+        if (firstAskedMs == 0 || until - endNs < 0 || task == null) { // without a task there is no batch whose end is to be kept
+            endNs = until;
         }
-        askedMs = askedMs == 0 ? System.currentTimeMillis() : askedMs;
-        if (pin || now - end > 0) {
-            return NONE;
+        firstAskedMs = firstAskedMs == 0 ? System.currentTimeMillis() : firstAskedMs;
+        if (endsAtOnce || now - endNs > 0) {
+            return NO_ROW;
         }
-        if (current == null || current.done()) {
-            while (!refill()) {
-                if (!awaited(end)) {
-                    return NONE;
+        if (currentQueue == null || currentQueue.isDone()) {
+            while (!takeMessages()) {
+                if (!awaitMessages(endNs)) {
+                    return NO_ROW;
                 }
             }
         }
-        if (ended()) {
-            return NONE; // what came meanwhile belongs to the next run
+        if (taskHasEnded()) {
+            return NO_ROW; // what came meanwhile belongs to the next run
         }
-        row = current.row(rows);
-        return ROW;
+        row = currentQueue.nextRow(rowMaker);
+        return HAS_ROW;
     }
 
     /** The only form that Spark 4.2.0 knows. 4.1, which this is compiled against, lacks it (hence no annotation), and 4.3 accepts both. */
@@ -157,7 +159,7 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
     public PartitionOffset getOffset() {
         Map<String, Position> ends = new HashMap<>();
         queues.forEach(followed -> ends.put(followed.queue.queue(), followed.position()));
-        return new RealTimeOffset(ends, executor(), askedMs, System.currentTimeMillis());
+        return new RealTimeOffset(ends, executorId(), firstAskedMs, System.currentTimeMillis());
     }
 
     @Override
@@ -170,27 +172,27 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
     }
 
     /** Whether the engine has ended the task. It counts nothing of it then; an error would fill the log at every stop of a query. */
-    private boolean ended() {
+    private boolean taskHasEnded() {
         return task != null && task.isInterrupted();
     }
 
-    private static String executor() {
+    private static String executorId() {
         return SparkEnv.get() == null ? "" : SparkEnv.get().executorId();
     }
 
-    private boolean refill() {
-        while (!looking.isEmpty()) {
-            Followed next = looking.poll();
-            MessageRows found = next.queue.take();
-            nextPoll = System.nanoTime() + pollNs;
+    private boolean takeMessages() {
+        while (!queuesToAsk.isEmpty()) {
+            QueueCursor next = queuesToAsk.poll();
+            MessageRows found = next.queue.takeMessages();
+            nextPollNs = System.nanoTime() + pollNs;
             if (found != null) {
-                unnoted.add(next.queue.queue());
+                queuesToNote.add(next.queue.queue());
                 noteTimes();
-                if (next.queue.full()) {
-                    looking.add(next);
+                if (next.queue.lastReplyWasFull()) {
+                    queuesToAsk.add(next);
                 }
-                next.begin(found);
-                current = next;
+                next.load(found);
+                currentQueue = next;
                 return true;
             }
         }
@@ -198,16 +200,16 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
     }
 
     /** Sleeps until there may be something to take; false when the time is over. */
-    private boolean awaited(long until) throws InterruptedIOException {
-        while (looking.isEmpty()) {
+    private boolean awaitMessages(long until) throws InterruptedIOException {
+        while (queuesToAsk.isEmpty()) {
             noteTimes();
             long now = System.nanoTime();
-            if (now >= until || ended()) {
+            if (now >= until || taskHasEnded()) {
                 return false;
             }
-            if (awaitPush(Math.min(until, nextPoll) - now)) {
+            if (awaitPush(Math.min(until, nextPollNs) - now)) {
                 onPush();
-            } else if (System.nanoTime() >= nextPoll) {
+            } else if (System.nanoTime() >= nextPollNs) {
                 poll();
             }
         }
@@ -217,10 +219,10 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
     /** Pushes of peers note no time: what came is noted here, once a second at most. With the column of times each window does so by itself. */
     private void noteTimes() {
         long now = System.nanoTime();
-        if (!rows.timed() && !unnoted.isEmpty() && now - nextNote >= 0) {
-            nextNote = now + NOTE_NS;
-            store.noteWherePossible(unnoted);
-            unnoted.clear();
+        if (!rowMaker.hasTimestamp() && !queuesToNote.isEmpty() && now - nextNoteNs >= 0) {
+            nextNoteNs = now + NOTE_NS;
+            store.noteIfAllowed(queuesToNote);
+            queuesToNote.clear();
         }
     }
 
@@ -229,7 +231,7 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
             return signal.await(Math.max(0, nanos));
         } catch (InterruptedException error) {
             Thread.currentThread().interrupt();
-            if (ended()) {
+            if (taskHasEnded()) {
                 return false;
             }
             throw new InterruptedIOException("the task was ended while it waited for messages");
@@ -238,30 +240,30 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
 
     private void onPush() {
         if (queues.size() == 1) {
-            looking.addAll(queues); // its window says at once what came
+            queuesToAsk.addAll(queues); // its window says at once what came
         } else {
-            count();
+            compareCounters();
         }
     }
 
     private void poll() {
         long now = System.nanoTime();
-        if (now >= nextCheck && !queues.isEmpty()) {
-            nextCheck = now + CHECK_POLLS * pollNs;
-            Followed next = queues.get(checked++ % queues.size()); // one at a time, so that many idle queues cost no more than one
-            if (next.queue.check()) {
-                looking.add(next);
+        if (now >= nextCheckNs && !queues.isEmpty()) {
+            nextCheckNs = now + CHECK_POLLS * pollNs;
+            QueueCursor next = queues.get(checks++ % queues.size()); // one at a time, so that many idle queues cost no more than one
+            if (next.queue.checkState()) {
+                queuesToAsk.add(next);
             }
         }
-        count();
-        nextPoll = System.nanoTime() + pollNs;
+        compareCounters();
+        nextPollNs = System.nanoTime() + pollNs;
     }
 
-    private void count() {
+    private void compareCounters() {
         Map<String, Long> lastIds = store.counters(queues.stream().map(followed -> followed.queue.queue()).toList());
-        for (Followed followed : queues) {
-            if (lastIds.get(followed.queue.queue()) >= followed.queue.need() && !looking.contains(followed)) {
-                looking.add(followed);
+        for (QueueCursor followed : queues) {
+            if (lastIds.get(followed.queue.queue()) >= followed.queue.nextId() && !queuesToAsk.contains(followed)) {
+                queuesToAsk.add(followed);
             }
         }
     }

@@ -20,7 +20,7 @@ final class RowMaker {
     private int timeAt = -1;
     private int topicAt = -1;
     private int partitionAt = -1;
-    private boolean text;
+    private boolean valueIsText;
     private String lastQueue;
     private UTF8String lastQueueText;
     private UTF8String lastTopic;
@@ -38,18 +38,18 @@ final class RowMaker {
                 case "partition" -> partitionAt = i;
                 default -> { // SourceSchema lets no other column in than value
                     valueAt = i;
-                    text = column.dataType().equals(DataTypes.StringType);
+                    valueIsText = column.dataType().equals(DataTypes.StringType);
                 }
             }
         }
     }
 
     /** Whether rows have their time. */
-    boolean timed() {
+    boolean hasTimestamp() {
         return timeAt >= 0;
     }
 
-    InternalRow row(String queue, long id, byte[] value, TimesOfIds times) {
+    InternalRow makeRow(String queue, long id, byte[] value, TimesOfIds times) {
         Object[] columns = new Object[width];
         useQueue(queue);
         if (queueAt >= 0) {
@@ -65,7 +65,7 @@ final class RowMaker {
             columns[idAt] = id;
         }
         if (valueAt >= 0) {
-            columns[valueAt] = text ? utf8(queue, id, value) : value;
+            columns[valueAt] = valueIsText ? checkedUtf8(queue, id, value) : value;
         }
         if (timeAt >= 0) {
             columns[timeAt] = times.micros(id);
@@ -81,13 +81,13 @@ final class RowMaker {
         lastQueue = queue;
         lastQueueText = UTF8String.fromString(queue);
         if (topicAt >= 0 || partitionAt >= 0) {
-            Topic.Partition found = Topic.partition(queue);
+            Topic.Partition found = Topic.topicPartition(queue);
             lastTopic = UTF8String.fromString(found.topic());
             lastPartition = found.number();
         }
     }
 
-    private static UTF8String utf8(String queue, long id, byte[] value) {
+    private static UTF8String checkedUtf8(String queue, long id, byte[] value) {
         UTF8String found = UTF8String.fromBytes(value);
         if (!found.isValid()) {
             throw BusException.config("queue " + PyText.repr(queue) + ": message " + id + " is not UTF-8 text. Read value as binary");

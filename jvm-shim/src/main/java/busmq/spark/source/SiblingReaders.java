@@ -20,20 +20,20 @@ final class SiblingReaders implements AutoCloseable {
     private final String query;
     private final String folder;
     private final ReadOptions options;
-    private final Predicate<String> wanted;
+    private final Predicate<String> readsQueue;
     private final String token;
-    private final Map<String, Position> done = new HashMap<>();
-    private Set<String> followed = Set.of();
+    private final Map<String, Position> donePositions = new HashMap<>();
+    private Set<String> followedLives = Set.of();
 
-    private SiblingReaders(String folder, ReadOptions options, Predicate<String> wanted) {
+    private SiblingReaders(String folder, ReadOptions options, Predicate<String> readsQueue) {
         this.folder = folder;
         this.options = options;
-        this.wanted = wanted;
+        this.readsQueue = readsQueue;
         query = folder.substring(0, folder.lastIndexOf('/') + 1);
-        token = options.ack().equals("commit") ? LeaseHolder.token() : "";
+        token = options.ack().equals("commit") ? LeaseHolder.myToken() : "";
     }
 
-    /** A stream with this folder in the checkpoint of its query; one that had it before was of an earlier run, as were its partners. */
+    /** A stream with this folder in the checkpoint of its query; one that had it before was of an earlier run, as were the others of that query. */
     static SiblingReaders join(String folder, ReadOptions options, Predicate<String> wanted) {
         SiblingReaders made = new SiblingReaders(folder, options, wanted);
         synchronized (QUERIES) {
@@ -52,31 +52,32 @@ final class SiblingReaders implements AutoCloseable {
     }
 
     /** Which lives of queues this stream reads in a batch. The result are those that another stream of this query reads, too. */
-    Set<String> follow(Collection<String> born) {
+    Set<String> followLives(Collection<String> born) {
         synchronized (QUERIES) {
-            followed = Set.copyOf(born);
+            followedLives = Set.copyOf(born);
             Set<String> shared = new HashSet<>();
             if (!folder.isEmpty()) {
-                QUERIES.getOrDefault(query, Map.of()).values().stream().filter(other -> other != this).forEach(other -> shared.addAll(other.followed));
+                QUERIES.getOrDefault(query, Map.of()).values().stream().filter(other -> other != this)
+                        .forEach(other -> shared.addAll(other.followedLives));
             }
-            shared.retainAll(followed);
+            shared.retainAll(followedLives);
             return shared;
         }
     }
 
     /** Whether another stream of this query holds its leases by this token. */
-    boolean ownsLease(String holder) {
-        return !holder.isEmpty() && others().stream().anyMatch(other -> other.token.equals(holder));
+    boolean isSiblingToken(String holder) {
+        return !holder.isEmpty() && siblings().stream().anyMatch(other -> other.token.equals(holder));
     }
 
     /** What all of them have done once this one has done {@code positions}: nothing of a queue that one has still to begin. */
-    Map<String, Position> lowest(Map<String, Position> positions) {
-        Set<SiblingReaders> others = others();
+    Map<String, Position> lowestPositions(Map<String, Position> positions) {
+        Set<SiblingReaders> others = siblings();
         synchronized (QUERIES) {
-            done.putAll(positions);
+            donePositions.putAll(positions);
             Map<String, Position> found = new HashMap<>();
             positions.forEach((queue, position) -> {
-                Position lowest = lowest(queue, position, others);
+                Position lowest = lowestPosition(queue, position, others);
                 if (lowest != null) {
                     found.put(queue, lowest);
                 }
@@ -85,13 +86,13 @@ final class SiblingReaders implements AutoCloseable {
         }
     }
 
-    private static Position lowest(String queue, Position own, Set<SiblingReaders> others) {
+    private static Position lowestPosition(String queue, Position own, Set<SiblingReaders> others) {
         Position lowest = own;
         for (SiblingReaders other : others) {
-            if (!other.wanted.test(queue)) {
+            if (!other.readsQueue.test(queue)) {
                 continue;
             }
-            Position position = other.done.get(queue);
+            Position position = other.donePositions.get(queue);
             if (position == null || !position.born().equals(own.born())) {
                 return null;
             }
@@ -101,7 +102,7 @@ final class SiblingReaders implements AutoCloseable {
     }
 
     /** Those that read from the same place. */
-    private Set<SiblingReaders> others() {
+    private Set<SiblingReaders> siblings() {
         synchronized (QUERIES) {
             Set<SiblingReaders> found = new HashSet<>(folder.isEmpty() ? Set.of() : QUERIES.getOrDefault(query, Map.of()).values());
             found.removeIf(other -> other == this || other.token.isEmpty() || !other.options.redis().equals(options.redis())

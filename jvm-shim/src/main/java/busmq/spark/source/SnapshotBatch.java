@@ -3,7 +3,7 @@ package busmq.spark.source;
 import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
 import busmq.spark.core.Loss;
-import busmq.spark.core.Plan;
+import busmq.spark.core.WorkSplitter;
 import busmq.spark.core.Planner;
 import busmq.spark.core.QueueState;
 import busmq.spark.core.Range;
@@ -24,7 +24,7 @@ import org.apache.spark.sql.types.StructType;
 /** What the queues hold now, as id ranges. Removes nothing, leases nothing, creates nothing. */
 record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
     SnapshotBatch {
-        if (options.starting().has(Start.Kind.LATEST)) {
+        if (options.starting().hasKind(Start.Kind.LATEST)) {
             throw BusException.config("startingOffsets=latest leaves nothing to a batch read; use earliest, or JSON with ids");
         }
     }
@@ -33,25 +33,25 @@ record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
     public InputPartition[] planInputPartitions() {
         try (ReadStore store = new ReadStore(options.redis())) {
             QueueNames choice = new QueueNames(options);
-            List<String> found = choice.named() ? options.subscribe() : choice.findQueues(store, () -> { }, false);
+            List<String> found = choice.areNamedOneByOne() ? options.subscribe() : choice.findQueues(store, () -> { }, false);
             Map<String, Long> wanted = new HashMap<>();
             found.forEach(queue -> wanted.put(queue, -1L));
             Map<String, QueueState> states = store.states(wanted);
             // The other partitions of a topic have never been written to.
             List<String> names = options.topic().isEmpty() ? found : found.stream().filter(queue -> states.get(queue).exists()).toList();
-            if (SourceSchema.timed(schema)) {
-                store.noteWherePossible(names);
+            if (SourceSchema.hasTimestamp(schema)) {
+                store.noteIfAllowed(names);
             }
-            Map<String, Start> starts = Planner.withoutTimes(startsOf(names, options::startOf), options.timestampStrategy(), store::findTimes);
-            Map<String, Start> ends = Planner.withoutTimes(startsOf(names, options::endOf), "error", store::findTimes);
+            Map<String, Start> starts = Planner.withoutTimes(startPerQueue(names, options::startOf), options.timestampStrategy(), store::findTimes);
+            Map<String, Start> ends = Planner.withoutTimes(startPerQueue(names, options::endOf), "error", store::findTimes);
             List<Range> ranges = new ArrayList<>();
             for (String queue : names) {
                 QueueState state = states.get(queue);
                 if (!state.exists()) {
                     throw BusException.of(ErrorKind.QUEUE_MISSING, "queue", queue);
                 }
-                long before = lastId(starts.get(queue), state);
-                long until = lastId(ends.get(queue), state);
+                long before = lastIdAt(starts.get(queue), state);
+                long until = lastIdAt(ends.get(queue), state);
                 checkIds(queue, state, before, until, store);
                 long first = Math.max(state.oldest(), before + 1);
                 long last = Math.min(state.newest(), until);
@@ -60,7 +60,8 @@ record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
                     ranges.add(new Range(queue, born, first, last, store.locate(List.of(queue)).get(queue)));
                 }
             }
-            return Plan.tasks(ranges, options.minPartitions(), options.maxPerPartition()).stream().map(part -> new RangePartition(part, Map.of()))
+            return WorkSplitter.tasks(ranges, options.minPartitions(), options.maxPerPartition()).stream()
+                    .map(part -> new RangePartition(part, Map.of()))
                     .toArray(InputPartition[]::new);
         }
     }
@@ -73,7 +74,7 @@ record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
         Start asked = options.askedStart(queue);
         if (asked != null && asked.kind() == Start.Kind.ID) {
             Planner.checkGiven("startingOffsets", queue, before, state);
-            Loss loss = Planner.skipped(before, state);
+            Loss loss = Planner.lossBeforeStart(before, state);
             if (loss != null && before < until && options.failOnDataLoss()) {
                 throw store.lossError(queue, loss);
             }
@@ -85,11 +86,11 @@ record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
         return new ReaderFactory(options, schema);
     }
 
-    private static Map<String, Start> startsOf(List<String> queues, Function<String, Start> option) {
+    private static Map<String, Start> startPerQueue(List<String> queues, Function<String, Start> option) {
         return queues.stream().distinct().collect(Collectors.toMap(queue -> queue, option));
     }
 
-    private static long lastId(Start start, QueueState state) {
+    private static long lastIdAt(Start start, QueueState state) {
         return switch (start.kind()) {
             case EARLIEST -> 0;
             case LATEST -> state.newest();

@@ -10,21 +10,21 @@ import org.apache.spark.sql.types.DataTypes;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
-/** The columns of the source: {@link #FULL}, and those of topics and times where they are asked for. */
+/** The columns of the source: {@link #QUEUE_COLUMNS}, and those of topics and times where they are asked for. */
 public final class SourceSchema {
-    public static final StructType FULL =
+    public static final StructType QUEUE_COLUMNS =
             new StructType().add("queue", DataTypes.StringType).add("id", DataTypes.LongType).add("value", DataTypes.BinaryType);
     /** The column with the time of a message. */
     static final String TIMESTAMP = "timestamp";
-    private static final StructType OF_TOPICS = FULL.add("topic", DataTypes.StringType).add("partition", DataTypes.IntegerType);
+    private static final StructType TOPIC_COLUMNS = QUEUE_COLUMNS.add("topic", DataTypes.StringType).add("partition", DataTypes.IntegerType);
     private static final Set<DataType> TEXT_OR_BYTES = Set.of(DataTypes.BinaryType, DataTypes.StringType);
 
     private SourceSchema() {}
 
     /** The columns for these options, or properties of a table; what is wrong with options is said where they are parsed. */
     public static StructType of(Map<String, String> given) {
-        Map<String, String> options = EngineChoice.plain(given);
-        StructType found = isTrue(options, "includeTopic") ? OF_TOPICS : FULL;
+        Map<String, String> options = EngineChoice.withoutOptionPrefix(given);
+        StructType found = isTrue(options, "includeTopic") ? TOPIC_COLUMNS : QUEUE_COLUMNS;
         return isTrue(options, "includeTimestamp") ? found.add(TIMESTAMP, DataTypes.TimestampType) : found;
     }
 
@@ -33,7 +33,7 @@ public final class SourceSchema {
     }
 
     /** Whether rows shall have their time. */
-    static boolean timed(StructType schema) {
+    static boolean hasTimestamp(StructType schema) {
         return schema.getFieldIndex(TIMESTAMP).isDefined();
     }
 
@@ -42,7 +42,7 @@ public final class SourceSchema {
      * the query reads topics.
      */
     public static void check(StructType schema, boolean topics) {
-        StructType known = (topics ? OF_TOPICS : FULL).add(TIMESTAMP, DataTypes.TimestampType);
+        StructType known = (topics ? TOPIC_COLUMNS : QUEUE_COLUMNS).add(TIMESTAMP, DataTypes.TimestampType);
         for (StructField column : schema.fields()) {
             if (!known.getFieldIndex(column.name()).isDefined()) {
                 throw BusException.config("column " + PyText.repr(column.name()) + " does not exist; the source has: queue string, id long, value binary"

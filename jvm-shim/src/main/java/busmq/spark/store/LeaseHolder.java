@@ -17,8 +17,8 @@ import java.util.HexFormat;
 public final class LeaseHolder {
     private static final SecureRandom RANDOM = new SecureRandom();
     /** Of the fields of proc(5) after the program's name: its state, and when it started. */
-    private static final int STATE = 0;
-    private static final int STARTED = 19;
+    private static final int STATE_FIELD = 0;
+    private static final int START_TIME_FIELD = 19;
 
     private LeaseHolder() {}
 
@@ -28,18 +28,18 @@ public final class LeaseHolder {
     }
 
     /** A new token for this process. */
-    public static String token() {
+    public static String myToken() {
         return newToken() + "|" + thisMachine() + "|" + processName(ProcessHandle.current().pid());
     }
 
     /** Whether the holder is known to be dead: it ran on this machine, and it or the driver that started it is gone. */
     public static boolean isDead(String token) {
         String[] parts = token.split("\\|", -1);
-        return parts.length > 1 && parts[1].equals(thisMachine()) && Arrays.stream(parts, 2, parts.length).anyMatch(process -> !alive(process));
+        return parts.length > 1 && parts[1].equals(thisMachine()) && Arrays.stream(parts, 2, parts.length).anyMatch(process -> !isAlive(process));
     }
 
     /** Who a holder is, for people. */
-    public static String described(String token) {
+    public static String describe(String token) {
         String[] parts = token.split("\\|", -1);
         String process = parts.length > 2 ? parts[2].replaceFirst("\\..*", "") : "";
         String where = parts.length > 1 ? parts[1] : "";
@@ -47,11 +47,11 @@ public final class LeaseHolder {
     }
 
     /** Whether the holder runs on this machine. */
-    public static boolean isHere(String token) {
+    public static boolean isOnThisMachine(String token) {
         return token.contains("|" + thisMachine() + "|");
     }
 
-    private static boolean alive(String process) {
+    private static boolean isAlive(String process) {
         String pid = process.replaceFirst("\\..*", "");
         return pid.matches("\\d{1,18}") && processName(Long.parseLong(pid)).equals(process);
     }
@@ -78,7 +78,7 @@ public final class LeaseHolder {
         try {
             String stat = Files.readString(Path.of("/proc/" + pid + "/stat"), StandardCharsets.ISO_8859_1);
             String[] fields = stat.substring(stat.lastIndexOf(')') + 1).strip().split("\\s+");
-            return "ZX".contains(fields[STATE]) ? "" : pid + "." + fields[STARTED]; // a zombie is dead
+            return "ZX".contains(fields[STATE_FIELD]) ? "" : pid + "." + fields[START_TIME_FIELD]; // a zombie is dead
         } catch (IOException error) {
             return ProcessHandle.of(pid).isPresent() ? String.valueOf(pid) : "";
         }

@@ -18,11 +18,11 @@ import java.util.function.Predicate;
 public abstract class LocatedQueues implements AutoCloseable {
     final Links links;
     final boolean cluster;
-    final Map<String, Integer> places = new HashMap<>();
+    final Map<String, Integer> servers = new HashMap<>();
 
     /** Nothing is connected yet. */
     LocatedQueues(RedisOptions options) {
-        links = Links.of(options);
+        links = Links.fromPool(options);
         cluster = options.cluster();
     }
 
@@ -37,7 +37,7 @@ public abstract class LocatedQueues implements AutoCloseable {
 
     /** Sets the server of a queue, which the caller has found out. */
     public void setServer(String queue, int server) {
-        places.put(queue, server);
+        servers.put(queue, server);
     }
 
     /** The link of a queue. */
@@ -47,18 +47,18 @@ public abstract class LocatedQueues implements AutoCloseable {
 
     /** The index of the server of each queue. */
     public Map<String, Integer> locate(Collection<String> queues) {
-        List<String> unknown = queues.stream().filter(queue -> !places.containsKey(queue)).toList();
+        List<String> unknown = queues.stream().filter(queue -> !servers.containsKey(queue)).toList();
         if (!unknown.isEmpty()) {
-            places.putAll(links.locate(unknown));
+            servers.putAll(links.locate(unknown));
         }
         Map<String, Integer> found = new LinkedHashMap<>();
-        queues.forEach(queue -> found.put(queue, places.get(queue)));
+        queues.forEach(queue -> found.put(queue, servers.get(queue)));
         return found;
     }
 
     /** The {@code maxmemory-policy} of every server; empty where the right to ask is missing. */
-    public List<String> policies() {
-        return links.policies();
+    public List<String> evictionPolicies() {
+        return links.evictionPolicies();
     }
 
     /** Where each queue is, as far as is known. */
@@ -78,7 +78,7 @@ public abstract class LocatedQueues implements AutoCloseable {
         List<String> found = new ArrayList<>();
         links.discover(pace).forEach((queue, server) -> {
             if (accept.test(queue)) {
-                places.put(queue, server);
+                servers.put(queue, server);
                 found.add(queue);
             }
         });
@@ -90,29 +90,29 @@ public abstract class LocatedQueues implements AutoCloseable {
         links.close();
     }
 
-    interface ReadReply<T> {
-        T of(Object reply, int at, String queue);
+    interface ReplyParser<T> {
+        T read(Object reply, int at, String queue);
     }
 
     /** Calls over at most so many queues of a server each, all servers' in one round trip each; every answer under its queue. */
-    <T> Map<String, T> askAbout(Collection<String> queues, int most, Function<List<String>, Call> call, ReadReply<T> read) {
+    <T> Map<String, T> askAbout(Collection<String> queues, int most, Function<List<String>, Call> call, ReplyParser<T> read) {
         Map<Integer, List<String>> groups = new HashMap<>();
         locate(queues).forEach((queue, server) -> groups.computeIfAbsent(server, index -> new ArrayList<>()).add(queue));
         Map<String, T> found = new LinkedHashMap<>();
         groups.forEach((server, group) -> {
-            List<List<String>> parts = parts(group, cluster ? 1 : most);
+            List<List<String>> parts = slices(group, cluster ? 1 : most);
             List<Object> replies = link(server).runAll(parts.stream().map(call).toList());
             for (int i = 0; i < parts.size(); i++) {
                 for (int at = 0; at < parts.get(i).size(); at++) {
                     String queue = parts.get(i).get(at);
-                    found.put(queue, read.of(replies.get(i), at, queue));
+                    found.put(queue, read.read(replies.get(i), at, queue));
                 }
             }
         });
         return found;
     }
 
-    private static List<List<String>> parts(List<String> queues, int most) {
+    private static List<List<String>> slices(List<String> queues, int most) {
         List<List<String>> parts = new ArrayList<>();
         for (int at = 0; at < queues.size(); at += Math.min(most, queues.size())) {
             parts.add(queues.subList(at, (int) Math.min((long) at + most, queues.size())));

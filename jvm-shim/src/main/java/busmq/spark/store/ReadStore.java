@@ -37,25 +37,26 @@ public final class ReadStore extends LocatedQueues {
     public static final long LEASE_MS = Contract.number("leaseMs");
 
     /** Most queues in one script call: planning looks at each in some ten commands, and 100 take Redis 1 to 3 ms. */
-    private static final int QUEUES_PER_CALL = Contract.whole("queuesPerCall");
+    private static final int QUEUES_PER_CALL = Contract.intNumber("queuesPerCall");
     /** Most messages dropped in one call. */
-    private static final int ACK_MOST = Contract.whole("ackMost");
+    private static final int ACK_MOST = Contract.intNumber("ackMost");
     /** How long our own records outlive a queue whose ttl is shorter. */
     private static final long LONG_TTL_S = Contract.number("longTtlS");
     /** Ages of messages in one call: to look for one takes Redis up to 0.1 ms. */
-    private static final int AGES_PER_CALL = Contract.whole("agesPerCall");
+    private static final int AGES_PER_CALL = Contract.intNumber("agesPerCall");
     /** Known times of a queue in one call. */
-    static final int PAIRS_PER_CALL = Contract.whole("pairsPerCall");
+    static final int PAIRS_PER_CALL = Contract.intNumber("pairsPerCall");
     private static final String OTHER_KIND = Contract.text("otherKind");
     private static final String ONE_GROUP = Contract.text("oneGroup");
     private static final String COMMAND = "command:";
 
-    /** What Redis says to one who may not write, or when it cannot. */
-    static final Set<ErrorKind> NO_NOTE = EnumSet.of(ErrorKind.UNAUTHORIZED, ErrorKind.SERVER_REFUSED, ErrorKind.SERVER_FULL, ErrorKind.SERVER_READ_ONLY);
+    /** The errors of a Redis that cannot write, or of a user who may not. */
+    static final Set<ErrorKind> NOTE_REFUSALS = EnumSet.of(ErrorKind.UNAUTHORIZED, ErrorKind.SERVER_REFUSED, ErrorKind.SERVER_FULL,
+            ErrorKind.SERVER_READ_ONLY);
 
     private final RedisOptions options;
     private final Topics topics;
-    private final Map<String, Integer> listening = new HashMap<>();
+    private final Map<String, Integer> ownListeners = new HashMap<>();
 
     /** Nothing is connected yet. */
     public ReadStore(RedisOptions options) {
@@ -64,26 +65,26 @@ public final class ReadStore extends LocatedQueues {
         topics = new Topics(links, cluster);
     }
 
-    /** Say how many processes of this query may listen to a queue: who is no more than they is no other consumer. */
-    public void listening(String queue, int processes) {
-        listening.put(queue, processes);
+    /** How many processes of this query may be subscribed to pushes of a queue: only more than these show another consumer. */
+    public void setOwnListeners(String queue, int processes) {
+        ownListeners.put(queue, processes);
     }
 
     /** The partition queues of topics; one that does not exist is made with {@code partitions}. Throws BUSMQ_TOPIC_MISSING where that is null. */
     public List<String> topicQueues(List<String> names, Long partitions) {
         List<String> found = new ArrayList<>();
         for (String topic : names) {
-            List<String> queues = Topic.queues(topic, topics.partitions(topic, partitions));
-            topics.locate(queues.stream().filter(queue -> !places.containsKey(queue)).toList()).forEach(places::put);
+            List<String> queues = Topic.partitionQueues(topic, topics.countPartitions(topic, partitions));
+            topics.locate(queues.stream().filter(queue -> !servers.containsKey(queue)).toList()).forEach(servers::put);
             found.addAll(queues);
         }
         return found;
     }
 
     /** How many partitions a topic has; 0 where there is none by this name. */
-    public int partitions(String topic) {
+    public int countPartitions(String topic) {
         try {
-            return topics.partitions(topic, null);
+            return topics.countPartitions(topic, null);
         } catch (BusException error) {
             if (EnumSet.of(ErrorKind.TOPIC_MISSING, ErrorKind.CONFIG).contains(error.kind())) {
                 return 0;
@@ -107,7 +108,7 @@ public final class ReadStore extends LocatedQueues {
     /** The state of each queue; the number is the id whose fingerprint is wanted, -1 for none. */
     public Map<String, QueueState> states(Map<String, Long> wanted) {
         return askAbout(wanted.keySet(), QUEUES_PER_CALL,
-                part -> stateCall(part, wanted), (reply, at, queue) -> QueueState.of(queue, list(reply), QueueState.ITEMS * at));
+                part -> stateCall(part, wanted), (reply, at, queue) -> QueueState.of(queue, list(reply), QueueState.ITEMS_PER_QUEUE * at));
     }
 
     private Call stateCall(List<String> queues, Map<String, Long> wanted) {
@@ -120,19 +121,19 @@ public final class ReadStore extends LocatedQueues {
     }
 
     /** Whether calls that are sent together to the server of a queue are also answered in their order, whatever is sent again. */
-    public boolean keepsOrder() {
+    public boolean keepsReplyOrder() {
         return !cluster;
     }
 
     /** Of the queues those that have all that follows a position (lua/intact.lua). */
-    public Map<String, PlannerIO.Intact> intact(Map<String, Position> at, Map<String, Long> upto) {
-        Map<String, PlannerIO.Intact> found = askAbout(upto.keySet(), QUEUES_PER_CALL, part -> {
+    public Map<String, PlannerIO.IntactQueue> intact(Map<String, Position> at, Map<String, Long> upto) {
+        Map<String, PlannerIO.IntactQueue> found = askAbout(upto.keySet(), QUEUES_PER_CALL, part -> {
             List<Object> args = new ArrayList<>();
             part.forEach(queue -> args.addAll(List.of(at.get(queue).born(), at.get(queue).last(), at.get(queue).mark(), upto.get(queue))));
             return Call.script("intact", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.msgid())), args.toArray());
         }, (reply, place, queue) -> {
             List<Object> items = list(reply).subList(2 * place, 2 * place + 2);
-            return items.get(0) == null ? null : new PlannerIO.Intact(QueueState.id(queue, "last id", items.get(0)), text(items.get(1)));
+            return items.get(0) == null ? null : new PlannerIO.IntactQueue(QueueState.parseId(queue, "last id", items.get(0)), text(items.get(1)));
         });
         found.values().removeIf(Objects::isNull);
         return found;
@@ -147,22 +148,22 @@ public final class ReadStore extends LocatedQueues {
     /** The id given last by each queue (0: none): one native command, the cheapest way to see that nothing was pushed. */
     public Map<String, Long> counters(Collection<String> queues) {
         if (cluster) {
-            return askAbout(queues, 1, part -> Call.command("GET", keys(part.get(0)).msgid()), (reply, at, queue) -> counter(queue, reply));
+            return askAbout(queues, 1, part -> Call.command("GET", keys(part.get(0)).msgid()), (reply, at, queue) -> parseCounter(queue, reply));
         }
         return askAbout(queues, Integer.MAX_VALUE, part -> {
             List<Object> words = new ArrayList<>(List.of("MGET"));
             part.forEach(queue -> words.add(keys(queue).msgid()));
             return Call.command(words.toArray());
-        }, (reply, at, queue) -> counter(queue, list(reply).get(at)));
+        }, (reply, at, queue) -> parseCounter(queue, list(reply).get(at)));
     }
 
-    private static long counter(String queue, Object reply) {
-        return reply == null ? 0 : QueueState.id(queue, "last id", reply);
+    private static long parseCounter(String queue, Object reply) {
+        return reply == null ? 0 : QueueState.parseId(queue, "last id", reply);
     }
 
     /**
-     * Acknowledge positions. Messages that every subscription has acked are dropped, in steps that never hold Redis long. Idempotent and
-     * cumulative; a refused position drops nothing.
+     * Acknowledge positions. Messages that every subscription has acked are dropped, in steps that never block Redis long. Idempotent and cumulative;
+     * a refused position drops nothing.
      */
     public Map<String, AckResult> ack(Map<String, Position> positions, String subscription) {
         Map<String, AckResult> results = new HashMap<>();
@@ -192,11 +193,11 @@ public final class ReadStore extends LocatedQueues {
      * Note the time of the newest id of each queue: pushes of peers do not (lua/note_time.lua). What Redis refuses to note is left out: the clock is less
      * exact then.
      */
-    public void noteWherePossible(Collection<String> queues) {
+    public void noteIfAllowed(Collection<String> queues) {
         try {
             noteTimes(queues);
         } catch (BusException error) {
-            if (!NO_NOTE.contains(error.kind())) {
+            if (!NOTE_REFUSALS.contains(error.kind())) {
                 throw error;
             }
         }
@@ -209,7 +210,7 @@ public final class ReadStore extends LocatedQueues {
 
     /** What the clock of each queue says of a time, in milliseconds since 1970; below 0: so long before now. */
     public Map<String, FoundTime> findTimes(Map<String, Long> wanted) {
-        noteWherePossible(wanted.keySet());
+        noteIfAllowed(wanted.keySet());
         return askAbout(wanted.keySet(), 1,
                 part -> Call.script("id_at", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.clock())), wanted.get(part.get(0))),
                 (reply, at, queue) -> {
@@ -223,13 +224,13 @@ public final class ReadStore extends LocatedQueues {
         TimesOfIds found = TimesOfIds.NONE;
         long before;
         do {
-            before = found.last();
-            found = found.and(TimesOfIds.of(list(linkOf(queue).run(timesCall(keys(queue), Math.max(first, before + 1), last))), born));
-        } while (found.last() > before && found.last() < last);
+            before = found.lastId();
+            found = found.append(TimesOfIds.of(list(linkOf(queue).run(timesCall(keys(queue), Math.max(first, before + 1), last))), born));
+        } while (found.lastId() > before && found.lastId() < last);
         return found;
     }
 
-    /** One call of that: some of the times. */
+    /** The call for some of these times. */
     static Call timesCall(QueueKeys keys, long first, long last) {
         return Call.script("times", List.of(keys.metadata(), keys.clock()), first, last, PAIRS_PER_CALL);
     }
@@ -253,7 +254,8 @@ public final class ReadStore extends LocatedQueues {
     public void subscribe(Map<String, Start> starts, String subscription) {
         askAbout(starts.keySet(), 1, part -> {
             QueueKeys keys = keys(part.get(0));
-            return Call.script("subscribe", List.of(keys.metadata(), keys.msgid(), keys.messages(), keys.acks()), subscription, acked(starts.get(part.get(0))),
+            return Call.script("subscribe", List.of(keys.metadata(), keys.msgid(), keys.messages(), keys.acks()), subscription,
+                    subscribeArgument(starts.get(part.get(0))),
                     LONG_TTL_S);
         }, (reply, at, queue) -> {
             String found = text(reply);
@@ -270,7 +272,7 @@ public final class ReadStore extends LocatedQueues {
         });
     }
 
-    private static String acked(Start start) {
+    private static String subscribeArgument(Start start) {
         return start.kind() == Start.Kind.ID ? "=" + start.value() : start.text();
     }
 
@@ -282,7 +284,7 @@ public final class ReadStore extends LocatedQueues {
             for (int i = 0; i < items.size(); i += 2) {
                 String name = text(items.get(i));
                 if (!name.startsWith(":")) {
-                    found.put(name, QueueState.id(queue, "acked id of a subscription", items.get(i + 1)));
+                    found.put(name, QueueState.parseId(queue, "acked id of a subscription", items.get(i + 1)));
                 }
             }
             return found;
@@ -316,26 +318,26 @@ public final class ReadStore extends LocatedQueues {
     }
 
     /** The last id of first..last such that the values up to it come to {@code budget} bytes (first - 1: none fits), and their bytes. */
-    public long[] bytesUntil(String queue, long first, long last, long budget) {
-        return MessagesWithinBytes.until(linkOf(queue), keys(queue), first, last, budget);
+    public long[] lastIdWithinBytes(String queue, long first, long last, long budget) {
+        return MessagesWithinBytes.lastIdWithin(linkOf(queue), keys(queue), first, last, budget);
     }
 
     /** The error for a loss, which names its cause as far as Redis still shows it. */
     public BusException lossError(String queue, Loss loss) {
         QueueKeys keys = keys(queue);
         List<Object> found = linkOf(queue).runAll(List.of(Call.command("EXISTS", keys.toack()), Call.command("DBSIZE")));
-        return new RemovalTraces((Long) found.get(0) == 1, listeners(queue), (Long) found.get(1) == 0)
-                .error(queue, loss, Math.max(PushNotifiers.isSubscribed(options, queue) ? 1 : 0, listening.getOrDefault(queue, 0)));
+        return new RemovalTraces((Long) found.get(0) == 1, countListeners(queue), (Long) found.get(1) == 0)
+                .error(queue, loss, Math.max(PushNotifiers.isSubscribed(options, queue) ? 1 : 0, ownListeners.getOrDefault(queue, 0)));
     }
 
     /** Up to where a query that reads with this subscription, or without one, has acknowledged a queue; 0 when that is not known. */
-    public long acked(String queue, String subscription) {
+    public long ackedUpTo(String queue, String subscription) {
         Object found = subscription.isEmpty() ? linkOf(queue).run(Call.command("HGET", keys(queue).metadata(), "acked")) : null;
         return subscription.isEmpty() ? number(found) : subscriptions(List.of(queue)).get(queue).getOrDefault(subscription, 0L);
     }
 
-    private long listeners(String queue) {
-        return links.listeners(queue, locate(List.of(queue)).get(queue));
+    private long countListeners(String queue) {
+        return links.countListeners(queue, locate(List.of(queue)).get(queue));
     }
 
     /** The error for ids from {@code need} on that a task misses; {@code oldest} is the oldest stored id after them, 0 when there is none. */
@@ -346,7 +348,7 @@ public final class ReadStore extends LocatedQueues {
         long lastId = number(found.get(0));
         String expected = "ids " + need + ".." + last;
         // A subscription of another query counts as another consumer.
-        RemovalTraces traces = new RemovalTraces((Long) found.get(1) == 1, listeners(queue) + Math.max(0, (Long) found.get(2) - 2), false);
+        RemovalTraces traces = new RemovalTraces((Long) found.get(1) == 1, countListeners(queue) + Math.max(0, (Long) found.get(2) - 2), false);
         if (lastId < need) {
             return traces.error(queue, new Loss("rolled-back", expected, "last id " + lastId), 1);
         }

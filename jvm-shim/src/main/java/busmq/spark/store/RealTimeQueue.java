@@ -17,16 +17,16 @@ import org.slf4j.LoggerFactory;
 /**
  * One queue that is followed as messages come. Nothing is removed.
  *
- * <p>Every window begins with the message read last and ends with the incarnation: so a Redis that lost its tail in a fail-over and gave the ids
- * to other messages is noticed before one of them is handed out. Whatever does not fit leads to {@link #check}.
+ * <p>Every window begins with the message read last and ends with the incarnation: so a Redis that lost its newest writes in a fail-over, and gave
+ * the ids to other messages, is noticed before one of them is handed out. Whatever does not fit leads to {@link #checkState}.
  */
 public final class RealTimeQueue {
     /** A longer message is not read twice: its fingerprint is asked for instead. */
-    private static final int SHORT = 1024;
-    /** A list with a hole looks like one whose head moves; so often it may have moved. */
+    private static final int SHORT_BYTES = 1024;
+    /** A list with a hole looks like one whose head was removed meanwhile; after more misses than this a hole is looked for. */
     private static final int MISSES = 2;
     /** After a pause the number and size of the waiting messages are unknown: so many are requested, and then a multiple of what came. */
-    private static final int FEW = 8;
+    private static final int FEW_ROWS = 8;
     private static final long PAUSE_NS = 100_000_000;
     private static final Logger LOG = LoggerFactory.getLogger(RealTimeQueue.class);
 
@@ -34,37 +34,37 @@ public final class RealTimeQueue {
     private final QueueKeys keys;
     private final String queue;
     private final Position entry;
-    private final boolean entered;
+    private final boolean startsAnew;
     private final boolean strict;
     private ReplyWindows windows;
-    private long need;
-    private long head;
-    private byte[] last;
-    private long skipped;
-    private long resumed;
+    private long nextId;
+    private long headId;
+    private byte[] lastValue;
+    private long skippedIds;
+    private long resumedAfter;
     private int misses;
-    private long came;
-    private long cameAt;
-    private boolean checked;
-    private boolean full;
-    private boolean over;
-    private final boolean timed;
-    private boolean noting = true;
+    private long lastRows;
+    private long lastRowsNs;
+    private boolean stateIsChecked;
+    private boolean lastReplyWasFull;
+    private boolean lifeIsOver;
+    private final boolean withTimes;
+    private boolean mayNoteTimes = true;
     private TimesOfIds times = TimesOfIds.NONE;
 
     /**
-     * {@code entered}: the queue enters the query at {@code entry}. {@code strict}: throw when messages are gone; else go on after them. {@code timed}:
-     * messages have their time.
+     * {@code startsAnew}: the queue enters the query at {@code entry}. {@code strict}: throw when messages are gone; else go on after them.
+     * {@code withTimes}: messages have their time.
      */
-    public RealTimeQueue(ReadStore store, String queue, Position entry, boolean entered, boolean strict, boolean timed) {
-        this.timed = timed;
+    public RealTimeQueue(ReadStore store, String queue, Position entry, boolean startsAnew, boolean strict, boolean withTimes) {
+        this.withTimes = withTimes;
         this.store = store;
         this.queue = queue;
         this.entry = entry;
-        this.entered = entered;
+        this.startsAnew = startsAnew;
         this.strict = strict;
         keys = store.keys(queue);
-        need = entry.last() + 1;
+        nextId = entry.last() + 1;
     }
 
     public String queue() {
@@ -72,79 +72,79 @@ public final class RealTimeQueue {
     }
 
     /** The next id that is waited for. */
-    public long need() {
-        return need;
+    public long nextId() {
+        return nextId;
     }
 
     /** Where the queue stands when everything before the id {@code next} has been handed out, and {@code value} was the last of it (null: nothing). */
     public Position position(long next, byte[] value) {
-        if (value == null && skipped == 0) {
+        if (value == null && skippedIds == 0) {
             return entry;
         }
-        Long start = skipped > 0 ? Long.valueOf(resumed) : entered ? entry.start() : null;
-        return new Position(entry.born(), next - 1, value == null ? "" : Fingerprint.of(value), start, entry.lost() + skipped);
+        Long start = skippedIds > 0 ? Long.valueOf(resumedAfter) : startsAnew ? entry.start() : null;
+        return new Position(entry.born(), next - 1, value == null ? "" : Fingerprint.of(value), start, entry.lost() + skippedIds);
     }
 
     /** What came since; null when there is nothing. Throws the loss when something is gone. */
-    public MessageRows take() {
-        full = false;
-        while (!over && (checked || check())) {
+    public MessageRows takeMessages() {
+        lastReplyWasFull = false;
+        while (!lifeIsOver && (stateIsChecked || checkState())) {
             // After a miss the mark has just been compared, and the message read last may be where it does not belong, or gone.
-            boolean overlap = misses == 0 && last != null && last.length <= SHORT && need > head;
-            long from = overlap ? need - 1 : need;
-            long rows = windows.countNoted(from, Math.min(windows.rows(), most()) + need - from);
-            Call ask = windows.call(from, from - head, rows);
-            List<Object> replies = ask(ask, from, rows);
+            boolean overlap = misses == 0 && lastValue != null && lastValue.length <= SHORT_BYTES && nextId > headId;
+            long from = overlap ? nextId - 1 : nextId;
+            long rows = windows.limitToNoted(from, Math.min(windows.rows(), mostRows()) + nextId - from);
+            Call ask = windows.windowCall(from, from - headId, rows);
+            List<Object> replies = askWindow(ask, from, rows);
             List<Object> all = ReadStore.list(replies.get(0));
-            List<Object> pairs = misses > MISSES ? run(all) : all;
-            if (sound(replies, pairs, from)) {
-                windows.learn(ValueSizes.of(ReadStore.list(replies.get(1)).get(1)));
-                MessageRows found = taken(pairs, (int) (need - from), pairs.size() < all.size() || ask.script() != null ? 0 : rows);
-                times = timed && found != null ? timesOf(found, ReadStore.list(replies.get(replies.size() - 1))) : TimesOfIds.NONE;
+            List<Object> pairs = misses > MISSES ? rowsBeforeHole(all) : all;
+            if (isExpectedWindow(replies, pairs, from)) {
+                windows.setSizes(ValueSizes.of(ReadStore.list(replies.get(1)).get(1)));
+                MessageRows found = takeRows(pairs, (int) (nextId - from), pairs.size() < all.size() || ask.script() != null ? 0 : rows);
+                times = withTimes && found != null ? timesOf(found, ReadStore.list(replies.get(replies.size() - 1))) : TimesOfIds.NONE;
                 return found;
             }
             misses++;
-            checked = false;
+            stateIsChecked = false;
         }
         return null;
     }
 
-    /** Whether the last {@link #take} found as much as one reply may hold, so that there is more right now. */
-    public boolean full() {
-        return full;
+    /** Whether the last {@link #takeMessages} found as much as one reply may hold, so that there is more right now. */
+    public boolean lastReplyWasFull() {
+        return lastReplyWasFull;
     }
 
     /** Compares with what Redis has now. True when there is something to take; throws the loss when something is gone. */
-    public boolean check() {
-        if (over) {
+    public boolean checkState() {
+        if (lifeIsOver) {
             return false;
         }
-        Call state = Call.script("state", List.of(keys.metadata(), keys.messages(), keys.msgid()), need - 1);
-        Call probe = Call.script("probe", List.of(keys.metadata(), keys.messages()), need, ReplyWindows.DEEP);
+        Call state = Call.script("state", List.of(keys.metadata(), keys.messages(), keys.msgid()), nextId - 1);
+        Call probe = Call.script("probe", List.of(keys.metadata(), keys.messages()), nextId, ReplyWindows.DEEP);
         List<Object> replies = store.linkOf(queue).runAll(windows == null ? List.of(state, probe) : List.of(state));
         QueueState now = QueueState.of(queue, ReadStore.list(replies.get(0)), 0);
-        String mark = last != null ? Fingerprint.of(last) : need - 1 == entry.last() ? entry.mark() : "";
-        Loss loss = Loss.between(new Position(entry.born(), need - 1, mark), now);
-        head = now.count() > 0 ? now.oldest() : now.lastId() + 1;
-        if (loss == null && misses > MISSES && now.lastId() >= need) {
-            loss = hole(now);
+        String mark = lastValue != null ? Fingerprint.of(lastValue) : nextId - 1 == entry.last() ? entry.mark() : "";
+        Loss loss = Loss.between(new Position(entry.born(), nextId - 1, mark), now);
+        headId = now.count() > 0 ? now.oldest() : now.lastId() + 1;
+        if (loss == null && misses > MISSES && now.lastId() >= nextId) {
+            loss = findHole(now);
         }
         if (loss != null) {
-            passOver(loss);
+            skipLoss(loss);
         }
         if (windows == null) {
             List<Object> found = ReadStore.list(replies.get(1));
-            windows = new ReplyWindows(keys, (Long) found.get(2), ValueSizes.of(found.get(3)), need - head >= ReplyWindows.DEEP);
+            windows = new ReplyWindows(keys, (Long) found.get(2), ValueSizes.of(found.get(3)), nextId - headId >= ReplyWindows.DEEP);
         }
-        checked = true;
-        return !over && now.lastId() >= need;
+        stateIsChecked = true;
+        return !lifeIsOver && now.lastId() >= nextId;
     }
 
-    private long most() {
-        return System.nanoTime() - cameAt > PAUSE_NS ? FEW : Math.max(FEW, ReplyWindows.GROWTH * came);
+    private long mostRows() {
+        return System.nanoTime() - lastRowsNs > PAUSE_NS ? FEW_ROWS : Math.max(FEW_ROWS, ReplyWindows.GROWTH * lastRows);
     }
 
-    /** The times of what the last {@link #take} found. */
+    /** The times of what the last {@link #takeMessages} found. */
     public TimesOfIds times() {
         return times;
     }
@@ -153,59 +153,59 @@ public final class RealTimeQueue {
     private TimesOfIds timesOf(MessageRows found, List<Object> reply) {
         TimesOfIds some = TimesOfIds.of(reply, entry.born());
         long until = found.first() + found.until() - found.from() - 1;
-        boolean all = some.last() >= until || reply.size() < ReadStore.PAIRS_PER_CALL;
+        boolean all = some.lastId() >= until || reply.size() < ReadStore.PAIRS_PER_CALL;
         return all ? some : store.times(queue, entry.born(), found.first(), until);
     }
 
     /** Asks for a window and what goes with it. Messages of peers get their time here, unless Redis lets us note none. */
-    private List<Object> ask(Call window, long from, long rows) {
+    private List<Object> askWindow(Call window, long from, long rows) {
         try {
-            return store.linkOf(queue).runAll(calls(window, from, rows));
+            return store.linkOf(queue).runAll(windowCalls(window, from, rows));
         } catch (BusException error) {
-            if (!timed || !noting || !ReadStore.NO_NOTE.contains(error.kind())) {
+            if (!withTimes || !mayNoteTimes || !ReadStore.NOTE_REFUSALS.contains(error.kind())) {
                 throw error;
             }
-            noting = false;
-            return store.linkOf(queue).runAll(calls(window, from, rows));
+            mayNoteTimes = false;
+            return store.linkOf(queue).runAll(windowCalls(window, from, rows));
         }
     }
 
-    private List<Call> calls(Call window, long from, long rows) {
+    private List<Call> windowCalls(Call window, long from, long rows) {
         List<Call> all = new ArrayList<>(List.of(window, Call.command("HMGET", keys.metadata(), "born", "sizes")));
-        if (last != null && last.length > SHORT) {
-            all.add(Call.script("marks", List.of(keys.messages()), need - 1));
+        if (lastValue != null && lastValue.length > SHORT_BYTES) {
+            all.add(Call.script("marks", List.of(keys.messages()), nextId - 1));
         }
-        if (timed && noting) {
+        if (withTimes && mayNoteTimes) {
             all.add(ReadStore.noteCall(keys));
         }
-        if (timed) {
+        if (withTimes) {
             all.add(ReadStore.timesCall(keys, from, from + rows - 1));
         }
         return all;
     }
 
     /** Whether the window is of the life and the history we know, begins where it was asked to, and has no hole. */
-    private boolean sound(List<Object> replies, List<Object> pairs, long from) {
+    private boolean isExpectedWindow(List<Object> replies, List<Object> pairs, long from) {
         int count = pairs.size() / 2;
         Object born = ReadStore.list(replies.get(1)).get(0);
         if (born == null || !ReadStore.text(born).equals(entry.born())) {
             return false;
         }
         if (count == 0) {
-            return from == need && from == head; // asked for from the head on, and the list is empty
+            return from == nextId && from == headId; // asked for from the head on, and the list is empty
         }
         if (MessageRows.id(pairs, 0) != from || MessageRows.id(pairs, count - 1) != from + count - 1) {
             return false;
         }
-        if (last != null && last.length > SHORT) {
+        if (lastValue != null && lastValue.length > SHORT_BYTES) {
             String mark = ReadStore.text(ReadStore.list(replies.get(2)).get(0));
-            return mark.isEmpty() || mark.equals(Fingerprint.of(last));
+            return mark.isEmpty() || mark.equals(Fingerprint.of(lastValue));
         }
-        return from == need || Arrays.equals(last, (byte[]) pairs.get(1));
+        return from == nextId || Arrays.equals(lastValue, (byte[]) pairs.get(1));
     }
 
     /** The messages before the first hole. */
-    private static List<Object> run(List<Object> pairs) {
+    private static List<Object> rowsBeforeHole(List<Object> pairs) {
         int count = Math.min(1, pairs.size() / 2);
         while (count < pairs.size() / 2 && MessageRows.id(pairs, count) == MessageRows.id(pairs, count - 1) + 1) {
             count++;
@@ -213,44 +213,44 @@ public final class RealTimeQueue {
         return pairs.subList(0, 2 * count);
     }
 
-    private MessageRows taken(List<Object> pairs, int from, long rows) {
+    private MessageRows takeRows(List<Object> pairs, int from, long rows) {
         int count = pairs.size() / 2;
         misses = 0;
         if (count <= from) {
             return null;
         }
-        came = count - from;
-        cameAt = System.nanoTime();
-        full = count >= rows;
-        windows.took(pairs, full);
-        MessageRows found = new MessageRows(queue, need, pairs, from, count);
-        last = found.value(count - 1);
-        need += count - from;
+        lastRows = count - from;
+        lastRowsNs = System.nanoTime();
+        lastReplyWasFull = count >= rows;
+        windows.adaptTo(pairs, lastReplyWasFull);
+        MessageRows found = new MessageRows(queue, nextId, pairs, from, count);
+        lastValue = found.value(count - 1);
+        nextId += count - from;
         return found;
     }
 
     /** The id is given, and not where it should be. Null when it is elsewhere in the list. */
-    private Loss hole(QueueState now) {
-        List<Object> place = ReadStore.list(store.linkOf(queue).run(Call.script("seek", List.of(keys.messages()), need)));
+    private Loss findHole(QueueState now) {
+        List<Object> place = ReadStore.list(store.linkOf(queue).run(Call.script("seek", List.of(keys.messages()), nextId)));
         boolean exact = (Long) place.get(1) == 1;
         long following = ReadStore.text(place.get(2)).isEmpty() ? now.lastId() + 1 : ReadStore.number(place.get(2));
-        head = exact ? need - (Long) place.get(0) : following - (Long) place.get(0) - 1;
-        return exact ? null : new Loss("removed", "ids from " + need + " on", "next stored id " + following, following - need);
+        headId = exact ? nextId - (Long) place.get(0) : following - (Long) place.get(0) - 1;
+        return exact ? null : new Loss("removed", "ids from " + nextId + " on", "next stored id " + following, following - nextId);
     }
 
-    private void passOver(Loss loss) {
+    private void skipLoss(Loss loss) {
         if (strict) {
             throw store.lossError(queue, loss);
         }
         LOG.warn("{}; going on from the oldest stored message", store.lossError(queue, loss).getMessage());
         if (loss.kind().equals("removed")) {
-            need += loss.ids();
-            resumed = need - 1;
-            skipped += loss.ids();
-            last = null;
+            nextId += loss.ids();
+            resumedAfter = nextId - 1;
+            skippedIds += loss.ids();
+            lastValue = null;
             misses = 0;
         } else {
-            over = true; // the next batch begins in what is there then, and counts
+            lifeIsOver = true; // the next batch begins in what is there then, and counts
         }
     }
 }

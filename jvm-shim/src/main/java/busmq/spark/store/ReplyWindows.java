@@ -7,16 +7,16 @@ import java.util.List;
 
 /** Which messages to ask for in one reply: more while it stays small, and never so many that it may come to more than 15 MB (core/ranges.py). */
 final class ReplyWindows {
-    /** Messages before a window from which on Redis' walk there costs as much as the window. */
+    /** With so many messages before a window Redis takes as long to get there as to read the window. */
     static final long DEEP = Contract.number("deep");
-    static final int GROWTH = Contract.whole("growth");
+    static final int GROWTH = Contract.intNumber("growth");
 
-    private static final int FIRST_ROWS = Contract.whole("firstRows");
-    private static final int MOST_ROWS = Contract.whole("mostRows");
-    private static final int FEW_ROWS = Contract.whole("fewRows");
-    private static final int COUNTED_ROWS = Contract.whole("countedRows");
-    private static final int WIDE = Contract.whole("wide");
-    private static final int WIDE_DEEP = Contract.whole("wideDeep");
+    private static final int FIRST_ROWS = Contract.intNumber("firstRows");
+    private static final int MOST_ROWS = Contract.intNumber("mostRows");
+    private static final int FEW_ROWS = Contract.intNumber("fewRows");
+    private static final int COUNTED_ROWS = Contract.intNumber("countedRows");
+    private static final int WIDE = Contract.intNumber("wide");
+    private static final int WIDE_DEEP = Contract.intNumber("wideDeep");
     private static final long TARGET_BYTES = Contract.number("targetBytes");
 
     private final QueueKeys keys;
@@ -35,12 +35,12 @@ final class ReplyWindows {
     }
 
     /** Of {@code wanted} messages that may not be there yet those that writers have noted, while they note all. */
-    long countNoted(long first, long wanted) {
+    long limitToNoted(long first, long wanted) {
         return sizes.upto() < first - 1 ? wanted : Math.min(wanted, Math.max(ValueSizes.UNKNOWN_ROWS, sizes.upto() - first + 1));
     }
 
     /** So many messages from {@code first} on, at {@code index} of the list; fewer where they might be too large. */
-    Call call(long first, long index, long wanted) {
+    Call windowCall(long first, long index, long wanted) {
         long certain = Math.min(wanted, sizes.rows(first));
         if (certain < Math.min(wanted, FEW_ROWS)) {
             return Call.script("window", List.of(keys.messages()), index, Math.min(wanted, COUNTED_ROWS), TARGET_BYTES, index < DEEP ? WIDE : WIDE_DEEP);
@@ -49,12 +49,12 @@ final class ReplyWindows {
     }
 
     /** What writers have noted meanwhile. */
-    void learn(ValueSizes now) {
+    void setSizes(ValueSizes now) {
         sizes = now;
     }
 
     /** A reply came; {@code full}: with as many messages as had been asked for. */
-    void took(List<Object> pairs, boolean full) {
+    void adaptTo(List<Object> pairs, boolean full) {
         long messages = pairs.size() / 2;
         long bytes = 1;
         for (int i = 1; i < pairs.size(); i += 2) {

@@ -37,9 +37,9 @@ public final class TimesOfIds {
     }
 
     /** These and what of the others is of later ids. */
-    TimesOfIds and(TimesOfIds later) {
+    TimesOfIds append(TimesOfIds later) {
         int from = 0;
-        while (from < later.ids.length && later.ids[from] <= last()) {
+        while (from < later.ids.length && later.ids[from] <= lastId()) {
             from++;
         }
         int more = later.ids.length - from;
@@ -51,7 +51,7 @@ public final class TimesOfIds {
     }
 
     /** The last id whose time is known; -1 when there is none. */
-    long last() {
+    long lastId() {
         return ids.length == 0 ? -1 : ids[ids.length - 1];
     }
 

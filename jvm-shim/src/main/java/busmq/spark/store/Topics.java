@@ -33,10 +33,10 @@ public final class Topics {
      * How many partitions a topic has, which lives on with that; one that does not exist is made with so many. Throws BUSMQ_TOPIC_MISSING where
      * {@code create} is null.
      */
-    public int partitions(String topic, Long create) {
-        String key = QueueKeys.topic(Topic.check(topic), cluster);
+    public int countPartitions(String topic, Long create) {
+        String key = QueueKeys.topicKey(Topic.checkTopic(topic), cluster);
         Link home = links.link(HashIndex.of(key, links.links().size()));
-        Object[] args = {create == null ? 0 : create, LeaseHolder.newToken(), 0, TTL_S, QueueKeys.topicChanged(topic, cluster)};
+        Object[] args = {create == null ? 0 : create, LeaseHolder.newToken(), 0, TTL_S, QueueKeys.topicChangedChannel(topic, cluster)};
         Object reply;
         try {
             reply = home.run(Call.script("topic", List.of(key), args));
@@ -61,7 +61,7 @@ public final class Topics {
     /** The servers of partition queues; those that do not exist belong to the servers in turn, and not where their names hash to. */
     public Map<String, Integer> locate(List<String> queues) {
         Map<String, Integer> homes = new HashMap<>();
-        queues.forEach(queue -> homes.put(queue, Topic.partition(queue).number() % links.links().size()));
+        queues.forEach(queue -> homes.put(queue, Topic.topicPartition(queue).number() % links.links().size()));
         return links.locate(queues, homes);
     }
 }

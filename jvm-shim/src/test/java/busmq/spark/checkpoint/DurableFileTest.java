@@ -61,7 +61,7 @@ class DurableFileTest {
     }
 
     @Test
-    void anOlderFileGivesWayOnlyIfItMay() throws IOException {
+    void anOlderFileIsReplacedOnlyIfItMayBe() throws IOException {
         Path target = folder.resolve("7");
         write(target, false, "first");
         assertThrows(FileAlreadyExistsException.class, () -> write(target, false, "second"));
@@ -118,7 +118,7 @@ class DurableFileTest {
     /** What a loss of power would break, which no test can cause. */
     @ParameterizedTest
     @ValueSource(booleans = {true, false})
-    void theBytesAreOnTheDiskBeforeTheNameAndTheNameBeforeAnybodyIsTold(boolean replace) throws IOException {
+    void theBytesAreOnTheDiskBeforeTheNameAndTheNameBeforeCloseReturns(boolean replace) throws IOException {
         Path target = folder.resolve("new/7");
         List<String> synced = new ArrayList<>();
         DiskSync watched = new DiskSync() {
@@ -244,7 +244,7 @@ class DurableFileTest {
         AtomicInteger broken = new AtomicInteger(2);
         DiskSync failing = new DiskSync() {
             @Override
-            protected void force(FileChannel at) throws IOException {
+            protected void forceFolder(FileChannel at) throws IOException {
                 if (broken.getAndDecrement() != 1) {
                     throw new IOException("Input/output error");
                 }

@@ -54,9 +54,9 @@ class KeysTest {
     @ValueSource(strings = {"orders", "a:metadata", "}", "{x}", "é\ud83d\ude00", " "})
     void theNameOfAQueueIsFoundAgainInItsMetadataKey(String name) {
         for (boolean cluster : new boolean[] {false, true}) {
-            assertEquals(name, QueueKeys.nameOf(new QueueKeys(name, cluster).metadata(), cluster));
+            assertEquals(name, QueueKeys.queueName(new QueueKeys(name, cluster).metadata(), cluster));
         }
-        assertNull(QueueKeys.nameOf(new QueueKeys(name, false).messages(), false));
-        assertNull(QueueKeys.nameOf("bus:queue::metadata", false));
+        assertNull(QueueKeys.queueName(new QueueKeys(name, false).messages(), false));
+        assertNull(QueueKeys.queueName("bus:queue::metadata", false));
     }
 }

@@ -64,7 +64,7 @@ class OffsetJsonTest {
                 "{\"v\": 1, \"queues\": {\"q\": {\"born\": \"b\", \"last\": 1, \"mark\": \"\", \"from\": -1}}}",
                 "{\"orders\": {\"0\": 41}}", "41", "null", "\"latest\"", "latest"
             })
-    void anOffsetOfSomebodyElseIsRefusedWithWhatWasFound(String garbage) {
+    void anOffsetOfAnotherSourceIsRefusedWithWhatWasFound(String garbage) {
         String message = assertThrows(BusException.class, () -> OffsetJson.decode(garbage)).getMessage();
         assertTrue(message.contains("does not hold busmq offsets") && message.contains("use a new checkpoint"), message);
     }

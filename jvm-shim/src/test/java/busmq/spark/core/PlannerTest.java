@@ -50,7 +50,7 @@ class PlannerTest {
             SortedSet<String> queues = new TreeSet<>(OffsetJson.BY_CODE_POINT);
             table.get("held").forEach(queue -> queues.add(queue.asText()));
             Planner.HeldQueues held = new Planner.HeldQueues(queues, positions(table.path("entering")), table.has("fresh"));
-            table.path("pushed").forEach(pushed -> assertEquals(pushed.asBoolean(), planner.pushed(held)));
+            table.path("pushed").forEach(pushed -> assertEquals(pushed.asBoolean(), planner.hasPushes(held)));
             Object wanted = table.has("raises") ? table.get("raises").asText() : positions(table.path("end"));
             assertEquals(wanted, outcome(() -> planner.plan(positions(table.get("begin")), held, table.has("unlimited"), table.path("now_ms").asLong())));
             assertEquals(StreamSupport.stream(table.get("asks").spliterator(), false).map(JsonNode::asText).toList(), world.asked);
@@ -99,18 +99,18 @@ class PlannerTest {
 
         /** As lua/intact.lua looks at the queues. */
         @Override
-        public Map<String, Intact> askIntact(Map<String, Position> at, Map<String, Long> upto) {
+        public Map<String, IntactQueue> askIntact(Map<String, Position> at, Map<String, Long> upto) {
             Map<String, Long> sorted = new TreeMap<>(OffsetJson.BY_CODE_POINT);
             sorted.putAll(upto);
             asked.add("intact " + sorted.entrySet().stream().map(entry -> entry.getKey() + ":" + at.get(entry.getKey()).last() + ".."
                     + (entry.getValue() < (1L << 53) - 1 ? entry.getValue() : "")).collect(Collectors.joining(" ")));
-            Map<String, Intact> found = new HashMap<>();
+            Map<String, IntactQueue> found = new HashMap<>();
             upto.forEach((queue, wanted) -> {
                 long last = at.get(queue).last();
                 QueueState now = state(table.get("queues").get(queue), last);
                 long id = Math.min(wanted, now.lastId());
                 if (Loss.between(at.get(queue), now) == null && (id == last || (id > last && now.oldest() <= id && id <= now.newest()))) {
-                    found.put(queue, new Intact(now.lastId(), id > last ? "m" + id : ""));
+                    found.put(queue, new IntactQueue(now.lastId(), id > last ? "m" + id : ""));
                 }
             });
             return found;

@@ -16,7 +16,7 @@ class GuardedLinkTest {
 
     private final GuardedLink link = new GuardedLink() {
         @Override
-        List<Object> step(List<Call> calls) {
+        List<Object> execute(List<Call> calls) {
             underWay.countDown();
             try {
                 answered.await();
@@ -33,24 +33,24 @@ class GuardedLinkTest {
     };
 
     @Test
-    void aLinkWithACallUnderWayIsNobodyElsesAndClosesBehindIt() throws InterruptedException {
-        assertTrue(link.idle());
+    void aLinkWithACallUnderWayIsNotPooledAndClosesAfterTheCall() throws InterruptedException {
+        assertFalse(link.retireIfBusy());
         Thread other = new Thread(() -> link.run(Call.command("PING")));
         other.start();
         underWay.await();
-        assertFalse(link.idle());
+        assertTrue(link.retireIfBusy());
         assertEquals(0, closed);
         answered.countDown();
         other.join();
         assertEquals(1, closed);
-        assertFalse(link.idle(), "it stays nobody's");
+        assertTrue(link.retireIfBusy(), "it stays out of the pool");
     }
 
     @Test
     void aLinkAfterItsCallIsKeptOpenForTheNext() {
         answered.countDown();
         assertEquals("reply", link.run(Call.command("PING")));
-        assertTrue(link.idle());
+        assertFalse(link.retireIfBusy());
         assertEquals(0, closed);
     }
 

@@ -14,18 +14,18 @@ import org.junit.jupiter.api.Timeout;
 @Timeout(30)
 class LinksTest {
     @AfterEach
-    void theTimeIsRightAgain() {
+    void resetClock() {
         Links.clock = System::nanoTime;
     }
 
     private static void use(EchoServer server) {
-        try (Links links = Links.of(RedisOptions.at(server.url()))) {
+        try (Links links = Links.fromPool(RedisOptions.forUrl(server.url()))) {
             links.link(0).run(Call.command("ECHO", "opens it"));
         }
     }
 
     @Test
-    void linksThatNobodyHasTakenForALongTimeAreClosedWhenOthersComeBack() throws Exception {
+    void linksThatWereIdleTooLongAreClosedWhenOthersAreReturned() throws Exception {
         try (EchoServer left = new EchoServer(); EchoServer used = new EchoServer()) {
             use(left);
             Links.clock = () -> System.nanoTime() + TimeUnit.MINUTES.toNanos(2);
@@ -37,9 +37,9 @@ class LinksTest {
     }
 
     @Test
-    void linksThatWereGivenBackServeNobodyUntilTheyAreTakenAgain() throws Exception {
+    void linksThatWereReturnedCannotBeUsedUntilTheyAreTakenAgain() throws Exception {
         try (EchoServer server = new EchoServer()) {
-            Links links = Links.of(RedisOptions.at(server.url()));
+            Links links = Links.fromPool(RedisOptions.forUrl(server.url()));
             links.close();
             assertThrows(BusException.class, () -> links.link(0));
             assertThrows(BusException.class, links::links);

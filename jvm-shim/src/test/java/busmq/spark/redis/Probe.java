@@ -6,7 +6,7 @@ import busmq.spark.core.Script;
 import busmq.spark.options.ReadOptions;
 import busmq.spark.options.RedisOptions;
 import busmq.spark.options.Start;
-import busmq.spark.options.Starting;
+import busmq.spark.options.StartPerQueue;
 import busmq.spark.options.WriteOptions;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -79,7 +79,7 @@ public final class Probe {
         Map<String, String> map = text(given);
         map.put("subscribe", "unused");
         options.put(name, ReadOptions.parse(map));
-        links.put(name, Links.of(options.get(name).redis()));
+        links.put(name, Links.fromPool(options.get(name).redis()));
         return options.get(name).toString();
     }
 
@@ -97,7 +97,7 @@ public final class Probe {
                 if (value instanceof RedisOptions redis) {
                     all.putAll(fields(redis));
                 } else {
-                    all.put(each.getName(), value instanceof Starting starting && starting.of("q") != null ? starting.of("q").text()
+                    all.put(each.getName(), value instanceof StartPerQueue starting && starting.of("q") != null ? starting.of("q").text()
                             : value instanceof Start start ? start.text() : value);
                 }
             } catch (ReflectiveOperationException error) {

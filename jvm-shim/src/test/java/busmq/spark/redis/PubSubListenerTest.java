@@ -8,12 +8,12 @@ import org.junit.jupiter.api.Test;
 
 class PubSubListenerTest {
     @Test
-    void anErrorThatNobodyForesawDoesNotEndTheListening() throws Exception {
+    void anUnexpectedErrorDoesNotEndTheListener() throws Exception {
         try (EchoServer server = new EchoServer()) {
             AtomicInteger asked = new AtomicInteger();
             Endpoint strange = new Endpoint() {
                 @Override
-                public String masked() {
+                public String maskedUrl() {
                     return "redis://strange";
                 }
 

@@ -11,7 +11,7 @@ class PushSignalTest {
     private final PushSignal signal = new PushSignal(gone -> { });
 
     @Test
-    void aRingBeforeTheWaitCountsOnce() throws InterruptedException {
+    void aSignalBeforeTheWaitCountsOnce() throws InterruptedException {
         signal.signal();
         signal.signal();
         assertTrue(signal.await(0));
@@ -19,7 +19,7 @@ class PushSignalTest {
     }
 
     @Test
-    void aRingFromAnotherThreadEndsTheWait() throws InterruptedException {
+    void aSignalFromAnotherThreadEndsTheWait() throws InterruptedException {
         Thread other = new Thread(signal::signal);
         other.start();
         assertTrue(signal.await(MINUTE));

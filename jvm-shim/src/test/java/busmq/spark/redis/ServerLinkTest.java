@@ -43,7 +43,7 @@ class ServerLinkTest {
     }
 
     @Test
-    void soIsWhatFollowsAScriptThatTheServerDoesNotKnow() throws Exception {
+    void whatFollowsAScriptThatTheServerDoesNotKnowIsSentAgainToo() throws Exception {
         assertFollowerIsSentAgain(Call.script("release", List.of("key"), "two"), "NOSCRIPT No matching script");
     }
 
@@ -58,12 +58,12 @@ class ServerLinkTest {
     }
 
     @Test
-    void butNotWhatMustNotBeRepeated() throws Exception {
+    void whatMustNotBeRepeatedIsNotSentAgain() throws Exception {
         try (EchoServer server = new EchoServer(); ServerLink link = new ServerLink(server.endpoint())) {
             link.run(Call.command("ECHO", "opens it"));
             server.received.clear();
             server.refused.put("two", "LOADING Redis is loading the dataset in memory");
-            List<Object> found = link.tryAll(List.of(Call.command("ECHO", "two"), Call.command("ECHO", "three").once()));
+            List<Object> found = link.tryAll(List.of(Call.command("ECHO", "two"), Call.command("ECHO", "three").asNonIdempotent()));
             assertEquals(ErrorKind.LINK_LOST, ((BusException) found.get(0)).kind());
             assertEquals(List.of("two", "three"), server.received);
         }

@@ -45,11 +45,11 @@ class BatchManifestTest {
     }
 
     @Test
-    void aMillionRowsAreTwoRuns() {
-        StagedList.Growing list = new StagedList.Growing("q", 0, "s", 1, "k");
-        IntStream.range(0, 1000).forEach(i -> list.add(rows(1000)));
-        list.add(rows(7));
-        assertEquals(List.of(new EqualChunks(1000, 1000), new EqualChunks(7, 1)), only(list).runs());
+    void aMillionRowsAreTwoEntries() {
+        StagedList.GrowingList list = new StagedList.GrowingList("q", 0, "s", 1, "k");
+        IntStream.range(0, 1000).forEach(i -> list.addChunk(rows(1000)));
+        list.addChunk(rows(7));
+        assertEquals(List.of(new EqualChunks(1000, 1000), new EqualChunks(7, 1)), only(list).chunks());
         assertEquals(1_000_007, only(list).rows());
     }
 
@@ -57,9 +57,9 @@ class BatchManifestTest {
     void movesFromAnywhereEndAtEachChunkBorderInTurn(RepetitionInfo seed) {
         Random random = new Random(seed.getCurrentRepetition());
         int[] sizes = random.ints(random.nextInt(30), 1, 1001).toArray();
-        StagedList.Growing list = new StagedList.Growing("q", 0, "s", 1, "k");
+        StagedList.GrowingList list = new StagedList.GrowingList("q", 0, "s", 1, "k");
         for (int size : sizes) {
-            list.add(rows(size));
+            list.addChunk(rows(size));
         }
         StagedList staged = only(list);
         long moved = random.nextLong(staged.rows() + 1);
@@ -77,11 +77,11 @@ class BatchManifestTest {
 
     @Test
     void whatIsNotConfirmedWhenTheLinkBreaksGoesOnInASegmentOfItsOwn() {
-        StagedList.Growing list = new StagedList.Growing("q", 0, "q:stages:s", 1, "q:stage:0123456789abcdef");
-        list.add(rows(3));
-        list.cut("fedcba9876543210");
+        StagedList.GrowingList list = new StagedList.GrowingList("q", 0, "q:stages:s", 1, "q:stage:0123456789abcdef");
+        list.addChunk(rows(3));
+        list.startNextSegment("fedcba9876543210");
         assertEquals(0, list.rows());
-        list.add(rows(2));
+        list.addChunk(rows(2));
         List<StagedList> expected = List.of(new StagedList("q", 0, "q:stage:0123456789abcdef", List.of(new EqualChunks(3, 1)), StagedList.digest(rows(3))),
                 new StagedList("q", 0, "q:stage:fedcba9876543210", List.of(new EqualChunks(2, 1)), StagedList.digest(rows(2))));
         assertEquals(expected, list.segments());
@@ -91,7 +91,7 @@ class BatchManifestTest {
         return Collections.nCopies(count, new byte[] {1});
     }
 
-    private static StagedList only(StagedList.Growing list) {
+    private static StagedList only(StagedList.GrowingList list) {
         List<StagedList> segments = list.segments();
         assertEquals(1, segments.size());
         return segments.get(0);

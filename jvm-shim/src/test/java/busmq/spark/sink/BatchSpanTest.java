@@ -37,8 +37,8 @@ class BatchSpanTest {
         for (int batch = 0; batch < 4; batch++) {
             Files.writeString(checkpoint.resolve("offsets").resolve("" + batch), "v1\n{}\n" + batch);
         }
-        before = BatchSpan.disk;
-        BatchSpan.disk = path -> {
+        before = BatchSpan.syncToDisk;
+        BatchSpan.syncToDisk = path -> {
             String name = path.equals(above) ? "above" : path.getFileName().toString().replaceAll("^\\d+$", "entry").replaceAll("^\\.\\d+", "");
             synced.add(name);
             return !failing.contains(name);
@@ -47,7 +47,7 @@ class BatchSpanTest {
 
     @AfterEach
     void end() {
-        BatchSpan.disk = before;
+        BatchSpan.syncToDisk = before;
     }
 
     private List<String> sync(long batch) {

@@ -30,7 +30,7 @@ class FullQueuePolicyTest {
     }
 
     @Test
-    void everyBitOfRoomStartsTheDeadlineAnew() {
+    void eachStoredRowStartsTheDeadlineAnew() {
         FullQueuePolicy policy = new FullQueuePolicy(5000);
         for (int left = 100; left > 0; left--) {
             for (long start = now; now < start + 4000;) {

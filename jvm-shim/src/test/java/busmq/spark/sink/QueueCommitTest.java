@@ -20,7 +20,7 @@ class QueueCommitTest {
     @Test
     void aStatusOfALaterVersionEndsTheCommitWithAnError() {
         int[] asked = {0};
-        BusException refused = assertThrows(BusException.class, () -> QueueCommit.together(List.of(commit), calls -> {
+        BusException refused = assertThrows(BusException.class, () -> QueueCommit.commitTogether(List.of(commit), calls -> {
             asked[0]++;
             return List.of(reply("postponed"));
         }));

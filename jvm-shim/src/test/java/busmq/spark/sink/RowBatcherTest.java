@@ -38,7 +38,7 @@ class RowBatcherTest {
 
     private final RowBatcher.Target target = new RowBatcher.Target() {
         @Override
-        public int[] store(List<QueueBuffer> buffers) {
+        public int[] writeChunks(List<QueueBuffer> buffers) {
             rounds.add(buffers.stream().mapToInt(buffer -> buffer.chunk.size()).sum());
             if (gated) {
                 calls.acquireUninterruptibly();
@@ -57,8 +57,8 @@ class RowBatcherTest {
         int count = Math.min(most, buffer.chunk.size());
         List<Integer> into = arrived.computeIfAbsent(buffer.queue, name -> new ArrayList<>());
         List<Integer> numbers = buffer.chunk.stream().map(value -> ByteBuffer.wrap(value).getInt()).toList();
-        assertTrue(buffer.origins.isEmpty() || buffer.origins.stream().map(origin -> (int) origin.id()).toList().equals(numbers));
-        assertEquals(buffer.queue.matches("q[1-9]"), !buffer.origins.isEmpty());
+        assertTrue(buffer.chunkOrigins.isEmpty() || buffer.chunkOrigins.stream().map(origin -> (int) origin.id()).toList().equals(numbers));
+        assertEquals(buffer.queue.matches("q[1-9]"), !buffer.chunkOrigins.isEmpty());
         buffer.chunk.subList(0, count).forEach(value -> into.add(ByteBuffer.wrap(value).getInt()));
         return count;
     }
@@ -202,7 +202,7 @@ class RowBatcherTest {
     void whatEndsTheSendingIsThrownToWhoeverAddsOrFlushesNext() throws Exception {
         made = new RowBatcher(new RowBatcher.Target() {
             @Override
-            public int[] store(List<QueueBuffer> buffers) {
+            public int[] writeChunks(List<QueueBuffer> buffers) {
                 throw BusException.of(ErrorKind.SERVER_REFUSED, "url", "redis://x", "reason", "NO");
             }
 
@@ -223,12 +223,12 @@ class RowBatcherTest {
             private int tries;
 
             @Override
-            public int[] store(List<QueueBuffer> buffers) {
+            public int[] writeChunks(List<QueueBuffer> buffers) {
                 if (tries++ == 0) {
                     throw BusException.of(ErrorKind.LINK_LOST, "url", "redis://x", "reason", "away");
                 }
                 stored.countDown();
-                return target.store(buffers);
+                return target.writeChunks(buffers);
             }
 
             @Override
@@ -238,7 +238,7 @@ class RowBatcherTest {
         }, 0, false, ended::countDown);
         made.add("q", value(0), null);
         assertTrue(stored.await(20, TimeUnit.SECONDS));
-        while (made.failedFor(ErrorKind.LINK_LOST)) {
+        while (made.hasFailedWith(ErrorKind.LINK_LOST)) {
             Thread.sleep(1); // until it is forgotten
         }
         made.add("q", value(1), null);

@@ -78,18 +78,18 @@ class SinkColumnsTest {
     @Test
     void aNullIsRefusedWithItsColumnAndItsRow() {
         SinkColumns columns = SinkColumns.of(schema("queue", S, "value", S), null, null);
-        columns.check(false, false, 1);
+        columns.checkNotNull(false, false, 1);
         String rest = " is NULL in row 7 of its task; a message cannot be. Filter them, or use coalesce()";
-        BusException value = assertThrows(BusException.class, () -> columns.check(true, true, 7));
+        BusException value = assertThrows(BusException.class, () -> columns.checkNotNull(true, true, 7));
         assertEquals("[BUSMQ_MESSAGE_REFUSED] column 'value'" + rest, value.getMessage());
-        BusException queue = assertThrows(BusException.class, () -> columns.check(false, true, 7));
+        BusException queue = assertThrows(BusException.class, () -> columns.checkNotNull(false, true, 7));
         assertEquals("[BUSMQ_MESSAGE_REFUSED] column 'queue'" + rest, queue.getMessage());
     }
 
     @Test
     void anEmptyQueueNameIsRefused() {
         SinkColumns columns = SinkColumns.of(schema("queue", S, "value", S), null, null);
-        BusException error = assertThrows(BusException.class, () -> columns.named(""));
+        BusException error = assertThrows(BusException.class, () -> columns.checkQueueName(""));
         assertEquals("[BUSMQ_MESSAGE_REFUSED] column 'queue' is empty in some rows; expected the name of a queue", error.getMessage());
     }
 }

@@ -17,8 +17,8 @@ class StagingRenewalTest {
         // One clock runs both, so that a machine that stands still for a moment delays both.
         try (StagingRenewal renewal = new StagingRenewal(failing(soon), "s", 2_000, 10);
                 StagingRenewal rare = new StagingRenewal(failing(whenDue), "s", 2_000, 2_000)) {
-            renewal.of(1);
-            rare.of(1);
+            renewal.setEpoch(1);
+            rare.setEpoch(1);
             assertTrue(soon.await(300, TimeUnit.SECONDS));
             assertTrue(whenDue.getCount() > 0, "it was tried no more often than a renewal that waits until the next is due");
         }

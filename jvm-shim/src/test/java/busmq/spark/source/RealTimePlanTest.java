@@ -17,9 +17,9 @@ class RealTimePlanTest {
     @Test
     void theExecutorsThatHaveFollowedAQueueAreKnown() {
         RealTimePlan plan = new RealTimePlan(ReadOptions.parse(Map.of("redis.url", "redis://h", "subscribe", "a,b")));
-        plan.ends(new PartitionOffset[] {end("1", "a"), end("2", "b")});
-        plan.ends(new PartitionOffset[] {end("2", "a", "b")});
-        assertEquals(List.of(Set.of("1", "2"), Set.of("2"), Set.of()), List.of(plan.heardBy("a"), plan.heardBy("b"), plan.heardBy("c")));
+        plan.endPositions(new PartitionOffset[] {end("1", "a"), end("2", "b")});
+        plan.endPositions(new PartitionOffset[] {end("2", "a", "b")});
+        assertEquals(List.of(Set.of("1", "2"), Set.of("2"), Set.of()), List.of(plan.executorsOf("a"), plan.executorsOf("b"), plan.executorsOf("c")));
     }
 
     @Test
@@ -33,15 +33,15 @@ class RealTimePlanTest {
     @Test
     void theGapIsTheLongestTimeThatAQueueHadNoReader() {
         RealTimePlan plan = new RealTimePlan(ReadOptions.parse(Map.of("redis.url", "redis://h", "subscribe", "a,b")));
-        plan.ends(new PartitionOffset[] {end(100, 200, "a"), end(110, 210, "b")});
+        plan.endPositions(new PartitionOffset[] {end(100, 200, "a"), end(110, 210, "b")});
         assertNull(plan.gapMs()); // no batch before
-        plan.ends(new PartitionOffset[] {end(230, 300, "a"), end(250, 310, "b")});
+        plan.endPositions(new PartitionOffset[] {end(230, 300, "a"), end(250, 310, "b")});
         assertEquals(40, plan.gapMs());
-        plan.ends(new PartitionOffset[] {end(330, 400, "a"), end(0, 410, "b")});
+        plan.endPositions(new PartitionOffset[] {end(330, 400, "a"), end(0, 410, "b")});
         assertEquals(30, plan.gapMs()); // the reader of b found no slot, which is no gap between two readers yet
-        plan.ends(new PartitionOffset[] {end(401, 500, "a"), end(450, 510, "b")});
+        plan.endPositions(new PartitionOffset[] {end(401, 500, "a"), end(450, 510, "b")});
         assertEquals(140, plan.gapMs());
-        plan.ends(new PartitionOffset[] {end(499, 600, "a")});
+        plan.endPositions(new PartitionOffset[] {end(499, 600, "a")});
         assertEquals(0, plan.gapMs()); // on another machine, whose clock is behind
     }
 

@@ -17,9 +17,9 @@ import java.util.stream.Stream;
  *
  * @param all null where the option says nothing about a queue
  */
-public record Starting(Start all, Map<String, Start> queues, Map<String, Map<String, Start>> sources) implements Serializable {
-    static final Starting UNSAID = new Starting(null, Map.of(), Map.of());
-    private static final long IDS = Contract.number("maxId") + 1;
+public record StartPerQueue(Start all, Map<String, Start> queues, Map<String, Map<String, Start>> sources) implements Serializable {
+    static final StartPerQueue NOT_GIVEN = new StartPerQueue(null, Map.of(), Map.of());
+    private static final long ID_LIMIT = Contract.number("maxId") + 1;
     private static final ObjectMapper JSON = new ObjectMapper().enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS);
     private static final String WANTED = "earliest, latest, -10m, -2h, \"-1000 messages\", a time such as 2026-05-01T12:00:00Z, or JSON such as "
             + "{\"orders\": 41, \"audit\": \"latest\", \"clicks\": \"-10m\"} (an id is the last one that counts as read)";
@@ -27,10 +27,10 @@ public record Starting(Start all, Map<String, Start> queues, Map<String, Map<Str
             "latest, -10m, \"-1000 messages\", a time such as 2026-05-01T12:00:00Z, or JSON such as {\"orders\": 41, \"clicks\": \"-10m\"} "
                     + "(an id is the last one that is read)";
 
-    static Starting parse(String text) {
-        Start word = Start.word(text);
+    static StartPerQueue parse(String text) {
+        Start word = Start.parseWordOrTime(text);
         if (word != null) {
-            return new Starting(word, Map.of(), Map.of());
+            return new StartPerQueue(word, Map.of(), Map.of());
         }
         JsonNode found;
         try {
@@ -46,38 +46,38 @@ public record Starting(Start all, Map<String, Start> queues, Map<String, Map<Str
         found.properties().forEach(entry -> {
             if (entry.getValue().isObject()) {
                 Map<String, Start> nested = new HashMap<>();
-                entry.getValue().properties().forEach(inner -> nested.put(inner.getKey(), start(inner.getValue())));
+                entry.getValue().properties().forEach(inner -> nested.put(inner.getKey(), parseStart(inner.getValue())));
                 sources.put(entry.getKey(), nested);
             } else {
-                queues.put(entry.getKey(), start(entry.getValue()));
+                queues.put(entry.getKey(), parseStart(entry.getValue()));
             }
         });
-        return new Starting(null, queues, sources);
+        return new StartPerQueue(null, queues, sources);
     }
 
     /** Parser of {@code endingOffsets}. */
-    static Starting ending(String text) {
-        Starting found;
+    static StartPerQueue parseEnding(String text) {
+        StartPerQueue found;
         try {
             found = parse(text);
         } catch (IllegalArgumentException error) {
             throw new IllegalArgumentException(WANTED_END);
         }
-        if (found.has(Start.Kind.EARLIEST)) {
+        if (found.hasKind(Start.Kind.EARLIEST)) {
             throw new IllegalArgumentException(WANTED_END);
         }
         return found;
     }
 
-    private static Start start(JsonNode value) {
-        Start word = value.isTextual() ? Start.word(value.textValue()) : null;
+    private static Start parseStart(JsonNode value) {
+        Start word = value.isTextual() ? Start.parseWordOrTime(value.textValue()) : null;
         if (word != null) {
             return word;
         }
-        if (!value.isIntegralNumber() || !value.canConvertToLong() || value.longValue() < 0 || value.longValue() >= IDS) {
+        if (!value.isIntegralNumber() || !value.canConvertToLong() || value.longValue() < 0 || value.longValue() >= ID_LIMIT) {
             throw new IllegalArgumentException(WANTED);
         }
-        return Start.id(value.longValue());
+        return Start.afterId(value.longValue());
     }
 
     /** What a user has said of a queue; null for nothing. */
@@ -87,16 +87,16 @@ public record Starting(Start all, Map<String, Start> queues, Map<String, Map<Str
     }
 
     /** Whether any queue has a start of this kind. */
-    public boolean has(Start.Kind kind) {
+    public boolean hasKind(Start.Kind kind) {
         return Stream.of(Stream.ofNullable(all), queues.values().stream(), sources.values().stream().flatMap(nested -> nested.values().stream()))
                 .flatMap(each -> each).anyMatch(start -> start.kind() == kind);
     }
 
-    boolean said() {
+    boolean isGiven() {
         return all != null || !queues.isEmpty() || !sources.isEmpty();
     }
 
-    Set<String> named() {
+    Set<String> queueNames() {
         Set<String> out = new HashSet<>(queues.keySet());
         sources.values().forEach(nested -> out.addAll(nested.keySet()));
         return out;

@@ -11,13 +11,13 @@ import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.read.PartitionReader;
 
 /** The rows of some ranges, one range after the other. */
-final class RangeRows implements PartitionReader<InternalRow> {
+final class RangePartitionReader implements PartitionReader<InternalRow> {
     private final ReadStore store;
-    private final RowMaker rows;
+    private final RowMaker rowMaker;
     private final boolean strict;
-    private final PlannedDataCheck planned;
-    private final boolean together;
-    private boolean begun;
+    private final PlannedDataCheck dataCheck;
+    private final boolean checkTravelsWithReads;
+    private boolean started;
     private final Iterator<Range> ranges;
     private RangeReader reader;
     private TimesOfIds times = TimesOfIds.NONE;
@@ -25,43 +25,43 @@ final class RangeRows implements PartitionReader<InternalRow> {
     private int at;
     private InternalRow row;
 
-    RangeRows(ReadOptions options, RowMaker rows, RangePartition partition) {
+    RangePartitionReader(ReadOptions options, RowMaker rowMaker, RangePartition partition) {
         store = new ReadStore(options.redis());
-        this.rows = rows;
+        this.rowMaker = rowMaker;
         strict = options.failOnDataLoss();
         ranges = partition.ranges().iterator();
         partition.ranges().forEach(range -> store.setServer(range.queue(), range.server()));
-        planned = new PlannedDataCheck(store, partition.ends(), strict);
-        together = planned.travels(partition.ranges());
+        dataCheck = new PlannedDataCheck(store, partition.ends(), strict);
+        checkTravelsWithReads = dataCheck.canTravelWithReader(partition.ranges());
     }
 
     @Override
     public boolean next() {
-        if (!begun) {
-            begun = true;
-            if (!together) {
-                planned.check();
+        if (!started) {
+            started = true;
+            if (!checkTravelsWithReads) {
+                dataCheck.checkAll();
             }
         }
         while (chunk == null || at == chunk.until()) {
             chunk = reader == null ? null : reader.next();
-            if (chunk != null && planned.holds(chunk.queue())) {
+            if (chunk != null && dataCheck.isUnchanged(chunk.queue())) {
                 at = chunk.from();
             } else if (chunk != null) {
                 chunk = null;
                 reader = null; // its next batch begins with its oldest message
             } else if (ranges.hasNext()) {
                 Range range = ranges.next();
-                times = rows.timed() ? store.times(range.queue(), range.born(), range.first(), range.last()) : TimesOfIds.NONE;
-                reader = new RangeReader(store, range, strict, together ? planned : null);
+                times = rowMaker.hasTimestamp() ? store.times(range.queue(), range.born(), range.first(), range.last()) : TimesOfIds.NONE;
+                reader = new RangeReader(store, range, strict, checkTravelsWithReads ? dataCheck : null);
             } else {
-                if (strict && reader != null && !reader.endsAnswered()) {
-                    planned.check();
+                if (strict && reader != null && !reader.isCheckedAtEnd()) {
+                    dataCheck.checkAll();
                 }
                 return false;
             }
         }
-        row = rows.row(chunk.queue(), chunk.first() + at - chunk.from(), chunk.value(at), times);
+        row = rowMaker.makeRow(chunk.queue(), chunk.first() + at - chunk.from(), chunk.value(at), times);
         at++;
         return true;
     }

@@ -9,12 +9,12 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /** With any {@code maxmemory-policy} but noeviction Redis removes queues by itself, without an error, when memory runs short. */
-public final class Eviction {
-    private static final Logger LOG = LoggerFactory.getLogger(Eviction.class);
+public final class EvictionCheck {
+    private static final Logger LOG = LoggerFactory.getLogger(EvictionCheck.class);
 
     private static final int MOST_RUNS = 1000;
     /** Runs of queries whose sink was checked, the newest ones: Spark makes the write of a stream anew for each batch. */
-    private static final Map<Run, Boolean> CHECKED = new LinkedHashMap<>() {
+    private static final Map<Run, Boolean> CHECKED_RUNS = new LinkedHashMap<>() {
         private static final long serialVersionUID = 1;
 
         @Override
@@ -25,29 +25,29 @@ public final class Eviction {
 
     private record Run(String id, RedisOptions options, boolean required) {}
 
-    private Eviction() {}
+    private EvictionCheck() {}
 
-    /** The same before there is a store. A server that does not answer now is missed where it is needed. */
+    /** The same as {@link #check(ReadStore, boolean)} before there is a store. A server that does not answer now is an error where it is needed. */
     public static void check(RedisOptions options, boolean required) {
-        answered(options, required);
+        checkIfReachable(options, required);
     }
 
     /** The same, once in a run of a query; {@code id}: null where the run is not known. */
     public static void checkOnce(String id, RedisOptions options, boolean required) {
         Run run = new Run(id, options, required);
-        synchronized (CHECKED) {
-            if (id != null && CHECKED.containsKey(run)) {
+        synchronized (CHECKED_RUNS) {
+            if (id != null && CHECKED_RUNS.containsKey(run)) {
                 return;
             }
         }
-        if (answered(options, required)) {
-            synchronized (CHECKED) {
-                CHECKED.put(run, true);
+        if (checkIfReachable(options, required)) {
+            synchronized (CHECKED_RUNS) {
+                CHECKED_RUNS.put(run, true);
             }
         }
     }
 
-    private static boolean answered(RedisOptions options, boolean required) {
+    private static boolean checkIfReachable(RedisOptions options, boolean required) {
         try (ReadStore store = new ReadStore(options)) {
             check(store, required);
             return true;
@@ -61,7 +61,7 @@ public final class Eviction {
 
     /** Warns of servers that evict, or throws BUSMQ_CONFIG where noeviction is {@code required}. */
     public static void check(ReadStore store, boolean required) {
-        for (String policy : store.policies()) {
+        for (String policy : store.evictionPolicies()) {
             boolean unknown = policy.isEmpty();
             if (policy.equals("noeviction") || (unknown && !required)) {
                 continue;

@@ -9,14 +9,14 @@ import java.util.List;
 import java.util.Map;
 
 /** Decisions of the source, without a socket: how much to read, and how to cut it. Ranges are first..last, inclusive. */
-public final class Plan {
+public final class WorkSplitter {
     /** With more ranges than this, small ones share a task. */
-    static final int PACK_OVER = Contract.whole("packOver");
+    static final int PACK_OVER = Contract.intNumber("packOver");
 
     /** A shared task is full when it reads so many messages. */
-    static final int PACK_ROWS = Contract.whole("packRows");
+    static final int PACK_ROWS = Contract.intNumber("packRows");
 
-    private Plan() {}
+    private WorkSplitter() {}
 
     /**
      * Deal {@code most} messages out to queues that have {@code available}: equal shares, and what small queues leave goes to the others.
@@ -102,7 +102,7 @@ public final class Plan {
     }
 
     /** Deal queues out to at most {@code readers} readers that run at the same time; in turn, so that each has as many as the others. */
-    public static List<List<String>> readers(Collection<String> queues, int readers) {
+    public static List<List<String>> queuesPerReader(Collection<String> queues, int readers) {
         List<List<String>> groups = new ArrayList<>();
         int most = Math.min(Math.max(1, readers), queues.size());
         for (int i = 0; i < most; i++) {

@@ -6,24 +6,24 @@ import java.util.Locale;
 import java.util.function.Function;
 
 /** One row of an option table. A parser throws {@link IllegalArgumentException} whose message says what was expected. */
-record Row<T>(String name, String alias, Function<String, T> parse, T fallback) {
+record OptionRow<T>(String name, String alias, Function<String, T> parse, T fallback) {
     /** With the alias and the default of the contract. */
-    static <T> Row<T> of(String name, Function<String, T> parse) {
+    static <T> OptionRow<T> of(String name, Function<String, T> parse) {
         return of(name, parse, null);
     }
 
     /** The same; {@code absent} is the value where the contract has no default. */
-    static <T> Row<T> of(String name, Function<String, T> parse, T absent) {
+    static <T> OptionRow<T> of(String name, Function<String, T> parse, T absent) {
         Contract.Option option = Contract.option(name);
-        return new Row<>(name, option.alias(), parse, option.fallback() == null ? absent : parse.apply(option.fallback()));
+        return new OptionRow<>(name, option.alias(), parse, option.fallback() == null ? absent : parse.apply(option.fallback()));
     }
 
-    List<String> names() {
+    List<String> allNames() {
         return alias.isEmpty() ? List.of(name) : List.of(name, alias);
     }
 
     /** Whether the value must not be printed; Spark redacts options with these names too. */
-    boolean secret() {
+    boolean isSecret() {
         String low = name.toLowerCase(Locale.ROOT);
         return low.contains("password") || low.contains("url") || low.contains("secret");
     }
