@@ -5,10 +5,10 @@ Names follow Spark's Kafka source where the meaning is equal. Look-up is case-bl
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
-from os import environ
 from typing import Any
 
 from busmq_spark.errors import ConfigError
@@ -38,7 +38,7 @@ MOST_PARTITIONS = 1000
 
 def default_url() -> str | None:
     """The address every option table falls back to."""
-    return environ.get("BUSMQ_REDIS_URL") or None
+    return os.environ.get("BUSMQ_REDIS_URL") or None
 
 
 PARTITIONS_UNUSED = "createQueue=false creates nothing, so option 'partitions' has no meaning with it; leave one of them out"
@@ -162,7 +162,7 @@ class StoreOptions(RedisOptions):
 
     def secret_of(self, link: str) -> str | None:
         """The secret a link's server asks for."""
-        return dict(self.link_secrets).get(link, self.secret or environ.get("BUSMQ_FEDERATION_SECRET") or None)
+        return dict(self.link_secrets).get(link, self.secret or os.environ.get("BUSMQ_FEDERATION_SECRET") or None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING, TypeVar
@@ -12,7 +13,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from busmq_spark import __version__
-from busmq_spark.errors import BusError, ConfigError, EngineUnavailable, JarVersion
+from busmq_spark.errors import BusError, ConfigError, EngineUnavailable, JarVersion, LocalToolMissing
 from busmq_spark.option_table import parse
 from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions
 from busmq_spark.redis_io.layout import redis_layout
@@ -27,7 +28,7 @@ from busmq_spark.spark.reader import StreamReader
 from busmq_spark.spark.schema import FIELDS_COLUMN, LINKED_SCHEMA, SOURCE_SCHEMA, TIME_COLUMN, TOPIC_COLUMNS, check_source_schema
 from busmq_spark.spark.settling import JobBatchWriter, job_stream_writer
 from busmq_spark.spark.sink_schema import SinkColumns
-from busmq_spark.spark.stores import check_links
+from busmq_spark.spark.stores import check_links, load_federation
 from busmq_spark.spark.tracebacks import FailingReader, strip_traceback, without_traceback
 from busmq_spark.spark.writer import BatchWriter, stream_writer
 
@@ -179,6 +180,8 @@ def register(spark: SparkSession) -> None:
     from busmq_spark.core.scripts import load_all
 
     load_all()
+    with suppress(LocalToolMissing):  # without it no query here has links
+        load_federation()
     cloudpickle.register_pickle_by_value(sys.modules[__name__.partition(".")[0]])  # type: ignore[no-untyped-call]  # untyped in pyspark
     spark.dataSource.register(BusmqDataSource)
     spark.dataSource.register(MissingJarSource)  # Spark prefers one in Java of the same name

@@ -35,25 +35,43 @@ DRIVER_PATIENCE_S = 30.0
 """How long it is tried with onUnavailable=wait on the driver, where Spark cannot interrupt the waiting thread: stopping a query would wait, too."""
 
 
-def link_address(options: StoreOptions, link: str, patience_s: float = PATIENCE_S) -> FederationAddress:
-    """Where a link leads, and what to show there. Raises LocalToolMissing where the package for web sockets is not installed."""
+_FEDERATION: dict[str, Any] = {}
+
+
+def load_federation() -> None:
+    """Import what links need: it is not imported before, since few queries have links and it takes a package of its own.
+
+    It stays in a mapping of this module. So it is pickled with the package where that is not installed (``register``), and is no second copy of it
+    where it is. Raises LocalToolMissing where the package for web sockets is not installed.
+    """
+    if _FEDERATION:
+        return
     try:
         from busmq_spark.federation.address import FederationAddress
+        from busmq_spark.federation.npm.detected_store import open_detected
     except ImportError as error:
         remedy = "Install busmq_spark with the extra federation on driver and executors: pip install 'busmq_spark[spark,federation]'"
         raise LocalToolMissing(
             tool="Python package websockets", reason=f"federation.url needs it, and it cannot be imported ({error})", remedy=remedy
         ) from None
+    _FEDERATION.update(address=FederationAddress, open=open_detected)
+
+
+def link_address(options: StoreOptions, link: str, patience_s: float = PATIENCE_S) -> FederationAddress:
+    """Where a link leads, and what to show there. Raises LocalToolMissing where the package for web sockets is not installed."""
+    load_federation()
     trust = (options.link_ca, options.link_certificate, options.link_key, options.link_check_hostname)
-    return FederationAddress(dict(options.links)[link], options.secret_of(link) or "", *trust, patience_s, options.in_url(link))
+    address: FederationAddress = _FEDERATION["address"](
+        dict(options.links)[link], options.secret_of(link) or "", *trust, patience_s, options.in_url(link)
+    )
+    return address
 
 
 def open_link(options: StoreOptions, link: str, patience_s: float = PATIENCE_S) -> ReadWriteStore:
     """A new store behind a federation server; nothing is connected yet."""
     address = link_address(options, link, patience_s)
-    from busmq_spark.federation.npm.detected_store import open_detected
-
-    return open_detected(address)
+    store: ReadWriteStore = _FEDERATION["open"](address)
+    return store
 
 
 def check_links(options: StoreOptions) -> None:

@@ -6,10 +6,10 @@ and what to do. Any other error is a defect and keeps its traceback.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from functools import wraps
-from os import environ
 from types import FunctionType
 from typing import Any, TypeVar
 
@@ -54,7 +54,7 @@ def strip_traceback(error: BusError) -> BusError:
     spec = getattr(sys.modules["__main__"], "__spec__", None)
     if spec is None or not spec.name.startswith("pyspark."):
         return error
-    environ["SPARK_HIDE_TRACEBACK"] = "1"  # Spark looks for it when it writes the error, and then ends the process
+    os.environ["SPARK_HIDE_TRACEBACK"] = "1"  # Spark looks for it when it writes the error, and then ends the process
     error.__cause__, error.__suppress_context__ = None, True
     return error.with_traceback(None)
 

@@ -1,6 +1,6 @@
 """Run outside the source tree by test_installed.py: a batch write, a batch read, SQL and two streams; prints what came out as JSON.
 
-python installed_job.py <redis url> <queue> [remote url] [register]
+python installed_job.py <redis url> <queue> [remote url] [register] [federation url] [secret]
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import tempfile
 from pyspark.sql import SparkSession
 
 
-def main(url: str, queue: str, remote: str = "", register: str = "") -> None:
+def main(url: str, queue: str, remote: str = "", register: str = "", link: str = "", secret: str = "") -> None:
     found: dict[str, object] = {}
     builder = SparkSession.builder.remote(remote) if remote else SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     spark = builder.getOrCreate()
@@ -34,6 +34,9 @@ def main(url: str, queue: str, remote: str = "", register: str = "") -> None:
         found["ended"] = query.awaitTermination(90)
     out = spark.read.format("busmq").options(**options, subscribe=f"{queue}-out").load()
     found["stream"] = [bytes(row.value).decode() for row in out.collect()]
+    if link:
+        linked = {"federation.url": f"eu={link}", "federation.secret": secret, "subscribe": "linked"}
+        found["linked"] = [bytes(row.value).decode() for row in spark.read.format("busmq").options(**linked).load().collect()]
     module = sys.modules.get("busmq_spark")
     found["package"] = module.__file__ if module else None
     print("FOUND", json.dumps(found), flush=True)

@@ -21,7 +21,8 @@ from packaging.requirements import Requirement
 
 from busmq_spark.spark.java import ensure_java
 from busmq_spark.spark.tune import WORKER_PATH
-from tests.spark.conftest import PATIENCE_S, ROOT, Bus
+from tests.spark.centres import SECRET, DataCentre
+from tests.spark.conftest import PATIENCE_S, ROOT, Bus, MakeBus
 from tests.support import wait_until
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -174,8 +175,15 @@ def without_package(tmp_path: Path) -> Callable[[], dict[str, str]]:
     return make
 
 
+@pytest.fixture
+def linked_url(bus_of: MakeBus, data_centres: dict[str, DataCentre]) -> str:
+    """A federation server with a message "x" in its queue "linked"."""
+    bus_of(data_centres["eu"].redis).push("linked", "x")
+    return data_centres["eu"].url
+
+
 def test_a_registered_source_travels_to_a_server_that_does_not_have_the_package(
-    bus: Bus, queue: str, installed: Path, elsewhere: Path, without_package: Callable[[], dict[str, str]]
+    bus: Bus, queue: str, linked_url: str, installed: Path, elsewhere: Path, without_package: Callable[[], dict[str, str]]
 ) -> None:
     pytest.importorskip("grpc")
     shutil.copy(JOB, elsewhere)
@@ -184,9 +192,9 @@ def test_a_registered_source_travels_to_a_server_that_does_not_have_the_package(
     importing = subprocess.run(imports, capture_output=True, env=environment, cwd=elsewhere, check=False)
     assert b"No module named 'busmq_spark'" in importing.stderr
     with connect_server(environment, elsewhere) as remote:
-        result = found(job([sys.executable], bus, queue, clean(str(installed)), elsewhere, remote, "register"))
+        result = found(job([sys.executable], bus, queue, clean(str(installed)), elsewhere, remote, "register", linked_url, SECRET))
     assert Path(result.pop("package")).is_relative_to(installed)
-    assert result == EXPECTED
+    assert result == {**EXPECTED, "linked": ["x"]}
 
 
 def test_workers_that_lack_a_dependency_are_named_with_what_they_lack(bus: Bus, queue: str, installed: Path, elsewhere: Path, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 import busmq_spark
@@ -50,6 +51,8 @@ def test_every_use_says_how_the_jar_is_added(spark: SparkSession, tmp_path: Path
 @pytest.mark.spark
 def test_the_source_in_java_is_taken_where_the_jar_is(spark: SparkSession, shim_jar: Path, bus: Bus, queue: str) -> None:
     bus.push(queue, "x")
-    busmq_spark.register(spark)
-    rows = spark.read.format("busmq-realtime").options(**{"redis.url": bus.url, "subscribe": queue}).load()
+    session = spark.newSession()  # what is registered in a session stays there
+    busmq_spark.register(session)
+    cloudpickle.unregister_pickle_by_value(busmq_spark)  # type: ignore[no-untyped-call]  # untyped in pyspark
+    rows = session.read.format("busmq-realtime").options(**{"redis.url": bus.url, "subscribe": queue}).load()
     assert [bytes(row["value"]) for row in rows.collect()] == [b"x"]

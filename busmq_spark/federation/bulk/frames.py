@@ -32,8 +32,8 @@ MAX_WHOLE = 2**53
 HEAD_BYTES = 4 * 1024 * 1024
 """Longest head of a call: some ten thousand queues or staged lists. What JSON and Python make of it is a multiple."""
 _ALIGN = 64
-_PREFIX = struct.Struct("<BII")
-_COUNT = struct.Struct("<I")
+_PREFIX, _PREFIX_BYTES = "<BII", 9
+_COUNT, _COUNT_BYTES = "<I", 4
 _NARROW = pa.schema([pa.field("value", pa.binary(), nullable=False)])
 _WIDE = pa.schema([pa.field("value", pa.large_binary(), nullable=False)])
 
@@ -68,8 +68,8 @@ class Frame:
     def encode_head(self) -> bytes:
         """Everything before the body."""
         head = json.dumps(self.head, separators=(",", ":"), allow_nan=False).encode("ascii")
-        blanks = -(_PREFIX.size + len(head)) % _ALIGN if len(self.body) else 0
-        return b"".join((_PREFIX.pack(self.kind, self.id, len(head) + blanks), head, b" " * blanks))
+        blanks = -(_PREFIX_BYTES + len(head)) % _ALIGN if len(self.body) else 0
+        return b"".join((struct.pack(_PREFIX, self.kind, self.id, len(head) + blanks), head, b" " * blanks))
 
 
 def decode(message: bytes | memoryview | str) -> Frame:
@@ -77,20 +77,20 @@ def decode(message: bytes | memoryview | str) -> Frame:
     if isinstance(message, str):
         raise wrong("a text message", "binary ones only")
     view = memoryview(message)
-    if len(view) < _PREFIX.size:
-        raise wrong(f"{len(view)} bytes", f"at least {_PREFIX.size}")
-    kind, id, length = _PREFIX.unpack_from(view)
-    start = _PREFIX.size + length
+    if len(view) < _PREFIX_BYTES:
+        raise wrong(f"{len(view)} bytes", f"at least {_PREFIX_BYTES}")
+    kind, id, length = struct.unpack_from(_PREFIX, view)
+    start = _PREFIX_BYTES + length
     if start > len(view):
         raise wrong(f"a head of {length} bytes in a message of {len(view)}", "one that is there")
     if kind not in BulkFrameKind._value2member_map_:
         raise wrong(f"frame kind {kind}", f"one of {', '.join(k.name for k in BulkFrameKind)}")
-    return Frame(BulkFrameKind(kind), id, _json(view[_PREFIX.size : start]), view[start:])
+    return Frame(BulkFrameKind(kind), id, _json(view[_PREFIX_BYTES:start]), view[start:])
 
 
 def head_bytes(message: bytes | str) -> int:
     """How long a message says that its head is."""
-    return int(_PREFIX.unpack_from(message)[2]) if isinstance(message, bytes) and len(message) >= _PREFIX.size else 0
+    return int(struct.unpack_from(_PREFIX, message)[2]) if isinstance(message, bytes) and len(message) >= _PREFIX_BYTES else 0
 
 
 def _json(head: memoryview) -> Any:
@@ -109,17 +109,17 @@ def wrong(found: str, expected: str) -> WireError:
 
 def pack_values(values: Sequence[bytes]) -> bytes:
     """The body of a CALL that brings values: how many, their lengths, then they themselves."""
-    return b"".join((_COUNT.pack(len(values)), struct.pack(f"<{len(values)}I", *map(len, values)), *values))
+    return b"".join((struct.pack(_COUNT, len(values)), struct.pack(f"<{len(values)}I", *map(len, values)), *values))
 
 
 def unpack_values(body: bytes | memoryview) -> list[bytes]:
     """The inverse. Raises WireError unless the lengths add up to exactly what is there."""
     view = memoryview(body)
-    count = _COUNT.unpack_from(view)[0] if len(view) >= _COUNT.size else 0
-    at = _COUNT.size * (1 + count)
+    count = struct.unpack_from(_COUNT, view)[0] if len(view) >= _COUNT_BYTES else 0
+    at = _COUNT_BYTES * (1 + count)
     if not count or at > len(view):
         raise wrong(f"a list of {count} values in {len(view)} bytes", "at least one, and all of them")
-    lengths = struct.unpack_from(f"<{count}I", view, _COUNT.size)
+    lengths = struct.unpack_from(f"<{count}I", view, _COUNT_BYTES)
     if at + sum(lengths) != len(view):
         raise wrong(f"values of {sum(lengths)} bytes in {len(view) - at}", "lengths that add up")
     values = []
@@ -171,9 +171,9 @@ def _compressed(metadata: bytes) -> bool:
         offset: int = struct.unpack_from("<H", metadata, vtable + 4 + 2 * number)[0]
         return table + offset if offset else 0
 
-    root: int = _COUNT.unpack_from(metadata)[0]
+    root: int = struct.unpack_from(_COUNT, metadata)[0]
     header = field(root, 2)
-    return bool(header and field(header + _COUNT.unpack_from(metadata, header)[0], 3))
+    return bool(header and field(header + struct.unpack_from(_COUNT, metadata, header)[0], 3))
 
 
 def decode_rows(body: bytes | memoryview, schema: Any) -> Any:

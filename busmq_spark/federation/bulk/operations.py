@@ -11,7 +11,6 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from functools import cache
 from typing import Any
 
 from busmq_spark.core.clock import FoundTime, TimesOfIds
@@ -324,7 +323,7 @@ def decode_error(head: Any, url: str) -> BusError:
         raise wrong("an error whose details are no plain values", "texts and numbers")
     if code == "BUSMQ_FEDERATION_REFUSED":
         details["url"] = url
-    return fault.from_wire({"code": code, "message": _printable(str(head.get("text"))), "details": details}, _errors())
+    return fault.from_wire({"code": code, "message": _printable(str(head.get("text"))), "details": details}, _ERRORS)
 
 
 def _printable(text: str) -> str:
@@ -332,8 +331,7 @@ def _printable(text: str) -> str:
     return re.sub(r"[^\x20-\x7e\xa0-\U0010ffff]", "�", text[: fault.MOST_TEXT])
 
 
-@cache
-def _errors() -> dict[str, type[BusError]]:
+def _errors_by_code() -> dict[str, type[BusError]]:
     """Every error by its code; of those that share one, the first."""
     found: dict[str, type[BusError]] = {}
     line: list[type[BusError]] = [BusError]
@@ -342,3 +340,6 @@ def _errors() -> dict[str, type[BusError]]:
         if cls.__module__.startswith(BusError.__module__):
             found.setdefault(cls.code, cls)
     return found
+
+
+_ERRORS = _errors_by_code()  # and not when it is first asked for: pickled by value, the package has only what is referred to

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping
-from os import environ
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.bus.channel import Channel
@@ -82,4 +82,4 @@ class FederationClients:
 def secret_of(secrets: str | Mapping[str, str] | None, url: str) -> str | None:
     """One secret for all, or one per URL; else that of the environment."""
     given = secrets.get(url) if isinstance(secrets, Mapping) else secrets
-    return given or environ.get("BUSMQ_FEDERATION_SECRET")
+    return given or os.environ.get("BUSMQ_FEDERATION_SECRET")

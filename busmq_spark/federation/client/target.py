@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ssl
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote, urlsplit
 
+from busmq_spark.core.caching import MemoizedFunction
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.address import authorization
 
@@ -45,10 +45,12 @@ class FederationTarget:
         return _trust(self.tls_ca, Path(self.tls_ca).stat().st_mtime_ns if self.tls_ca else 0)
 
 
-@lru_cache(maxsize=16)
-def _trust(tls_ca: str | None, _changed_ns: int) -> ssl.SSLContext:
-    """One for all dials until the file changes: reading the authorities takes longer than a handshake. Without a file: whom the system trusts."""
+def _read_trust(tls_ca: str | None, _changed_ns: int) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=tls_ca)
+
+
+_trust = MemoizedFunction(_read_trust, 16)
+"""One for all dials until the file changes: reading the authorities takes longer than a handshake. Without a file: whom the system trusts."""
 
 
 def target(url: str, secret: str | None, tls_ca: str | None = None, *, secret_in_url: bool = False, compression: bool = False) -> FederationTarget:

@@ -208,8 +208,18 @@ def utf8(text: str) -> bytes:
         return HALF_A_PAIR.sub(lambda half: f"\\u{ord(half[0]):04x}", text).encode()
 
 
+class _StrictDecoder(json.JSONDecoder):
+    """JSON without NaN and the like. It can be pickled by value with the package, which the state of a decoder in C cannot."""
+
+    def __init__(self) -> None:
+        super().__init__(parse_constant=refuse_constant)
+
+    def __reduce__(self) -> tuple[type[_StrictDecoder], tuple[()]]:
+        return _StrictDecoder, ()
+
+
 # Made once: json.loads and json.dumps make one for each call that has settings of its own.
-_DECODER = json.JSONDecoder(parse_constant=refuse_constant)
+_DECODER = _StrictDecoder()
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
