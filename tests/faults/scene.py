@@ -160,8 +160,12 @@ class Pipeline:
     def feed(self, rows: int) -> None:
         """Push the next ``rows`` messages to every source."""
         for queue, before in self.fed.items():
-            self.bus.push(queue, [b"%07d" % seq for seq in range(before, before + rows)])
+            self.bus.push(queue, [self.value(seq) for seq in range(before, before + rows)])
             self.fed[queue] += rows
+
+    def value(self, seq: int) -> bytes:
+        """The message at this place of a source."""
+        return b"%07d" % seq
 
     def start(self, driver: DriverProcess, url: str | None = None, **how: str) -> None:
         """Start the query in a driver; ``how`` are more words of the order (driver.py)."""

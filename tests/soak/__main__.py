@@ -1,8 +1,9 @@
 """Faults without end: ``make soak``, or ``python -m tests.soak --seconds 7200 [--seed N] [--round N] [--kind python]``.
 
-A round is one query and one to three faults, drawn from the seed and its number alone. It ends when all that was fed has arrived, each message
-once and in order, or when an error has said which messages are gone, and why. A line per round, a table at the end; the exit code is 1 after a
-violation, whose line says how to repeat it, and 130 after Ctrl-C. Clocks are set and power is cut where a C compiler is at hand.
+A round is one query, from queue to queue or from topic to topic, beside a shared group or over to a mirror, and one to three faults, all drawn
+from the seed and its number alone. It ends when all that was fed has arrived, each message once and in order, or when an error has said which
+messages are gone, and why. A line per round, a table at the end; the exit code is 1 after a violation, whose line says how to repeat it, and 130
+after Ctrl-C. Clocks are set and power is cut where a C compiler is at hand.
 """
 
 from __future__ import annotations
@@ -26,9 +27,16 @@ from rich.table import Table
 
 from busmq_spark.spark.jar import find_jar
 from tests import java
+from tests.soak.drivers import Drivers
 from tests.soak.faults import FAULTS, chosen, power_lost_unsynced
-from tests.soak.run import KINDS, Drivers, Run, Violation
+from tests.soak.mirror import MirrorRun
+from tests.soak.run import KINDS, VARIANTS, Run, Violation
+from tests.soak.shared import SharedRun
 from tests.soak.site import Site
+from tests.soak.topic import TopicRun
+
+RUNS = {"topic": TopicRun, "shared": SharedRun, "mirror": MirrorRun}
+"""What a round of a kind is, if not a Run itself."""
 
 
 @dataclass
@@ -60,18 +68,19 @@ def one(site: Site, drivers: Drivers, number: int, arguments: argparse.Namespace
     named = [fault for fault in FAULTS if fault.name in (arguments.fault or ()) and kind in fault.kinds]
     faults = [chance.choice(named)] if named else chosen(chance, kind)
     result = Result(number, kind)
-    run = Run(site, drivers, number, kind, chance)
+    run = RUNS.get(kind, Run)(site, drivers, number, kind, chance)
+    run.drawn = [fault.name for fault in faults]
     run.durable = not any(fault.do is power_lost_unsynced for fault in faults)
     try:
         run.feed(chance.randint(1, 4) * 500)
         run.begin()
         if chance.random() < 0.7:
-            run.until(lambda: run.bus.count(run.out) > 0, "the first rows arrive")
+            run.until(lambda: run.count_sunk() > 0, "the first rows arrive")
         for fault in faults:
             run.tend()
             run.feed(chance.randint(1, 4) * 500)
             if fault.harms:  # what a query has never planned it cannot miss
-                run.until(lambda: run.checkpoint.planned >= 0 and run.bus.count(run.out) > 0, "the first batch is in the offset log")
+                run.until(lambda: run.checkpoint.planned >= 0 and run.count_sunk() > 0, "the first batch is in the offset log")
             run.harmed |= fault.harms
             result.done.append(fault.name)  # before it happens, so that the line of a violation has it
             detail = fault.do(run)
@@ -84,6 +93,8 @@ def one(site: Site, drivers: Drivers, number: int, arguments: argparse.Namespace
         site.calm()
         run.lose_driver()
         site.server.command("FLUSHALL")
+    finally:
+        run.close()
     result.errors, result.starts, result.rows = run.errors, run.starts, sum(run.fed.values())
     result.took_s = time.monotonic() - began
     return result
@@ -137,7 +148,7 @@ def main() -> int:
     parser.add_argument("--fault", action="append", choices=[fault.name for fault in FAULTS], help="one of these a round, where they can happen")
     arguments = parser.parse_args()
     if find_jar() is None:  # what the Java module runs is left out
-        arguments.kind = arguments.kind or ["python", "federation"]
+        arguments.kind = arguments.kind or ["python", "federation", *VARIANTS]
     if java.VARIABLE not in os.environ:
         java.prepare()
     for number in (signal.SIGINT, signal.SIGTERM):  # a shell starts what runs in the background without the first

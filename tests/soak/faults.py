@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import shutil
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,16 +17,16 @@ from busmq_spark.spark.jar import find_jar
 from tests.faults.process import DriverProcess
 from tests.faults.proxy import Command
 from tests.soak.machine import can_be_set
-from tests.soak.run import KINDS, Run
+from tests.soak.mirror import mirror_killed, mirror_link_cut
+from tests.soak.pause import pause
+from tests.soak.run import KINDS, QUEUES, VARIANTS, Run
+from tests.soak.shared import group_worker_killed, group_worker_stopped
+from tests.soak.topic import topic_grown
 
+FEDERATED = ("federation", "mirror")
+"""Kinds of rounds that use the federation server."""
 HELD_S = 60.0
 """A command that does not come for so long will not come: this kind of query does not send it."""
-_CLOCK = threading.Event()
-
-
-def pause(chance: random.Random, least: float, most: float) -> None:
-    """The fault itself lasts so long, or comes so much later."""
-    _CLOCK.wait(chance.uniform(least, most))
 
 
 def some_command(run: Run) -> tuple[str, Callable[[Command], bool], int]:
@@ -127,7 +126,7 @@ def scripts_flushed(run: Run) -> str:
 
 
 def links_cut(run: Run) -> str:
-    line = run.site.far if run.kind == "federation" and run.chance.random() < 0.5 else run.site.line
+    line = run.site.far if run.kind in FEDERATED and run.chance.random() < 0.5 else run.site.line
     for _ in range(run.chance.randint(1, 12)):
         line.cut()
         pause(run.chance, 0, 0.7)
@@ -136,13 +135,13 @@ def links_cut(run: Run) -> str:
 
 def links_silent(run: Run) -> str:
     """The cable is out: nothing passes on the connections there are, and neither end is closed."""
-    (run.site.far if run.kind == "federation" else run.site.line).hush()
+    (run.site.far if run.kind in FEDERATED else run.site.line).hush()
     pause(run.chance, 0, 5)
     return ""
 
 
 def links_slow(run: Run) -> str:
-    line = run.site.far if run.kind == "federation" and run.chance.random() < 0.5 else run.site.line
+    line = run.site.far if run.kind in FEDERATED and run.chance.random() < 0.5 else run.site.line
     line.delay_s, line.bytes_per_s = run.chance.choice((0.01, 0.05, 0.1)), run.chance.choice((None, 200_000.0))
     run.feed(500)
     pause(run.chance, 1, 8)
@@ -313,25 +312,26 @@ def sink_closed(run: Run) -> str:
 
 @dataclass(frozen=True)
 class Fault:
-    """``harms``: whether messages may be missing afterwards, if an error reports it; ``kinds``: of which queries."""
+    """``harms``: whether messages may be missing afterwards, if an error reports it; ``kinds``: of which rounds; ``own``: each has one of these."""
 
     do: Callable[[Run], str]
     harms: bool = False
     kinds: tuple[str, ...] = KINDS
+    own: bool = False
 
     @property
     def name(self) -> str:
         return self.do.__name__.replace("_", " ")
 
 
-BATCHES = ("python", "java", "federation")
+BATCHES = ("python", "java", "federation", "topic", "shared")
 SETTABLE = KINDS if can_be_set() else ()
 SYNCED = SETTABLE if find_jar() else ()
 FAULTS = [
     Fault(driver_killed),
-    Fault(driver_killed_at_a_command),
+    Fault(driver_killed_at_a_command, kinds=(*QUEUES, "topic", "shared")),  # the sink of a mirror's round is not behind the proxy
     Fault(packet_late, kinds=BATCHES),
-    Fault(worker_killed, kinds=("python", "java")),
+    Fault(worker_killed, kinds=("python", "java", "topic")),
     Fault(redis_killed),
     Fault(redis_stalled),
     Fault(scripts_flushed),
@@ -339,27 +339,34 @@ FAULTS = [
     Fault(links_silent),
     Fault(links_slow),
     Fault(redis_full),
-    Fault(server_killed, kinds=("federation",)),
-    Fault(second_driver, kinds=("python", "java")),
+    Fault(server_killed, kinds=FEDERATED),
+    Fault(second_driver, kinds=("python", "java", "topic")),
     Fault(power_lost, kinds=SYNCED),
-    Fault(clock_set, kinds=SETTABLE),
-    Fault(queue_closed, harms=True),
-    Fault(queue_created_again, harms=True),
-    Fault(queue_flushed, harms=True),
-    Fault(messages_taken, harms=True),
-    Fault(sink_closed, harms=True),
-    Fault(power_lost_unsynced, harms=True, kinds=tuple(kind for kind in BATCHES if kind in SETTABLE)),
-    Fault(redis_restored, harms=True),
-    Fault(redis_clock_ahead, harms=True, kinds=SETTABLE),
-    Fault(checkpoint_restored, harms=True, kinds=BATCHES),
+    Fault(clock_set, kinds=tuple(kind for kind in SETTABLE if kind != "shared")),  # a lease of a Redis that is set back lasts as much longer
+    Fault(topic_grown, kinds=("topic",), own=True),
+    Fault(group_worker_killed, kinds=("shared",), own=True),
+    Fault(group_worker_stopped, kinds=("shared",), own=True),
+    Fault(mirror_killed, kinds=("mirror",), own=True),
+    Fault(mirror_link_cut, kinds=("mirror",), own=True),
+    Fault(queue_closed, harms=True, kinds=QUEUES),
+    Fault(queue_created_again, harms=True, kinds=QUEUES),
+    Fault(queue_flushed, harms=True, kinds=QUEUES),
+    Fault(messages_taken, harms=True, kinds=QUEUES),
+    Fault(sink_closed, harms=True, kinds=QUEUES),
+    Fault(power_lost_unsynced, harms=True, kinds=tuple(kind for kind in BATCHES if kind in SETTABLE and kind in QUEUES)),
+    Fault(redis_restored, harms=True, kinds=QUEUES),
+    Fault(redis_clock_ahead, harms=True, kinds=tuple(kind for kind in SETTABLE if kind in QUEUES)),
+    Fault(checkpoint_restored, harms=True, kinds=("python", "java", "federation")),
 ]
 
 
 def chosen(chance: random.Random, kind: str) -> list[Fault]:
-    """The faults of one round: one to three, at most one of them harmful and that the last."""
+    """The faults of one round: one to three, at most one of them harmful and that the last; those of a variant are its own or follow one."""
     harmless = [fault for fault in FAULTS if kind in fault.kinds and not fault.harms]
     harmful = [fault for fault in FAULTS if kind in fault.kinds and fault.harms]
     found = chance.choices(harmless, k=chance.randint(1, 3))
+    if kind in VARIANTS:
+        return [chance.choice([fault for fault in harmless if fault.own]), *found[1:]]
     if chance.random() >= 0.3:
         return found
     harm = chance.choice(harmful)

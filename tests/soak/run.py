@@ -9,20 +9,26 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
 
 import psutil
 
 from busmq_spark.core.flow import command
 from busmq_spark.errors import BatchChanged, DataLoss, StagingLost, StaleBatch
+from busmq_spark.spark.jar import find_jar
 from busmq_spark.spark.tune import MANAGER
 from tests.faults.process import DriverProcess
 from tests.faults.scene import Pipeline
+from tests.soak.drivers import Drivers
 from tests.soak.flat import figures_of
-from tests.soak.machine import Machine
 from tests.soak.site import Site
 
-KINDS = ("python", "java", "live", "federation")
+QUEUES = ("python", "java", "live", "federation")
+"""Kinds of rounds whose query goes from one plain queue to another."""
+VARIANTS = ("topic", "shared", "mirror")
+"""Kinds with a file of their own here; their queries are in both engines, by turns."""
+KINDS = (*QUEUES, *VARIANTS)
+ENGINES = ("busmq", "busmq-realtime") if find_jar() else ("busmq",)
+"""The formats of both engines, for micro-batches."""
 SPARKS_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 """Keeps the files of a checkpoint, and syncs none."""
 STILL_S = 300.0
@@ -44,51 +50,23 @@ class StandsStill(Violation):
     """Nothing has moved for too long."""
 
 
-class Drivers:
-    """Spark drivers; one that outlives its round serves the next of its sort."""
-
-    def __init__(self, folder: Path, machine: Machine) -> None:
-        self._folder, self._machine, self._made = folder, machine, 0
-        self._all: list[DriverProcess] = []
-        self._idle: dict[tuple[str, bool], DriverProcess] = {}
-
-    def take(self, master: str, *, live: bool) -> DriverProcess:
-        if found := self._idle.pop((master, live), None):
-            return found
-        self.close()  # one more Java beside it would only take its memory
-        return self.make(master, live=live)
-
-    def make(self, master: str, *, live: bool) -> DriverProcess:
-        """A new one."""
-        self._made += 1
-        self._all = [each for each in self._all if each.lives]
-        self._all.append(DriverProcess(self._folder / f"driver-{self._made}", master, live=live, more=self._machine.environment))
-        return self._all[-1]
-
-    def give_back(self, driver: DriverProcess, master: str, *, live: bool) -> None:
-        self._idle[master, live] = driver
-
-    def close(self) -> None:
-        for driver in self._idle.values():
-            driver.kill()
-        self._idle.clear()
-
-    def kill(self) -> None:
-        """All of them, those at work too."""
-        for driver in self._all:
-            if driver.lives:
-                driver.kill()
-
-
 class Run(Pipeline):
     """From queue ``in-<round>`` to ``out-<round>``. ``errors`` are the codes of those that ended the query on its way."""
 
     def __init__(self, site: Site, drivers: Drivers, number: int, kind: str, chance: random.Random) -> None:
         options = {} if kind == "live" else {"maxMessagesPerTrigger": str(chance.choice((500, 1500, 4000))), "maxMessagesPerPartition": "700"}
         folder = site.folder / f"round-{number}"
-        super().__init__(site.bus, folder, source=f"in-{number}", sink=f"out-{number}", **options)
-        self.site, self.kind, self.chance, self._drivers = site, kind, chance, drivers
-        self.master = chance.choice(("local[2]", "local[2]", "local-cluster[2,1,1024]")) if kind in ("python", "java") else "local[2]"
+        super().__init__(site.bus, folder, source=self.queues_to_read(number), sink=f"out-{number}", **options)
+        self.site, self.kind, self.number, self.chance, self._drivers = site, kind, number, chance, drivers
+        self.master = chance.choice(("local[2]", "local[2]", "local-cluster[2,1,1024]")) if kind in ("python", "java", "topic") else "local[2]"
+        self.engines = (
+            tuple(chance.sample(ENGINES, len(ENGINES))) if kind in VARIANTS else ("busmq-realtime" if kind in ("java", "live") else "busmq",)
+        )
+        """The formats of the query: each start takes the next one."""
+        self.source_where = site.away if kind == "federation" else site.near
+        self.sink_where, self.sink_bus = self.source_where, site.bus
+        self.drawn: list[str] = []
+        """The names of the faults of this round."""
         self.driver: DriverProcess | None = None
         self.errors: list[str] = []
         self.starts = 0
@@ -106,6 +84,10 @@ class Run(Pipeline):
         """Whether Spark may find a file of the checkpoint damaged, and say so in its own words."""
         site.machines["spark"].forget()
 
+    def queues_to_read(self, number: int) -> str:
+        """The queues of the source, as a comma list."""
+        return f"in-{number}"
+
     @property
     def source(self) -> str:
         return self.sources[0]
@@ -114,11 +96,28 @@ class Run(Pipeline):
     def out(self) -> str:
         return self.sink_of(self.source)
 
+    @property
+    def sinks(self) -> list[str]:
+        """The queues of the sink."""
+        return [self.out]
+
+    def count_left(self) -> int:
+        """How many messages the source holds."""
+        return sum(map(self.bus.count, self.sources))
+
+    def count_sunk(self) -> int:
+        """How many messages the sink holds."""
+        return sum(map(self.sink_bus.count, self.sinks))
+
     def feed(self, rows: int) -> None:
-        self.bus.link.execute(command("PING"))  # what broke its link before is found out by a call that may be sent again
+        self.find_broken_link()
         if not self.bus.state(self.source).exists:
             self.bus.create(self.source)
         super().feed(rows)
+
+    def find_broken_link(self) -> None:
+        """What broke the link of the test itself is found out by a call that may be sent again."""
+        self.bus.link.execute(command("PING"))
 
     def arrived(self, queue: str) -> list[int]:
         return self.taken + super().arrived(queue)
@@ -130,16 +129,15 @@ class Run(Pipeline):
         if self.driver is None:
             self.driver = self._drivers.take(self.master, live=self.kind == "live")
         self.starts += 1
-        where = self.site.away if self.kind == "federation" else self.site.near
-        form = "busmq-realtime" if self.kind in ("java", "live") else "busmq"
-        source, sink = {**where, "subscribe": self.source, **self.options}, {**where, "queue": self.out}
+        form = self.engines[self.starts % len(self.engines)]
+        source, sink = {**self.source_where, **self.source_options, **self.options}, {**self.sink_where, **self.sink_options}
         order = {"checkpoint": str(self.checkpoint.folder), "source": source, "sink": sink}
         try:
             self.driver.ask("set", name=MANAGER, value=None if self.durable else SPARKS_MANAGER)
             if self.kind == "live":
                 self.driver.ask("live", **order, duration="2 seconds")
             else:
-                self.driver.ask("start", **order, change="plain", mark="", of=form, into=form)
+                self.driver.ask("start", **order, change=self.change, mark="", of=form, into=form)
         except AssertionError as ended:
             self.lose_driver()
             self.note(str(ended))
@@ -180,7 +178,7 @@ class Run(Pipeline):
         pause, seen, deadline = threading.Event(), (-1, -1), time.monotonic() + limit_s
         while not true():
             self.tend()
-            now = (self.bus.count(self.out), self.bus.count(self.source))
+            now = (self.count_sunk(), self.count_left())
             if now != seen:
                 seen, deadline = now, time.monotonic() + limit_s
             if time.monotonic() > deadline:
@@ -195,7 +193,7 @@ class Run(Pipeline):
         return self.harmed and not (LOSSES | STUCK).isdisjoint(self.errors)
 
     def arrived_all(self) -> bool:
-        return set(range(self.fed[self.source])) <= set(self.arrived(self.source)) and self.bus.count(self.source) == 0
+        return set(range(self.fed[self.source])) <= set(self.arrived(self.source)) and self.count_left() == 0
 
     # The end of a round
 
@@ -203,13 +201,13 @@ class Run(Pipeline):
         """All faults are over: the query must come to its end, or an error says why messages are gone, and new ones arrive."""
         self.site.calm()
         self.feed(1)
-        before = self.fed[self.source]
         if self.harmed:
+            before = self.fed[self.source]
             with suppress(StandsStill):  # then the check finds what is missing
                 self.until(lambda: self.arrived_all() or self.excused, "what was fed arrives, or an error says why not", 60.0)
             self.feed(200)
             self.until(lambda: before + 199 in self.arrived(self.source), "the query goes on")
-        self.until(lambda: self.bus.count(self.source) == 0 if self.excused else self.arrived_all(), "everything arrives and is acked")
+        self.until(lambda: self.count_left() == 0 if self.excused else self.arrived_all(), "everything arrives and is acked")
         self.check()
 
     def check(self) -> None:
@@ -223,6 +221,10 @@ class Run(Pipeline):
             highest = max(highest, value)
         if (missing := sorted(set(range(fed)) - set(values))) and not self.excused:
             raise Violation(f"{len(missing)} of {fed} messages never arrived, the first is {missing[0]}; errors {self.errors}")
+        self.check_ttls()
+
+    def check_ttls(self) -> None:
+        """Every key of ours ends by itself."""
         if kept := self.bus.kept_for_ever():
             raise Violation(f"keys without a ttl: {kept[:5]}")
 
@@ -236,10 +238,17 @@ class Run(Pipeline):
                     resident += process.memory_info().rss
             self._check_flat(self.driver)
             self._drivers.give_back(self.driver, self.master, live=self.kind == "live")
-        for queue in (self.source, self.out):
-            self.bus.close(queue)
+        self.remove()
         shutil.rmtree(self.folder, ignore_errors=True)
         return len(self._left()), resident // 2**20
+
+    def remove(self) -> None:
+        """Every queue of the round."""
+        for queue in (*self.sources, *self.sinks):
+            self.bus.close(queue)
+
+    def close(self) -> None:
+        """End what the round has started beside the query, however it has ended."""
 
     def _check_flat(self, driver: DriverProcess) -> None:
         if grown := self.site.flat.grown(f"the driver ({self.kind})", driver.pid, driver.ask("figures")):

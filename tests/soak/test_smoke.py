@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -15,10 +17,13 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.soak.__main__ import one
+from tests.soak.drivers import Drivers
 from tests.soak.faults import FAULTS, chosen
 from tests.soak.flat import Flat
 from tests.soak.machine import Machine, can_be_set
 from tests.soak.run import KINDS, Run, Violation
+from tests.soak.site import Site
 from tests.support import PATIENCE_S, gone, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -33,6 +38,29 @@ def test_a_round_of_the_soak_ends_well() -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=880)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "packet late" in done.stdout
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Drivers]]:
+    """One for the rounds of all variants, so that they share a driver."""
+    folder = tmp_path_factory.mktemp("soak")
+    with Site(folder) as site:
+        drivers = Drivers(folder, site.machines["spark"])
+        try:
+            yield site, drivers
+        finally:
+            drivers.kill()
+
+
+@pytest.mark.fault
+@pytest.mark.spark
+@pytest.mark.redis
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "fault"), [("topic", "topic grown"), ("shared", "group worker killed"), ("mirror", "mirror killed")])
+def test_a_round_of_each_variant_ends_well(place: tuple[Site, Drivers], kind: str, fault: str) -> None:
+    result = one(*place, 1, argparse.Namespace(seed=3946, kind=[kind], fault=[fault]))
+    assert not result.violation, result.violation
+    assert result.done[0].startswith(fault)
 
 
 @pytest.mark.fault
