@@ -2,13 +2,14 @@
 
 Rule 1. A row writes its fields and its outcome in one step, while its job has no outcome of the group for this message. Repeated or late rows
         change nothing, also while another run is still writing.
-Rule 2. Tasks write at once: what a batch that fails has written stays, and the batch that comes again writes the rest.
+Rule 2. A row without id answers the newest message of its queue, as of when a batch write was planned: a task that comes again changes nothing.
+Rule 3. Tasks write at once: what a batch that fails has written stays, and the batch that comes again writes the rest.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -50,11 +51,11 @@ class JobColumns:
     queue: str | None
     """The option; None: rows name theirs."""
     needs_id: bool = False
-    """Whether each row must say which message it answers: the batches of a query come again, when another message may be the newest."""
+    """Whether each row must say which message it answers: what comes again may do so when another message is the newest."""
 
     @classmethod
     def of(cls, schema: StructType, queue: str | None, *, needs_id: bool = False) -> JobColumns:
-        """Raises ConfigError for a missing or unknown column, a wrong type, or no queue."""
+        """``needs_id``: also where the queue is known. Raises ConfigError for a missing or unknown column, a wrong type, or no queue."""
         for column in schema.fields:
             types = _TYPES.get(column.name.lower())
             kind = column.dataType.simpleString()
@@ -71,12 +72,35 @@ class JobColumns:
             raise ConfigError(reason=f"no column names the job; expected job (string) or value; the rows have: {has}")
         if queue is None and "queue" not in names:
             raise ConfigError(reason="no queue is named: set option 'queue', or give the rows a column queue: the one that the jobs were sent to")
-        if needs_id and "id" not in names:
+        if (needs_id or queue is None) and "id" not in names:
+            who, remedy = ("a query", "") if needs_id else ("a write to the queues that its rows name", ", or set option 'queue'")
             raise ConfigError(
-                reason="a query with settle needs the column id of the source: without it a batch that comes again behind a newer message writes its "
-                f"outcomes twice. Select id, too; the rows have: {has}"
+                reason=f"{who} needs, with settle, the column id of the source: without it what comes again behind a newer message writes its "
+                f"outcomes twice. Select id, too{remedy}; the rows have: {has}"
             )
-        return cls(names, queue, needs_id)
+        return cls(names, queue, needs_id or queue is None)
+
+
+class QueueLife(NamedTuple):
+    """What an outcome says of its queue."""
+
+    born: str
+    ttl_ms: int
+    newest: int
+    """The last id that was given in it."""
+
+    @classmethod
+    def of(cls, queue: str, options: WriteOptions) -> QueueLife:
+        """As it is now. Raises QueueMissing."""
+        store = _job_store(options)
+        attached = store.attach([queue], QueueCreation(allowed=False, ttl_s=options.ttl_s))[queue]
+        return cls(attached.born, 1000 * attached.ttl_s, store.states({queue: -1})[queue].last_id)
+
+
+def _job_store(options: WriteOptions) -> RedisStore:
+    store = sink_store(options)
+    assert isinstance(store, RedisStore), "links are refused"
+    return store
 
 
 class _Row(NamedTuple):
@@ -91,12 +115,11 @@ class _Row(NamedTuple):
 class JobTaskWriter:
     """Rows of one task."""
 
-    def __init__(self, options: WriteOptions, columns: JobColumns) -> None:
+    def __init__(self, options: WriteOptions, columns: JobColumns, lives: Mapping[str, QueueLife]) -> None:
+        """``lives``: of queues that were looked at when the write was planned."""
         self._options, self._columns = options, columns
-        store = sink_store(options, task=True)
-        assert isinstance(store, RedisStore), "links are refused"
-        self._store = store
-        self._lives: dict[str, tuple[str, int, int]] = {}
+        self._store = _job_store(options)
+        self._lives = dict(lives)
         self._done: set[str] = set()
 
     def write(self, batches: Iterator[Any]) -> None:
@@ -166,10 +189,7 @@ class JobTaskWriter:
             raise MessageRefused(reason="column 'job' is NULL in some rows; expected the id of a job")
         return (id if named is None else flows.check_job(named)), client, done
 
-    def _life(self, queue: str) -> tuple[str, int, int]:
-        """The queue's life, its ttl in ms, and the newest id given in it."""
+    def _life(self, queue: str) -> QueueLife:
         if queue not in self._lives:
-            attached = self._store.attach([queue], QueueCreation(allowed=False, ttl_s=self._options.ttl_s))[queue]
-            newest = self._store.states({queue: -1})[queue].last_id
-            self._lives[queue] = (attached.born, 1000 * attached.ttl_s, newest)
+            self._lives[queue] = QueueLife.of(queue, self._options)
         return self._lives[queue]

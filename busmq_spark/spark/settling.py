@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark import compat
-from busmq_spark.spark.job_writer import JobColumns, JobTaskWriter
+from busmq_spark.spark.job_writer import JobColumns, JobTaskWriter, QueueLife
 from busmq_spark.spark.process import freeze
 from busmq_spark.spark.tracebacks import without_traceback
 
@@ -23,10 +23,11 @@ class _Settling:
 
     def __init__(self, options: WriteOptions, columns: JobColumns) -> None:
         self._options, self._columns = options, columns
+        self._lives: dict[str, QueueLife] = {}
 
     def _write(self, batches: Iterator[Any]) -> WriterCommitMessage:
         freeze()
-        JobTaskWriter(self._options, self._columns).write(batches)
+        JobTaskWriter(self._options, self._columns, self._lives).write(batches)
         return WriterCommitMessage()
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
@@ -39,6 +40,11 @@ class _Settling:
 @without_traceback
 class JobBatchWriter(_Settling, DataSourceArrowWriter):
     """``df.write``."""
+
+    def __init__(self, options: WriteOptions, columns: JobColumns) -> None:
+        super().__init__(options, columns)
+        if columns.queue is not None:  # else each row says which message it answers
+            self._lives[columns.queue] = QueueLife.of(columns.queue, options)
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         return self._write(iterator)

@@ -10,8 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
+from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from busmq_spark.bus.bus import Bus as Program
@@ -127,7 +129,7 @@ def test_a_batch_that_comes_again_changes_nothing(write: Callable[..., None], jo
 def settle(url: str, queue: str, *rows: dict[str, Any]) -> None:
     """What a task does with these rows."""
     options = WriteOptions(url=url, queue=queue, settle="g")
-    JobTaskWriter(options, JobColumns(tuple(rows[0]), queue)).write(iter([pa.RecordBatch.from_pylist(list(rows))]))
+    JobTaskWriter(options, JobColumns(tuple(rows[0]), queue), {}).write(iter([pa.RecordBatch.from_pylist(list(rows))]))
 
 
 def test_rows_of_spark_4_0_are_written_too(bus: Bus, jobs: Any) -> None:
@@ -202,15 +204,38 @@ def test_without_ids_the_newest_message_counts(write: Callable[..., None], jobs:
     assert (job.outcomes()["g"].ok, job.outcomes()["g"].message) == (True, 2)
 
 
+def test_without_ids_a_task_that_comes_again_behind_a_newer_message_changes_nothing(bus: Bus, jobs: Any) -> None:
+    """What counts as the newest message is read once, when the write is planned: else a job that was settled would be settled again."""
+    job, schema = sent(jobs), StructType().add("job", "string").add("error", "string")
+    source = BusmqDataSource({"redis.url": bus.url, "settle": "g", "queue": jobs.queue.name})
+    planned = CloudPickleSerializer().dumps(source.writer(schema, overwrite=False))
+    for error in (None, "again"):
+        CloudPickleSerializer().loads(planned).write(iter([pa.RecordBatch.from_pylist([{"job": job.id, "error": error}], to_arrow_schema(schema))]))
+        assert (job.outcomes()["g"].ok, job.outcomes()["g"].message) == (True, 1)
+        jobs.send(job)
+
+
+def test_rows_that_name_their_queues_need_ids(bus: Bus, jobs: Any) -> None:
+    """Which queues these are is not known when the write is planned."""
+    schema = StructType().add("job", "string").add("queue", "string")
+    source = BusmqDataSource({"redis.url": bus.url, "settle": "g"})
+    with pytest.raises(ConfigError, match="a write to the queues that its rows name needs, with settle, the column id of the source"):
+        source.writer(schema, overwrite=False)
+    job = sent(jobs)
+    writer = source.writer(schema.add("id", "long"), overwrite=False)
+    writer.write(iter([pa.RecordBatch.from_pylist([{"job": job.id, "queue": jobs.queue.name, "id": 1}])]))
+    assert job.outcomes()["g"].message == 1
+
+
 def test_a_query_needs_the_ids_of_the_messages_that_its_rows_answer(bus: Bus, jobs: Any) -> None:
     """Its batches come again, when another message may be the newest: that would be another outcome."""
     schema = StructType().add("job", "string")
     source = BusmqDataSource({"redis.url": bus.url, "settle": "g", "queue": jobs.queue.name})
-    with pytest.raises(ConfigError, match="a query with settle needs the column id of the source"):
+    with pytest.raises(ConfigError, match="a query needs, with settle, the column id of the source"):
         source.streamWriter(schema, overwrite=False)
     source.streamWriter(schema.add("id", "long"), overwrite=False)
     job, name = sent(jobs), jobs.queue.name
-    writer = JobTaskWriter(WriteOptions(url=bus.url, queue=name, settle="g"), JobColumns.of(schema, name, needs_id=True))
+    writer = JobTaskWriter(WriteOptions(url=bus.url, queue=name, settle="g"), JobColumns.of(schema, name, needs_id=True), {})
     with pytest.raises(MessageRefused, match="column 'id' is NULL in some rows"):
         writer.write(iter([pa.RecordBatch.from_pylist([{"job": job.id, "id": None}])]))
     assert job.outcomes() == {}
