@@ -179,6 +179,17 @@ class MirrorBook:
         before = MirrorOf.of(span.mirror_of).path if span.mirror_of else ()
         return (*before, self._settings.origin_name or self._settings.masked)
 
+    def find_copies(self) -> None:
+        """Of queues whose first look found the origin away: those that another process has copied, and how far, live on as well."""
+        unknown = [name for name, queue in self.queues.items() if queue.copy_here is None]
+        copies = self._target.copies(self._settings.masked, unknown) if unknown else {}
+        for name in unknown:
+            queue, copy = self.queues[name], copies.get(name)
+            queue.copy_here = copy is not None
+            if copy is not None:
+                queue.last = copy.last
+                queue.saw(copy.seen, time.monotonic())
+
     def keep_alive(self) -> None:
         """A mirror lives as long as its origin does, and its ttl more; and while the origin is away."""
         now = time.monotonic()

@@ -85,7 +85,7 @@ class MirrorRunner:
             found = self._pool.submit(self._discover).result()
         except LinkLost:
             with suppress(BusError):
-                self._target.touch(self._target.copies(self.settings.masked, self.settings.accepts))
+                self._target.touch([*self._target.copies(self.settings.masked, self._target.names(self.settings.accepts))])
             raise
         self._on_discovered(found)
         self._target.report(self._token, self._report())
@@ -191,6 +191,7 @@ class MirrorRunner:
         self._book.forget()
         self._stopped.wait(self._pauses.next_s())
         with suppress(BusError):
+            self._book.find_copies()
             self._book.keep_alive()
             self._target.report(self._token, self._report())
         now = time.monotonic()

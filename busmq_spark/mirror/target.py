@@ -12,14 +12,14 @@ from busmq_spark.core import mirror as flows
 from busmq_spark.core.flow import Flow, together
 from busmq_spark.core.grouped import slices
 from busmq_spark.core.keys import QueueKeys, hash_index, mirror_report
-from busmq_spark.core.mirror import Appended, Begun, Chunk, MirrorOf, Positions, Span
+from busmq_spark.core.mirror import Appended, Begun, Chunk, MirrorOf, MirrorState, Positions, Span
 from busmq_spark.core.state import keep_alive, marks
 from busmq_spark.errors import BusError
 from busmq_spark.mirror.settings import PATIENCE_S
 from busmq_spark.mirror.windows import WindowRows
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.layout import redis_layout
-from busmq_spark.redis_io.links import sync_links
+from busmq_spark.redis_io.links import Link, sync_links
 from busmq_spark.redis_io.place import discover, locate
 
 T = TypeVar("T")
@@ -74,17 +74,17 @@ class MirrorTarget:
 
     def touch(self, queues: Sequence[str]) -> None:
         """Let mirrors live on."""
-        self._locate(queues)
-        for server, link in enumerate(self._links):
-            if own := [self.keys(queue) for queue in queues if self._places[queue] == server]:
-                link.run(keep_alive(own))
+        for link, keys in self._keys_by_link(queues):
+            link.run(keep_alive(keys))
 
-    def copies(self, of: str, accepts: Callable[[str], bool]) -> list[str]:
-        """The queues here that are copies of the origin ``of``, as it is for people."""
-        found = discover(self._links)
-        keys = [[self.keys(queue) for queue, server in found if server == index and accepts(queue)] for index in range(len(self._links))]
-        states = chain.from_iterable(link.run(flows.mirror_states(own)) for link, own in zip(self._links, keys, strict=True) if own)
-        return [state.queue for state in states if state is not None and state.of.origin == of]
+    def names(self, accepts: Callable[[str], bool]) -> list[str]:
+        """The queues here, whatever they are."""
+        return [queue for queue, _ in discover(self._links) if accepts(queue)]
+
+    def copies(self, of: str, queues: Sequence[str]) -> dict[str, MirrorState]:
+        """What those of these queues say of themselves that are copies of the origin ``of``, as it is for people."""
+        states = chain.from_iterable(link.run(flows.mirror_states(keys)) for link, keys in self._keys_by_link(queues))
+        return {state.queue: state for state in states if state is not None and state.of.origin == of}
 
     def mark(self, queue: str, id: int) -> str:
         """The fingerprint of a message; empty when it is not stored."""
@@ -109,6 +109,12 @@ class MirrorTarget:
     def _locate(self, queues: Sequence[str]) -> None:
         if unknown := [queue for queue in dict.fromkeys(queues) if queue not in self._places]:
             self._places.update(zip(unknown, locate([self.keys(queue) for queue in unknown], self._links), strict=True))
+
+    def _keys_by_link(self, queues: Sequence[str]) -> Iterator[tuple[Link, list[QueueKeys]]]:
+        self._locate(queues)
+        for server, link in enumerate(self._links):
+            if own := [self.keys(queue) for queue in queues if self._places[queue] == server]:
+                yield link, own
 
     def _each(self, queues: Sequence[str], flow: Callable[[str], Flow[T]]) -> dict[str, T]:
         found: dict[str, T] = {}

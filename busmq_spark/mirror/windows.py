@@ -98,8 +98,8 @@ class MirroredQueue:
     touched: float = 0.0
     stopped: BusError | None = None
     """Why it is mirrored no further; it is looked at now and then all the same."""
-    copy_here: bool = False
-    """Whether its mirror is here, also that of a life that has ended at the origin, and while that is away."""
+    copy_here: bool | None = None
+    """Whether its mirror is here, also that of a life that has ended at the origin, and while that is away. None: nobody has looked yet."""
 
     @property
     def behind(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from busmq_spark.core import queue as queues
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost, MirrorStopped, QueueIsMirror, StateError
 from busmq_spark.metrics import Metrics
+from busmq_spark.mirror.origin import looked_at
 from busmq_spark.mirror.runner import MirrorRunner
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.options import RedisOptions
@@ -151,6 +153,44 @@ def test_a_mirror_that_starts_while_its_origin_is_away_keeps_its_copies_alive_an
     assert near.stored(name) == [(1, b"v1"), (2, b"v2")]
     for each in (others, mine):
         assert int(near.redis(each, "TTL", near.keys(each).metadata)) <= 300, "of another origin, or no copy"
+
+
+@pytest.mark.parametrize("pattern", ["{}", "{}*"])
+def test_an_origin_that_goes_away_before_the_first_look_at_a_queue_keeps_its_copy_and_is_followed_when_it_is_back(
+    near: Centre, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    """Its name is known by then, and what is here is the copy of another process."""
+    name, mine = fresh("first"), fresh("first")
+    with RedisServer(aof=True) as server, centre(server.url) as away:
+        for each in (name, mine):
+            away.create(each, ttl_s=600)
+            away.push(each, 2)
+        near.create(mine, ttl_s=600)
+        near.push(mine, 1)
+        with mirroring(server.url, near, name) as runner:
+            copied(runner, away, [name])
+        away.push(name, 3)
+        for each in (name, mine):
+            near.redis(each, "EXPIRE", near.keys(each).metadata, 300)
+
+        def look(*asked: Any) -> Any:
+            monkeypatch.undo()
+            server.kill()
+            return looked_at(*asked)
+
+        monkeypatch.setattr("busmq_spark.mirror.runner.looked_at", look)
+        with mirroring(server.url, near, pattern.format(name), pattern.format(mine)) as runner:
+            wait_until(lambda: int(near.redis(name, "TTL", near.keys(name).metadata)) > 300, what="the copy lives on")
+            assert isinstance(runner.error, LinkLost)
+            found = of(runner, name)
+            assert found is not None
+            assert (found.last, found.error) == (2, None), "as far as is known"
+            assert int(near.redis(mine, "TTL", near.keys(mine).metadata)) <= 300, "no copy"
+            server.restart()
+            copied(runner, away, [name])
+            assert near.stored(name) == away.stored(name)
+            wait_until(lambda: runner.error is None, what="the mirror goes on")
+            assert stopped(runner, mine).details["kind"] == "own"
 
 
 def test_a_mirror_that_starts_while_both_sides_are_away_raises_what_its_origin_does() -> None:
