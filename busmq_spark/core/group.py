@@ -73,7 +73,7 @@ class Leased:
 
 
 class Settlement(NamedTuple):
-    """What shall become of deliveries: ``ack``, ``retry`` in ``ms``, ``extend`` to ``ms`` from now, or ``release``, as if they were not leased."""
+    """What shall become of deliveries: ``ack``, ``retry`` in ``ms``, ``extend`` to ``ms`` from now, or ``release``, as ``retry`` without the try."""
 
     id: int
     token: str

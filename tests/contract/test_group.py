@@ -97,6 +97,27 @@ def test_what_is_released_comes_at_once_and_the_try_does_not_count(shared: Make)
     assert [(each.id, each.tries) for each in group.lease()] == [(1, 1), (2, 1)]
 
 
+@pytest.mark.parametrize("action", ["release", "retry"])
+def test_what_is_given_back_comes_at_once_also_when_the_clock_is_set_back_meanwhile(shared: Make, action: flows.Action) -> None:
+    group = shared(4)
+    held = group.lease(3)
+    assert group.settle(action, held[1:]) == [1, 1]
+    group.pass_by(-LEASE_MS)
+    assert ids(group.lease(9)) == [2, 3, 4]
+    group.settle(action, held[:1], 1000)
+    group.pass_by(-LEASE_MS)
+    assert (group.lease(), group.state.waiting) == ([], 1)
+
+
+def test_what_is_released_may_have_to_wait_and_the_try_does_not_count(shared: Make) -> None:
+    group = shared(1)
+    assert group.settle("release", held := group.lease(), 60_000) == [1]
+    assert (group.lease(), group.state.waiting) == ([], 1)
+    assert group.settle("release", held) == [1]
+    group.pass_by(60_001)
+    assert [(each.id, each.tries) for each in group.lease()] == [(1, 1)]
+
+
 def test_a_settlement_that_is_executed_twice_is_seen(shared: Make) -> None:
     group = shared(2)
     held = group.lease()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from itertools import count
 
@@ -21,6 +22,8 @@ from tests.support import FACTOR
 UNIT_MS = 1_000_000_000
 """Eleven days: the time a test takes is nothing beside it."""
 LEASE, LIMIT = 4, 5
+AT_ONCE = -math.inf
+"""When a message is due that is given back without a delay: before any time to which the clock is set back."""
 _tokens = count(1)
 
 
@@ -31,7 +34,7 @@ class Known:
     tries: int
     token: str
     leased_until: int | None = None
-    due_at: int | None = None
+    due_at: float | None = None
 
     def in_flight(self, now: int) -> bool:
         return self.leased_until is not None and self.leased_until > now
@@ -109,13 +112,13 @@ class SharedGroup(RuleBasedStateMachine):
             del self.open[each.id]
             self.done.add(each.id)
         elif action == "retry":
-            known.leased_until, known.due_at = None, self.now + units
+            known.leased_until, known.due_at = None, self.now + units if units else AT_ONCE
         elif known.due_at is not None:
             return int(action == "release")
         elif action == "extend":
             known.leased_until = self.now + units
         else:
-            known.leased_until, known.due_at, known.tries = None, self.now, known.tries - 1
+            known.leased_until, known.due_at, known.tries = None, self.now + units if units else AT_ONCE, known.tries - 1
         return 1
 
     @precondition(lambda self: not self._in_flight())
@@ -142,13 +145,14 @@ class SharedGroup(RuleBasedStateMachine):
         self.link.execute(command("DEL", runs))
         self._lease(most)
 
-    @rule(units=st.integers(1, 5))
+    @rule(units=st.integers(-3, 5))
     def pass_by(self, units: int) -> None:
-        """Moves what is stored back instead of the clock forward."""
+        """Moves what is stored back instead of the clock forward; or the other way round, as if the clock were set back."""
         _, due, *_ = self.keys.group("g")
         items = self.link.execute(command("ZRANGE", due, 0, -1, "WITHSCORES"))
         for id, score in zip(items[0::2], map(float, items[1::2]), strict=True):
-            self.link.execute(command("ZADD", due, str(int(score) + (-units if score > 0 else units) * UNIT_MS), id))
+            moved = int(score) - units * UNIT_MS if score > 0 else min(-1, int(score) + units * UNIT_MS)
+            self.link.execute(command("ZADD", due, str(moved), id))
         self.now += units
 
     @rule(id=st.integers(1, 40))

@@ -1,7 +1,7 @@
 -- Settle messages of a shared group, and drop from the queue what every subscription and group has acked.
 -- KEYS metadata messages acks group due tries runs msgid clock bytes
 -- ARGV name born most ttl_s, then parts: token action ms runs (id count) ..., so many runs of consecutive ids
---      action: ack | retry (may be leased again in ms) | extend (its lease ends in ms) | release (may be leased again now; this try does not count)
+--      action: ack | retry (may be leased again in ms) | extend (its lease ends in ms) | release (may be leased again in ms; this try does not count)
 -- Result {status, letters}: one letter for each message, in one text: d done, l its lease is another's now, s it was settled before. status: ok |
 --      no_group (the group is of another life of the queue, or there is none).
 -- At most `most` messages are dropped a call; the rest with the next. due, tries, runs: include/leases.lua.
@@ -31,12 +31,12 @@ local function settle(lease, first, last, action, ms)
   if action == 'ack' then
     book.drop(piece)
     acked[first] = last
-  elseif action == 'retry' then
-    piece.score = -(now + ms)
   elseif action == 'extend' then
     piece.score = now + ms
   else
-    piece.try, piece.score = piece.try - 1, -now
+    -- At once: some ms behind 1970, so that it is due also when the clock is set back. The oldest message comes first.
+    piece.score = -(ms > 0 and now + ms or math.min(piece.id, now))
+    if action == 'release' then piece.try = piece.try - 1 end
   end
   return 'd'
 end
