@@ -111,18 +111,13 @@ class QueryPlanning:
         done = {queue: offsets.begin(begin.get(queue), position) for queue, position in goal.items()}
         reader_queues = self._acquire({**begin, **goal}, sources, done)
         self._acks.read(start, end, reader_queues, planned_here=end == self._planned)
-        if self._start_unknown:
-            reader_queues.find_losses([queue for queue in begin if self.names.includes(queue)], begin)
-        if not self._options.fail_on_data_loss:
-            # Entered without the checkpoint, that has them: where they lost messages since, their start is the oldest message that was stored then.
-            # One that was entered before it was planned has its start in both offsets, and goes on behind what is done.
-            anew = {
-                queue: p
-                for queue, p in goal.items()
-                if queue in begin and p.start is not None and (self._start_unknown or p.start != begin[queue].start)
-            }
-            unseen = {queue: begin[queue] for queue, p in anew.items() if p.lost == begin[queue].lost}
-            done.update({queue: goal[queue].start or 0 for queue in reader_queues.lost(unseen)})
+        # Where a queue that was entered without the checkpoint lost messages, its start is the oldest message that was stored then.
+        unseen = {queue for queue, position in goal.items() if queue in begin and is_planned_without(begin[queue], position)}
+        compared = [queue for queue in begin if queue in unseen or (self._start_unknown and self.names.includes(queue))]
+        for queue, loss in reader_queues.find_losses(compared, begin).items():
+            if loss and queue in unseen:
+                reader_queues.warn_of_loss(queue, loss, begin[queue])
+                done[queue] = goal[queue].start or 0
         # Where the checkpoint was not known when this was planned; else it was checked then.
         entered = {queue: Position(p.born, p.start) for queue, p in goal.items() if queue not in begin and p.start}
         first = {queue: start for queue, start in entered.items() if split(queue)[0] not in sources}
@@ -168,8 +163,9 @@ class QueryPlanning:
         return pushed
 
     def _nothing_new(self, at: dict[str, Any], begin: Mapping[str, Position], reader_queues: ReaderQueues) -> dict[str, Any]:
-        """The same offset again; or one that differs, while messages of the last batch wait for Spark's commit."""
-        waiting = self._acks.waiting(begin, reader_queues)
+        """The same offset again; or one that differs, while messages of the last batch wait for Spark's commit and can be acknowledged."""
+        away = reader_queues.store.unavailable
+        waiting = any(split(queue)[0] not in away for queue in self._acks.waiting(begin, reader_queues))
         self._planned = self._idle.next(at, time.monotonic(), early=self._acks_put_off, available_now=self.planner.available_now) if waiting else at
         return self._planned
 
@@ -188,6 +184,14 @@ class QueryPlanning:
         names = self.names.to_acquire(known, reader_queues.queues, reader_queues.store, new_ones=not self.planner.available_now)
         reader_queues.acquire(names, known, sources, done=done, start_unknown=self._start_unknown)
         return reader_queues
+
+
+def is_planned_without(before: Position, end: Position) -> bool:
+    """Whether ``end`` was planned without the position ``before``: Spark before 4.2 does not show it to the first planning of a process.
+
+    What was lost behind that position is found when the tasks are asked for; if the batch fails for it, by each process that repeats the batch.
+    """
+    return end.start is not None and end != before and end.lost <= before.lost
 
 
 def _now_ms() -> int:

@@ -66,6 +66,8 @@ class ReaderQueues:
         self._keep_alive = KeepAlive(lambda: planning_store(options, quiet=True), options.subscription, self._token)
         self.siblings = SiblingReaders(options, self._token)
         self.siblings.join()
+        self._warned: set[tuple[str, Position]] = set()
+        """Queues of the checkpoint that do not exist any more, with their positions."""
         self._shared: set[str] = set()
         """Queues whose lease another reader of this query holds."""
 
@@ -127,12 +129,12 @@ class ReaderQueues:
         if isinstance(own, RedisStore):
             eviction.check(own.policies(), required=self._options.require_no_eviction)
 
-    def find_losses(self, queues: Sequence[str], known: Mapping[str, Position]) -> dict[str, bool]:
-        """Whether the queues lost messages after their position in the checkpoint; queues of an unreachable source are left out.
+    def find_losses(self, queues: Sequence[str], known: Mapping[str, Position]) -> dict[str, Loss | None]:
+        """What the queues lost after their position in the checkpoint; queues of an unreachable source are left out.
 
         Raises DataLoss for the first, unless that is allowed.
         """
-        states = self.store.states({queue: known[queue].last for queue in queues})
+        states = self.store.states({queue: known[queue].last for queue in queues}) if queues else {}
         losses = {queue: lost(known[queue], state) for queue, state in states.items()}
         for queue, loss in losses.items():
             if loss and self._options.fail_on_data_loss:
@@ -140,15 +142,18 @@ class ReaderQueues:
             if not loss and (done := states[queue].done) > (last := known[queue].last):
                 text = "queue %r: what was acknowledged up to id %d is kept, and is read again from id %d on, where this checkpoint is"
                 log.warning(text, shown(queue), done, last + 1)
-        return {queue: loss is not None for queue, loss in losses.items()}
+        return losses
 
-    def lost(self, known: Mapping[str, Position]) -> list[str]:
-        """The queues that lost messages after their position in the checkpoint, where that is allowed: logged, not counted."""
-        states = self.store.states({queue: at.last for queue, at in known.items()}) if known else {}
-        losses = {queue: loss for queue, state in states.items() if (loss := lost(known[queue], state))}
-        for queue, loss in losses.items():
-            log.warning(GOING_ON, self._error(queue, loss, known[queue]))
-        return list(losses)
+    def warn_of_loss(self, queue: str, loss: Loss, at: Position) -> None:
+        """failOnDataLoss=false: say what was lost after a position."""
+        log.warning(GOING_ON, self._error(queue, loss, at))
+
+    def _warn_of_missing(self, gone: Mapping[str, Position]) -> None:
+        """Of queues that do not exist any more and are not created again: no planning comes upon what they lost."""
+        for queue, loss in self.find_losses([queue for queue, at in gone.items() if (queue, at) not in self._warned], gone).items():
+            self._warned.add((queue, gone[queue]))
+            if loss:
+                self.warn_of_loss(queue, loss, gone[queue])
 
     def raise_if_taken(self) -> None:
         """Raises QueueBusy when another query has taken a queue over (this one was cut off from Redis for longer than its lease)."""
@@ -194,6 +199,7 @@ class ReaderQueues:
                 return {name: ttl_s for queue in queues for name, ttl_s in self._open([queue], known).items()}
             if self._options.subscribe or (queues[0] in known and self._options.fail_on_data_loss):
                 raise
+            self._warn_of_missing({queue: known[queue] for queue in queues if queue in known})
             return {}  # matched the pattern and expired since, or a partition that was never written to
         self.paused.update(queue for queue in queues if queue not in found)
         for queue, attached in found.items():
@@ -288,7 +294,7 @@ class ReaderQueues:
 
     def _go_on(self, queue: str, at: Position, loss: Loss) -> Position | None:
         """failOnDataLoss=false: a new entry at the oldest stored message, counted and logged once (the next offset has it behind it)."""
-        log.warning(GOING_ON, self._error(queue, loss, at))
+        self.warn_of_loss(queue, loss, at)
         ttls = self._open([queue], {})
         if not ttls:
             return None

@@ -289,12 +289,12 @@ def test_an_empty_database_is_distinguished_from_an_expired_queue(bus_of: MakeBu
         query.kill()
 
 
-@pytest.mark.needs("start")
+@pytest.mark.parametrize("before_42", [False, True])
 @pytest.mark.parametrize("own", [{}, {"subscription": "s"}], ids=["alone", "subscription"])
 def test_a_checkpoint_that_is_older_than_what_its_query_has_acknowledged_is_named(
-    bus: Bus, engine: MakeEngine, queue: str, own: dict[str, str], caplog: pytest.LogCaptureFixture
+    bus: Bus, engine: MakeEngine, queue: str, own: dict[str, str], before_42: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    query = engine({"redis.url": bus.url, "subscribe": queue, "idlePollMs": "1", **own})
+    query = engine({"redis.url": bus.url, "subscribe": queue, "idlePollMs": "1", **own}, before_42=before_42)
     bus.fill(queue, 5)
     query.drain()
     backup = query.planned[:1]
@@ -305,11 +305,14 @@ def test_a_checkpoint_that_is_older_than_what_its_query_has_acknowledged_is_name
     query.kill()
     query.silence(bus, queue)
     bus.fill(queue, 2, first=11)
-    with pytest.raises(CheckpointOlder, match=r"older than what was acknowledged .*; expected ids from 6 on, found oldest stored id 11\."):
-        query.step()
+    for _ in range(2):
+        with pytest.raises(CheckpointOlder, match=r"older than what was acknowledged .*; expected ids from 6 on, found oldest stored id 11\."):
+            query.step()
+        query.restart()
     query.restart(failOnDataLoss="false")
     assert [id for batch in query.drain() for _, id, _ in batch] == [11, 12]
     assert [text for text in caplog.messages if "older than what was acknowledged" in text]
+    wait_until(lambda: query.step() is None and bus.ids(queue) == [], PATIENCE_S)
     bus.fill(queue, 2, first=13)
     bus("LTRIM", QueueKeys(queue).messages, 2, -1)
     query.kill()

@@ -209,6 +209,13 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         Map<String, Long> done = new HashMap<>();
         goal.forEach((queue, position) -> done.put(queue, OffsetJson.begin(begin.get(queue), position)));
         acquireQueues(all, done, start.json().equals(OffsetJson.INITIAL));
+        List<String> unseen = goal.keySet().stream().filter(queue -> isPlannedWithout(begin.get(queue), goal.get(queue))).toList();
+        readerQueues.findLosses(unseen, begin).forEach((queue, loss) -> {
+            if (loss != null) { // its start is the oldest message that was stored then
+                readerQueues.warnOfLoss(queue, loss, begin.get(queue));
+                done.put(queue, goal.get(queue).start());
+            }
+        });
         startIsDurable = false; // the first start was that of a batch which is done again: what follows it is as durable as any
         judgeCommits(start.json(), end.json());
         lastPlanned = end.json();
@@ -221,6 +228,11 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         });
         return WorkSplitter.tasks(ranges, options.minPartitions(), options.maxPerPartition()).stream().map(part -> RangePartition.of(part, goal))
                 .toArray(InputPartition[]::new);
+    }
+
+    /** Whether {@code end} was planned without the position before it, as Python before Spark 4.2 plans the first batch of a process. */
+    private static boolean isPlannedWithout(Position before, Position end) {
+        return before != null && end.start() != null && !end.equals(before) && end.lost() <= before.lost();
     }
 
     /** A batch of real-time mode: it begins at {@code start} and ends when its time is over. New queues that match the pattern enter here. */

@@ -42,6 +42,8 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
     private final Set<String> sharedLeases = new HashSet<>();
     /** Where queues begin that startingOffsets counts for: decided once, so that what is pushed meanwhile is not passed over. */
     private final Map<String, Position> entering = new HashMap<>();
+    /** Queues of the checkpoint that do not exist any more, with their positions. */
+    private final Set<Map.Entry<String, Position>> warned = new HashSet<>();
     private final SortedSet<String> queues = new TreeSet<>(OffsetJson.BY_CODE_POINT);
     private final ReadOptions options;
     private final String token;
@@ -73,7 +75,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
         if (queues.isEmpty()) {
             EvictionCheck.check(store, options.requireNoEviction());
         }
-        Map<String, Boolean> losses = findLosses(wanted.stream().filter(known::containsKey).toList(), known);
+        Map<String, Loss> losses = findLosses(wanted.stream().filter(known::containsKey).toList(), known);
         Map<String, Long> ttls = open(wanted, known);
         if (ttls.isEmpty()) {
             return false;
@@ -89,7 +91,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
             if (!options.subscription().isEmpty()) {
                 Map<String, Start> starts = new HashMap<>();
                 ttls.keySet().forEach(queue -> {
-                    boolean sound = known.containsKey(queue) && !losses.get(queue);
+                    boolean sound = known.containsKey(queue) && losses.get(queue) == null;
                     starts.put(queue, sound ? Start.afterId(done.getOrDefault(queue, known.get(queue).last())) : subscribeAt(queue));
                 });
                 checkAckedByOthers(ttls.keySet().stream()
@@ -112,11 +114,11 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
         keepAlive.watch(own, store.failureDomains(own.keySet()));
     }
 
-    /** Whether the queues lost something after their position in the checkpoint. Throws the loss of the first, unless that is allowed. */
-    private Map<String, Boolean> findLosses(Collection<String> names, Map<String, Position> known) {
+    /** What the queues lost after their position in the checkpoint; null for nothing. Throws the first loss, unless that is allowed. */
+    Map<String, Loss> findLosses(Collection<String> names, Map<String, Position> known) {
         Map<String, Long> wanted = new HashMap<>();
         names.forEach(queue -> wanted.put(queue, known.get(queue).last()));
-        Map<String, Boolean> losses = new HashMap<>();
+        Map<String, Loss> losses = new HashMap<>();
         store.states(wanted).forEach((queue, state) -> {
             Loss loss = Loss.between(known.get(queue), state);
             if (loss != null && options.failOnDataLoss()) {
@@ -126,9 +128,24 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
                 LOG.warn("queue {}: what was acknowledged up to id {} is kept, and is read again from id {} on, where this checkpoint is",
                         PyText.repr(queue), state.done(), known.get(queue).last() + 1);
             }
-            losses.put(queue, loss != null);
+            losses.put(queue, loss);
         });
         return losses;
+    }
+
+    /** failOnDataLoss=false: say what was lost after a position. */
+    void warnOfLoss(String queue, Loss loss, Position at) {
+        LOG.warn("{}; going on from the oldest stored message", lossError(queue, loss, at).getMessage());
+    }
+
+    /** Of queues that do not exist any more and are not created again: no planning comes upon what they lost. */
+    private void warnOfMissing(Collection<String> names, Map<String, Position> known) {
+        List<String> unknown = names.stream().filter(queue -> known.containsKey(queue) && warned.add(Map.entry(queue, known.get(queue)))).toList();
+        findLosses(unknown, known).forEach((queue, loss) -> {
+            if (loss != null) {
+                warnOfLoss(queue, loss, known.get(queue));
+            }
+        });
     }
 
     /** Throws BUSMQ_QUEUE_BUSY when another query has taken a queue over (this one was cut off from Redis for longer than its lease). */
@@ -227,7 +244,9 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
                 names.forEach(queue -> ttls.putAll(open(List.of(queue), known)));
             } else if (named || (known.containsKey(names.iterator().next()) && options.failOnDataLoss())) {
                 throw error;
-            } // else it matched the pattern and has expired since, or is a partition that was never written to
+            } else { // it matched the pattern and has expired since, or is a partition that was never written to
+                warnOfMissing(names, known);
+            }
         }
         return ttls;
     }
@@ -319,7 +338,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
 
     /** failOnDataLoss=false: a new entry at the oldest stored message, counted and logged once (the next offset has it behind it). */
     private Position goOnAfterLoss(String queue, Position at, Loss loss) {
-        LOG.warn("{}; going on from the oldest stored message", lossError(queue, loss, at).getMessage());
+        warnOfLoss(queue, loss, at);
         Map<String, Long> ttls = open(List.of(queue), Map.of());
         if (ttls.isEmpty()) {
             return null;
