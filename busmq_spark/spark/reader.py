@@ -8,6 +8,7 @@ Rule 3. Threads and connections begin with the first call on the driver, never i
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -26,6 +27,11 @@ from busmq_spark.spark.tracebacks import without_traceback
 
 BLIND_S = 0.2
 """Pause between two probes of an unreachable link, where Spark does not pass the checkpoint's location."""
+WAITS = (
+    "the query waits for all its links before its first batch: Spark before 4.2 does not show a source the checkpoint, and a batch without one of "
+    "them would drop the positions there. With onUnavailable=fail it ends instead"
+)
+log = logging.getLogger("busmq_spark")
 
 
 @without_traceback
@@ -56,8 +62,10 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         checkpoint may lie anywhere: such a batch goes up to the newest message, uncapped, so that it cannot end before the checkpoint.
         """
         freeze()
-        while (found := self._planning.latest(start, limit)) is None:
-            time.sleep(BLIND_S)
+        if (found := self._planning.latest(start, limit)) is None:
+            log.warning(WAITS)
+            while (found := self._planning.latest(start, limit)) is None:
+                time.sleep(BLIND_S)
         return found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:

@@ -41,7 +41,8 @@ ROOT = Path(__file__).parents[2]
 LANGUAGES = {"python": (), "java": (pytest.mark.jvm, pytest.mark.spark)}
 
 LACKS = {
-    "start": "Spark before 4.2 does not tell a Python source where its query stands: the first batch shows it, and no start says what is logged",
+    "start": "Spark before 4.2 does not tell a Python source where its query stands: the first batch shows it, waits for all links, "
+    "and no start says what is logged",
     "report": "Spark before 4.2 does not ask a Python source how far it is behind",
     "limits": "Spark before 4.2 has no read limits in Python: a first batch takes everything, AvailableNow is one, and the next run acknowledges it",
 }

@@ -56,7 +56,7 @@ class Engine:
         self.committed = 0
         self.tasks: list[int] = []
         """Rows of each task of the last batch."""
-        self._before_42, self._schema, self._homes, self._folder = before_42 or self.always_before_42, schema, homes, folder
+        self.before_42, self._schema, self._homes, self._folder = before_42 or self.always_before_42, schema, homes, folder
         self.reader = self._new_reader()
 
     def _new_reader(self) -> StreamReader:
@@ -65,6 +65,11 @@ class Engine:
             made.initialOffset()
         assert isinstance(made, StreamReader)
         return made
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether the next batch is planned without its start."""
+        return self.before_42 and self.reader._planning._planned is None
 
     def restart(self, **options: str) -> None:
         """A new driver process on the same checkpoint, perhaps with other options."""
@@ -120,7 +125,7 @@ class Engine:
         if self.options.get("idlePollMs") == "1" and isinstance(self.reader, StreamReader) and (polling := self.reader._planning._polling):
             polling._next = 0.0  # ask each time, as in jvm_engine.py: else a push may come before its notice and the next poll
         start = self.planned[-1] if self.planned else through_json(self.reader.initialOffset())
-        end = self.reader.latestOffset() if self._before_42 else self.reader.latestOffset(start, limit or self.reader.getDefaultReadLimit())
+        end = self.reader.latestOffset() if self.before_42 else self.reader.latestOffset(start, limit or self.reader.getDefaultReadLimit())
         end = through_json(end)
         if self.planned and end == start:
             return False
@@ -139,7 +144,7 @@ class Engine:
 
     def available_now(self) -> list[list[Row]]:
         """What Trigger.AvailableNow does on a new reader."""
-        if self._before_42:  # one batch, after the one that had begun
+        if self.before_42:  # one batch, after the one that had begun
             return [rows for _ in range(1 + len(self.planned) - self.committed) if (rows := self.step())]
         self.reader.prepareForTriggerAvailableNow()
         return self.drain()

@@ -219,6 +219,7 @@ def test_a_link_that_does_not_answer_costs_one_budget_and_nothing_after_that(
     assert ids(gather(query, {"us": 2}), "us") == [2, 3]
 
 
+@pytest.mark.needs("start")
 def test_a_link_that_is_away_at_the_start_joins_later_and_starting_offsets_count_then(
     linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str
 ) -> None:
@@ -246,7 +247,7 @@ def test_a_query_started_again_while_a_link_is_away_keeps_its_position(
     for bus in buses.values():
         bus.fill(queue, 2)
     query = linked(queue, ack="none")
-    query._before_42 = before_42
+    query.before_42 = before_42
     gather(query, dict.fromkeys(SOURCES, 2))
     query.restart()
     centres["eu"].down = True
@@ -261,6 +262,7 @@ def test_a_query_started_again_while_a_link_is_away_keeps_its_position(
     assert ids(gather(query, {"eu": 2}), "eu") == [3, 4]
 
 
+@pytest.mark.needs("start")
 def test_available_now_takes_what_is_there_and_leaves_a_link_that_is_away_to_the_next_run(
     linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str
 ) -> None:
@@ -275,6 +277,7 @@ def test_available_now_takes_what_is_there_and_leaves_a_link_that_is_away_to_the
     assert ids([row for batch in query.available_now() for row in batch], "eu") == [1, 2, 3, 4, 5]
 
 
+@pytest.mark.needs("start")
 @pytest.mark.parametrize("calls", range(9))
 def test_a_link_may_go_away_at_any_call_of_a_planning(
     linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str, calls: int

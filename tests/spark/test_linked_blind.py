@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from busmq_spark.core.flow import run_sync
+from busmq_spark.errors import LinkLost
 from busmq_spark.spark import planning
+from busmq_spark.spark.reader import WAITS
 from tests.spark.conftest import Bus
 from tests.spark.engine import Engine
 from tests.spark.links import SOURCES, Centre, gather, ids
-from tests.support import wait_until
+from tests.support import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.only("python", reason="only the Python source reads over links of federation")
 
@@ -24,7 +27,7 @@ def test_a_link_that_is_reached_again_while_a_blind_batch_is_planned_keeps_its_p
     for bus in buses.values():
         bus.fill(queue, 2)
     query = linked(queue, ack="none")
-    query._before_42 = True
+    query.before_42 = True
     gather(query, dict.fromkeys(SOURCES, 2))
     query.restart()
     for bus in buses.values():
@@ -40,3 +43,35 @@ def test_a_link_that_is_reached_again_while_a_blind_batch_is_planned_keeps_its_p
     monkeypatch.setattr(planning, "run_sync", planned)
     centres["eu"].down = True
     assert ids(gather(query, {"eu": 2}), "eu") == [3, 4]
+
+
+def test_a_query_that_waits_for_a_link_before_its_first_batch_says_so_once(
+    linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    for bus in buses.values():
+        bus.fill(queue, 2)
+    query = linked(queue)
+    query.before_42 = True
+    centres["eu"].down = True
+    with ThreadPoolExecutor() as pool:
+        first = pool.submit(query.step)
+        wait_until(lambda: any(WAITS in text for text in caplog.messages), what="the warning")
+        tried = len(centres["eu"].asked)
+        wait_until(lambda: len(centres["eu"].asked) > tried + 3, what="it goes on trying")
+        centres["eu"].down = False
+        rows = first.result(timeout=PATIENCE_S) or []
+    assert {source: ids(rows, source) for source in SOURCES} == {source: [1, 2] for source in SOURCES}
+    assert [text.partition(" (")[0] for text in caplog.messages if "link" in text] == [
+        "link 'eu' cannot be reached",
+        WAITS,
+        "link 'eu' is reached again; its queues go on where they were",
+    ]
+
+
+def test_with_on_unavailable_fail_it_does_not_wait(linked: Callable[..., Engine], centres: dict[str, Centre], queue: str) -> None:
+    query = linked(queue, onUnavailable="fail")
+    query.before_42 = True
+    centres["eu"].down = True
+    with pytest.raises(LinkLost, match="link 'eu': the test took it away"):
+        query.step()
+    centres["eu"].down = False
