@@ -242,21 +242,27 @@ def test_a_pipeline_is_run_again_into_another_queue_while_it_goes_on(
         write = rows.writeStream.format("busmq").options(**given, delivery="exactly-once").option("checkpointLocation", str(tmp_path / name))
         return write.start()
 
-    def arrived(name: str, first: int, last: int) -> None:
+    def wait_for_ids(query: StreamingQuery, name: str, first: int, last: int) -> None:
         outputs = [queue.replace("-in-", f"-{name}-") for queue in inputs]
-        wait_until(lambda: all(len(servers.stored(queue)) >= last - first + 1 for queue in outputs), PATIENCE_S, f"{name} has written")
+
+        def are_there() -> bool:
+            if error := query.exception():
+                raise error
+            return all(len(servers.stored(queue)) >= last - first + 1 for queue in outputs)
+
+        wait_until(are_there, PATIENCE_S, f"{name} has written")
         assert [servers.stored(queue) for queue in outputs] == [[*range(first, last + 1)]] * 3
 
     daily = pipeline("daily")
-    arrived("daily", 1, 100)
+    wait_for_ids(daily, "daily", 1, 100)
     again = pipeline("again", startingOffsets="-90m")
-    arrived("again", 51, 100)
+    wait_for_ids(again, "again", 51, 100)
     again.stop()
     for queue in inputs:
         servers.push(queue, range(101, 131))
     again = pipeline("again", startingOffsets="-90m")
-    arrived("daily", 1, 130)
-    arrived("again", 51, 130)
+    wait_for_ids(daily, "daily", 1, 130)
+    wait_for_ids(again, "again", 51, 130)
     for query in (daily, again):
         assert query.exception() is None
         query.stop()
