@@ -280,14 +280,18 @@ class SharedGroup(Group):
     async def _given_up(self, some: Sequence[Delivery], error: str) -> None:
         """These have their dead letters, and are about to be settled."""
 
+    async def _without_outcome(self, spent: Sequence[Delivery]) -> Sequence[Delivery]:
+        """Those that were not handled all the same, before their leases ended."""
+        return spent
+
     async def _bury(self, spent: Sequence[Delivery]) -> None:
         """Dead letters of messages whose last lease has ended."""
         try:
-            await self._reject(spent, USED_UP)
+            await self._reject(await self._without_outcome(spent), USED_UP)
         except BusError as error:  # whatever it is: the other messages of the call are leased, and their tries would be used up unseen
             log.warning("queue %r, group %r: no dead letter of id %d now: %s", *self._names, spent[0].id, error)
-            with suppress(BusError):  # then their leases end by themselves
-                await self._settle(spent, "retry", round(DEAD_AGAIN_S * 1000))
+            with suppress(BusError):  # then their leases end by themselves, and count as tries
+                await self._settle(spent, "release", round(DEAD_AGAIN_S * 1000))
 
     async def _pause(self, *, paused: bool) -> None:
         if not await self.queue.run(flows.pause(self.queue.keys, self.name, paused=paused)):

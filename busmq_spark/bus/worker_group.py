@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
@@ -12,13 +11,11 @@ from busmq_spark.bus.job import LEAST_S
 from busmq_spark.bus.shared_group import SharedGroup, SharedOptions, check_seconds
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.group import Delivery
-from busmq_spark.errors import BusError, ConfigError
+from busmq_spark.errors import ConfigError
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
     from busmq_spark.bus.worker import Worker
-
-log = logging.getLogger("busmq_spark")
 
 
 class WorkerKeywords(TypedDict, total=False):
@@ -99,13 +96,8 @@ class JobGroup(SharedGroup):
         """Read again at once."""
         self._wake.set()
 
-    async def _bury(self, spent: Sequence[Delivery]) -> None:
-        try:
-            spent = await self._worker.without_outcome(spent)
-        except BusError as error:
-            log.warning("queue %r, group %r: outcomes cannot be read now, leases end by themselves: %s", *self._names, error)
-        else:
-            await super()._bury(spent)
+    async def _without_outcome(self, spent: Sequence[Delivery]) -> Sequence[Delivery]:
+        return await self._worker.without_outcome(spent)
 
     async def _given_up(self, some: Sequence[Delivery], error: str) -> None:
         works = [work for work in map(self._worker.work_of, some) if work is not None]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.queue import Queue
+from busmq_spark.bus.shared_group import DEAD_AGAIN_S
 from busmq_spark.core import dead_letter
+from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, MessageRefused, QueueFull, StateError
 from busmq_spark.redis_io.holder import LEASE_MS
@@ -210,6 +212,50 @@ async def test_a_redis_that_takes_no_dead_letter_holds_up_no_good_message(fresh:
             assert ids(await some(group.batches(2), 1)) == [2]
             await redis(queue, "CONFIG", "SET", "maxmemory", 0)
             assert (await group.state()).waiting == 1
+
+
+@contextmanager
+def refused(server: RedisServer, keys: QueueKeys, dead: QueueKeys, cause: str) -> Iterator[None]:
+    """While this is so no dead letter can be stored: the queue for them is full, or Redis is, or the holder may use its own queue only."""
+    if cause == "queue":
+        server.command("HSET", dead.metadata, "ttl", 600, "maxsize", 1)
+        server.command("RPUSH", dead.messages, server.command("INCR", dead.msgid), "full")  # type: ignore[arg-type]
+    elif cause == "memory":
+        server.command("CONFIG", "SET", "maxmemory", 1)
+    else:
+        server.command("ACL", "SETUSER", "holder", "resetkeys", f"~{keys.base}:*")
+    yield
+    server.command("LPOP", dead.messages, 2)
+    server.command("CONFIG", "SET", "maxmemory", 0)
+    server.command("ACL", "SETUSER", "holder", "~*")
+
+
+@pytest.mark.parametrize("cause", ["queue", "memory", "rights"])
+async def test_a_message_whose_dead_letter_cannot_be_stored_waits_and_has_no_more_tries(fresh: Fresh, cause: str) -> None:
+    """However long that lasts: the dead letter then says how often somebody tried to handle it."""
+    with RedisServer() as server:
+        server.command("ACL", "SETUSER", "holder", "on", ">secret", "~*", "&*", "+@all")
+        async with (
+            Bus(server.url, user="holder", password="secret") as bus,
+            bus.queue(fresh()) as queue,
+            queue.group("g", shared=True, tries=2) as group,
+        ):
+            await queue.push("bad")
+            dead = QueueKeys(group.dead)
+            for tries in (1, 2):
+                assert [each.tries for each in (await group.take(9))[0]] == [tries]
+                await end_leases(queue, "g")
+            for _ in range(5):
+                with refused(server, queue.keys, dead, cause):
+                    assert (await group.take(9))[0] == []
+                    found = await group.state()
+                    assert (found.in_flight, found.waiting, await stored(queue)) == (0, 1, [1])
+                    assert 0 < (await group.take(9))[1] <= DEAD_AGAIN_S, "it waits"
+                await end_leases(queue, "g")
+            assert (await group.take(9))[0] == []
+            assert (await group.state()).idle
+            _, letter = await redis(queue, "LRANGE", dead.messages, 0, -1)
+            assert dead_letter.decode_letter(letter).tries == 2
 
 
 async def test_what_a_reader_raises_is_seen_where_no_dead_letter_can_be_stored(redis_url: str, fresh: Fresh) -> None:

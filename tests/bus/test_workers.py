@@ -13,7 +13,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.job import Job
-from busmq_spark.bus.worker_group import WorkerOptions
+from busmq_spark.bus.worker_group import JobGroup, WorkerOptions
 from busmq_spark.core.flow import command
 from busmq_spark.embedded import DirectServers, RedisServer
 from busmq_spark.errors import ConfigError, JobFailed, WorkTimeout
@@ -107,6 +107,26 @@ async def test_a_worker_that_died_between_outcome_and_ack_has_not_done_it_in_vai
                 await held_ends(jobs, "g")
         assert (list(calls.values()), await jobs.get(done["g"].job).wait("g")) == ([1], done)
         assert await letters(jobs) == []
+
+
+async def test_a_job_whose_outcome_cannot_be_read_waits_for_its_dead_letter_and_has_no_more_tries(fresh: Fresh) -> None:
+    with RedisServer() as server:
+        server.command("ACL", "SETUSER", "holder", "on", ">secret", "~*", "&*", "+@all")
+        async with Bus(server.url, user="holder", password="secret") as bus, bus.jobs(fresh()) as jobs:
+            await jobs.ready()
+            worker = jobs.worker("g", start="earliest", tries=1)(nothing)
+            async with JobGroup(jobs.queue, worker) as group:
+                await jobs.send(jobs.new())
+                assert [each.tries for each in (await group.take(9))[0]] == [1]
+                server.command("ACL", "SETUSER", "holder", "resetkeys", "~bus:queue:*")
+                for _ in range(3):
+                    await end_leases(jobs.queue, "g")
+                    assert (await group.take(9))[0] == []
+                    assert (await group.state()).waiting == 1
+                server.command("ACL", "SETUSER", "holder", "~*")
+                await end_leases(jobs.queue, "g")
+                assert (await group.take(9))[0] == []
+                assert [each.tries for each in await letters(jobs)] == [1]
 
 
 async def test_no_more_handlers_run_at_once_than_asked_for(place: dict[str, Any], fresh: Fresh) -> None:
