@@ -48,7 +48,7 @@ class BaseQueue(Emitter):
         self.handed = 0
         """The highest id handed over since it was attached: the highest that an ack is good for."""
         self._consumption = None
-        self._busy = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def __aenter__(self) -> Self:
         await self.attach()

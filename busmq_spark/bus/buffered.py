@@ -33,7 +33,7 @@ class MessageIterator:
         self._left = None if options.max is None or options.max < 0 else options.max
         self._buffer: deque[Message] = deque()
         self._wake = asyncio.Event()
-        self._busy = asyncio.Lock()  # ending waits for what is under way
+        self._lock = asyncio.Lock()  # ending waits for what is under way
         self._phase = Phase.NEW
         self._handing_over = threading.Lock()
         """A synchronous caller takes what is stored in its own thread: never while the loop begins to give it back."""
@@ -86,7 +86,7 @@ class MessageIterator:
         if self.follows is not None:
             await self.follows.stop()
             self.follows = None
-        async with self._busy:
+        async with self._lock:
             await self._end()
 
     def _begin_to_stop(self) -> None:

@@ -73,7 +73,7 @@ class BaseChannel(Emitter):
         self.bus, self.name = bus, name
         self.local, self.remote = local, remote
         self._state = State.AWAY
-        self._busy = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     async def connect(self, **options: Unpack[ChannelKeywords]) -> Self:
         """Read what is sent to ``local`` and send to ``remote``. Returns the channel, for ``async with await channel.connect(...)``.
@@ -116,7 +116,7 @@ class BaseChannel(Emitter):
         return self._state is State.CONNECTED
 
     async def _open(self, local: str, remote: str, options: ChannelOptions) -> Self:
-        async with self._busy:
+        async with self._lock:
             if self._state in (State.CONNECTED, State.LEAVING):
                 raise StateError(event="connect", what=f"channel {self.name!r}", state="connected already", remedy="Disconnect it first")
             await self._join(local, remote, options)
@@ -221,7 +221,7 @@ class Channel(BaseChannel):
     async def _leave(self, word: ChannelFrameKind | None) -> None:
         """Disconnect, with a last word to the peer. What fails does not keep us from leaving."""
         failed: list[BusError] = []
-        async with self._busy:
+        async with self._lock:
             if self._state is State.AWAY or (connection := self._connection) is None:
                 return
             was_leaving, self._state = self._state is State.LEAVING, State.LEAVING  # leaving already: cancelled on the way

@@ -208,7 +208,7 @@ class Consumption(MessageIterator):
         elif self._empty:
             await self._wake.wait()
         self._wake.clear()
-        async with self._busy:
+        async with self._lock:
             if not self.ending:
                 await self._take()
 

@@ -40,7 +40,7 @@ class Group(ABC):
         self._running = self._entered = False
         self._born = ""
         """The life of the queue that the group was registered in last."""
-        self._busy = asyncio.Lock()
+        self._lock = asyncio.Lock()
         """While messages are asked for, or given back."""
         self._leaving = asyncio.Lock()
 
@@ -55,7 +55,7 @@ class Group(ABC):
         self._running = self._entered = True
         try:
             await self._pubsub.add(self.queue.keys.available, self._on_notification)
-            async with self._busy:
+            async with self._lock:
                 await self._register()
         except BaseException:
             self._running = self._entered = False
@@ -108,7 +108,7 @@ class Group(ABC):
         async with self._leaving:  # who comes second waits for the first
             if self._entered:
                 try:
-                    async with self._busy:
+                    async with self._lock:
                         await self._give_up(error)
                 except LinkLost:
                     pass  # leases end by themselves

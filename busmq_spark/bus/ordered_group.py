@@ -77,7 +77,7 @@ class OrderedGroup(Group):
         if last > self._position:
             behind = f"behind {self._position}, the last that was handed out"
             raise StateError(event="ack", what=f"id {last}", state=behind, remedy="Ack what was read")
-        async with self._busy:
+        async with self._lock:
             await self._insist(lambda _: self._ack(last))
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class OrderedGroup(Group):
 
     async def _next(self, most: int) -> list[Message]:
         """What is to be handed out next: empty while another has the group, too."""
-        async with self._busy:
+        async with self._lock:
             if not self._running:
                 return []
             self.queue._need_attached(f"read as group {self.name!r} from")

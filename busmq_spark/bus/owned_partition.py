@@ -165,7 +165,7 @@ class OwnedPartition(OrderedGroup):
             return True
 
     async def _hold_alone(self) -> bool:
-        async with self._busy:
+        async with self._lock:
             return await self._hold()
 
     async def _next_batch(self) -> Batch:

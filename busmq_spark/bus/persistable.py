@@ -53,7 +53,7 @@ class Persistable:
         self.server = 0
         """Index of the server that has it; known while it is kept alive."""
         self._fields = start
-        self._busy = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r})"
@@ -83,7 +83,7 @@ class Persistable:
         A change made while this is under way is for the next save. When it fails, everything it sent counts as changed still. An object that
         vanished from Redis gets its other fields back too, except those that another client has written meanwhile.
         """
-        async with self._busy:
+        async with self._lock:
             mine, done = self._fields, False
             while sending := mine.send():
                 try:
@@ -103,7 +103,7 @@ class Persistable:
         A field that is not stored (any more) gets back the value it began with. One that cannot be read keeps its value here, and stands in
         ``misfits``.
         """
-        async with self._busy:
+        async with self._lock:
             mine = self._fields
             stored = await self._read()
             for name, expected in mine.load(stored).items():

@@ -50,7 +50,7 @@ class Pubsub(Emitter):
         self.most = most
         """How many messages may wait for a slow listener."""
         self._subscription: _Subscription | None = None
-        self._busy = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._dropped = 0
 
     def __repr__(self) -> str:
@@ -82,7 +82,7 @@ class Pubsub(Emitter):
 
     async def subscribe(self) -> None:
         """Subscribe: what is published after this returns is received. Waits while Redis is unreachable; no error when subscribed already."""
-        async with self._busy:
+        async with self._lock:
             if self._subscription is not None:
                 return
             subscription = _Subscription(self, self.most)
@@ -94,7 +94,7 @@ class Pubsub(Emitter):
 
     async def unsubscribe(self) -> None:
         """Unsubscribe. Messages received and not taken yet are dropped, and the loop ends. No error when not subscribed."""
-        async with self._busy:
+        async with self._lock:
             subscription, self._subscription = self._subscription, None
             if subscription is None:
                 return

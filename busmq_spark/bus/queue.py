@@ -71,7 +71,7 @@ class Queue(QueueTimes):
         While attached it is touched every ttl/3, afterwards it lives for its ttl: 7 days by default, 30 s with npm busmq.
         Raises StateError when attached already.
         """
-        async with self._busy:
+        async with self._lock:
             if self.attached:
                 raise StateError(event="attach", what=f"queue {self.name!r}", state="attached already", remedy="Detach it first")
             self._attach_args, self.handed = (ttl_s, maxsize), 0
@@ -87,7 +87,7 @@ class Queue(QueueTimes):
 
     async def detach(self) -> None:
         """Stop consuming, wait for pushes under way, and let the queue's ttl run. Nothing is deleted; no error when not attached."""
-        async with self._busy:
+        async with self._lock:
             if not self.attached:
                 return
             self._emit("detaching")

@@ -41,7 +41,7 @@ class Service(Emitter):
         super().__init__(bus.spawn)
         self.bus, self.name = bus, name
         self._side: Provider | Requester | None = None
-        self._busy = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"Service({self.name!r})"
@@ -110,7 +110,7 @@ class Service(Emitter):
 
         Handlers that need longer are cancelled, and their requesters time out; requests that need longer raise StateError.
         """
-        async with self._busy:
+        async with self._lock:
             if self._side is None:
                 return
             try:
@@ -134,7 +134,7 @@ class Service(Emitter):
             log.error("service %r: a handler failed", self.name, exc_info=error)
 
     async def _begin(self, side: Provider | Requester, start: Callable[[], Any]) -> None:
-        async with self._busy:
+        async with self._lock:
             if self._side is not None:
                 state, remedy = "serving or connected already", "Disconnect it first, or use a second one"
                 raise StateError(event="use", what=f"service {self.name!r}", state=state, remedy=remedy)

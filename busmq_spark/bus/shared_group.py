@@ -199,7 +199,7 @@ class SharedGroup(Group):
 
     async def _lease(self, most: int) -> Leased | None:
         """None once it is stopped."""
-        async with self._busy:
+        async with self._lock:
             if not self._running:
                 return None
             self.queue._need_attached(f"read as group {self.name!r} from")

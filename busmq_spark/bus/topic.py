@@ -53,7 +53,7 @@ class Topic:
         self._known = flows.Topic(0, "")
         self._keeping: asyncio.Task[None] | None = None
         self._hint = asyncio.Event()
-        self._busy = asyncio.Lock()
+        self._lock = asyncio.Lock()
         self._turn, self._waiting = -1, 0
 
     def __repr__(self) -> str:
@@ -74,7 +74,7 @@ class Topic:
         Raises TopicMissing when there is none and no number of partitions was given, LinkLost when the server that knows of it is away. Partitions
         whose server is away are attached when it is back.
         """
-        async with self._busy:
+        async with self._lock:
             if self.attached:
                 return
             known = await self.run(flows.open_topic(self.keys, self._wanted, new_token()))
@@ -95,7 +95,7 @@ class Topic:
 
     async def detach(self) -> None:
         """Wait for pushes under way, and let the ttl of the queues run. No error when not attached."""
-        async with self._busy:
+        async with self._lock:
             await self._close()
 
     @property

@@ -217,7 +217,7 @@ async def test_a_hint_is_enough_to_move_partitions_of_who_leaves_and_of_who_come
         async with other.topic(name).group("g") as second:
             await owns(second, 2)
             share = second._shares[3]
-            await until(lambda: share._entered and not share._busy.locked())
+            await until(lambda: share._entered and not share._lock.locked())
             assert not share.holds
             await member.ack(held)
             await owns(second, 2, 3)

@@ -236,7 +236,7 @@ class RemoteChannel(BaseChannel, Owner):
 
     async def _leave(self, word: ChannelFrameKind | None) -> None:
         failed: BusError | None = None
-        async with self._busy:
+        async with self._lock:
             if not self.connected:
                 return
             await self._pushes.wait_flushed()

@@ -186,7 +186,7 @@ class RemoteConsumption(MessageIterator):
             before.follows = None
         if not (self._takes and before._takes and before.running):
             return False
-        async with before._busy:
+        async with before._lock:
             if before._remote_state is not RemoteState.IDLE:
                 self._remote_state = RemoteState.CONSUMING
                 if before._begun.is_set():

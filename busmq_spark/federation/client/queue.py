@@ -70,7 +70,7 @@ class RemoteQueue(BaseQueue, Owner):
         """As Queue.attach. Raises FederationLost when the server is unreachable for too long."""
         if ttl_s < 1:
             raise ConfigError(reason=f"the ttl is {ttl_s} s; expected at least 1, since Redis deletes at once what may live for less")
-        async with self._busy:
+        async with self._lock:
             if self.attached:
                 raise StateError(event="attach", what=f"queue {self.name!r}", state="attached already", remedy="Detach it first")
             self._emit("attaching")
@@ -90,7 +90,7 @@ class RemoteQueue(BaseQueue, Owner):
 
     async def detach(self) -> None:
         """As Queue.detach. What was taken and not handed over is lost, unless the consumption was reliable: the wire has no way back."""
-        async with self._busy:
+        async with self._lock:
             if not self.attached:
                 return
             self._emit("detaching")
@@ -106,7 +106,7 @@ class RemoteQueue(BaseQueue, Owner):
         """As Queue.close."""
         if not self.attached:
             await self.attach(ttl_s=TTL_S)
-        async with self._busy:
+        async with self._lock:
             self._emit("detaching")
             try:
                 await self.stop()
