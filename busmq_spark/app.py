@@ -35,7 +35,7 @@ from busmq_spark.cli import (
     topics,
 )
 from busmq_spark.cli.output import Output, WarningPrinter
-from busmq_spark.cli.redis_options import reaching
+from busmq_spark.cli.redis_options import with_redis_options
 from busmq_spark.demo.command import demo
 from busmq_spark.errors import BusError, ConfigError
 
@@ -97,22 +97,22 @@ for title, commands in (
     ("Spark", (jar.jar,)),
 ):
     for command in commands:
-        app.command(rich_help_panel=title)(_catch_broken_pipe(reaching(command)))
+        app.command(rich_help_panel=title)(_catch_broken_pipe(with_redis_options(command)))
 dead_letters = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Look at what shared groups gave up, put it back, delete it.")
 of_dead_letters: dict[str, Callable[..., None]] = {"list": dead.list_, "show": dead.show, "replay": dead.replay, "purge": dead.purge}
 for name, its_command in of_dead_letters.items():
-    dead_letters.command(name)(_catch_broken_pipe(reaching(its_command)))
+    dead_letters.command(name)(_catch_broken_pipe(with_redis_options(its_command)))
 app.add_typer(dead_letters, name="dead", rich_help_panel="Readers")
 of_events = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Which queues the events of which keys go to.")
 for event_command in (events.subscribe, events.unsubscribe, events.forget):
-    of_events.command()(_catch_broken_pipe(reaching(event_command)))
-of_events.command("list")(_catch_broken_pipe(reaching(events.list_)))
+    of_events.command()(_catch_broken_pipe(with_redis_options(event_command)))
+of_events.command("list")(_catch_broken_pipe(with_redis_options(events.list_)))
 app.add_typer(of_events, name="events", rich_help_panel="Messages")
 of_outbox = typer.Typer(
     no_args_is_help=True, rich_markup_mode="markdown", help="Look at what an outbox on this disk still has to forward, and forward it."
 )
 for outbox_command in (outbox.status, outbox.unlock, outbox.keys, outbox.subscribers, outbox.incoming, outbox.outgoing, outbox.drain):
-    of_outbox.command()(_catch_broken_pipe(reaching(outbox_command)))
+    of_outbox.command()(_catch_broken_pipe(with_redis_options(outbox_command)))
 app.add_typer(of_outbox, name="outbox", rich_help_panel="Messages")
 
 
@@ -128,7 +128,7 @@ mirrors = typer.Typer(
 )
 of_mirrors: dict[str, Callable[..., None]] = {"run": mirror.run, "promote": mirror.promote, "status": mirror.status}
 for name, its_command in of_mirrors.items():
-    mirrors.command(name)(_catch_broken_pipe(reaching(its_command)))
+    mirrors.command(name)(_catch_broken_pipe(with_redis_options(its_command)))
 app.add_typer(mirrors, name="mirror", rich_help_panel="Other data centres")
 
 

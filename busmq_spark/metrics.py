@@ -59,7 +59,7 @@ class MetricFamily:
             series = list(self._series.items())
         shown = [(values, number) for values, number in series if number or OTHER not in values]
         head = [f"# HELP {self.name} {_escape(self.doc)}", f"# TYPE {self.name} {self.kind}"]
-        return [*head, *(f"{self.name}{_labels(names, values)} {_number(number)}" for values, number in shown)]
+        return [*head, *(f"{self.name}{_format_labels(names, values)} {_format_number(number)}" for values, number in shown)]
 
     def _key(self, given: dict[str, str]) -> tuple[str, ...]:
         if given.keys() != self._allowed.keys():
@@ -93,7 +93,7 @@ class Metrics:
         return "".join(line + "\n" for _, metric in sorted(self._metrics.items()) for line in metric.lines())
 
 
-def _labels(names: list[str], values: tuple[str, ...]) -> str:
+def _format_labels(names: list[str], values: tuple[str, ...]) -> str:
     pairs = [f'{name}="{_escape(value, quoted=True)}"' for name, value in zip(names, values, strict=True)]
     return f"{{{','.join(pairs)}}}" if pairs else ""
 
@@ -103,5 +103,5 @@ def _escape(text: str, *, quoted: bool = False) -> str:
     return text.replace('"', '\\"') if quoted else text
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(value)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-from busmq_spark.start import Start, iso, relative
+from busmq_spark.start import Start, iso, parse_relative
 
 LOCAL, UNNAMED = "local", "federation"
 """What Redis itself, and a link without a name, are called beside links with names."""
@@ -19,7 +19,7 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
-def whole(least: int, most: int | None = None) -> Callable[[str], int]:
+def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
     """Parser of a whole number of at least ``least``, and of at most ``most`` where that is given."""
 
     def parse_whole(text: str) -> int:
@@ -153,7 +153,7 @@ def _start(found: object) -> Start | None:
     """A start, None for what is none."""
     if isinstance(found, str):
         word = found.strip().lower()
-        return word if word in ("earliest", "latest") else relative(found) or iso(found)
+        return word if word in ("earliest", "latest") else parse_relative(found) or iso(found)
     return found if type(found) is int and 0 <= found < 2**53 else None
 
 

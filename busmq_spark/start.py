@@ -43,7 +43,7 @@ Start: TypeAlias = str | int | AtTime | Newest
 """``earliest``, ``latest``, the last id that counts as read, or one of the above."""
 
 
-def relative(text: str) -> AtTime | Newest | None:
+def parse_relative(text: str) -> AtTime | Newest | None:
     """``-10m`` or ``-1000 messages``; None for any other text."""
     found = re.fullmatch(r"\s*-\s*([0-9]{1,12})\s*(ms|s|m|h|d|messages?)\s*", text.lower())
     if not found or int(found[1]) < 1:
@@ -63,7 +63,7 @@ def iso(text: str) -> AtTime | None:
         return None
 
 
-def moment(time: int | str | datetime) -> AtTime:
+def parse_moment(time: int | str | datetime) -> AtTime:
     """A time in any form: milliseconds since 1970 (below 0: so long before now), a datetime with its time zone, or the text of one, or ``-10m``.
 
     Raises ConfigError.
@@ -73,7 +73,7 @@ def moment(time: int | str | datetime) -> AtTime:
     if isinstance(time, int) and abs(time) <= LATEST_MS:
         return AtTime(time, str(time))
     try:
-        found = relative(str(time))
+        found = parse_relative(str(time))
         return found if isinstance(found, AtTime) else timestamp(str(time))
     except ValueError as error:
         raise ConfigError(reason=f"the time is {time!r}; expected -10m, or {error}") from None

@@ -57,7 +57,7 @@ class Life:
 
 def lasting_port() -> int:
     """A free port of 127.0.0.1 that stays free: the system does not assign it to another process."""
-    return next(port for port in iter(server._any_port, 0) if server._is_free(port))
+    return next(port for port in iter(server._random_port, 0) if server._is_free(port))
 
 
 def ps(column: str, pid: int) -> str:

@@ -246,9 +246,9 @@ def test_a_stranger_who_takes_the_port_at_the_last_moment_is_not_touched(strange
 
 
 def test_a_free_port_that_is_taken_at_the_last_moment_is_replaced(stranger: Stranger, monkeypatch: pytest.MonkeyPatch) -> None:
-    ports = iter([stranger.port, stranger.port, server._any_port()])
+    ports = iter([stranger.port, stranger.port, server._random_port()])
     monkeypatch.setattr(server, "_is_free", lambda port: True)
-    monkeypatch.setattr(server, "_any_port", lambda: next(ports))
+    monkeypatch.setattr(server, "_random_port", lambda: next(ports))
     with RedisServer() as redis:
         assert redis.port != stranger.port
         assert redis.command("PING") == "PONG"

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from busmq_spark.core.buffer import DropOldestBuffer
-from busmq_spark.core.job import Outcome, outcome, published
+from busmq_spark.core.job import Outcome, outcome, split_publication
 from busmq_spark.errors import ConfigError, MessageRefused, MessagesMissed
 
 if TYPE_CHECKING:
@@ -79,14 +79,14 @@ class Completions:
     def _on_publication(self, payload: bytes | None) -> None:
         if payload is None:
             return
-        for each in published(payload):
+        for each in split_publication(payload):
             if self._waiting.put(each) and not self._warned:
                 self._warned = True
                 log.warning("%s", MessagesMissed(pubsub=self._channel, dropped=self._waiting.dropped))
         self._wake.set()
 
 
-async def stored(bus: Bus, name: str, group: str) -> AsyncIterator[Outcome]:
+async def read_stored_outcomes(bus: Bus, name: str, group: str) -> AsyncIterator[Outcome]:
     """Outcomes that were pushed to a queue, each at least once for an ordered group. A batch is acked when the loop asks for the next one."""
     async with bus.queue(name) as outcomes, outcomes.group(group) as reader:
         async for batch in reader.batches(BATCH):

@@ -130,10 +130,10 @@ class Consumption(MessageIterator):
         self._wake.set()
 
     @property
-    def kept(self) -> list[str]:
+    def keys_to_touch(self) -> list[str]:
         """Keys of records of our own that must live as long as the queue."""
         own = [self._record] if self._out and not self._token else []
-        return own if self.follows is None else own + self.follows.kept
+        return own if self.follows is None else own + self.follows.keys_to_touch
 
     # -- piece by piece: for a caller that looks at a message before taking it ----------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class Consumption(MessageIterator):
             await self._refuse_kept()
         if self._token:
             await self._lease()
-            await self._insist(lambda: flows.ack(queue.keys, self._options.last, ttl_s=queue.ttl_s, restore=True))
+            await self._run_with_retries(lambda: flows.ack(queue.keys, self._options.last, ttl_s=queue.ttl_s, restore=True))
         if not self.ending:
             await self._pubsub_connection.add(queue.keys.available, self._on_notification)
         if not self.ending:
@@ -178,7 +178,7 @@ class Consumption(MessageIterator):
     def pop_head(self, *, arrived: bool = True) -> Message:
         """The head: it leaves the buffer, and does not go back to the queue any more.
 
-        Without ``arrived`` it does, and with it what is handed over after it, unless :meth:`arrived` is called: once for each, in their order,
+        Without ``arrived`` it does, and with it what is handed over after it, unless :meth:`on_handed_over` is called: once for each, in their order,
         and before the next :meth:`wait_filled` without a ``head``.
         """
         message = self._buffer.popleft()
@@ -191,7 +191,7 @@ class Consumption(MessageIterator):
         self._queue.consumed += 1
         return message
 
-    def arrived(self, id: int) -> None:
+    def on_handed_over(self, id: int) -> None:
         """The next message under way, the one with this id, has been handed over for good."""
         self.under_way -= 1
         self._handed = id if self.under_way else self._passed
@@ -204,7 +204,7 @@ class Consumption(MessageIterator):
             await self.begin()
             return
         if self._pauses:
-            await self._nap(self._pauses.next_s())
+            await self._sleep_unless_woken(self._pauses.next_s())
         elif self._empty:
             await self._wake.wait()
         self._wake.clear()
@@ -228,7 +228,7 @@ class Consumption(MessageIterator):
             return
         self._doubt, self._pauses = False, None
         if batch is None:
-            await self._regain()
+            await self._renew_lost_lease()
             self._empty = False  # nothing was looked at
             return
         self._out = bool(batch) and self._options.remove
@@ -245,10 +245,10 @@ class Consumption(MessageIterator):
         keys = self._queue.keys
         if self._options.remove:
             return flows.take(keys, self._record, self._received, most=most, ttl_s=self._queue.ttl_s, token=self._token)
-        return flows.after(keys, self._received, self._options.index, most)
+        return flows.read_after(keys, self._received, self._options.index, most)
 
     async def _refuse_kept(self) -> None:
-        if await self._insist(lambda: retention(self._queue.keys)):
+        if await self._run_with_retries(lambda: retention(self._queue.keys)):
             remedy = "Read with a group (queue.group), or with remove=False; queue.retain() without limits ends it"
             found = "keeps what is acknowledged, which a consumer that removes would hand out again"
             raise QueueBusy(queue=self._queue.name, found=found, remedy=remedy)
@@ -273,16 +273,16 @@ class Consumption(MessageIterator):
             if not self._options.wait:
                 remedy = "Stop that one, or consume with wait=True to take over when it ends"
                 raise QueueBusy(queue=queue.name, found="has a reliable consumer already", remedy=remedy)
-            await self._nap(LEASE_POLL_S)
+            await self._sleep_unless_woken(LEASE_POLL_S)
 
-    async def _regain(self) -> None:
+    async def _renew_lost_lease(self) -> None:
         """Renew the lease after it has expired, or was lost with Redis' data."""
         if await self._ask_lease("") not in (self._token, None):
             self.lease_lost()
 
     async def _ask_lease(self, dead: str) -> str | None:
         """Who has it now; None when stopped."""
-        found = await self._insist(lambda: state.lease([self._queue.keys], "", self._token, LEASE_MS, [dead]))
+        found = await self._run_with_retries(lambda: state.lease([self._queue.keys], "", self._token, LEASE_MS, [dead]))
         return found[0] if found else None
 
     async def _release_lease(self) -> None:
@@ -324,7 +324,7 @@ class Consumption(MessageIterator):
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
-    async def _insist(self, flow: Callable[[], Flow[T]]) -> T | None:
+    async def _run_with_retries(self, flow: Callable[[], Flow[T]]) -> T | None:
         """Run a flow, again after every LinkLost; None when stopped meanwhile."""
         while not self.ending:
             try:
@@ -333,7 +333,7 @@ class Consumption(MessageIterator):
                 self._queue.not_touched(error)
         return None
 
-    async def _nap(self, seconds: float) -> None:
+    async def _sleep_unless_woken(self, seconds: float) -> None:
         """Sleep, or until there is something to look at."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):

@@ -24,14 +24,14 @@ class FairSlots:
                 await turn
             except asyncio.CancelledError:
                 if turn.done() and not turn.cancelled():
-                    self.give(1)
+                    self.give_back(1)
                 elif turn in self._waiting:
                     self._waiting.remove(turn)
                 raise
         more, self._free = self._free, 0
         return 1 + more
 
-    def give(self, count: int) -> None:
+    def give_back(self, count: int) -> None:
         """Give slots back."""
         if not self._waiting:
             self._free += count

@@ -90,7 +90,7 @@ class Group(ABC):
 
     async def wait_idle(self) -> None:
         """Returns once nothing is left: every message is settled."""
-        await self._until(lambda found: found.idle)
+        await self._wait_until(lambda found: found.idle)
 
     # -- for the two kinds ------------------------------------------------------------------------------------------------------------------
 
@@ -122,11 +122,11 @@ class Group(ABC):
             remedy = "Use it inside 'async with queue.group(…) as group:'"
             raise StateError(event=event, what=f"group {self.name!r} of queue {self.queue.name!r}", state="not entered, or stopped", remedy=remedy)
 
-    async def _until(self, reached: Callable[[flows.GroupState], bool]) -> None:
+    async def _wait_until(self, reached: Callable[[flows.GroupState], bool]) -> None:
         while not reached(await self.state()):  # noqa: ASYNC110  the state is in Redis, which publishes no change of it
             await asyncio.sleep(POLL_S / 10)
 
-    async def _insist(self, work: Callable[[bool], Awaitable[T]]) -> T:
+    async def _run_with_retries(self, work: Callable[[bool], Awaitable[T]]) -> T:
         """Do it; again as long as a server may be expected back. ``work`` is told whether it was begun before."""
         link = self.queue.bus.servers.takes[self.queue.server]
         retry, again = Retry(asyncio.get_running_loop().time), False
@@ -147,12 +147,12 @@ class Group(ABC):
             found = await work()
         except LinkLost as error:
             self.queue.not_touched(error)
-            await self._nap(pauses.next_s())
+            await self._sleep_unless_woken(pauses.next_s())
             return None
         pauses.failures = 0
         return found
 
-    async def _nap(self, seconds: float) -> None:
+    async def _sleep_unless_woken(self, seconds: float) -> None:
         """Sleep, or until there may be something to read."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):

@@ -45,9 +45,9 @@ class Inbox:
                 if self._consumption.head is None:
                     await self._all_arrived()
                 await self._consumption.wait_filled()
-                if await self._offer() and (message := self._consumption.next_stored()) is not None:
+                if await self._offer_messages() and (message := self._consumption.next_stored()) is not None:
                     self._reacting = True  # what comes after it is handed out afterwards
-                    await self._control(message)
+                    await self._take_control_frame(message)
                     self._reacting = False
         except StopAsyncIteration:
             return
@@ -90,7 +90,7 @@ class Inbox:
         return message
 
     def _on_handed_over(self, id: int) -> None:
-        self._consumption.arrived(id)
+        self._consumption.on_handed_over(id)
         self._changed.set()
 
     async def _all_arrived(self) -> None:
@@ -99,7 +99,7 @@ class Inbox:
             self._changed.clear()
             await self._changed.wait()
 
-    async def _offer(self) -> bool:
+    async def _offer_messages(self) -> bool:
         """Let the messages at the head be taken; True when a control frame is there."""
         if (head := self._consumption.head) is None:
             return False
@@ -122,7 +122,7 @@ class Inbox:
             return None
         message = unwrap(self._consumption.pop_head(arrived=arrived))
         if self.reliable:
-            self._acks.seen(message.id, waits=True)
+            self._acks.on_handed_over(message.id, waits=True)
         if not self._at_message:
             self._changed.set()
         self._channel._emit("message", message)
@@ -135,8 +135,8 @@ class Inbox:
 
     # -- control frames ---------------------------------------------------------------------------------------------------------------------
 
-    async def _control(self, message: Message) -> None:
-        self._acks.seen(message.id, waits=False)
+    async def _take_control_frame(self, message: Message) -> None:
+        self._acks.on_handed_over(message.id, waits=False)
         kind = None
         try:
             kind = kind_of(message, self._queue.name)
@@ -149,9 +149,9 @@ class Inbox:
         except BusError as error:
             self._channel._report(error)  # the next ack covers this one
         if kind is not None:
-            await self._react(kind)
+            await self._apply_control_frame(kind)
 
-    async def _react(self, kind: ChannelFrameKind) -> None:
+    async def _apply_control_frame(self, kind: ChannelFrameKind) -> None:
         if kind is ChannelFrameKind.END:
             await self._all_arrived()
             await self._channel._leave(None)
@@ -162,6 +162,6 @@ class Inbox:
 
     async def _settle(self) -> None:
         """Tell Redis what may be acked; what fails is due again the next time."""
-        while self.reliable and (due := self._acks.due):
+        while self.reliable and (due := self._acks.id_to_ack):
             await self._queue.run(flows.ack(self._queue.keys, due, ttl_s=self._ttl_s))
-            self._acks.acked(due)
+            self._acks.on_acked(due)

@@ -94,14 +94,14 @@ class Job(Mapping[str, Any]):
             flows.check_field(name)
         if not (names or gone):
             return {}
-        queue, token = await self.jobs.ready(), new_token()
+        queue, token = await self.jobs.attached_queue(), new_token()
         try:
             stored = await queue.run(flows.load(self.in_redis, names, gone, token))
         except LinkLost:
             stored = await queue.run(flows.load(self.in_redis, names, gone, token, again=True))
         else:
             if gone:
-                queue.begin(flows.forgotten(self.in_redis, gone, token))  # what is left of them otherwise goes by its ttl
+                queue.begin(flows.forget_call(self.in_redis, gone, token))  # what is left of them otherwise goes by its ttl
         found = {name: flows.from_stored(name, value) for name, value in zip(names, stored, strict=True)}
         self._values |= found
         for name in (*names, *gone):
@@ -110,7 +110,7 @@ class Job(Mapping[str, Any]):
 
     async def outcomes(self) -> dict[str, Outcome]:
         """What there is: group → outcome."""
-        queue = await self.jobs.ready()
+        queue = await self.jobs.attached_queue()
         [found] = await queue.run(flows.outcomes([self.in_redis]))
         return {each.group: each for each in found if each.queue == queue.name}
 
@@ -131,7 +131,7 @@ async def save_all(jobs: Iterable[Job]) -> bool:
     for owner, some in changed.items():
         taken = [(job, job._unsaved) for job in some]
         try:
-            queue = await owner.ready()
+            queue = await owner.attached_queue()
             fields = [(job.in_redis, job.unsaved_fields(queue.ttl_s)) for job in some]
             for job in some:
                 job._unsaved = {}

@@ -22,10 +22,10 @@ class JobsPush(PendingPush[bytes]):
         super().__init__(messages, wait.result, single=False)
         self.wait, self.queue = wait, queue
 
-    def stored(self, first: int, count: int) -> None:
+    def on_stored(self, first: int, count: int) -> None:
         """The next ``count`` jobs have messages from ``first`` on."""
         self.ids.extend(range(first, first + count))
-        self.wait.sent(first, count, self.queue.life)
+        self.wait.on_sent(first, count, self.queue.life)
 
 
 class ManyJobsPush(JobsPush):
@@ -33,7 +33,7 @@ class ManyJobsPush(JobsPush):
 
     __slots__ = ()
 
-    def failed(self, error: BusError | None) -> None:
+    def fail(self, error: BusError | None) -> None:
         """Nothing more is sent; None cancels it."""
         if error is not None:
             count, sent = len(self.values), len(self.ids)
@@ -41,4 +41,4 @@ class ManyJobsPush(JobsPush):
             found = JobsNotSent(queue=self.queue.name, sent=sent, unknown=unknown, left=count - sent - unknown, reason=str(error))
             found.__cause__ = error
             error = found
-        super().failed(error)
+        super().fail(error)

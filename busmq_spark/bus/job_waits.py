@@ -53,7 +53,7 @@ class JobWait:
         """Outcomes of whatever sending count."""
         self._counts = dict.fromkeys(self.open, ("", 0))
 
-    def sent(self, first: int, count: int, life: str) -> None:
+    def on_sent(self, first: int, count: int, life: str) -> None:
         """The next ``count`` jobs were sent with messages from ``first`` on: outcomes of earlier ones do not count."""
         at = len(self._counts)
         for message, job in enumerate(self.jobs[at : at + count], first):
@@ -110,7 +110,7 @@ class JobWait:
             self.result.set_result(None)
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         return not self.open or bool(self.failed)
 
     def missing(self, id: str) -> list[str]:
@@ -185,7 +185,7 @@ class JobWaits:
         self._opening = asyncio.Lock()
 
     @property
-    def opened(self) -> bool:
+    def is_open(self) -> bool:
         """Whether no outcome of a job that is sent from now on can be missed."""
         return self._reader is not None
 
@@ -194,7 +194,7 @@ class JobWaits:
         if self._reader is None:
             async with self._opening:
                 if self._reader is None:
-                    await self._pubsub.add(self._channel, self.published)
+                    await self._pubsub.add(self._channel, self.on_publication)
                     self._reader = self._queue.bus.spawn(self._read_again(), f"reading outcomes of {self._queue.name}")
 
     def close(self) -> None:
@@ -202,7 +202,7 @@ class JobWaits:
         if self._reader is not None:
             self._reader.cancel()
             self._reader = None
-            self._pubsub.remove(self._channel, self.published)
+            self._pubsub.remove(self._channel, self.on_publication)
         for each in self._waits:
             if not each.result.done():
                 what, remedy = f"for a job of queue {self._queue.name!r}", "Wait inside the scope of the object for jobs"
@@ -233,22 +233,22 @@ class JobWaits:
                 del self._of[job.id]
 
     @asynccontextmanager
-    async def everything(self, channel: str) -> AsyncIterator[None]:
+    async def listen_to(self, channel: str) -> AsyncIterator[None]:
         """While the block runs, waits are reached by all that is published on the channel, too."""
-        await self._pubsub.add(channel, self.published)
+        await self._pubsub.add(channel, self.on_publication)
         try:
             yield
         finally:
-            self._pubsub.remove(channel, self.published)
+            self._pubsub.remove(channel, self.on_publication)
 
-    def published(self, payload: bytes | None) -> None:
+    def on_publication(self, payload: bytes | None) -> None:
         """None: subscribed again, and what was published meanwhile is lost."""
         if payload is None:
             for each in self._waits:
                 each.old = True
             self._look.set()
             return
-        for outcome in flows.read(payload):
+        for outcome in flows.decode_publication(payload):
             if isinstance(outcome, MessageRefused):
                 log.warning("queue %r: %s", self._queue.name, outcome)
                 continue
@@ -258,7 +258,7 @@ class JobWaits:
                     wait.old = True
                     self._look.set()
 
-    async def read(self, waits: Collection[JobWait]) -> None:
+    async def read_outcomes(self, waits: Collection[JobWait]) -> None:
         """Read the outcomes that these wait for. Raises LinkLost."""
         some = [(wait, job) for wait in waits for job in wait.jobs if job.id in wait.open]
         for first in range(0, len(some), READ_MOST):
@@ -280,7 +280,7 @@ class JobWaits:
                     await self._look.wait()
             every = list(self._waits)
             try:
-                await self.read([each for each in every if each.old and not each.result.done()])
+                await self.read_outcomes([each for each in every if each.old and not each.result.done()])
             except LinkLost as error:
                 self._queue.not_touched(error)
             except BusError as error:

@@ -20,7 +20,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack
 
-from busmq_spark.bus.completions import Completions, check_pattern, stored
+from busmq_spark.bus.completions import Completions, check_pattern, read_stored_outcomes
 from busmq_spark.bus.job import LEAST_S, Job, save_all
 from busmq_spark.bus.job_push import JobsPush, ManyJobsPush
 from busmq_spark.bus.job_waits import JobWait, JobWaits
@@ -62,13 +62,13 @@ class Jobs:
         return f"Jobs({self.queue.name!r})"
 
     async def __aenter__(self) -> Self:
-        await self.ready()
+        await self.attached_queue()
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.detach()
 
-    async def ready(self) -> Queue:
+    async def attached_queue(self) -> Queue:
         """The queue, attached."""
         if not self.queue.attached:
             async with self._attaching:
@@ -101,10 +101,10 @@ class Jobs:
         Raises JobFailed when one of them gives up, unless ``fail_fast`` is false; JobTimeout, and the job goes on; before it is pushed ConfigError of
         a group that the queue does not have; LinkLost when the connection broke under way, and it is not known whether the job was pushed.
         """
-        wanted = await self._to_send([job], wait, timeout_s, fail_fast=fail_fast)
+        wanted = await self._make_wait([job], wait, timeout_s, fail_fast=fail_fast)
         if job.changed:
             await save_all([job])
-        [outcomes] = await self._sent(wanted, JobsPush, timeout_s)
+        [outcomes] = await self._send_and_wait(wanted, JobsPush, timeout_s)
         return outcomes
 
     async def send_many(
@@ -118,12 +118,12 @@ class Jobs:
         some = self._distinct(jobs)
         if not some:
             return []
-        wanted = await self._to_send(some, wait, timeout_s, fail_fast=fail_fast)
+        wanted = await self._make_wait(some, wait, timeout_s, fail_fast=fail_fast)
         try:
             await save_all(some)
         except BusError as error:
             raise JobsNotSent(queue=self.queue.name, sent=0, unknown=0, left=len(some), reason=str(error)) from error
-        return await self._sent(wanted, ManyJobsPush, timeout_s)
+        return await self._send_and_wait(wanted, ManyJobsPush, timeout_s)
 
     async def wait(self, job: Job, groups: Iterable[str], *, timeout_s: float = 5, fail_fast: bool = True) -> dict[str, Outcome]:
         """See Job.wait."""
@@ -140,21 +140,21 @@ class Jobs:
             raise ConfigError(reason="no group is named to wait for; expected the names of those that work on the job")
         if not some:
             return []
-        queue = await self.ready()
+        queue = await self.attached_queue()
         wanted = JobWait(some, queue.name, names, fail_fast=fail_fast)
         wanted.any_counts()
-        await self._look(wanted)
-        if wanted.over:
+        await self._read_outcomes(wanted)
+        if wanted.is_over:
             return wanted.outcomes()
         await self._need_groups(wanted.missing_of_any)
         self._waits.add(wanted)
         try:
             await self._waits.open()
-            async with self._waits.everything(jobs_channel(queue.name)):
-                await self._look(wanted)
+            async with self._waits.listen_to(jobs_channel(queue.name)):
+                await self._read_outcomes(wanted)
                 self._waits.end_in(wanted, timeout_s)
                 await wanted.result
-                return await self._look_once_more(wanted, timeout_s)
+                return await self._read_late_outcomes(wanted, timeout_s)
         finally:
             self._waits.remove(wanted)
 
@@ -166,24 +166,24 @@ class Jobs:
         """
         if group is not None:
             check_name(group)
-            return stored(self.bus, f"{self.queue.name if of is None else check_pattern(of)}.done", group)
+            return read_stored_outcomes(self.bus, f"{self.queue.name if of is None else check_pattern(of)}.done", group)
         if of is None:
             return Completions(self.bus, self.queue, client_channel(self.client), pattern=False)
         pattern = "*" in check_pattern(of)
         channel = jobs_channel(re.sub(r"([\[\]?\\])", r"\\\1", of) if pattern else of)
         return Completions(self.bus, self.bus.queue(of), channel, pattern=pattern)
 
-    async def _to_send(self, jobs: Sequence[Job], wait: Iterable[str], timeout_s: float, *, fail_fast: bool) -> JobWait:
+    async def _make_wait(self, jobs: Sequence[Job], wait: Iterable[str], timeout_s: float, *, fail_fast: bool) -> JobWait:
         """The wait for jobs that are about to be sent. Raises ConfigError."""
         groups = self._names(wait)
         check_seconds("timeout_s", timeout_s, LEAST_S)
         if not self.queue.attached:
-            await self.ready()
+            await self.attached_queue()
         if not self._groups.issuperset(groups):
             await self._need_groups(groups)
         return JobWait(jobs, self.queue.name, groups, fail_fast=fail_fast)
 
-    async def _sent(self, wanted: JobWait, push: type[JobsPush], timeout_s: float) -> list[dict[str, Outcome]]:
+    async def _send_and_wait(self, wanted: JobWait, push: type[JobsPush], timeout_s: float) -> list[dict[str, Outcome]]:
         """Push the messages of the jobs, and wait."""
         messages = [self._reference(job.id) for job in wanted.jobs]
         if not wanted.groups:
@@ -192,26 +192,26 @@ class Jobs:
             return wanted.outcomes()
         self._waits.add(wanted)
         try:
-            if not self._waits.opened:
+            if not self._waits.is_open:
                 await self._waits.open()
             self.queue.put(push(messages, wanted, self.queue))
             self._waits.end_in(wanted, timeout_s)
             await wanted.result
-            return wanted.outcomes() if wanted.over else await self._look_once_more(wanted, timeout_s)
+            return wanted.outcomes() if wanted.is_over else await self._read_late_outcomes(wanted, timeout_s)
         finally:
             self._waits.remove(wanted)
 
-    async def _look(self, wanted: JobWait) -> None:
+    async def _read_outcomes(self, wanted: JobWait) -> None:
         with suppress(LinkLost):  # it is looked after all the time
-            await self._waits.read([wanted])
+            await self._waits.read_outcomes([wanted])
 
-    async def _look_once_more(self, wanted: JobWait, timeout_s: float) -> list[dict[str, Outcome]]:
+    async def _read_late_outcomes(self, wanted: JobWait, timeout_s: float) -> list[dict[str, Outcome]]:
         """The outcomes after the last look at the end of the time. Raises JobFailed, JobTimeout."""
-        if not wanted.over:
+        if not wanted.is_over:
             with suppress(BusError, TimeoutError):
                 async with asyncio.timeout(LAST_LOOK_S):
-                    await self._waits.read([wanted])
-            if not wanted.over:
+                    await self._waits.read_outcomes([wanted])
+            if not wanted.is_over:
                 raise wanted.timeout(timeout_s)
         return wanted.outcomes()
 

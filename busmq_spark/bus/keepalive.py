@@ -8,7 +8,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.core.flow import Call, command
-from busmq_spark.core.grouped import grouped
+from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import NOTIFICATIONS, pubsub_channel
 from busmq_spark.core.persisted import touch
 from busmq_spark.core.state import keep_alive
@@ -41,7 +41,7 @@ class KeepAlive:
 
     def add(self, queue: Queue) -> None:
         """Touch the queue from now on; it has just been touched."""
-        self._due[queue] = _due(_interval_s(queue))
+        self._due[queue] = _next_touch_time(_interval_s(queue))
 
     def remove(self, queue: Queue) -> None:
         """Touch it no more."""
@@ -49,7 +49,7 @@ class KeepAlive:
 
     def keep(self, thing: Persistable) -> None:
         """Touch the object from now on; it has just been touched."""
-        self._objects_due[thing] = _due(thing.ttl_s / 3)
+        self._objects_due[thing] = _next_touch_time(thing.ttl_s / 3)
 
     def remove_object(self, thing: Persistable) -> None:
         """Touch it no more."""
@@ -61,10 +61,10 @@ class KeepAlive:
             await asyncio.sleep(TICK_S)
             now = _now()
             queues = [queue for queue, due in self._due.items() if due <= now]
-            for (server, leased), part in grouped(queues, lambda queue: (queue.server, queue.leased)).items():
+            for (server, leased), part in group_by(queues, lambda queue: (queue.server, queue.leased)).items():
                 self._begin(("queues", server, leased), self._touch, part)
             objects = [thing for thing, due in self._objects_due.items() if due <= now]
-            for server, things in grouped(objects, lambda thing: thing.server).items():
+            for server, things in group_by(objects, lambda thing: thing.server).items():
                 self._begin(("objects", server, False), self._touch_objects, things)
 
     def _begin(self, group: tuple[str, int, bool], work: Callable[..., Coroutine[Any, Any, None]], part: Sequence[Any]) -> None:
@@ -87,7 +87,7 @@ class KeepAlive:
         for thing, alive in zip(things, found, strict=True):
             if thing in self._objects_due:
                 self.keep(thing)
-                thing.touched(alive)
+                thing.on_touch_reply(alive)
 
     async def _touch(self, server: int, queues: Sequence[Queue], leased: bool) -> None:
         token = self._bus.token if leased else ""
@@ -96,7 +96,7 @@ class KeepAlive:
             # Of a cluster one node may be away: queues at the others must not wait until it is back or the link gives up.
             async with asyncio.timeout(max(TRY_S, min(map(_interval_s, queues)))):
                 found = await link.run(keep_alive([queue.keys for queue in queues], "", token, LEASE_MS))
-                await link.execute([command("EXPIRE", record, queue.ttl_s) for queue in queues for record in queue.kept])
+                await link.execute([command("EXPIRE", record, queue.ttl_s) for queue in queues for record in queue.keys_to_touch])
         except (BusError, TimeoutError) as error:
             unreachable = _unreachable(error, link)
             for queue in queues:
@@ -105,7 +105,7 @@ class KeepAlive:
         for queue, status in zip(queues, found, strict=True):
             if queue in self._due:
                 self.add(queue)
-                queue.touched(status)
+                queue.on_touch_reply(status)
         await self.announce([queue for queue in queues if queue.discoverable])
 
     async def announce(self, queues: Sequence[Queue]) -> None:
@@ -129,7 +129,7 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _due(interval_s: float) -> float:
+def _next_touch_time(interval_s: float) -> float:
     """When to touch what was touched just now: it is seen with the next tick, which shall not be later than the interval ends."""
     return _now() + max(0.0, interval_s - TICK_S)
 
@@ -140,4 +140,4 @@ def _interval_s(queue: Queue) -> float:
 
 
 def _unreachable(error: Exception, link: AnyAsyncLink) -> BusError:
-    return error if isinstance(error, BusError) else LinkLost(url=link.endpoint.masked, reason="no answer in good time")
+    return error if isinstance(error, BusError) else LinkLost(url=link.endpoint.masked_url, reason="no answer in good time")

@@ -85,12 +85,12 @@ class Member(Emitter):
         await self.topic.attach()
         self._running, self._error = True, None
         try:
-            await self._pubsub.add(self.topic.keys.changed, self._on_notification)
+            await self._pubsub.add(self.topic.keys.changed_channel, self._on_notification)
             await self._register()
             first = self.topic.queues[0]
             self._id = f"{await self.topic.run(clock_ms(first.keys)):013d}.{my_token()}"  # who comes later is later in the order: others keep more
             self._apply(await self._join())
-            self._rounds = self.bus.spawn(self._go_round(), f"being a member of group {self.name} of {self.topic.name}")
+            self._rounds = self.bus.spawn(self._rejoin_regularly(), f"being a member of group {self.name} of {self.topic.name}")
         except BaseException:
             await self.stop()
             raise
@@ -103,7 +103,7 @@ class Member(Emitter):
     @property
     def partitions(self) -> list[int]:
         """The partitions that this member owns now."""
-        return sorted(partition for partition, share in self._shares.items() if share.ours)
+        return sorted(partition for partition, share in self._shares.items() if share.is_ours)
 
     async def batches(self, most: int = CHUNK_MESSAGES, linger_s: float = 0.0) -> AsyncIterator[Batch]:
         """Messages of the partitions that are this member's, in turn: each batch is 1 to ``most`` (1,000) of one ``batch.partition``, in order.
@@ -149,7 +149,7 @@ class Member(Emitter):
                 self._rounds.cancel()
                 self._rounds = None
             for share in self._shares.values():
-                share.hurry()
+                share.stop_waiting_for_acks()
             me = asyncio.current_task()  # of a handler that stops
             giving = [task for task in self._giving if task is not me]
             rest = [share for share in self._shares.values() if share not in self._giving.values()]  # also of a stop that was cancelled
@@ -162,7 +162,7 @@ class Member(Emitter):
                     async with asyncio.timeout(ROUND_S):
                         await self.topic.run(flows.leave(self.topic.keys, self.name, self._id))
                 self._id = ""
-            self._pubsub.remove(self.topic.keys.changed, self._on_notification)
+            self._pubsub.remove(self.topic.keys.changed_channel, self._on_notification)
             self.bus.release(self)
 
     detach = stop
@@ -174,7 +174,7 @@ class Member(Emitter):
         self._offered.append(batch)
         self._more.set()
 
-    def failed(self, error: BusError) -> None:
+    def on_partition_failure(self, error: BusError) -> None:
         """A partition cannot be read on."""
         self._error = self._error or error
         self._more.set()
@@ -184,7 +184,7 @@ class Member(Emitter):
     async def _register(self) -> None:
         """The group in every partition that can be reached. Partition 0 is the last one: where it knows the group, what lacks it came later."""
         first, *others = self.topic.queues
-        if first.reachable and (await first.run(flows.registered(first.keys, self.name))):
+        if first.reachable and (await first.run(flows.is_registered(first.keys, self.name))):
             self._start = "earliest"
         self._late = {queue.partition for queue in self.topic.queues if not (queue.attached and queue.reachable)}
         for part in (others, [first]):
@@ -198,11 +198,11 @@ class Member(Emitter):
 
     async def _join(self) -> Membership:
         dead = [name for name in self._others if name != self._id and is_dead(name)]
-        found = await self.topic.run(flows.join(self.topic.keys, self.topic.known, self.name, self._id, dead))
+        found = await self.topic.run(flows.join(self.topic.keys, self.topic.last_known, self.name, self._id, dead))
         self._others, self._heard = found.members, time.monotonic()
         return found
 
-    async def _go_round(self) -> None:
+    async def _rejoin_regularly(self) -> None:
         pauses = Pauses()
         while True:
             try:
@@ -212,7 +212,7 @@ class Member(Emitter):
                 found = await self._join()
             except BusError as error:
                 if not isinstance(error, LinkLost):
-                    self.failed(error)
+                    self.on_partition_failure(error)
                 await asyncio.sleep(pauses.next_s())
                 continue
             pauses = Pauses()
@@ -231,7 +231,7 @@ class Member(Emitter):
         """Begin to read what is ours, and to give up what is not any more."""
         if not self._running:
             return
-        self.topic.learn(found.topic)
+        self.topic.update_known(found.topic)
         mine = ranges(list(found.members), self.topic.partitions).get(self._id, range(0))
         for partition, share in self._shares.items():
             if partition not in mine and not share.leaving:
@@ -248,7 +248,7 @@ class Member(Emitter):
         if self._shares.get(share.partition) is share:
             del self._shares[share.partition]
         self._look.set()
-        hint = command("PUBLISH", self.topic.keys.changed, f"{self.name}{FREE}{share.partition}")
+        hint = command("PUBLISH", self.topic.keys.changed_channel, f"{self.name}{FREE}{share.partition}")
         with suppress(BusError):
             await self.bus.servers.commands[self.topic.server].execute(hint)
 

@@ -64,7 +64,7 @@ class OrderedGroup(Group):
             if batch:
                 yield batch
             elif batch is not None:
-                await self._nap(POLL_S if self.holds else LEASE_POLL_S)
+                await self._sleep_unless_woken(POLL_S if self.holds else LEASE_POLL_S)
 
     async def ack(self, up_to: Message | int | Sequence[Message]) -> None:
         """Acknowledge every message up to this one, or the last of these; again, or an older one, changes nothing.
@@ -78,7 +78,7 @@ class OrderedGroup(Group):
             behind = f"behind {self._position}, the last that was handed out"
             raise StateError(event="ack", what=f"id {last}", state=behind, remedy="Ack what was read")
         async with self._lock:
-            await self._insist(lambda _: self._ack(last))
+            await self._run_with_retries(lambda _: self._ack(last))
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class OrderedGroup(Group):
             self.queue._need_attached(f"read as group {self.name!r} from")
             if not await self._hold():
                 return []
-            found = await self._run(queue_flows.following(self.queue.keys, self._position, most))
+            found = await self._run(queue_flows.read_following(self.queue.keys, self._position, most))
             if found.born != self._born:
                 log.warning("queue %r was made anew; group %r begins at its oldest message", *self._names)
                 self._acked = -1
@@ -143,7 +143,7 @@ class OrderedGroup(Group):
                 self._marks[self._position] = state.fingerprint(found.messages[-1].value)
             return found.messages
 
-    def _check(self, found: queue_flows.Following) -> None:
+    def _check(self, found: queue_flows.FollowingMessages) -> None:
         mark = self._marks.get(self._position, "")
         expected = f"id {self._position} that was handed out"
         if found.last_id < self._position:

@@ -63,7 +63,7 @@ class OwnedPartition(OrderedGroup):
         self._task = member.bus.spawn(self._run_until_left(), f"reading {queue.name} for a member of group {member.name}")
 
     @property
-    def ours(self) -> bool:
+    def is_ours(self) -> bool:
         """Whether the member owns the partition, and keeps it."""
         return self.holds and not self.leaving
 
@@ -71,7 +71,7 @@ class OwnedPartition(OrderedGroup):
         """The lease may be free, or messages may have come: do not sleep on."""
         self._wake.set()
 
-    def hurry(self) -> None:
+    def stop_waiting_for_acks(self) -> None:
         """Wait for no ack any more."""
         self._at_once = True
         self._settled.set()
@@ -102,7 +102,10 @@ class OwnedPartition(OrderedGroup):
         return QueueBusy(queue=self.queue.name, found=found, remedy="Go on with member.batches()")
 
     async def give_up(self) -> None:
-        """Stop reading; wait until what was handed out is acked, the lease has ended or ``hurry`` was called; then release the lease."""
+        """Stop reading; wait until what was handed out is acked, the lease has ended or ``stop_waiting_for_acks`` was called.
+
+        Then release the lease.
+        """
         self.leaving = True
         if self._task is not asyncio.current_task():
             self._task.cancel()
@@ -129,13 +132,13 @@ class OwnedPartition(OrderedGroup):
             await self._enter()
             await self._read_until_stopped()
         except BusError as error:
-            self._member.failed(error)
+            self._member.on_partition_failure(error)
 
     async def _enter(self) -> None:
         pauses = Pauses()
         while True:
             try:
-                await self._partition_queue.ensure()
+                await self._partition_queue.ensure_attached()
                 await self.__aenter__()
                 return
             except LinkLost:
@@ -144,13 +147,13 @@ class OwnedPartition(OrderedGroup):
     async def _read_until_stopped(self) -> None:
         pauses = Pauses()
         while self._running:
-            held = await self._attempt(self._hold_alone, pauses)
+            held = await self._attempt(self._hold_under_lock, pauses)
             await self._tell_member()
             if held is None:  # the server was away, and is asked again after a pause
                 continue
             if held and self._member.reading.is_set() and await self._read_batch(pauses):
                 continue
-            await self._nap(POLL_S if self.holds else LEASE_POLL_S)
+            await self._sleep_unless_woken(POLL_S if self.holds else LEASE_POLL_S)
 
     async def _read_batch(self, pauses: Pauses) -> bool:
         """Read a batch and wait until the member has handed it out; False when there is none."""
@@ -164,17 +167,17 @@ class OwnedPartition(OrderedGroup):
             await self._taken.wait()
             return True
 
-    async def _hold_alone(self) -> bool:
+    async def _hold_under_lock(self) -> bool:
         async with self._lock:
             return await self._hold()
 
     async def _next_batch(self) -> Batch:
         messages = await self._next(self._member.most)
         if messages and self._member.linger_s:
-            messages = await self._linger(messages)
+            messages = await self._fill_batch(messages)
         return Batch(messages, self)
 
-    async def _linger(self, messages: list[Message]) -> list[Message]:
+    async def _fill_batch(self, messages: list[Message]) -> list[Message]:
         """The messages and what follows them within ``linger_s``, until the batch is full. Redis is asked after a push, and at the end."""
         most, turn = self._member.most, self.turn
         for poll in range(1, LINGER_POLLS + 1):

@@ -28,7 +28,7 @@ class PartitionQueue(Queue):
         self.waiting = 0
         """Pushes that wait until it is attached: later ones must not overtake them."""
 
-    async def ensure(self) -> Self:
+    async def ensure_attached(self) -> Self:
         """Attach it, if that has not worked yet."""
         async with self._ensuring:
             if not self.attached:
@@ -40,7 +40,7 @@ class PartitionQueue(Queue):
         """Whether its server answers, as far as is known."""
         return self.bus.servers.ready[self.server if self.attached else self._home_server]
 
-    def when_attached(self, push: Callable[[], asyncio.Future[T]]) -> asyncio.Future[T]:
+    def push_when_attached(self, push: Callable[[], asyncio.Future[T]]) -> asyncio.Future[T]:
         """Push now, or when it is attached, behind the pushes that wait for that already."""
         if self.attached and not self.waiting:
             return push()
@@ -48,7 +48,7 @@ class PartitionQueue(Queue):
 
         async def later() -> T:
             try:
-                await self.ensure()
+                await self.ensure_attached()
                 pushed = push()
             finally:
                 self.waiting -= 1

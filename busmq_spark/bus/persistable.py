@@ -46,7 +46,7 @@ class Persistable:
         self.bus, self.name, self.key = bus, name, persisted_key(name)
         self.ttl_s = _check_ttl(ttl_s)
         """Seconds it lives after the last save or touch."""
-        self.kept = False
+        self.is_kept_alive = False
         """Whether it is kept alive."""
         self.existed = False
         """Whether the last load found anything."""
@@ -89,9 +89,9 @@ class Persistable:
                 try:
                     created = await self._write(sending)
                 except BaseException:
-                    mine.failed(sending)
+                    mine.on_save_failed(sending)
                     raise
-                mine.saved(sending, created)
+                mine.on_saved(sending, created)
                 done = True
                 if not mine.incomplete:
                     break
@@ -114,16 +114,16 @@ class Persistable:
     async def touch(self) -> bool:
         """Let it live for ``ttl_s`` from now on; whether it is there."""
         found = await self._touch()
-        self.touched(found)
+        self.on_touch_reply(found)
         return found
 
     async def persist(self, ttl_s: int | None = None) -> None:
         """Keep it alive: touched now and every ttl/3 until ``unpersist``, ``detach`` or the bus ends. Called again it takes the new ttl."""
         self._set_ttl(ttl_s)
         await self.touch()
-        if not self.kept:
+        if not self.is_kept_alive:
             self.server = await self.bus.servers.locate(self.key)
-            self.kept = True
+            self.is_kept_alive = True
             self.bus.adopt(self)
         self.bus.keep_alive.keep(self)
 
@@ -149,9 +149,9 @@ class Persistable:
         """Fields that the last load could not take over, as the text that is stored: no JSON, or of another type. Assigning one replaces it."""
         return dict(self._fields.misfits)
 
-    def touched(self, found: bool) -> None:
+    def on_touch_reply(self, found: bool) -> None:
         """What a touch found."""
-        if not found and self._fields.gone():
+        if not found and self._fields.on_gone():
             log.warning("persisted object %r is gone from Redis; the next save writes all of it", self.name)
 
     def not_touched(self, error: BusError) -> None:
@@ -159,7 +159,7 @@ class Persistable:
         log.debug("persisted object %r was not touched: %s", self.name, error)
 
     def _leave(self) -> bool:
-        kept, self.kept = self.kept, False
+        kept, self.is_kept_alive = self.is_kept_alive, False
         if kept:
             self.bus.keep_alive.remove_object(self)
             self.bus.release(self)
@@ -185,7 +185,7 @@ class Persistable:
         return found
 
     async def _run(self, flow: Flow[T]) -> T:
-        server = self.server if self.kept else await self.bus.servers.locate(self.key)
+        server = self.server if self.is_kept_alive else await self.bus.servers.locate(self.key)
         return await self.bus.servers.commands[server].run(flow)
 
 

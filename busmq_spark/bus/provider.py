@@ -133,23 +133,23 @@ class Provider:
         except ValueError as error:
             log.warning("service %r: request %d is dropped: %s", service.name, message.id, error)
             return
-        if frame.expired(time.time() * 1000) and await self._expired(frame, message):
+        if frame.is_expired(time.time() * 1000) and await self._drop_if_expired(frame, message):
             return
         if self._left is not None:
             self._left -= 1
         request = Request(frame, self._send, stacks=self._options.send_stack)
         task = service.bus.spawn(self._handle(request), f"handling a request to {service.name}")
         self._running.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._on_task_end)
         service._emit("request", request)
 
-    async def _expired(self, frame: ServiceRequest, message: Message) -> bool:
+    async def _drop_if_expired(self, frame: ServiceRequest, message: Message) -> bool:
         """Whether a request is too late by the clock of the server, too: ours may be wrong."""
         try:
             now_ms = await self._clock.now_ms()
         except BusError:
             now_ms = time.time() * 1000
-        if not frame.expired(now_ms):
+        if not frame.is_expired(now_ms):
             return False
         self._dropped += 1
         if str(self._dropped).rstrip("0") == "1":  # 1, 10, 100 …: after a long pause there may be thousands
@@ -160,7 +160,7 @@ class Provider:
             )
         return True
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
         self._running.discard(task)
         self._room.set()
 

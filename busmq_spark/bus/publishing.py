@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from busmq_spark.core import publish as flows
-from busmq_spark.core.event import Event, Extension, made
+from busmq_spark.core.event import Event, Extension, make_event
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.keys import SUBSCRIPTIONS, QueueKeys, hash_index
 from busmq_spark.core.patterns import check_key
@@ -68,8 +68,8 @@ class Publishing:
         wanted = keys_of(keys)
         event = event_of(wanted, data, about)
         value = event.encode()
-        self._subscribers = found = await self._at_table(flows.subscribers(self._subscribers))
-        queues = found.of(wanted)
+        self._subscribers = found = await self._run_at_table(flows.subscribers(self._subscribers))
+        queues = found.queues_for(wanted)
         if len(queues) < require:
             raise TooFewDestinations(keys=", ".join(wanted), found=len(queues), wanted=require)
         outcomes = await asyncio.gather(*(self._deliver(flows.deliver, queue, value) for queue in queues), return_exceptions=True)
@@ -100,21 +100,21 @@ class Publishing:
         ``a.*`` matches a.b, ``a.#`` matches a, a.b and a.b.c. It holds until ``unsubscribe`` or ``forget``, also without a reader. Returns how
         many of the patterns are new for the queue.
         """
-        return await self._at_table(flows.subscribe(patterns, into, new_token()))
+        return await self._run_at_table(flows.subscribe(patterns, into, new_token()))
 
     async def unsubscribe(self, patterns: Sequence[str], *, into: str) -> int:
         """End these subscriptions; what is in the queue stays. Returns how many there were."""
-        return await self._at_table(flows.unsubscribe(patterns, into, new_token()))
+        return await self._run_at_table(flows.unsubscribe(patterns, into, new_token()))
 
     async def forget(self, queue: str) -> int:
         """End every subscription of a queue; what is in it stays. Returns how many there were."""
-        return await self._at_table(flows.forget(queue, new_token()))
+        return await self._run_at_table(flows.forget(queue, new_token()))
 
     async def subscriptions(self) -> list[tuple[str, str]]:
         """Every pattern with a queue that is subscribed with it, sorted."""
-        return await self._at_table(flows.table())
+        return await self._run_at_table(flows.read_table())
 
-    async def _at_table(self, flow: Flow[T]) -> T:
+    async def _run_at_table(self, flow: Flow[T]) -> T:
         links = self.servers.commands
         return await links[hash_index(SUBSCRIPTIONS, len(links))].run(flow)
 
@@ -143,4 +143,4 @@ def event_of(keys: Sequence[str], data: object, about: EventKeywords) -> Event:
     if len(keys) > 1:
         about = {**about, "extensions": {"keys": " ".join(keys), **about.get("extensions", {})}}
     named = {"type": keys[0], "id": new_token(TOKEN_BITS), "time": datetime.now(UTC).isoformat(timespec="milliseconds"), **about}
-    return made(data, **named)
+    return make_event(data, **named)

@@ -35,7 +35,7 @@ class PendingPush(Generic[V]):
         self.sent = 0
         self.ids: list[int] = []
 
-    def stored(self, first: int, count: int) -> None:
+    def on_stored(self, first: int, count: int) -> None:
         """The next ``count`` values have ids from ``first`` on."""
         if self.future.done():
             return
@@ -46,7 +46,7 @@ class PendingPush(Generic[V]):
         if len(self.ids) == len(self.values):
             self.future.set_result(self.ids)
 
-    def failed(self, error: BusError | None) -> None:
+    def fail(self, error: BusError | None) -> None:
         """Nothing more of it is sent; None cancels it."""
         self.sent = len(self.values)
         if self.future.done():
@@ -110,7 +110,7 @@ class PushPipeline:
 
     def _on_reply(self, reply: asyncio.Future[list[Any]]) -> None:
         if reply.cancelled() or (error := reply.exception()) is not None:
-            self._lost(LinkLost(url=self._queue.address, reason="the bus was closed") if reply.cancelled() else self._queue.translate(error))
+            self._fail_chunk(LinkLost(url=self._queue.address, reason="the bus was closed") if reply.cancelled() else self._queue.translate(error))
             self._next()
             return
         [answer] = reply.result()
@@ -135,7 +135,7 @@ class PushPipeline:
             missing = len(self._values) - count
             self._on_stored(first, count, await self._queue.maxsize() if missing else 0)
         except BusError as error:
-            self._lost(error)
+            self._fail_chunk(error)
         except asyncio.CancelledError:
             self._give_up()
             raise
@@ -147,19 +147,19 @@ class PushPipeline:
         for push, size in self._chunk:
             fitting = min(size, count)
             if fitting:
-                push.stored(first, fitting)
+                push.on_stored(first, fitting)
             first, count = first + fitting, count - fitting
             if fitting < size:
                 left = len(push.values) - len(push.ids)
-                push.failed(QueueFull(queue=self._queue.name, maxsize=maxsize, left=left, waited=""))
+                push.fail(QueueFull(queue=self._queue.name, maxsize=maxsize, left=left, waited=""))
 
-    def _lost(self, error: BusError) -> None:
+    def _fail_chunk(self, error: BusError) -> None:
         for push, _ in self._chunk:
-            push.failed(error)
+            push.fail(error)
 
     def _give_up(self) -> None:
         for push in (*(push for push, _ in self._chunk), *self._pending):
-            push.failed(None)
+            push.fail(None)
         self._next()
 
     def _next_chunk(self) -> None:
@@ -180,7 +180,7 @@ class PushPipeline:
             part = push.values[push.sent : push.sent + CHUNK_MESSAGES - len(self._values)]
             room -= sum(map(len, part))
             if room < 0:
-                part = _fitting(part, room + sum(map(len, part)), alone=not self._values)
+                part = _values_that_fit(part, room + sum(map(len, part)), alone=not self._values)
             if part:
                 self._chunk.append((push, len(part)))
                 self._values += part
@@ -190,7 +190,7 @@ class PushPipeline:
             self._pending.popleft()
 
 
-def _fitting(values: Sequence[bytes], room: int, *, alone: bool) -> Sequence[bytes]:
+def _values_that_fit(values: Sequence[bytes], room: int, *, alone: bool) -> Sequence[bytes]:
     """The first values that fit; at least one when it would go ``alone``."""
     for count, value in enumerate(values):
         room -= len(value)

@@ -157,7 +157,7 @@ class Queue(QueueTimes):
     def address(self) -> str:
         """The masked address of our server."""
         assert self._servers is not None
-        return self._servers.commands[self.server].endpoint.masked
+        return self._servers.commands[self.server].endpoint.masked_url
 
     async def push_call(self, values: Any) -> tuple[int, int]:
         """One chunk: first id and how many were stored. A queue that vanished (Redis lost its data, another client closed it) is created again."""
@@ -253,7 +253,7 @@ class Queue(QueueTimes):
 
     async def subscriptions(self) -> list[subscription.Subscription]:
         """Every subscription: how far it is, how many messages stay stored for it, and since when it was not here."""
-        return await self.run(subscription.listed(self.keys))
+        return await self.run(subscription.list_subscriptions(self.keys))
 
     # -- groups -----------------------------------------------------------------------------------------------------------------------------
 
@@ -300,14 +300,14 @@ class Queue(QueueTimes):
 
     async def run(self, flow: Flow[T]) -> T:
         """Run a flow on the queue's server."""
-        return await self.bus.servers.commands[await self._place()].run(flow)
+        return await self.bus.servers.commands[await self._locate()].run(flow)
 
     @property
-    def kept(self) -> list[str]:
+    def keys_to_touch(self) -> list[str]:
         """Further keys that must live as long as the queue."""
-        return [] if self._consumption is None else self._consumption.kept
+        return [] if self._consumption is None else self._consumption.keys_to_touch
 
-    def touched(self, status: int) -> None:
+    def on_touch_reply(self, status: int) -> None:
         """What the keep-alive found: 1 alive, 0 gone, -1 another holds the lease. The consumer then reads Redis itself: pub/sub may lose messages."""
         self._unreachable = False
         if self._consumption is not None:
@@ -347,7 +347,7 @@ class Queue(QueueTimes):
             self.not_touched(error)  # the next touch finds it missing again
 
     async def _join(self, discoverable: bool) -> bool:
-        self.server, self._servers = await self._place(), self.bus.servers
+        self.server, self._servers = await self._locate(), self.bus.servers
         ttl_s, maxsize = self._attach_args
         flow = flows.attach(self.keys, new_token(), ttl_s=ttl_s, maxsize=maxsize, discover=discoverable)
         found = await self.bus.servers.commands[self.server].run(flow)
@@ -367,7 +367,7 @@ class Queue(QueueTimes):
         if born != self._born:
             self._born, self.handed = born, 0
 
-    async def _place(self) -> int:
+    async def _locate(self) -> int:
         return self.server if self.attached else await self.bus.servers.locate(self.keys.metadata, self._home)
 
 

@@ -14,7 +14,7 @@ from busmq_spark.core import clock, retention
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import BusError, StateError
-from busmq_spark.start import moment
+from busmq_spark.start import parse_moment
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
@@ -69,7 +69,7 @@ class QueueTimes(BaseQueue):
         ``time``: milliseconds since 1970 (below 0: so long before now), a datetime with its time zone, ISO 8601 with its offset, or ``-10m``. Raises
         TimeUnknown where the clock does not reach back so far and messages of before may be stored, ConfigError for what is no time, or to come.
         """
-        return await self.run(clock.id_at(self.keys, moment(time).ms))
+        return await self.run(clock.id_at(self.keys, parse_moment(time).ms))
 
     async def ms_of(self, id: int) -> int | None:
         """When the message with this id was there at the latest, in milliseconds since 1970 of the server's clock; None where that is not known."""

@@ -52,21 +52,21 @@ class ReplyQueues:
         finally:
             entry.users -= 1
             entry.used = asyncio.get_running_loop().time()
-            await self._leave([name for name, other in self._entries.items() if not other.users][: max(0, len(self) - self._most)])
+            await self._detach([name for name, other in self._entries.items() if not other.users][: max(0, len(self) - self._most)])
 
     async def sweep(self) -> None:
         """Detach the reply queues that have been idle for long, until cancelled."""
         while True:
             await asyncio.sleep(self._idle_s / 4)
             long_ago = asyncio.get_running_loop().time() - self._idle_s
-            await self._leave([name for name, entry in self._entries.items() if not entry.users and entry.used < long_ago])
+            await self._detach([name for name, entry in self._entries.items() if not entry.users and entry.used < long_ago])
 
     async def close(self) -> None:
         """Leave every queue; one that is being used then, when its user is done."""
         self._most = 0
-        await self._leave([name for name, entry in self._entries.items() if not entry.users])
+        await self._detach([name for name, entry in self._entries.items() if not entry.users])
 
-    async def _leave(self, names: list[str]) -> None:
+    async def _detach(self, names: list[str]) -> None:
         async with AsyncExitStack() as stack:
             for name in names:
                 stack.push_async_callback(self._entries.pop(name).queue.detach)

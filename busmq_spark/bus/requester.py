@@ -131,7 +131,7 @@ class Requester:
             return
         waiting = self._waiting.get(frame.req_id) if isinstance(frame.req_id, str) else None
         if waiting is not None:  # else it is late, or was never asked for
-            waiting.arrived(frame)
+            waiting.add_reply(frame)
 
     async def _end_reading(self) -> None:
         await self._replies.detach()
@@ -139,7 +139,7 @@ class Requester:
             await asyncio.wait([self._reader])
 
     def _value(self, frame: ServiceReply) -> Any:
-        if frame.failed:
+        if frame.is_error:
             raise RequestFailed(service=self._service.name, reason=error_text(frame.error), error=frame.error)
         return frame.reply
 
@@ -163,7 +163,7 @@ class PendingRequest:
         self._ended: BusError | None = None
         self.deadline = asyncio.get_running_loop().time() + timeout_s
 
-    def arrived(self, frame: ServiceReply) -> None:
+    def add_reply(self, frame: ServiceReply) -> None:
         self._frames.append(frame)
         self._something.set()
         self.deadline = asyncio.get_running_loop().time() + self._timeout_s

@@ -25,8 +25,8 @@ from busmq_spark.bus.group import POLL_S, Group, check_most
 from busmq_spark.core import dead_letter
 from busmq_spark.core import group as flows
 from busmq_spark.core.flow import Flow
-from busmq_spark.core.group import Action, Delivery, Leased
-from busmq_spark.core.grouped import slices
+from busmq_spark.core.group import Action, Delivery, LeaseResult
+from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import is_subscription
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.queue import clock_ms
@@ -77,7 +77,7 @@ class SharedOptions:
         if self.dead is not None and not (isinstance(self.dead, str) and self.dead):  # type: ignore[redundant-expr]
             raise ConfigError(reason=f"dead is {self.dead!r}; expected the name of a queue")
 
-    def given(self) -> dict[str, str | int]:
+    def to_fields(self) -> dict[str, str | int]:
         """As fields of the group in Redis."""
         found = {name: value for name, value in asdict(self).items() if value is not None}
         if "lease_s" in found:
@@ -127,7 +127,7 @@ class SharedGroup(Group):
             if found and found[0] and self._running:
                 yield found[0]
             elif found:
-                await self._nap(found[1])
+                await self._sleep_unless_woken(found[1])
 
     async def take(self, most: int) -> tuple[list[Delivery], float]:
         """One list, which may be empty, and how many seconds to wait before the next when it is. Raises LinkLost."""
@@ -139,7 +139,7 @@ class SharedGroup(Group):
             log.warning("%d messages left queue %r before group %r had settled them: another takes them", leased.gone, *self._names)
         spent = [each._replace(tries=each.tries - 1) for each in leased.deliveries if each.tries > self.tries]  # this lease is no try
         if spent:
-            await self._bury(spent)
+            await self._write_dead_letters(spent)
             return [each for each in leased.deliveries if each.tries <= self.tries], 0
         return list(leased.deliveries), min(POLL_S, leased.wait_ms / 1000) if leased.wait_ms >= 0 else POLL_S
 
@@ -180,13 +180,13 @@ class SharedGroup(Group):
 
     async def wait_drained(self) -> None:
         """Returns once nothing is leased."""
-        await self._until(lambda found: not found.in_flight)
+        await self._wait_until(lambda found: not found.in_flight)
 
     # -- leasing ----------------------------------------------------------------------------------------------------------------------------
 
     async def _register(self) -> None:
         keys = self.queue.keys
-        await self.queue.run(register(keys, self.name, self._start, is_dead, self._options.given()))
+        await self.queue.run(register(keys, self.name, self._start, is_dead, self._options.to_fields()))
         self._start = "earliest"  # in a later life of the queue
         stored = await self.queue.run(flows.settings(keys, self.name))
         self._born, self.tries, self.dead = stored.get("born", ""), int(stored.get("tries", flows.TRIES)), stored.get("dead", self.dead)
@@ -197,7 +197,7 @@ class SharedGroup(Group):
             self._dead_queue = dead
             await dead.attach()  # so that what waits there does not expire while somebody reads here
 
-    async def _lease(self, most: int) -> Leased | None:
+    async def _lease(self, most: int) -> LeaseResult | None:
         """None once it is stopped."""
         async with self._lock:
             if not self._running:
@@ -247,7 +247,7 @@ class SharedGroup(Group):
             before = again
             return await self._run(flows.settle(self.queue.keys, self.name, self._born, settlements))
 
-        results = await self._insist(send) or [0] * len(some)
+        results = await self._run_with_retries(send) or [0] * len(some)
         for each in some if action != "extend" else ():
             if (held := self._held.get(each.id)) is not None and held.token == each.token:
                 del self._held[each.id]
@@ -271,20 +271,20 @@ class SharedGroup(Group):
                 dead = self.queue.bus.queue(self.dead)
                 await dead.attach()
                 self._dead_queue = dead
-        letters_to, now = self._dead_queue, await self._insist(lambda _: self._run(clock_ms(self.queue.keys)))
+        letters_to, now = self._dead_queue, await self._run_with_retries(lambda _: self._run(clock_ms(self.queue.keys)))
         letters = [dead_letter.envelope(self.queue.name, self.name, each, str(error), now) for each in ours]
-        await self._insist(lambda _: letters_to.push_many(letters))
-        await self._given_up(ours, str(error))
+        await self._run_with_retries(lambda _: letters_to.push_many(letters))
+        await self._on_given_up(ours, str(error))
         return refused + await self._settle(ours, "ack")
 
-    async def _given_up(self, some: Sequence[Delivery], error: str) -> None:
+    async def _on_given_up(self, some: Sequence[Delivery], error: str) -> None:
         """These have their dead letters, and are about to be settled."""
 
     async def _without_outcome(self, spent: Sequence[Delivery]) -> Sequence[Delivery]:
         """Those that were not handled all the same, before their leases ended."""
         return spent
 
-    async def _bury(self, spent: Sequence[Delivery]) -> None:
+    async def _write_dead_letters(self, spent: Sequence[Delivery]) -> None:
         """Dead letters of messages whose last lease has ended."""
         try:
             await self._reject(await self._without_outcome(spent), USED_UP)
@@ -300,7 +300,7 @@ class SharedGroup(Group):
     async def _give_up(self, error: Exception | None) -> None:
         try:
             if self._unanswered:
-                await self._insist(lambda _: self._run(self._recover_unanswered()))
+                await self._run_with_retries(lambda _: self._run(self._recover_unanswered()))
             held = list(self._held.values())
             if held and error is not None:
                 try:

@@ -85,10 +85,10 @@ class Topic:
                 )
             self.bus.adopt(self)
             try:
-                self.learn(known)
+                self.update_known(known)
                 await self._attach_all([queue for queue in self.queues if queue.reachable])
-                await self.bus.servers.pubsub[self._server].add(self.keys.changed, self._on_notification)
-                self._keeping = self.bus.spawn(self._keep(), f"keeping topic {self.name}")
+                await self.bus.servers.pubsub[self._server].add(self.keys.changed_channel, self._on_notification)
+                self._keeping = self.bus.spawn(self._keep_attached(), f"keeping topic {self.name}")
             except BaseException:
                 await self._close()
                 raise
@@ -117,7 +117,7 @@ class Topic:
         await self.attach()
         if partitions > self.partitions:
             await self._prepare([PartitionQueue(self, i) for i in range(self.partitions, partitions)])
-        self.learn(await self.run(flows.grow(self.keys, partitions)))
+        self.update_known(await self.run(flows.grow(self.keys, partitions)))
         await self._attach_all([queue for queue in self.queues if queue.reachable])
         return self.partitions
 
@@ -129,12 +129,12 @@ class Topic:
         ``partition`` counts more than ``key``; without either (a key of None is none, an empty one is a key) partitions have their turns. The future
         fails with QueueFull, and with LinkLost as for a queue.
         """
-        return self._when_ready(lambda: self._push(value, key, partition))
+        return self._push_when_attached(lambda: self._push(value, key, partition))
 
     def _push(self, value: object, key: bytes | str | None, partition: int | None) -> asyncio.Future[Placed]:
         queue = self.queues[self._choose([key], partition)[0]]
         outer: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
-        inner = queue.when_attached(lambda: queue.push(value))
+        inner = queue.push_when_attached(lambda: queue.push(value))
         inner.add_done_callback(lambda _: settle_one(queue.partition, inner, outer))
         return outer
 
@@ -150,7 +150,7 @@ class Topic:
         of = [None] * len(batch) if keys is None else list(keys)
         if len(of) != len(batch):
             raise ConfigError(reason=f"there are {len(batch)} values and {len(of)} keys; expected one key, or None, for each value")
-        return self._when_ready(lambda: self._push_many(batch, of, partition))
+        return self._push_when_attached(lambda: self._push_many(batch, of, partition))
 
     def _push_many(self, batch: list[object], keys: Sequence[bytes | str | None], partition: int | None) -> asyncio.Future[Sequence[Placed]]:
         chosen = self._choose(keys, partition)
@@ -165,14 +165,14 @@ class Topic:
         pushes = {which: self._send_many(self.queues[which], its) for which, its in values.items()}
         left = len(pushes)
 
-        def ended(_: object) -> None:
+        def on_end(_: object) -> None:
             nonlocal left
             left -= 1
             if left <= 0:
                 settle(pushes, chosen, outer)
 
         for inner in pushes.values():
-            inner.add_done_callback(ended)
+            inner.add_done_callback(on_end)
         if not pushes:
             outer.set_result([])
         return outer
@@ -218,7 +218,7 @@ class Topic:
         """Run a flow on the server that knows of the topic."""
         return await self.bus.servers.commands[self._server].run(flow)
 
-    def learn(self, found: flows.Topic) -> None:
+    def update_known(self, found: flows.Topic) -> None:
         """What the topic is now: new partitions are attached."""
         self._known = flows.Topic(max(found.partitions, self.partitions), found.born)
         if len(self.queues) < self.partitions:
@@ -226,7 +226,7 @@ class Topic:
             self._hint.set()
 
     @property
-    def known(self) -> flows.Topic:
+    def last_known(self) -> flows.Topic:
         """The topic as it was seen last."""
         return self._known
 
@@ -243,14 +243,14 @@ class Topic:
         if self._keeping is not None:
             self._keeping.cancel()
             self._keeping = None
-        self.bus.servers.pubsub[self._server].remove(self.keys.changed, self._on_notification)
+        self.bus.servers.pubsub[self._server].remove(self.keys.changed_channel, self._on_notification)
         self.bus.release(self)
         for queue in self.queues:
             await queue.detach()
 
     async def _attach_all(self, queues: Sequence[PartitionQueue]) -> None:
         """Attach queues, beside each other. Those whose server goes away meanwhile are left to the keeper."""
-        for outcome in await asyncio.gather(*(queue.ensure() for queue in queues), return_exceptions=True):
+        for outcome in await asyncio.gather(*(queue.ensure_attached() for queue in queues), return_exceptions=True):
             if isinstance(outcome, BaseException) and not isinstance(outcome, LinkLost):
                 raise outcome
 
@@ -258,12 +258,12 @@ class Topic:
         """Create queues that are to be partitions, with every group of the others: before the first push to them, or trim."""
         names = [each.name for each in await self.queues[0].groups() if not each.shared]
         try:
-            await asyncio.gather(*(queue.ensure() for queue in queues))
+            await asyncio.gather(*(queue.ensure_attached() for queue in queues))
             await asyncio.gather(*(queue.subscribe(name) for queue in queues for name in names))
         finally:
             await asyncio.gather(*(queue.detach() for queue in queues))
 
-    async def _keep(self) -> None:
+    async def _keep_attached(self) -> None:
         while True:
             missing = [queue for queue in self.queues if not queue.attached]
             with suppress(TimeoutError):
@@ -274,13 +274,13 @@ class Topic:
                 await self._attach_all([queue for queue in self.queues if not queue.attached and queue.reachable])
             if not missing:
                 with suppress(BusError):
-                    self.learn(await self.run(flows.keep(self.keys, self._known)))
+                    self.update_known(await self.run(flows.keep_alive(self.keys, self._known)))
 
     def _on_notification(self, payload: bytes | None) -> None:
         if not payload:
             self._hint.set()
 
-    def _when_ready(self, push: Callable[[], asyncio.Future[T]]) -> asyncio.Future[T]:
+    def _push_when_attached(self, push: Callable[[], asyncio.Future[T]]) -> asyncio.Future[T]:
         """Push now, or when the topic is attached, behind the pushes that wait for that already."""
         if self.attached and not self._waiting:
             return push()
@@ -318,4 +318,4 @@ class Topic:
 
     @staticmethod
     def _send_many(queue: PartitionQueue, values: list[object]) -> asyncio.Future[list[int]]:
-        return queue.when_attached(lambda: queue.push_many(values))
+        return queue.push_when_attached(lambda: queue.push_many(values))

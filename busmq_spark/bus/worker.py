@@ -48,7 +48,7 @@ log = logging.getLogger("busmq_spark")
 
 
 @dataclass(slots=True)
-class _AtWork:
+class _RunningJob:
     work: Work
     ends: float
     """Its deadline, by the clock of the loop."""
@@ -65,7 +65,7 @@ class Worker:
         self.slots = FairSlots(options.limit)
         self._group = JobGroup(jobs.queue, self)
         self._tasks: list[asyncio.Task[None]] = []
-        self._at_work: dict[asyncio.Task[None], _AtWork] = {}  # whose handlers have not ended, in the order of their deadlines
+        self._at_work: dict[asyncio.Task[None], _RunningJob] = {}  # whose handlers have not ended, in the order of their deadlines
         self._deadline: asyncio.TimerHandle | None = None
         self._finished: list[Work] = []
         self._settling: asyncio.Task[None] | None = None
@@ -80,7 +80,7 @@ class Worker:
     # -- life -------------------------------------------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        queue = await self.jobs.ready()
+        queue = await self.jobs.attached_queue()
         if self._tasks:
             raise StateError(event="begin", what=repr(self), state="at work already", remedy="Make another worker for more of it, or raise its limit")
         self._group = JobGroup(queue, self)
@@ -98,9 +98,9 @@ class Worker:
     async def run(self) -> None:
         """Work until ``stop()`` or ``drain()``, or until this is cancelled."""
         async with self:
-            await self.over()
+            await self.wait_stopped()
 
-    async def over(self) -> None:
+    async def wait_stopped(self) -> None:
         """Returns when it has stopped."""
         await self._over.wait()
 
@@ -118,8 +118,8 @@ class Worker:
             for task in (*self._tasks, *self._at_work):
                 task.cancel()
             await asyncio.wait(self._tasks)
-            await self._quiet()
-            self.slots.give(len(self._at_work))  # of tasks that had not begun when they were cancelled
+            await self._wait_for_tasks()
+            self.slots.give_back(len(self._at_work))  # of tasks that had not begun when they were cancelled
             self._at_work.clear()
             await self._group.stop()
             for each in self._durable.values():
@@ -143,9 +143,9 @@ class Worker:
             async with asyncio.timeout(timeout_s):
                 async with self._stepping:
                     pass
-                await self._quiet()
+                await self._wait_for_tasks()
         except TimeoutError:
-            raise self._late(f"{len(self._at_work)} handlers", timeout_s, remedy="It stays paused") from None
+            raise self._timeout_error(f"{len(self._at_work)} handlers", timeout_s, remedy="It stays paused") from None
 
     async def resume(self) -> None:
         """End a pause."""
@@ -156,7 +156,7 @@ class Worker:
         await self.pause(timeout_s)
         await self.stop()
 
-    async def _quiet(self) -> None:
+    async def _wait_for_tasks(self) -> None:
         me = asyncio.current_task()  # of a handler that drains its worker
         while tasks := [each for each in (*self._at_work, *self._failing, self._settling) if each not in (None, me) and not each.done()]:
             await asyncio.wait(tasks)
@@ -193,15 +193,15 @@ class Worker:
             except BusError as error:
                 self.jobs.queue._report(error)
             finally:
-                self.slots.give(free - begun)
+                self.slots.give_back(free - begun)
             if nap_s:
-                await self._group.nap(nap_s)
+                await self._group.sleep_unless_woken(nap_s)
 
     async def _begin(self, batch: Sequence[Delivery]) -> tuple[list[Work], list[Delivery], list[tuple[Work, bytes]]]:
         """Begin what was leased: whose handlers are to start, what names no job, and what has an outcome."""
         asked = [(each, self.work_of(each)) for each in batch]
         works = [work for _, work in asked if work is not None]
-        answers = await self._group.insist(lambda: flows.begin(works, self.jobs.outcome_ttl_s)) if works else []
+        answers = await self._group.run_with_retries(lambda: flows.begin(works, self.jobs.outcome_ttl_s)) if works else []
         found = list(zip(works, answers, strict=True))
         begun = [work for work, (answer, _) in found if answer == "ok"]
         done = [(work, outcome) for work, (answer, outcome) in found if answer == "done"]
@@ -211,7 +211,7 @@ class Worker:
         """Messages that name no job, and those whose jobs have their outcomes: their workers died before they could ack."""
         try:
             await self._publish_durably(done)
-            await self._group.settled([work.delivery for work, _ in done])
+            await self._group.ack_settled([work.delivery for work, _ in done])
             for each in other:
                 await self._group.reject(each, f"it begins with {each.value[:40]!r}, and names no job")
         except BusError as error:
@@ -222,8 +222,8 @@ class Worker:
         loop, deadline_s = asyncio.get_running_loop(), self.options.deadline_s
         ends = loop.time() + (deadline_s or 0)
         for work in works:
-            at_work = _AtWork(work, ends)
-            self._at_work[loop.create_task(self._work(at_work))] = at_work
+            at_work = _RunningJob(work, ends)
+            self._at_work[loop.create_task(self._run_handler(at_work))] = at_work
         if works and deadline_s is not None and self._deadline is None:
             self._deadline = loop.call_at(ends, self._end_late_ones)
         return len(works)
@@ -255,7 +255,7 @@ class Worker:
 
     # -- working ----------------------------------------------------------------------------------------------------------------------------
 
-    async def _work(self, at_work: _AtWork) -> None:
+    async def _run_handler(self, at_work: _RunningJob) -> None:
         """Call the handler; what comes of it is settled by another task, with what else has finished by then."""
         work, failed = at_work.work, None
         try:
@@ -270,9 +270,9 @@ class Worker:
             return
         finally:
             self._at_work.pop(asyncio.current_task(), None)  # type: ignore[arg-type]  # there is one
-            self.slots.give(1)
+            self.slots.give_back(1)
         if at_work.late:
-            failed = self._late(f"job {work.keys.id}", self.options.deadline_s)
+            failed = self._timeout_error(f"job {work.keys.id}", self.options.deadline_s)
         try:
             if failed is not None:
                 failing = self._spawn(self._fail(work, failed), "settling")
@@ -285,7 +285,7 @@ class Worker:
         except BusError as error:  # the bus is about to end
             self._not_settled(1, error)
 
-    def _late(self, what: str, timeout_s: float | None, **remedy: str) -> WorkTimeout:
+    def _timeout_error(self, what: str, timeout_s: float | None, **remedy: str) -> WorkTimeout:
         return WorkTimeout(what=what, group=self.options.group, queue=self.jobs.queue.name, timeout_s=timeout_s, **remedy)
 
     async def _fail(self, work: Work, failed: Exception) -> None:
@@ -307,7 +307,7 @@ class Worker:
             while self._finished:
                 some, self._finished = self._finished[:SETTLE_MOST], self._finished[SETTLE_MOST:]
                 try:
-                    await self._group.settled(await self.write([(work, None) for work in some]))
+                    await self._group.ack_settled(await self.write([(work, None) for work in some]))
                 except BusError as error:
                     self._not_settled(len(some), error)
         finally:
@@ -321,7 +321,7 @@ class Worker:
         if not outcomes:
             return []
         name = self.jobs.queue.name
-        answers = await self._group.insist(lambda: flows.finish(outcomes, name, self.jobs.outcome_ttl_s))
+        answers = await self._group.run_with_retries(lambda: flows.finish(outcomes, name, self.jobs.outcome_ttl_s))
         taken = [(work, text) for (work, _), (answer, text) in zip(outcomes, answers, strict=True) if answer != "late"]
         if late := len(outcomes) - len(taken):
             log.warning("queue %r, group %r: answers of %d jobs are refused: their leases had ended, others have them", *self._group.names, late)

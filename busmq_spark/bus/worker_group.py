@@ -47,9 +47,9 @@ class WorkerOptions:
         check_limit(self.limit)
         if self.deadline_s is not None:
             check_seconds("deadline_s", self.deadline_s, LEAST_S)
-        self.shared()
+        self.group_options()
 
-    def shared(self) -> SharedOptions:
+    def group_options(self) -> SharedOptions:
         """Those of its group."""
         return SharedOptions(lease_s=self.lease_s, tries=self.tries, limit=self.group_limit, dead=self.dead)
 
@@ -65,7 +65,7 @@ class JobGroup(SharedGroup):
 
     def __init__(self, queue: Queue, worker: Worker) -> None:
         start = "latest" if worker.options.start == "new" else worker.options.start
-        super().__init__(queue, worker.options.group, start, worker.options.shared())
+        super().__init__(queue, worker.options.group, start, worker.options.group_options())
         self._worker = worker
 
     @property
@@ -78,19 +78,19 @@ class JobGroup(SharedGroup):
         """Of queue and group, for the log."""
         return self._names
 
-    async def insist(self, flow: Callable[[], Flow[T]]) -> T:
+    async def run_with_retries(self, flow: Callable[[], Flow[T]]) -> T:
         """Run a flow that is safe to repeat; again as long as the server may be expected back."""
-        return await self._insist(lambda _: self._run(flow()))
+        return await self._run_with_retries(lambda _: self._run(flow()))
 
-    async def settled(self, some: Sequence[Delivery]) -> None:
+    async def ack_settled(self, some: Sequence[Delivery]) -> None:
         """Ack what has an outcome."""
         await self._settle(sorted(some, key=itemgetter(0)), "ack")  # ids in a row are one lease, and one settlement
         if self._worker.options.group_limit:
             self.wake()
 
-    async def nap(self, seconds: float) -> None:
+    async def sleep_unless_woken(self, seconds: float) -> None:
         """Sleep, or until there may be something to read."""
-        await self._nap(seconds)
+        await self._sleep_unless_woken(seconds)
 
     def wake(self) -> None:
         """Read again at once."""
@@ -99,6 +99,6 @@ class JobGroup(SharedGroup):
     async def _without_outcome(self, spent: Sequence[Delivery]) -> Sequence[Delivery]:
         return await self._worker.without_outcome(spent)
 
-    async def _given_up(self, some: Sequence[Delivery], error: str) -> None:
+    async def _on_given_up(self, some: Sequence[Delivery], error: str) -> None:
         works = [work for work in map(self._worker.work_of, some) if work is not None]
         await self._worker.write([(work, error) for work in works])

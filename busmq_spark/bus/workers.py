@@ -49,7 +49,7 @@ class Workers:
     async def run(self) -> None:
         """Work until all have stopped, or until this is cancelled."""
         async with self:
-            await asyncio.gather(*(each.over() for each in self._workers))
+            await asyncio.gather(*(each.wait_stopped() for each in self._workers))
 
     async def stop(self) -> None:
         """See Worker.stop."""

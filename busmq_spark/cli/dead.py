@@ -12,9 +12,9 @@ from busmq_spark.cli.faults import NoSuchMessage
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.progress import TerminalProgressBar
-from busmq_spark.cli.reading import read
-from busmq_spark.cli.target import QueueLocation, existing, open_links, place_of
-from busmq_spark.cli.terminal_text import count, shown, value_json, value_text
+from busmq_spark.cli.reading import read_messages
+from busmq_spark.cli.target import QueueLocation, locate_existing, open_links, place_of
+from busmq_spark.cli.terminal_text import count, escape_control_characters, value_json, value_text
 from busmq_spark.core.dead_letter import DeadLetter, decode_letter, put_back
 from busmq_spark.core.message import Message, chunks
 from busmq_spark.core.queue import LONG_TTL_S, attach, trim
@@ -45,7 +45,7 @@ def list_(
     """
     out = Output(as_json)
     with open_links(redis) as links:
-        place, state = existing(queue, links)
+        place, state = locate_existing(queue, links)
         found = [(message.id, _letter_of(queue, message)) for message in _messages(place, state.oldest, state.newest, first)]
     if as_json:
         for id, letter in found:
@@ -77,7 +77,7 @@ def show(queue: QueueArgument, id: IdArgument, *, redis: RedisOptions) -> None:
     ```
     """
     with open_links(redis) as links:
-        place, state = existing(queue, links)
+        place, state = locate_existing(queue, links)
         found = list(_messages(place, id, id, 1))
     if not found:
         holds = f"ids {state.oldest}..{state.newest}" if state.count else "no messages now"
@@ -111,7 +111,7 @@ def replay(
     out = Output(as_json)
     put: dict[str, int] = {}
     with open_links(redis) as links:
-        place, state = existing(queue, links)
+        place, state = locate_existing(queue, links)
         wanted = min(state.count, most or state.count)
         with TerminalProgressBar(out, f"putting back from {queue}", wanted, "messages") as meter:
             # Read anew each time, since what was put back has left the queue.
@@ -148,7 +148,7 @@ def purge(
     """
     out = Output(as_json)
     with open_links(redis) as links:
-        place, state = existing(queue, links)
+        place, state = locate_existing(queue, links)
         for message in _messages(place, state.oldest, state.newest, 1):
             _letter_of(queue, message)  # a queue of other messages is not meant
         if state.count and not yes:
@@ -188,7 +188,7 @@ def _put_back(links: list[Link], dead: QueueLocation, born: str, target: str, le
 def _messages(place: QueueLocation, first: int, last: int, most: int) -> Iterator[Message]:
     if not first or not most:
         return
-    for part in read(place, first, last):
+    for part in read_messages(place, first, last):
         yield from part[:most]
         most -= len(part)
         if most <= 0:
@@ -220,4 +220,13 @@ def _record(queue: str, id: int, letter: DeadLetter) -> dict[str, object]:
 
 def _row(id: int, letter: DeadLetter) -> list[str | Text]:
     value = value_text(letter.value, SHOWN_CHARS)
-    return [str(id), Text(shown(letter.queue), "cyan"), str(letter.id), letter.group, str(letter.tries), letter.last, letter.error, value]
+    return [
+        str(id),
+        Text(escape_control_characters(letter.queue), "cyan"),
+        str(letter.id),
+        letter.group,
+        str(letter.tries),
+        letter.last,
+        letter.error,
+        value,
+    ]

@@ -46,7 +46,7 @@ def embedded(
 
     signal.signal(signal.SIGTERM, leave)  # an orderly end that was asked for: exit code 0
     with RedisServer(folder, port=port, aof=aof) as server:
-        _welcome(out, server, folder, aof)
+        _print_welcome(out, server, folder, aof)
         while not stop.wait(LOOK_S):
             if not server.running:
                 tail = " ".join(server.log.splitlines()[-3:])
@@ -54,7 +54,7 @@ def embedded(
         out.note("Redis stopped.")
 
 
-def _welcome(out: Output, server: RedisServer, folder: Path | None, aof: bool) -> None:
+def _print_welcome(out: Output, server: RedisServer, folder: Path | None, aof: bool) -> None:
     if out.as_json:
         out.record(url=server.url, pid=server.pid, folder=str(server.folder), temporary=folder is None, aof=aof)
         out.flush()

@@ -13,7 +13,7 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.target import need_redis
-from busmq_spark.cli.terminal_text import count, shown
+from busmq_spark.cli.terminal_text import count, escape_control_characters
 from busmq_spark.core.message import refuse_constant
 from busmq_spark.core.patterns import check_key, matches
 from busmq_spark.options import RedisOptions
@@ -48,11 +48,11 @@ def publish(  # noqa: PLR0913  the options of a command
     """
     out = Output(as_json)
     with _bus(redis) as bus:
-        receipt = bus.publish([key], _data(data), require=require, **_about(kind, id, subject))
+        receipt = bus.publish([key], _data(data), require=require, **_event_attributes(kind, id, subject))
     if as_json:
         out.record(id=receipt.id, destinations=list(receipt.destinations))
     elif receipt.destinations:
-        out.say(f"Event {receipt.id} is in {', '.join(map(shown, receipt.destinations))}.")
+        out.say(f"Event {receipt.id} is in {', '.join(map(escape_control_characters, receipt.destinations))}.")
     else:
         out.note(f"no queue is subscribed to {key}, so nothing was pushed. Subscribe one with: busmq events subscribe {key} --into QUEUE")
 
@@ -74,7 +74,7 @@ def send(
     """
     out = Output(as_json)
     with _bus(redis) as bus:
-        receipt = bus.send(queue, _data(data), **_about(kind, id))
+        receipt = bus.send(queue, _data(data), **_event_attributes(kind, id))
     if as_json:
         out.record(id=receipt.id, queue=queue)
     else:
@@ -104,7 +104,12 @@ def list_(
         for pattern, queue in found:
             out.record(pattern=pattern, queue=queue)
     elif found:
-        out.show(table([("pattern", "left"), ("queue", "left")], [[Text(shown(pattern)), Text(shown(queue), "cyan")] for pattern, queue in found]))
+        out.show(
+            table(
+                [("pattern", "left"), ("queue", "left")],
+                [[Text(escape_control_characters(pattern)), Text(escape_control_characters(queue), "cyan")] for pattern, queue in found],
+            )
+        )
     else:
         out.note("no queue is subscribed. Subscribe one with: busmq events subscribe PATTERN --into QUEUE")
 
@@ -173,6 +178,6 @@ def _data(text: str | None) -> Any:
         return text
 
 
-def _about(kind: str | None, id: str | None, subject: str | None = None) -> dict[str, str]:
+def _event_attributes(kind: str | None, id: str | None, subject: str | None = None) -> dict[str, str]:
     given = {"type": kind, "id": id, "subject": subject}
     return {name: value for name, value in given.items() if value is not None}

@@ -5,8 +5,8 @@ from rich.text import Text
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.subscriptions import record, warn_if_abandoned
-from busmq_spark.cli.target import existing, open_links
-from busmq_spark.cli.terminal_text import duration, number, shown
+from busmq_spark.cli.target import locate_existing, open_links
+from busmq_spark.cli.terminal_text import duration, escape_control_characters, number
 from busmq_spark.core.group import GroupState
 from busmq_spark.core.group import groups as found_groups
 from busmq_spark.options import RedisOptions
@@ -23,7 +23,7 @@ def groups(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOption = F
     """
     out = Output(as_json)
     with open_links(redis) as links:
-        place, _ = existing(queue, links)
+        place, _ = locate_existing(queue, links)
         found = place.link.run(found_groups(place.keys))
     if as_json:
         for each in found:
@@ -47,4 +47,12 @@ def _row(group: GroupState) -> list[str | Text]:
     shared = [number(group.in_flight), number(group.waiting)] if group.shared else ["", ""]
     waits = "" if of.behind_s is None else duration(of.behind_s)
     read = "read" if of.reader and not is_dead(of.reader) else "idle" if group.idle else ""
-    return [Text(shown(of.name), "cyan"), _kind(group), str(of.last), number(group.unread), *shared, waits, "paused" if group.paused else read]
+    return [
+        Text(escape_control_characters(of.name), "cyan"),
+        _kind(group),
+        str(of.last),
+        number(group.unread),
+        *shared,
+        waits,
+        "paused" if group.paused else read,
+    ]

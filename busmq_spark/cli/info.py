@@ -11,11 +11,11 @@ from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.overview import QueueOverview, overviews
 from busmq_spark.cli.queues import reader_names
-from busmq_spark.cli.servers import ServerReport, report
+from busmq_spark.cli.servers import ServerReport, report_on
 from busmq_spark.cli.subscriptions import warn_if_abandoned
 from busmq_spark.cli.target import open_links, place_of
 from busmq_spark.cli.terminal_text import count, duration, number, size
-from busmq_spark.core.subscription import listed
+from busmq_spark.core.subscription import list_subscriptions
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.links import Link
 
@@ -42,11 +42,11 @@ def info(
         if queue is not None:
             _show_queue(out, _overview(queue, links))
             place = place_of(queue, links)
-            for each in place.link.run(listed(place.keys)):
+            for each in place.link.run(list_subscriptions(place.keys)):
                 warn_if_abandoned(out, queue, each)
             return
         for link in links:
-            for server in link.ask_each_master(partial(report, cluster=link.cluster)):
+            for server in link.ask_each_master(partial(report_on, cluster=link.cluster)):
                 _show_server(out, server)
 
 
@@ -54,7 +54,7 @@ def _overview(name: str, links: list[Link]) -> QueueOverview:
     place = place_of(name, links)
     found = place.link.run(overviews([place.keys], place.server))
     if not found:
-        raise CliQueueMissing(queue=name, servers=", ".join(link.endpoint.masked for link in links))
+        raise CliQueueMissing(queue=name, servers=", ".join(link.endpoint.masked_url for link in links))
     return found[0]
 
 
@@ -67,7 +67,7 @@ def _show_queue(out: Output, queue: QueueOverview) -> None:
     expires = f"expires in {duration(queue.expires_ms / 1000)} unless a client pushes or reads" if queue.expires_ms >= 0 else "never expires"
     rows: list[tuple[str, str]] = [
         ("messages", f"{number(state.waiting)}{f' of at most {number(state.maxsize)}' if state.maxsize else ''}"),
-        *([("kept", f"{count(state.kept, 'acknowledged message')}, as busmq retain says")] if state.kept else []),
+        *([("kept", f"{count(state.kept_count, 'acknowledged message')}, as busmq retain says")] if state.kept_count else []),
         ("ids", f"{ids}; the last id given is {state.last_id}"),
         ("unacked", f"{count(queue.unacked, 'message')} taken by a reliable consumer, not acknowledged" if queue.unacked else "none"),
         ("ttl", f"{duration(state.ttl_s)}; {expires}"),

@@ -8,9 +8,9 @@ from rich.text import Text
 
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.overview import each_sound
-from busmq_spark.cli.target import existing, keys_of, open_links
-from busmq_spark.cli.terminal_text import duration, number, shown
+from busmq_spark.cli.overview import ask_undamaged
+from busmq_spark.cli.target import keys_of, locate_existing, open_links
+from busmq_spark.cli.terminal_text import duration, escape_control_characters, number
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.lag import ReaderLag, lags
 from busmq_spark.options import RedisOptions
@@ -39,11 +39,11 @@ def lag(
     with open_links(redis) as links:
         found: list[ReaderLag] = []
         for link, keys in zip(links, _queues_of(queues or ["*"], links), strict=True):
-            some, damaged = each_sound(lambda part, link=link: link.run(lags(part)), keys)  # type: ignore[misc]
+            some, damaged = ask_undamaged(lambda part, link=link: link.run(lags(part)), keys)  # type: ignore[misc]
             found += some
             for name, reason in damaged.items():
                 out.warn(reason if name in reason else f"queue {name!r}: {reason}")
-        servers = ", ".join(link.endpoint.masked for link in links)
+        servers = ", ".join(link.endpoint.masked_url for link in links)
     found.sort(key=lambda each: (-(each.behind_s or 0), -each.behind, each.queue, each.reader))
     if as_json:
         for each in found:
@@ -62,7 +62,7 @@ def _queues_of(patterns: list[str], links: list[Link]) -> list[list[QueueKeys]]:
     wild = [pattern for pattern in patterns if set("*?[") & set(pattern)]
     for name in patterns:
         if name not in wild:
-            place, _ = existing(name, links)
+            place, _ = locate_existing(name, links)
             places[name] = links.index(place.link)
     found = discover(links) if wild else ()
     places.update((name, index) for name, index in found if any(name == pattern or fnmatchcase(name, pattern) for pattern in wild))
@@ -72,4 +72,4 @@ def _queues_of(patterns: list[str], links: list[Link]) -> list[list[QueueKeys]]:
 def _row(each: ReaderLag) -> list[str | Text]:
     waits = "" if each.behind_s is None else duration(each.behind_s)
     read = "by a query or program" if each.holder and not is_dead(each.holder) else ""
-    return [Text(shown(each.queue), "cyan"), each.reader or "-", each.kind, number(each.behind), waits, read]
+    return [Text(escape_control_characters(each.queue), "cyan"), each.reader or "-", each.kind, number(each.behind), waits, read]

@@ -18,7 +18,7 @@ from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.serve import address as listen_address
 from busmq_spark.cli.target import QueueLocation, need_redis, open_links
-from busmq_spark.cli.terminal_text import duration, number, shown
+from busmq_spark.cli.terminal_text import duration, escape_control_characters, number
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import MIRROR_REPORTS, QueueKeys
 from busmq_spark.core.mirror import MirrorState, mirror_states
@@ -137,9 +137,9 @@ def _mirror(out: Output, settings: MirrorSettings, here: RedisOptions, metrics: 
     try:
         with _serve_metrics(metrics, counts) as url:
             runner.start()
-            out.note(f"Mirroring {', '.join(settings.patterns)} of {settings.masked}. Ctrl-C ends it." + (f" Metrics: {url}" if url else ""))
+            out.note(f"Mirroring {', '.join(settings.patterns)} of {settings.masked_origin}. Ctrl-C ends it." + (f" Metrics: {url}" if url else ""))
             if out.as_json:
-                out.record(origin=settings.masked, patterns=settings.patterns, metrics=url)
+                out.record(origin=settings.masked_origin, patterns=settings.patterns, metrics=url)
                 out.flush()
             while not ended.wait(1.0):
                 pass
@@ -191,7 +191,7 @@ def status(queues: EveryArgument = None, *, to: ToOption = None, redis: RedisOpt
     out = Output(as_json)
     with open_links(replace(redis, url=to) if to else redis) as links:
         states = [state for state, _ in _mirrors(links, queues or ["*"])]
-        reports = _reports(links)
+        reports = _read_reports(links)
     rows: list[list[str | Text]] = []
     for state in states:
         report = next((each for each in reports if each.origin == state.of.origin), None)
@@ -203,7 +203,16 @@ def status(queues: EveryArgument = None, *, to: ToOption = None, redis: RedisOpt
             more = {"behind_s": behind_s, "mirrored": report is not None, "error": error or (report.error if report else None)}
             out.record(queue=state.queue, origin=state.of.origin, path=state.of.path, copied_up_to=state.last, behind=behind, **more)
         since = "" if behind_s is None else duration(round(behind_s))
-        rows.append([Text(shown(state.queue), "cyan"), state.of.origin, str(state.last), number(behind), since, Text(shown(process), "yellow")])
+        rows.append(
+            [
+                Text(escape_control_characters(state.queue), "cyan"),
+                state.of.origin,
+                str(state.last),
+                number(behind),
+                since,
+                Text(escape_control_characters(process), "yellow"),
+            ]
+        )
     if not as_json and rows:
         heads = [("mirror", "left"), ("of", "left"), ("copied up to", "right"), ("behind", "right"), ("for", "right"), ("", "left")]
         out.show(table(heads, rows))
@@ -222,13 +231,13 @@ def _mirrors(links: list[Link], wanted: Sequence[str]) -> Iterator[tuple[MirrorS
                 yield state, QueueLocation(own, link)
 
 
-def _reports(links: list[Link]) -> list[MirrorReport]:
+def _read_reports(links: list[Link]) -> list[MirrorReport]:
     """What mirroring processes have said within half a minute."""
     found: list[MirrorReport] = []
     for link in links:
         for names in link.ask_each_master(lambda node: _scan_names(node.execute)):
             for text in link.execute([command("GET", name) for name in names]) if names else ():
-                report = MirrorReport.of(text or b"")
+                report = MirrorReport.parse(text or b"")
                 found += [report] if report else []
     return found
 

@@ -23,7 +23,7 @@ def seconds(text: str, option: str) -> int:
         raise ConfigError(reason=f"{option} is {text!r}; expected {error}") from None
 
 
-def exclusive(**given: bool) -> None:
+def check_exclusive(**given: bool) -> None:
     """At most one of these options; raises ConfigError with those that were given together."""
     both = [f"--{name.replace('_', '-')}" for name, is_given in given.items() if is_given]
     if len(both) > 1:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from busmq_spark.cli.options import JsonOption, seconds
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.terminal_text import count, duration, number, shown, size
+from busmq_spark.cli.terminal_text import count, duration, escape_control_characters, number, size
 from busmq_spark.options import RedisOptions
 from busmq_spark.outbox import lock, report
 from busmq_spark.outbox.outbox import SyncOutbox
@@ -54,8 +54,8 @@ def unlock(path: StoreArgument, *, as_json: JsonOption = False) -> None:
     """
     out = Output(as_json)
     report.status(path)  # raises OutboxUnusable for a file that is no outbox
-    before = lock.noted(path)
-    removed = lock.clear(path)
+    before = lock.read_owner(path)
+    removed = lock.clear_dead_owner(path)
     if as_json:
         out.record(path=str(path), unlocked=removed, pid=before.pid if before else None, host=before.host if before else None)
     elif removed and before:
@@ -108,7 +108,15 @@ def incoming(
             out.record(**asdict(each))
     elif found:
         heads = [("number", "right"), ("kind", "left"), ("keys", "left"), ("queue", "left"), ("waits for", "right")]
-        out.show(table(heads, [[str(each.number), each.kind, _comma_list(each.keys), shown(each.queue), duration(each.age_s)] for each in found]))
+        out.show(
+            table(
+                heads,
+                [
+                    [str(each.number), each.kind, _comma_list(each.keys), escape_control_characters(each.queue), duration(each.age_s)]
+                    for each in found
+                ],
+            )
+        )
     else:
         out.note("nothing waits to be routed")
 
@@ -180,7 +188,9 @@ def _subscriptions(path: Path, key: str | None, out: Output, *, queues: bool) ->
         for each in sorted(grouped):
             out.record(**{name: each, others: grouped[each], "seen_s": seen_s})
     elif grouped:
-        out.show(table([(name, "left"), (others, "left")], [[shown(each), _comma_list(grouped[each])] for each in sorted(grouped)]))
+        out.show(
+            table([(name, "left"), (others, "left")], [[escape_control_characters(each), _comma_list(grouped[each])] for each in sorted(grouped)])
+        )
     else:
         out.note("no queue is subscribed")
     if not out.as_json and seen_s is None:
@@ -189,10 +199,10 @@ def _subscriptions(path: Path, key: str | None, out: Output, *, queues: bool) ->
         out.note(f"as of {duration(seen_s or 0)} ago")
 
 
-def _row(each: report.Outgoing) -> list[str | Text]:
+def _row(each: report.OutgoingQueue) -> list[str | Text]:
     failing = "" if each.failing_s is None else duration(each.failing_s)
-    return [Text(shown(each.queue), "cyan"), number(each.messages), duration(each.oldest_s), failing, Text(each.error, "yellow")]
+    return [Text(escape_control_characters(each.queue), "cyan"), number(each.messages), duration(each.oldest_s), failing, Text(each.error, "yellow")]
 
 
 def _comma_list(names: Iterable[str]) -> str:
-    return shown(", ".join(names))
+    return escape_control_characters(", ".join(names))

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from busmq_spark.cli.terminal_text import one_line, plain, shown
+from busmq_spark.cli.terminal_text import escape_control_characters, json_default, one_line
 from busmq_spark.errors import BusError
 
 PIPE_WIDTH = 10_000
@@ -41,13 +41,13 @@ class Output:
         return sys.stdout.isatty()  # not rich's word: FORCE_COLOR asks for colours, which is another thing
 
     @property
-    def watched(self) -> bool:
+    def is_watched(self) -> bool:
         """Whether a person looks at stderr while the command runs."""
         return sys.stderr.isatty() and not self.as_json
 
     def record(self, **fields: Any) -> None:
         """One JSON line."""
-        sys.stdout.write(json.dumps(fields, default=plain) + "\n")
+        sys.stdout.write(json.dumps(fields, default=json_default) + "\n")
 
     def say(self, *lines: str | Text) -> None:
         """Lines for people, escaped and never read as markup."""
@@ -67,7 +67,7 @@ class Output:
     @contextmanager
     def working(self, text: str) -> Iterator[None]:
         """A spinner on stderr while something takes its time, when a person is there to see it."""
-        if not self.watched:
+        if not self.is_watched:
             yield
             return
         with self.errors.status(Text(text)):
@@ -87,7 +87,7 @@ class Output:
     def show_error(self, code: str, message: str, **more: Any) -> None:
         """An error, as one line or one object on stderr."""
         if self.as_json:
-            sys.stderr.write(json.dumps({"error": {"code": code, "message": message, **more}}, default=plain) + "\n")
+            sys.stderr.write(json.dumps({"error": {"code": code, "message": message, **more}}, default=json_default) + "\n")
         else:
             self.errors.print(Text.assemble(("error: ", "bold red"), f"[{code}] {one_line(message)}"), soft_wrap=True)
 
@@ -124,8 +124,8 @@ def table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Text
 def _escaped_for_terminal(text: str | Text) -> Text:
     """Foreign text may be in any part of a line; one that needs escaping loses the styles of its parts, not of the whole."""
     if isinstance(text, str):
-        return Text(shown(text))
-    escaped = shown(text.plain)
+        return Text(escape_control_characters(text))
+    escaped = escape_control_characters(text.plain)
     return text if escaped == text.plain else Text(escaped, text.style)
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from busmq_spark.cli.leases import living, questions
 from busmq_spark.core.flow import Flow, command
-from busmq_spark.core.grouped import slices
+from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.state import QueueState, states, subscriptions
 from busmq_spark.errors import QueueDamaged, ServerRefused
@@ -37,7 +37,7 @@ class QueueOverview:
         return {
             "queue": self.name,
             "messages": state.waiting,
-            "kept": state.kept,
+            "kept": state.kept_count,
             "oldest_id": state.oldest or None,
             "newest_id": state.newest or None,
             "last_id": state.last_id,
@@ -65,14 +65,14 @@ class DamagedQueue:
         return {"queue": self.name, "damaged": self.reason, "server": self.server}
 
 
-def shown_queues(link: Link, queues: Sequence[QueueKeys]) -> list[QueueOverview | DamagedQueue]:
+def queue_overviews(link: Link, queues: Sequence[QueueKeys]) -> list[QueueOverview | DamagedQueue]:
     """Queues of one server, those with damaged keys among them: one of these does not hide the others."""
-    server = link.endpoint.masked
-    found, damaged = each_sound(lambda part: link.run(overviews(part, server)), queues)
+    server = link.endpoint.masked_url
+    found, damaged = ask_undamaged(lambda part: link.run(overviews(part, server)), queues)
     return [*found, *(DamagedQueue(name, server, reason) for name, reason in damaged.items())]
 
 
-def each_sound(ask: Callable[[Sequence[QueueKeys]], list[T]], queues: Sequence[QueueKeys]) -> tuple[list[T], dict[str, str]]:
+def ask_undamaged(ask: Callable[[Sequence[QueueKeys]], list[T]], queues: Sequence[QueueKeys]) -> tuple[list[T], dict[str, str]]:
     """What ``ask`` says of the queues whose keys are sound, and what was found instead in the others."""
     try:
         return ask(queues), {}
@@ -82,7 +82,7 @@ def each_sound(ask: Callable[[Sequence[QueueKeys]], list[T]], queues: Sequence[Q
         if len(queues) == 1:
             return [], {queues[0].name: str(error)}
     half = len(queues) // 2
-    (some, damaged), (rest, more) = each_sound(ask, queues[:half]), each_sound(ask, queues[half:])
+    (some, damaged), (rest, more) = ask_undamaged(ask, queues[:half]), ask_undamaged(ask, queues[half:])
     return some + rest, {**damaged, **more}
 
 

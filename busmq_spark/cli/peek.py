@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from busmq_spark.cli.faults import NoSuchMessage
-from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, RawOption, exclusive
+from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, RawOption, check_exclusive
 from busmq_spark.cli.output import Output
-from busmq_spark.cli.reading import read
-from busmq_spark.cli.target import existing, open_links
+from busmq_spark.cli.reading import read_messages
+from busmq_spark.cli.target import locate_existing, open_links
 from busmq_spark.cli.terminal_text import count
 from busmq_spark.cli.writing import MessageWriter
 from busmq_spark.core.message import MAX_ID
@@ -43,18 +43,18 @@ def peek(  # noqa: PLR0913  the options of a command
     ```
     """
     out = Output(as_json)
-    exclusive(first=first is not None, last=last is not None, id=ids is not None)
+    check_exclusive(first=first is not None, last=last is not None, id=ids is not None)
     wanted = None if ids is None else id_range(ids)
     writer = MessageWriter(out, queue, raw, null)
     with open_links(redis) as links:
-        place, state = existing(queue, links)
-        low, high = wanted or _at_an_end(state, first, last)
+        place, state = locate_existing(queue, links)
+        low, high = wanted or _range_at_an_end(state, first, last)
         if wanted and not (state.count and low <= state.newest and high >= state.oldest):
             raise NoSuchMessage(queue=queue, wanted=_range_text(low, high), found=_holds(state))
         if not state.count:
             out.note(f"queue {queue} is empty; the last id given was {state.last_id}")
         shown = 0
-        for messages in read(place, max(low, state.oldest), min(high, state.newest)):
+        for messages in read_messages(place, max(low, state.oldest), min(high, state.newest)):
             writer.write(messages)
             shown += len(messages)
         _mention_the_rest(out, state, shown, asked=bool(first or last or wanted))
@@ -72,7 +72,7 @@ def id_range(text: str) -> tuple[int, int]:
     return low, high
 
 
-def _at_an_end(state: QueueState, first: int | None, last: int | None) -> tuple[int, int]:
+def _range_at_an_end(state: QueueState, first: int | None, last: int | None) -> tuple[int, int]:
     if last is not None:
         return max(state.oldest, state.newest - last + 1), state.newest
     return state.oldest, state.oldest + (first or DEFAULT) - 1

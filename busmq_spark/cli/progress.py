@@ -10,7 +10,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, Ta
 from rich.text import Text
 
 from busmq_spark.cli.output import Output
-from busmq_spark.cli.terminal_text import number, rate, shown
+from busmq_spark.cli.terminal_text import escape_control_characters, number, rate
 
 SHOW_AFTER_S = 0.3
 """Short work shows no bar: a flash is only noise."""
@@ -23,7 +23,7 @@ class TerminalProgressBar:
     """
 
     def __init__(self, out: Output, title: str, total: int | None, noun: str, *, weighed: bool = False, waiting: str | None = None) -> None:
-        self._visible = out.watched
+        self._visible = out.is_watched
         self._noun, self._weighed, self._waiting = noun, weighed, waiting
         self._started = time.monotonic()
         self.items = 0
@@ -31,7 +31,7 @@ class TerminalProgressBar:
         bar = [BarColumn(bar_width=30), TaskProgressColumn(), *size, TimeRemainingColumn()] if total else []
         columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), *bar, TextColumn("{task.fields[text]}", markup=False))
         self._bar = Progress(*columns, console=out.errors, transient=True)
-        self._task = self._bar.add_task(shown(title), total=total, text=Text())
+        self._task = self._bar.add_task(escape_control_characters(title), total=total, text=Text())
 
     @property
     def seconds(self) -> float:

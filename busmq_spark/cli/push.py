@@ -15,7 +15,7 @@ from busmq_spark.cli.progress import TerminalProgressBar
 from busmq_spark.cli.splitting import batches
 from busmq_spark.cli.target import QueueLocation, open_links, partition_places, place_of, topic_of
 from busmq_spark.cli.terminal_text import count, duration, number
-from busmq_spark.core.grouped import slices
+from busmq_spark.core.grouping import slices
 from busmq_spark.core.queue import LONG_TTL_S, AttachResult, attach, push_many
 from busmq_spark.core.topic import partition_of
 from busmq_spark.errors import ConfigError, LinkLost

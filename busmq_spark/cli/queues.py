@@ -8,9 +8,9 @@ from rich.text import Text
 
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.overview import DamagedQueue, QueueOverview, shown_queues
+from busmq_spark.cli.overview import DamagedQueue, QueueOverview, queue_overviews
 from busmq_spark.cli.target import keys_of, open_links
-from busmq_spark.cli.terminal_text import duration, number, shown
+from busmq_spark.cli.terminal_text import duration, escape_control_characters, number
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.links import Link
@@ -46,7 +46,9 @@ def queues(
             out.show(table(_columns(many := len(links) > 1), [_row(queue, many) for queue in found]))
         else:
             which = f"no queue that matches {pattern}" if pattern else "no queue"
-            out.note(f"There is {which} on {', '.join(link.endpoint.masked for link in links)}. Create one with: busmq push hello 'first message'")
+            out.note(
+                f"There is {which} on {', '.join(link.endpoint.masked_url for link in links)}. Create one with: busmq push hello 'first message'"
+            )
 
 
 def _gather(links: list[Link], pattern: str | None) -> list[QueueOverview | DamagedQueue]:
@@ -54,7 +56,7 @@ def _gather(links: list[Link], pattern: str | None) -> list[QueueOverview | Dama
     for name, index in discover(links):
         if pattern is None or fnmatchcase(name, pattern):
             places[index].append(keys_of(name, links))
-    found = [each for link, keys in zip(links, places, strict=True) for each in shown_queues(link, keys)]
+    found = [each for link, keys in zip(links, places, strict=True) for each in queue_overviews(link, keys)]
     return sorted(found, key=lambda queue: queue.name)
 
 
@@ -66,14 +68,24 @@ def _columns(many_servers: bool) -> list[tuple[str, str]]:
 
 def _row(queue: QueueOverview | DamagedQueue, many_servers: bool) -> list[str | Text]:
     if isinstance(queue, DamagedQueue):
-        return [Text(shown(queue.name), "cyan"), Text("damaged", "red"), "", "", "", "", "", "", *([queue.server] if many_servers else [])]
+        return [
+            Text(escape_control_characters(queue.name), "cyan"),
+            Text("damaged", "red"),
+            "",
+            "",
+            "",
+            "",
+            "",
+            "",
+            *([queue.server] if many_servers else []),
+        ]
     state = queue.state
     ids = f"{state.oldest}..{state.newest}" if state.count else (f"none since {state.last_id}" if state.last_id else "")
     expires_s = queue.expires_ms / 1000
     soon = queue.expires_ms >= 0 and expires_s < min(60, state.ttl_s / 4)
     return [
-        Text(shown(queue.name), "cyan"),
-        f"{number(state.waiting)} (+{number(state.kept)} kept)" if state.kept else number(state.waiting),
+        Text(escape_control_characters(queue.name), "cyan"),
+        f"{number(state.waiting)} (+{number(state.kept_count)} kept)" if state.kept_count else number(state.waiting),
         ids,
         Text(number(queue.unacked), "yellow") if queue.unacked else "",
         duration(state.ttl_s),

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from busmq_spark.cli.target import QueueLocation
 from busmq_spark.core.flow import command
 from busmq_spark.core.message import Message
-from busmq_spark.core.ranges import RangeCursor, seek
+from busmq_spark.core.ranges import RangeCursor, find_id
 
 
-def read(place: QueueLocation, first: int, last: int) -> Iterator[list[Message]]:
+def read_messages(place: QueueLocation, first: int, last: int) -> Iterator[list[Message]]:
     """The stored ones of the messages ``first..last``, in order and in parts."""
     need = first
     while need <= last:
@@ -40,7 +40,7 @@ def _start(place: QueueLocation, need: int) -> tuple[int, int] | None:
         return None
     if need <= oldest:
         return oldest, oldest
-    position, exact, following = place.link.run(seek(place.keys, need))
+    position, exact, following = place.link.run(find_id(place.keys, need))
     if exact:
         return need, need - position
     return (following, following - position - 1) if following else None

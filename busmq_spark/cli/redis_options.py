@@ -46,7 +46,7 @@ _OPTIONS: dict[str, Any] = {
 _PREFIXED = _tls_options("redis-")
 
 
-def reaching(command: Callable[..., None]) -> Callable[..., None]:
+def with_redis_options(command: Callable[..., None]) -> Callable[..., None]:
     """The command with these options in the place of its parameter ``redis``; any other command as it is.
 
     A command that has a ``--tls-cert`` of its own gets those of Redis as ``--redis-tls-cert`` and so on.
@@ -57,7 +57,7 @@ def reaching(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run_command(*arguments: Any, **options: Any) -> None:
-        command(*arguments, redis=_where({name: options.pop(name) for name in _OPTIONS}), **options)
+        command(*arguments, redis=_make_redis_options({name: options.pop(name) for name in _OPTIONS}), **options)
 
     table = _OPTIONS | _PREFIXED if "certificate_file" in signature.parameters else _OPTIONS
     ours = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option) for name, option in table.items()]
@@ -69,7 +69,7 @@ def reaching(command: Callable[..., None]) -> Callable[..., None]:
     return run_command
 
 
-def _where(given: Mapping[str, str | None]) -> RedisOptions:
+def _make_redis_options(given: Mapping[str, str | None]) -> RedisOptions:
     found = {name: text for name, text in given.items() if text}
     if "layout" in found:
         try:

@@ -6,7 +6,7 @@ import typer
 
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output
-from busmq_spark.cli.target import existing, open_links, place_of
+from busmq_spark.cli.target import locate_existing, open_links, place_of
 from busmq_spark.cli.terminal_text import count, duration, size
 from busmq_spark.core.queue import LONG_TTL_S, attach
 from busmq_spark.core.retention import Retention, retention, rule
@@ -47,7 +47,7 @@ def retain(  # noqa: PLR0913  the options of a command
             place = place_of(queue, links)
             place.link.run(attach(place.keys, new_token(), ttl_s=LONG_TTL_S))
         else:
-            place, _ = existing(queue, links)
+            place, _ = locate_existing(queue, links)
         found = place.link.run(set_retention(place.keys, limits) if asked or off else retention(place.keys))
         state = place.state()
     _show(out, queue, found, state)
@@ -56,7 +56,7 @@ def retain(  # noqa: PLR0913  the options of a command
 def _show(out: Output, queue: str, found: Retention | None, state: QueueState) -> None:
     if out.as_json:
         limits = {name: getattr(found, name, None) for name in ("age_s", "messages", "bytes")}
-        numbers = {"kept": state.kept, "waiting": state.waiting, "oldest_id": state.oldest or None}
+        numbers = {"kept": state.kept_count, "waiting": state.waiting, "oldest_id": state.oldest or None}
         out.record(queue=queue, retained=found is not None, **limits, **numbers)
         return
     if found is None:
@@ -64,7 +64,8 @@ def _show(out: Output, queue: str, found: Retention | None, state: QueueState) -
         return
     holds = f" from id {state.oldest} on" if state.count else ""
     out.say(
-        f"Queue {queue} keeps {limits_text(found)}: {count(state.kept, 'acknowledged message')}{holds}; {count(state.waiting, 'message')} to read."
+        f"Queue {queue} keeps {limits_text(found)}: {count(state.kept_count, 'acknowledged message')}{holds}; "
+        f"{count(state.waiting, 'message')} to read."
     )
     if found.age_s and found.age_s > state.ttl_s:
         out.warn(f"without readers and producers the queue lives for {duration(state.ttl_s)} only, its ttl, and what it keeps goes with it")

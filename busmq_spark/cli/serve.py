@@ -163,7 +163,7 @@ async def _serve(  # noqa: PLR0913, PLR0917  what the command was given
             loop.add_signal_handler(signal.SIGINT, leave, True)
             loop.add_signal_handler(signal.SIGTERM, leave, False)
             loop.add_signal_handler(signal.SIGHUP, _reload, out, server, place)
-            _welcome(out, server.url, place, keyring, secret, encrypted=tls is not None)
+            _print_welcome(out, server.url, place, keyring, secret, encrypted=tls is not None)
             interrupted = await ended
             out.note("Leaving: objects detach, peers are sent away.")
     return interrupted
@@ -179,7 +179,7 @@ def _reload(out: Output, server: "FederationServer", place: _Place) -> None:
         out.note("The secrets and certificates are read anew.")
 
 
-def _welcome(out: Output, url: str, place: _Place, keyring: Keyring, secret: str | None, *, encrypted: bool) -> None:
+def _print_welcome(out: Output, url: str, place: _Place, keyring: Keyring, secret: str | None, *, encrypted: bool) -> None:
     if not place.loopback and not encrypted:
         out.warn("without --tls-cert secrets and messages travel in the clear; use it, or a proxy in front of this that speaks TLS")
     if secret:

@@ -39,12 +39,12 @@ class ServerReport:
         return fields
 
 
-def report(link: SyncLink, *, cluster: bool = False) -> ServerReport:
+def report_on(link: SyncLink, *, cluster: bool = False) -> ServerReport:
     """Ask one server; two round trips, and one for every thousand keys to count the queues. ``cluster``: it was found as a node of one."""
     found = parse_info(link.execute(command("INFO")))
     valkey = found.get("valkey_version")
     return ServerReport(
-        url=link.endpoint.masked,
+        url=link.endpoint.masked_url,
         product="Valkey" if valkey else "Redis",
         version=valkey or found.get("redis_version", "?"),
         mode=found.get("redis_mode", "?"),
@@ -57,7 +57,7 @@ def report(link: SyncLink, *, cluster: bool = False) -> ServerReport:
         aof=found.get("aof_enabled") == "1",
         clients=int(found.get("connected_clients", 0)),
         commands_per_s=int(found.get("instantaneous_ops_per_sec", 0)),
-        warnings=tuple(dangers(found, cluster=cluster)),
+        warnings=tuple(find_dangers(found, cluster=cluster)),
     )
 
 
@@ -67,7 +67,7 @@ def parse_info(reply: bytes) -> dict[str, str]:
     return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
 
 
-def dangers(found: dict[str, str], *, cluster: bool = False) -> list[str]:
+def find_dangers(found: dict[str, str], *, cluster: bool = False) -> list[str]:
     """What in these settings can lose messages or break the bus."""
     policy = found.get("maxmemory_policy", "noeviction")
     return [

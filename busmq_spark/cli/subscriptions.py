@@ -7,10 +7,10 @@ from rich.text import Text
 
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.target import existing, open_links, place_of
-from busmq_spark.cli.terminal_text import count, duration, number, shown
+from busmq_spark.cli.target import locate_existing, open_links, place_of
+from busmq_spark.cli.terminal_text import count, duration, escape_control_characters, number
 from busmq_spark.core.queue import LONG_TTL_S, attach
-from busmq_spark.core.subscription import Subscription, check_name, listed, register
+from busmq_spark.core.subscription import Subscription, check_name, list_subscriptions, register
 from busmq_spark.core.subscription import unsubscribe as forget
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
@@ -52,7 +52,7 @@ def subscribe(
     with open_links(redis) as links:
         place = place_of(queue, links)
         place.link.run(attach(place.keys, new_token(), ttl_s=LONG_TTL_S))
-        known = {each.name for each in place.link.run(listed(place.keys))}
+        known = {each.name for each in place.link.run(list_subscriptions(place.keys))}
         last = place.link.run(register(place.keys, name, where, is_dead))
         state = place.state()
     if as_json:
@@ -73,8 +73,8 @@ def unsubscribe(queue: QueueArgument, name: NameArgument, *, redis: RedisOptions
     """
     out = Output(as_json)
     with open_links(redis) as links:
-        place, before = existing(queue, links)
-        known = [each.name for each in place.link.run(listed(place.keys))]
+        place, before = locate_existing(queue, links)
+        known = [each.name for each in place.link.run(list_subscriptions(place.keys))]
         if name not in known:
             has = f"it has {', '.join(known)}" if known else "it has none"
             raise ConfigError(reason=f"queue {queue!r} has no subscription {name!r}; {has}")
@@ -96,8 +96,8 @@ def subscriptions(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOpt
     """
     out = Output(as_json)
     with open_links(redis) as links:
-        place, _ = existing(queue, links)
-        found = place.link.run(listed(place.keys))
+        place, _ = locate_existing(queue, links)
+        found = place.link.run(list_subscriptions(place.keys))
     if as_json:
         for each in found:
             out.record(**record(queue, each))
@@ -120,7 +120,7 @@ def subscriptions(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOpt
 
 def warn_if_abandoned(out: Output, queue: str, found: Subscription) -> None:
     """One that no query seems to read with any more, while messages stay stored for it."""
-    if found.abandoned:
+    if found.is_abandoned:
         kept = f"{count(found.holds_back, 'message')} of queue {queue} stay stored for subscription {found.name}"
         out.warn(f"{kept}, which was last here {duration(found.idle_s or 0)} ago. If it is not needed: busmq unsubscribe {queue} {found.name}")
 
@@ -136,7 +136,7 @@ def record(queue: str, found: Subscription) -> dict[str, object]:
         "holds_back": found.holds_back,
         "idle_s": found.idle_s,
         "read": bool(found.reader) and not is_dead(found.reader),
-        "abandoned": found.abandoned,
+        "abandoned": found.is_abandoned,
     }
 
 
@@ -144,8 +144,8 @@ def _row(found: Subscription) -> list[str | Text]:
     read = "by a query" if found.reader and not is_dead(found.reader) else ""
     idle = "" if found.idle_s is None else f"{duration(found.idle_s)} ago"
     waits = "" if found.behind_s is None else duration(found.behind_s)
-    back = Text(number(found.holds_back), "yellow") if found.abandoned else number(found.holds_back)
-    return [Text(shown(found.name), "cyan"), str(found.last), number(found.behind), waits, back, idle, read]
+    back = Text(number(found.holds_back), "yellow") if found.is_abandoned else number(found.holds_back)
+    return [Text(escape_control_characters(found.name), "cyan"), str(found.last), number(found.behind), waits, back, idle, read]
 
 
 def _start(text: str) -> str | int:

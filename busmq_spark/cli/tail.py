@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from busmq_spark.cli.consume import consume as take
-from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, RawOption, exclusive
+from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, RawOption, check_exclusive
 from busmq_spark.cli.output import Output
-from busmq_spark.cli.reading import read
-from busmq_spark.cli.target import QueueLocation, existing, open_links
-from busmq_spark.cli.terminal_text import shown
+from busmq_spark.cli.reading import read_messages
+from busmq_spark.cli.target import QueueLocation, locate_existing, open_links
+from busmq_spark.cli.terminal_text import escape_control_characters
 from busmq_spark.cli.writing import MessageWriter
 from busmq_spark.core.state import QueueState
 from busmq_spark.options import RedisOptions
@@ -55,10 +55,10 @@ def tail(  # noqa: PLR0913  the options of a command
     """
     out = Output(as_json)
     removing = consume or reliable
-    exclusive(**{"last": last is not None, "from": first_id is not None, "reliable" if reliable else "consume": removing})
+    check_exclusive(**{"last": last is not None, "from": first_id is not None, "reliable" if reliable else "consume": removing})
     writer = MessageWriter(out, queue, raw, null)
     with open_links(redis) as links:
-        place, state = existing(queue, links)
+        place, state = locate_existing(queue, links)
         waiter = _PushWaiter(place) if follow else None
         try:
             if removing:
@@ -100,7 +100,7 @@ class Follower:
 
     def __init__(self, writer: MessageWriter, place: QueueLocation, state: QueueState, first_id: int | None, last: int) -> None:
         self._writer, self._place, self._note = writer, place, writer.out.note
-        self._name = shown(place.keys.name)
+        self._name = escape_control_characters(place.keys.name)
         self._born = state.born
         self._shown = (first_id or state.last_id - last + 1) - 1
         """The last id shown, or passed over."""
@@ -112,14 +112,14 @@ class Follower:
         """Until ``most`` messages were shown, or for ever; without ``wait`` until everything stored was shown."""
         left = most
         while True:
-            shown_now = self._show(self._look(), left)
+            shown_now = self._show(self._check_state(), left)
             left = None if left is None else left - shown_now
             if left == 0 or (wait is None and not shown_now):
                 return
             if wait and not shown_now:
                 wait()
 
-    def _look(self) -> QueueState:
+    def _check_state(self) -> QueueState:
         """The queue now; notices that it went, or began a new life."""
         state = self._place.state()
         if not state.exists:
@@ -142,7 +142,7 @@ class Follower:
         if left is not None:
             last = min(last, first + left - 1)
         shown_now = 0
-        for messages in read(self._place, first, last):
+        for messages in read_messages(self._place, first, last):
             self._writer.write(messages)
             self._shown = messages[-1].id
             shown_now += len(messages)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from busmq_spark.cli.faults import CliQueueMissing
 from busmq_spark.core.keys import QueueKeys, TopicKeys, hash_index
 from busmq_spark.core.state import QueueState, states
-from busmq_spark.core.topic import Topic, check_topic, partition_home, partition_queue, read
+from busmq_spark.core.topic import Topic, check_topic, partition_home, partition_queue, read_topic
 from busmq_spark.errors import ConfigError, TopicMissing
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.layout import redis_layout
@@ -30,7 +30,7 @@ class QueueLocation:
     @property
     def server(self) -> str:
         """Masked address."""
-        return self.link.endpoint.masked
+        return self.link.endpoint.masked_url
 
     def state(self) -> QueueState:
         """The queue as it is now, existing or not."""
@@ -65,7 +65,7 @@ def keys_of(name: str, links: list[Link]) -> QueueKeys:
 def topic_of(name: str, links: list[Link]) -> tuple[TopicKeys, Topic]:
     """A topic that exists. Raises TopicMissing, ConfigError."""
     keys = TopicKeys(check_topic(name), cluster=links[0].cluster)
-    found = links[hash_index(keys.base, len(links))].run(read(keys))
+    found = links[hash_index(keys.base, len(links))].run(read_topic(keys))
     if found is None:
         raise TopicMissing(topic=name)
     return keys, found
@@ -90,10 +90,10 @@ def place_of(name: str, links: list[Link]) -> QueueLocation:
     return QueueLocation(keys, links[locate([keys], links)[0]])
 
 
-def existing(name: str, links: list[Link]) -> tuple[QueueLocation, QueueState]:
+def locate_existing(name: str, links: list[Link]) -> tuple[QueueLocation, QueueState]:
     """Where a queue is, and its state; raises CliQueueMissing."""
     place = place_of(name, links)
     state = place.state()
     if not state.exists:
-        raise CliQueueMissing(queue=name, servers=", ".join(link.endpoint.masked for link in links))
+        raise CliQueueMissing(queue=name, servers=", ".join(link.endpoint.masked_url for link in links))
     return place, state

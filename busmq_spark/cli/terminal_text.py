@@ -18,7 +18,7 @@ _UNSAFE = {"Cc", "Cs", "Co", "Cn", "Zl", "Zp", "Cf"}
 _JOINERS = "\u200c\u200d"
 
 
-def shown(text: str) -> str:
+def escape_control_characters(text: str) -> str:
     """The text with every character escaped that could move the cursor, change colours or turn the line around."""
     return text if text.isascii() and text.isprintable() else "".join(map(_escape, text))
 
@@ -39,8 +39,8 @@ def value_text(value: bytes, most: int | None = None) -> str:
         cut = " …" if len(value) > BINARY_BYTES else ""
         return f"<{count(len(value), 'byte')}: {value[:BINARY_BYTES].hex(' ')}{cut}>"
     if most is not None and len(text) > most:
-        return f"{shown(text[:most])} … <{size(len(value))} in all>"
-    return shown(text)
+        return f"{escape_control_characters(text[:most])} … <{size(len(value))} in all>"
+    return escape_control_characters(text)
 
 
 def value_json(value: bytes) -> dict[str, str]:
@@ -59,7 +59,7 @@ def utf8_text(value: bytes) -> str | None:
 
 def one_line(text: str) -> str:
     """Any text as one safe line."""
-    return shown(" ".join(text.split()))
+    return escape_control_characters(" ".join(text.split()))
 
 
 def size(count_bytes: float) -> str:
@@ -97,6 +97,6 @@ def duration(seconds: float) -> str:
     return " ".join(f"{part} {name}" for part, name in parts[:2] if part or len(parts) == 1) or "0 s"
 
 
-def plain(value: Any) -> Any:
+def json_default(value: Any) -> Any:
     """What ``json.dumps`` is given for things it does not know."""
     return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

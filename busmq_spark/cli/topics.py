@@ -11,8 +11,8 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.target import QueueLocation, open_links, partition_places, topic_of
-from busmq_spark.cli.terminal_text import count, duration, number, shown
-from busmq_spark.core.grouped import grouped
+from busmq_spark.cli.terminal_text import count, duration, escape_control_characters, number
+from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import hash_index
 from busmq_spark.core.lag import lags
 from busmq_spark.core.state import QueueState, states
@@ -72,8 +72,8 @@ def _list(out: Output, links: list[Link]) -> None:
         stored, groups = sum(state.count for state in _states(places)), _groups(places)
         if out.as_json:
             out.record(topic=name, partitions=found.partitions, messages=stored, groups={group.name: group.behind for group in groups})
-        behind = ", ".join(f"{shown(group.name)} {number(group.behind)} behind" for group in groups)
-        rows.append([Text(shown(name), "cyan"), number(found.partitions), number(stored), behind])
+        behind = ", ".join(f"{escape_control_characters(group.name)} {number(group.behind)} behind" for group in groups)
+        rows.append([Text(escape_control_characters(name), "cyan"), number(found.partitions), number(stored), behind])
     if rows and not out.as_json:
         out.show(table([("topic", "left"), ("partitions", "right"), ("messages", "right"), ("groups", "left")], rows))
     elif not rows:
@@ -95,7 +95,7 @@ def _show(out: Output, topic: str, links: list[Link]) -> None:
         return
     many = [("server", "left")] if len(links) > 1 else []
     rows: list[list[str | Text]] = [
-        [Text(shown(place.keys.name), "cyan"), number(state.count), number(state.last_id), *([place.server] if many else [])]
+        [Text(escape_control_characters(place.keys.name), "cyan"), number(state.count), number(state.last_id), *([place.server] if many else [])]
         for place, state in zip(places, stored, strict=True)
     ]
     out.show(table([("partition", "left"), ("messages", "right"), ("last id", "right"), *many], rows))
@@ -109,20 +109,20 @@ def _show(out: Output, topic: str, links: list[Link]) -> None:
 def _row(group: GroupLag, members: int) -> list[str | Text]:
     waits = "" if group.behind_s is None else duration(group.behind_s)
     read = f"{group.read} of {count(group.partitions, 'partition')}"
-    return [Text(shown(group.name), "cyan"), number(group.behind), waits, read, number(members)]
+    return [Text(escape_control_characters(group.name), "cyan"), number(group.behind), waits, read, number(members)]
 
 
-def _by_link(places: Sequence[QueueLocation]) -> dict[Link, list[QueueLocation]]:
-    return grouped(places, lambda place: place.link)
+def _group_by_link(places: Sequence[QueueLocation]) -> dict[Link, list[QueueLocation]]:
+    return group_by(places, lambda place: place.link)
 
 
 def _states(places: Sequence[QueueLocation]) -> list[QueueState]:
     known: dict[str, QueueState] = {}
-    for link, its in _by_link(places).items():
+    for link, its in _group_by_link(places).items():
         found = link.run(states([(place.keys, -1) for place in its]))
         known.update((place.keys.name, state) for place, state in zip(its, found, strict=True))
     return [known[place.keys.name] for place in places]
 
 
 def _groups(places: Sequence[QueueLocation]) -> list[GroupLag]:
-    return by_group([each for link, its in _by_link(places).items() for each in link.run(lags([place.keys for place in its]))])
+    return by_group([each for link, its in _group_by_link(places).items() for each in link.run(lags([place.keys for place in its]))])

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rich.text import Text
 
-from busmq_spark.cli.options import exclusive
+from busmq_spark.cli.options import check_exclusive
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.terminal_text import SHOWN_CHARS, value_json, value_text
 from busmq_spark.core.message import Message
@@ -26,7 +26,7 @@ class MessageWriter:
     null: bool
 
     def __post_init__(self) -> None:
-        exclusive(json=self.out.as_json, raw=self.raw)
+        check_exclusive(json=self.out.as_json, raw=self.raw)
         if self.null and not self.raw:
             raise ConfigError(reason="--null separates the bytes that --raw writes. Give --raw too")
 

@@ -59,7 +59,7 @@ class ChannelAcks:
         self._open: deque[int] = deque()
         self._seen = self._done = 0
 
-    def seen(self, id: int, *, waits: bool) -> None:
+    def on_handed_over(self, id: int, *, waits: bool) -> None:
         """A frame was handed over; ``waits`` for the application's ack."""
         if id <= self._seen or not self._seen:  # the first, or a new life of the queue: its ids began again at 1
             self._open.clear()
@@ -75,12 +75,12 @@ class ChannelAcks:
             self._open.popleft()
 
     @property
-    def due(self) -> int:
+    def id_to_ack(self) -> int:
         """The id to ack in Redis now; 0 when there is nothing to ack."""
         last = self._open[0] - 1 if self._open else self._seen
         return last if last > self._done else 0
 
-    def acked(self, id: int) -> None:
+    def on_acked(self, id: int) -> None:
         """Redis has acked up to ``id``; until then the same id stays due."""
         if id <= self._seen:
             self._done = max(self._done, id)

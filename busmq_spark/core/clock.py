@@ -50,11 +50,11 @@ class FoundTime:
     def last_id(self, queue: str) -> int:
         """``id``, where it is known. Raises as :func:`id_at` does."""
         if self.now and self.asked > self.now:
-            what = f"the time {shown(self.asked)} is still to come"
-            raise ConfigError(reason=f"{what}: the clock of the server of queue {queue!r} says {shown(self.now)}")
+            what = f"the time {format_time(self.asked)} is still to come"
+            raise ConfigError(reason=f"{what}: the clock of the server of queue {queue!r} says {format_time(self.now)}")
         if self.id < 0:
-            known = f"are known {shown(self.first)} to {shown(self.last)}" if self.first else "none is known"
-            raise TimeUnknown(queue=queue, asked=shown(self.asked), known=known)
+            known = f"are known {format_time(self.first)} to {format_time(self.last)}" if self.first else "none is known"
+            raise TimeUnknown(queue=queue, asked=format_time(self.asked), known=known)
         return self.id
 
 
@@ -69,7 +69,7 @@ class TimesOfIds(NamedTuple):
 
 def note(queues: Sequence[QueueKeys]) -> Flow[list[int]]:
     """Note the time of the newest id of each queue. For each: 1 noted, 0 was noted before, -1 no such queue."""
-    replies = yield [script("note_time", [key for keys in part for key in keys.keeping], (ACK_MOST,)) for part in parts(queues, queues)]
+    replies = yield [script("note_time", [key for keys in part for key in keys.retention_keys], (ACK_MOST,)) for part in parts(queues, queues)]
     return [value for reply in replies for value in reply]
 
 
@@ -96,7 +96,7 @@ def id_at(keys: QueueKeys, ms: int) -> Flow[int]:
     return found.last_id(keys.name)
 
 
-def some_times(wanted: Sequence[tuple[QueueKeys, tuple[int, int]]]) -> Flow[list[TimesOfIds]]:
+def known_times(wanted: Sequence[tuple[QueueKeys, tuple[int, int]]]) -> Flow[list[TimesOfIds]]:
     """The known times around some ids of each queue (first and last, inclusive), PAIRS_IN_ALL of them at most: TimesGathering asks for the rest."""
     most = max(LEAST_PAIRS, min(PAIRS_PER_CALL, PAIRS_IN_ALL // max(1, len(wanted))))
     replies = yield [script("times", (keys.metadata, keys.clock), (first, last, most)) for keys, (first, last) in wanted]
@@ -109,7 +109,7 @@ def some_times(wanted: Sequence[tuple[QueueKeys, tuple[int, int]]]) -> Flow[list
 class TimesGathering:
     """All known times around ids of queues: from the last one before the first id, where there is one, to the first that has the last id.
 
-    Ask for what is ``wanted``, as :func:`some_times` does, and ``add`` the answer, until nothing is wanted any more.
+    Ask for what is ``wanted``, as :func:`known_times` does, and ``add`` the answer, until nothing is wanted any more.
     """
 
     def __init__(self, wanted: Mapping[str, tuple[int, int]]) -> None:
@@ -139,7 +139,7 @@ def times(keys: QueueKeys, first: int, last: int) -> Flow[list[KnownTime]]:
     """
     gathering = TimesGathering({keys.name: (first, last)})
     while gathering.wanted:
-        [some] = yield from some_times([(keys, gathering.wanted[keys.name])])
+        [some] = yield from known_times([(keys, gathering.wanted[keys.name])])
         gathering.add({keys.name: some})
     return [KnownTime(ms, id) for ms, id in gathering.found[keys.name].pairs]
 
@@ -167,6 +167,6 @@ def came_at(known: Sequence[KnownTime], id: int) -> int | None:
     return known[later].ms if later > 0 else None  # index 0: the first pair (when it began is unknown), or no pair reaches the id
 
 
-def shown(ms: int) -> str:
+def format_time(ms: int) -> str:
     """A time for people, in UTC."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from busmq_spark.core.clock import shown
+from busmq_spark.core.clock import format_time
 from busmq_spark.core.event import Event
 from busmq_spark.core.flow import Flow, script
 from busmq_spark.core.group import Delivery
@@ -55,7 +55,7 @@ def envelope(queue: str, group: str, delivery: Delivery, error: str, now_ms: int
         id=f"{group}/{delivery.id}/{delivery.first_ms}",
         source=SOURCE + quote(queue, safe=""),
         type=TYPE,
-        time=shown(now_ms),
+        time=format_time(now_ms),
         datacontenttype="text/plain" if isinstance(data, str) else "application/octet-stream",
         extensions={
             "queue": queue,
@@ -63,8 +63,8 @@ def envelope(queue: str, group: str, delivery: Delivery, error: str, now_ms: int
             "group": group,
             "tries": delivery.tries,
             "error": reason(error),
-            "firsttime": shown(delivery.first_ms),
-            "lasttime": shown(now_ms),
+            "firsttime": format_time(delivery.first_ms),
+            "lasttime": format_time(now_ms),
         },
         data=data,
     )
@@ -100,7 +100,7 @@ def put_back(keys: QueueKeys, origin: str, letters: Sequence[tuple[int, bytes]])
     """
     words = [word for id, value in letters for word in (id, 0, value)]
     args = (keys.available, "busmq.dead", LONG_TTL_S, origin, len(letters), *words)
-    _, done = yield script("push_once", (*keys.shared, keys.sinks, keys.clock, keys.acks, keys.bytes), args)
+    _, done = yield script("push_once", (*keys.peer_keys, keys.sinks, keys.clock, keys.acks, keys.bytes), args)
     if done < 0:
         raise QueueMissing(queue=keys.name)
     return int(done)

@@ -83,14 +83,14 @@ class Event:
         try:
             found = json.loads(value.decode(), parse_constant=refuse_constant)
         except (ValueError, RecursionError) as error:
-            raise _no_event(value, f"it is no JSON ({error})") from None
+            raise _not_an_event(value, f"it is no JSON ({error})") from None
         try:
             return cls(**_members(found))
         except MessageRefused as error:
-            raise _no_event(value, error.details["reason"]) from None
+            raise _not_an_event(value, error.details["reason"]) from None
 
 
-def made(data: object, **about: Any) -> Event:
+def make_event(data: object, **about: Any) -> Event:
     """An event with ``data``: bytes, text, or what JSON can express. ``about``: its attributes; where it has no media type, that of the data."""
     if isinstance(data, bytearray | memoryview):
         data = bytes(data)
@@ -155,5 +155,5 @@ def _check_extension(name: object, value: object) -> None:
         raise MessageRefused(reason=f"extension {name!r} is {value!r}; expected text, a boolean, or a whole number of up to 32 bits")
 
 
-def _no_event(value: bytes, reason: str) -> MessageRefused:
+def _not_an_event(value: bytes, reason: str) -> MessageRefused:
     return MessageRefused(reason=f"a message that begins with {value[:_SHOWN_BYTES]!r} is no CloudEvent: {reason}")

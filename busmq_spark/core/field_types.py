@@ -25,7 +25,7 @@ class TypeMismatch(ValueError):
 def to_text(value: object, hint: Any = Any) -> bytes:
     """Compact JSON, as npm writes it. Raises MessageRefused for a value of another type, and for what JSON cannot express."""
     try:
-        plain = _fit(value, hint, reading=False)
+        plain = _convert(value, hint, reading=False)
         text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise MessageRefused(reason=f"a {type(value).__name__} does not fit ({error})") from None
@@ -38,7 +38,7 @@ def from_text(text: bytes, hint: Any = Any) -> Any:
         value = json.loads(text.decode(), parse_constant=refuse_constant)
     except (ValueError, RecursionError):
         raise TypeMismatch("JSON") from None
-    return _fit(value, hint, reading=True)
+    return _convert(value, hint, reading=True)
 
 
 def hints_of(shape: type[Any]) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def _unknown_part(hint: Any, seen: set[Any]) -> str | None:
     """The name of a part of the type that is not known, or None."""
     origin, args = get_origin(hint), get_args(hint)
     parts: list[Any] = []
-    if hint in (Any, object, None, *_PLAIN, list, dict, tuple) or origin is Literal or _is(hint, Enum) or hint in seen:
+    if hint in (Any, object, None, *_PLAIN, list, dict, tuple) or origin is Literal or _is_kind(hint, Enum) or hint in seen:
         return None
     if is_dataclass(hint) and isinstance(hint, type):
         seen.add(hint)
@@ -79,34 +79,34 @@ def _unknown_part(hint: Any, seen: set[Any]) -> str | None:
     return next((odd for part in parts if (odd := _unknown_part(part, seen)) is not None), None)
 
 
-def _is(hint: Any, kind: type) -> bool:
+def _is_kind(hint: Any, kind: type) -> bool:
     return isinstance(hint, type) and issubclass(hint, kind)
 
 
-def _fit(value: Any, hint: Any, *, reading: bool) -> Any:
+def _convert(value: Any, hint: Any, *, reading: bool) -> Any:
     """``value`` as the type has it (reading) or as JSON has it. Raises TypeMismatch."""
     origin, args = get_origin(hint), get_args(hint)
     if hint is Any or hint is object:
         return value
     if origin in (Union, UnionType):
-        return _first_fit(value, args, hint, reading=reading)
+        return _convert_to_first_fitting(value, args, hint, reading=reading)
     if hint is None or hint in _PLAIN:
         return _scalar(value, NoneType if hint is None else hint, reading=reading)
     if origin is Literal:
         return _one_of(value, args)
-    if _is(hint, Enum):
+    if _is_kind(hint, Enum):
         return _member(value, hint, reading=reading)
     if is_dataclass(hint) and isinstance(hint, type):
         return _record(value, hint, reading=reading)
     kind = origin or hint
     if kind is dict and isinstance(value, dict):
         inner = args[1] if args else Any
-        return {_fit(key, str, reading=reading): _fit(each, inner, reading=reading) for key, each in value.items()}
+        return {_convert(key, str, reading=reading): _convert(each, inner, reading=reading) for key, each in value.items()}
     if kind is list and isinstance(value, list):
-        return [_fit(each, args[0] if args else Any, reading=reading) for each in value]
+        return [_convert(each, args[0] if args else Any, reading=reading) for each in value]
     if kind is tuple and isinstance(value, list if reading else tuple):
         return _items(value, args, reading=reading)
-    raise TypeMismatch(f"expected {_name(hint)}, found {type(value).__name__}")
+    raise TypeMismatch(f"expected {_type_name(hint)}, found {type(value).__name__}")
 
 
 def _scalar(value: Any, hint: type, *, reading: bool) -> Any:
@@ -116,17 +116,17 @@ def _scalar(value: Any, hint: type, *, reading: bool) -> Any:
         return float(value) if reading else value  # JavaScript writes 1.0 as 1
     if hint is int and type(value) is float and value.is_integer() and reading:
         return int(value)  # and 10**21 as 1e+21
-    raise TypeMismatch(f"expected {_name(hint)}, found {type(value).__name__}")
+    raise TypeMismatch(f"expected {_type_name(hint)}, found {type(value).__name__}")
 
 
-def _first_fit(value: Any, args: tuple[Any, ...], hint: Any, *, reading: bool) -> Any:
+def _convert_to_first_fitting(value: Any, args: tuple[Any, ...], hint: Any, *, reading: bool) -> Any:
     """The member of a union whose type the value has; else the first that can take it."""
     for arg in sorted(args, key=lambda arg: arg is not type(value)):
         try:
-            return _fit(value, arg, reading=reading)
+            return _convert(value, arg, reading=reading)
         except TypeMismatch:
             continue
-    raise TypeMismatch(f"expected {_name(hint)}, found {type(value).__name__}")
+    raise TypeMismatch(f"expected {_type_name(hint)}, found {type(value).__name__}")
 
 
 def _one_of(value: Any, args: tuple[Any, ...]) -> Any:
@@ -143,7 +143,7 @@ def _member(value: Any, hint: type[Enum], *, reading: bool) -> Any:
         for member in hint:
             if type(member.value) is type(value) and member.value == value:
                 return member
-    raise TypeMismatch(f"expected {_name(hint)}, found another {type(value).__name__}")
+    raise TypeMismatch(f"expected {_type_name(hint)}, found another {type(value).__name__}")
 
 
 def _items(value: Any, args: tuple[Any, ...], *, reading: bool) -> Any:
@@ -151,7 +151,7 @@ def _items(value: Any, args: tuple[Any, ...], *, reading: bool) -> Any:
     hints = [args[0] if args else Any] * len(value) if alike else list(args)
     if len(hints) != len(value):
         raise TypeMismatch(f"expected {len(hints)} values, found {len(value)}")
-    made = [_fit(each, hint, reading=reading) for each, hint in zip(value, hints, strict=True)]
+    made = [_convert(each, hint, reading=reading) for each, hint in zip(value, hints, strict=True)]
     return tuple(made) if reading else made
 
 
@@ -167,13 +167,13 @@ def _record(value: Any, shape: type[Any], *, reading: bool) -> Any:
                 field.name: _fit_field(field, value[field.name], hints, reading=True) for field in fields(shape) if field.init and field.name in value
             }
             return shape(**given)
-        raise TypeMismatch(f"expected {_name(shape)}, found no {missing[0]!r} in it")
-    raise TypeMismatch(f"expected {_name(shape)}, found {type(value).__name__}")
+        raise TypeMismatch(f"expected {_type_name(shape)}, found no {missing[0]!r} in it")
+    raise TypeMismatch(f"expected {_type_name(shape)}, found {type(value).__name__}")
 
 
 def _fit_field(field: Field[Any], value: Any, hints: Mapping[str, Any], *, reading: bool) -> Any:
     try:
-        return _fit(value, hints[field.name], reading=reading)
+        return _convert(value, hints[field.name], reading=reading)
     except TypeMismatch as misfit:
         raise TypeMismatch(f"{field.name}: {misfit}") from None
 
@@ -183,5 +183,5 @@ def has_default(field: Field[Any]) -> bool:
     return field.default is not MISSING or field.default_factory is not MISSING
 
 
-def _name(hint: Any) -> str:
+def _type_name(hint: Any) -> str:
     return "None" if hint is NoneType else str(getattr(hint, "__name__", hint) if get_origin(hint) is None else hint)

@@ -18,7 +18,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES
 from busmq_spark.core.queue import ACK_MOST
 from busmq_spark.core.state import states
-from busmq_spark.core.subscription import Subscription, listed
+from busmq_spark.core.subscription import Subscription, list_subscriptions
 
 TTL_S = 90 * 24 * 3600
 """How long the records of a shared group live without a holder."""
@@ -59,7 +59,7 @@ class Delivery(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Leased:
+class LeaseResult:
     """What :func:`lease` found."""
 
     status: Literal["ok", "paused", "missing", "no_group"]
@@ -135,7 +135,7 @@ class GroupState:
         return not (self.in_flight or self.waiting or self.unread)
 
 
-def lease(keys: QueueKeys, name: str, token: str, most: int, *, again: bool = False, apart: bool = False) -> Flow[Leased]:
+def lease(keys: QueueKeys, name: str, token: str, most: int, *, again: bool = False, apart: bool = False) -> Flow[LeaseResult]:
     """Lease up to ``most`` messages (1,000 a call at most), under a token that was never used before.
 
     After a lost reply repeat the call with ``again`` and its token; it leases nothing more. ``apart``: they will be settled one by one.
@@ -144,13 +144,13 @@ def lease(keys: QueueKeys, name: str, token: str, most: int, *, again: bool = Fa
     args = (token, min(most, CHUNK_MESSAGES), CHUNK_BYTES, TTL_S, int(again), LEASE_MS, int(apart))
     status, *found = yield script("group_lease", names, args, idempotent=False)
     if not found:
-        return Leased(status.decode())
+        return LeaseResult(status.decode())
     now, wait, gone, *runs = found
     deliveries: list[Delivery] = []
     for id, tries, first, *values in runs:
         columns = (range(int(id), int(id) + len(values)), values, repeat(tries), repeat(int(first)), repeat(token), repeat(int(now)))
         deliveries += map(Delivery._make, zip(*columns, strict=False))
-    return Leased(status.decode(), deliveries, int(now), wait, gone)
+    return LeaseResult(status.decode(), deliveries, int(now), wait, gone)
 
 
 def settle(keys: QueueKeys, name: str, born: str, settlements: Sequence[Settlement]) -> Flow[list[int] | None]:
@@ -196,7 +196,7 @@ def groups(keys: QueueKeys) -> Flow[list[GroupState]]:
     """The groups of a queue, by name."""
     found: list[GroupState] = []
     [state] = yield from states([(keys, -1)])
-    for each in (yield from listed(keys)):
+    for each in (yield from list_subscriptions(keys)):
         if not (yield command("HEXISTS", keys.acks, f":shared:{each.name}")):
             found.append(GroupState(each, shared=False, unread=max(0, state.last_id - max(each.last, state.floor))))
             continue

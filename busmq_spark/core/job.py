@@ -99,14 +99,14 @@ def to_stored(name: str, value: object) -> bytes:
     if isinstance(value, bytes | bytearray | memoryview):
         size = memoryview(value).nbytes
         if size >= MAX_VALUE_BYTES:
-            raise _too_large(name, size)
+            raise _too_large_error(name, size)
         return _BYTES + bytes(value)
     try:
         found = encode([value])[1:-1]  # so that text is JSON, too
     except MessageRefused as error:
         raise MessageRefused(reason=f"field {name!r} of a job cannot be stored: {error.details['reason']}") from None
     if len(found) >= MAX_VALUE_BYTES:
-        raise _too_large(name, len(found))
+        raise _too_large_error(name, len(found))
     return _JSON + found
 
 
@@ -118,21 +118,21 @@ def from_stored(name: str, stored: bytes | None) -> Any:
     try:
         return found if stored[:1] == _BYTES else json.loads(found)
     except ValueError:
-        raise _strange(name, stored) from None
+        raise _unreadable_error(name, stored) from None
 
 
 def content(name: str, stored: bytes) -> bytes:
     """The bytes of a field, or its JSON as text. Raises MessageRefused for what we do not write."""
     if stored[:1] not in (_BYTES, _JSON):
-        raise _strange(name, stored)
+        raise _unreadable_error(name, stored)
     return stored[1:]
 
 
-def _strange(name: str, stored: bytes) -> MessageRefused:
+def _unreadable_error(name: str, stored: bytes) -> MessageRefused:
     return MessageRefused(reason=f"field {name!r} of a job begins with {stored[:20]!r}; expected 'b' and bytes, or 'j' and JSON")
 
 
-def _too_large(name: str, size: int) -> MessageRefused:
+def _too_large_error(name: str, size: int) -> MessageRefused:
     return MessageRefused(
         reason=f"field {name!r} of a job has {size} bytes; Redis takes less than {MAX_VALUE_BYTES} (512 MB). Store it elsewhere, and its address here"
     )
@@ -195,7 +195,7 @@ def fields_of(jobs: Sequence[JobKeys], names: Sequence[str]) -> Flow[list[list[b
 def load(keys: JobKeys, names: Sequence[str], forget: Collection[str], token: str, *, again: bool = False) -> Flow[list[bytes | None]]:
     """Read fields, and then delete those to be forgotten, in one step, under a token that was never used before.
 
-    After a lost reply repeat the call with ``again`` and its token, within a minute. Else :func:`forgotten` comes next.
+    After a lost reply repeat the call with ``again`` and its token, within a minute. Else :func:`forget_call` comes next.
     """
     every = list(dict.fromkeys((*names, *forget)))
     if not every:
@@ -203,14 +203,14 @@ def load(keys: JobKeys, names: Sequence[str], forget: Collection[str], token: st
     if not forget:
         return (yield command("MGET", *map(keys.field, names)))  # type: ignore[no-any-return]
     how = ["get" if name not in forget else "both" if name in names else "forget" for name in every]
-    words = [key for name in every for key in (keys.field(name), keys.spare(name, token))]
+    words = [key for name in every for key in (keys.field(name), keys.spare_field(name, token))]
     found = yield script("job_load", words, (SPARE_S, int(again), *how), idempotent=again)
     return [found[every.index(name)] for name in names]
 
 
-def forgotten(keys: JobKeys, forget: Iterable[str], token: str) -> Call:
+def forget_call(keys: JobKeys, forget: Iterable[str], token: str) -> Call:
     """Drops what :func:`load` has put by."""
-    return command("UNLINK", *(keys.spare(name, token) for name in forget))
+    return command("UNLINK", *(keys.spare_field(name, token) for name in forget))
 
 
 # -- outcomes --------------------------------------------------------------------------------------------------------------------------------
@@ -229,7 +229,7 @@ def begin(works: Sequence[Work], ttl_s: int) -> Flow[list[tuple[Answer, bytes]]]
 
 def _count_with_outcomes(works: Sequence[Work]) -> Flow[int]:
     """How many of their jobs have the hash of outcomes."""
-    names = [work.keys.done for work in works]
+    names = [work.keys.outcomes for work in works]
     if works and works[0].keys.cluster:
         return sum((yield [command("EXISTS", name) for name in names]))
     return (yield command("EXISTS", *names))  # type: ignore[no-any-return]
@@ -242,7 +242,7 @@ def finish(
 
     ``fields``, for each work, are stored in the same step as its outcome, and only where the answer is ``ok``.
     """
-    return (yield from _outcomes(_said(works, queue), fields, jobs_channel(queue), ttl_s))
+    return (yield from _outcomes(_with_outcome_json(works, queue), fields, jobs_channel(queue), ttl_s))
 
 
 def _outcomes(parts: Sequence[tuple[Work, str]], fields: Sequence[Fields] | None, channel: str, ttl_s: int) -> Flow[list[tuple[Answer, bytes]]]:
@@ -255,7 +255,7 @@ def _outcomes(parts: Sequence[tuple[Work, str]], fields: Sequence[Fields] | None
         for number, (work, text) in enumerate(parts[first : first + at_once], first):
             (id, _, tries, _, token, leased_ms), own_keys, client, group, life, _ = work
             own = fields[number] if fields else ()
-            keys.append(own_keys.done)
+            keys.append(own_keys.outcomes)
             args += (group, f"{life}:{id}:{tries}:{leased_ms}:{token}:", client and client_channel(client), text, str(len(own)))
             for name in own:
                 value, ttl_ms = own[name]  # type: ignore[call-overload]  # with a name it is no tuple
@@ -268,7 +268,7 @@ def _outcomes(parts: Sequence[tuple[Work, str]], fields: Sequence[Fields] | None
     return answers
 
 
-def _said(works: Sequence[tuple[Work, str | None]], queue: str) -> list[tuple[Work, str]]:
+def _with_outcome_json(works: Sequence[tuple[Work, str | None]], queue: str) -> list[tuple[Work, str]]:
     """Each with its outcome as the script takes it, which puts the time before it."""
     said, group, life, same = [], "", "", ""
     queue = _json.encode(queue)
@@ -277,12 +277,12 @@ def _said(works: Sequence[tuple[Work, str | None]], queue: str) -> list[tuple[Wo
         if not same or its_group != group or its_life != life:  # else as the one before
             group, life = its_group, its_life
             same = f'"queue":{queue},"group":{_json.encode(group)},"life":{_json.encode(life)}'
-        how = '"ok":true' if error is None else f'"ok":false,"error":{_json.encode(_cut(error))}'
+        how = '"ok":true' if error is None else f'"ok":false,"error":{_json.encode(_truncate_error(error))}'
         said.append((work, f'"job":"{keys.id}",{same},{how},"tries":{delivery.tries},"message":{delivery.id}}}'))
     return said
 
 
-def _cut(error: str) -> str:
+def _truncate_error(error: str) -> str:
     return error[:ERROR_CHARACTERS].encode("utf-8", "replace").decode()
 
 
@@ -303,19 +303,19 @@ def _outcome(said: Any) -> Outcome:
     return Outcome._make(found)
 
 
-def published(payload: bytes) -> list[bytes]:
+def split_publication(payload: bytes) -> list[bytes]:
     """The outcomes of one publication, as they are stored."""
     return payload.split(b"\n")
 
 
-def read(payload: bytes) -> list[Outcome | MessageRefused]:
+def decode_publication(payload: bytes) -> list[Outcome | MessageRefused]:
     """As :func:`outcome` of each of one publication; in the place of what is none the error."""
     try:
         return [_outcome(said) for said in json.loads(f"[{payload.decode()}]".replace("\n", ","))]  # one call of the parser for all
     except _DECODE_ERRORS:
         pass
     found: list[Outcome | MessageRefused] = []
-    for stored in published(payload):
+    for stored in split_publication(payload):
         try:
             found.append(outcome(stored))
         except MessageRefused as error:
@@ -327,7 +327,7 @@ def outcomes(jobs: Sequence[JobKeys]) -> Flow[list[list[Outcome]]]:
     """The outcomes that each of these jobs has."""
     if not jobs:
         return []
-    replies = yield [command("HGETALL", keys.done) for keys in jobs]
+    replies = yield [command("HGETALL", keys.outcomes) for keys in jobs]
     return [
         [outcome(text) for name, text in zip(reply[0::2], reply[1::2], strict=True) if not name.startswith(b":")]  # fields of ours begin so
         for reply in replies

@@ -96,14 +96,14 @@ class QueueKeys:
         return f"{self.base}:owners"
 
     @cached_attribute
-    def shared(self) -> tuple[str, str, str, str]:
+    def peer_keys(self) -> tuple[str, str, str, str]:
         """The four keys every peer touches and deletes, in the order of the protocol."""
         return (self.metadata, self.messages, self.msgid, self.toack)
 
     @cached_attribute
     def appending(self) -> tuple[str, ...]:
         """The shared keys and, where the queue has a clock, what a push needs to note times, and to drop what is kept no longer."""
-        return (*self.shared, self.clock, self.acks, self.bytes) if self.has_clock else self.shared
+        return (*self.peer_keys, self.clock, self.acks, self.bytes) if self.has_clock else self.peer_keys
 
     @cached_attribute
     def has_clock(self) -> bool:
@@ -113,10 +113,10 @@ class QueueKeys:
     @cached_attribute
     def all(self) -> tuple[str, ...]:
         """The four shared keys, then ``acks``, ``sinks``, ``clock`` and ``bytes``."""
-        return (*self.shared, self.acks, self.sinks, self.clock, self.bytes)
+        return (*self.peer_keys, self.acks, self.sinks, self.clock, self.bytes)
 
     @cached_attribute
-    def keeping(self) -> tuple[str, ...]:
+    def retention_keys(self) -> tuple[str, ...]:
         """What is needed to drop what is kept no longer, after an ack or at any time: metadata, messages, msgid, acks, clock, bytes."""
         return (self.metadata, self.messages, self.msgid, self.acks, self.clock, self.bytes)
 
@@ -163,7 +163,7 @@ class TopicKeys:
         return f"{{{TOPIC_PREFIX}{self.name}}}" if self.cluster else f"{TOPIC_PREFIX}{self.name}"
 
     @cached_attribute
-    def changed(self) -> str:
+    def changed_channel(self) -> str:
         """Pub/sub channel: the topic has grown, or a group has other members; the payload is the group, empty for all."""
         return f"{self.base}:changed"
 
@@ -201,7 +201,7 @@ class JobKeys(NamedTuple):
         return f"{{{JOB_PREFIX}{self.id}}}" if self.cluster else f"{JOB_PREFIX}{self.id}"
 
     @property
-    def done(self) -> str:
+    def outcomes(self) -> str:
         """Hash: group → its outcome; ``:of:<group>`` → who may write it (job_outcome.lua)."""
         return f"{self.base}:done"
 
@@ -209,7 +209,7 @@ class JobKeys(NamedTuple):
         """String with a ttl: one field."""
         return f"{self.base}:{name}"
 
-    def spare(self, name: str, token: str) -> str:
+    def spare_field(self, name: str, token: str) -> str:
         """String with a ttl: a field that a call has forgotten whose reply may be lost; ``token`` names the call."""
         return f"{self.base}::{token}:{name}"
 
@@ -295,14 +295,14 @@ def mirror_report(name: str) -> str:
     return f"bus:mirror:{name}"
 
 
-def federated(owner: str) -> str:
+def federated_prefix(owner: str) -> str:
     """What names in Redis begin with that a federation server makes for a peer: sinks and tokens of leases."""
     return f"federated:{owner}:"
 
 
 def sink_of(owner: str, sink: str) -> str:
     """What the sink of a peer is called in Redis: two peers that call theirs alike have two, and neither is one beside the server."""
-    return f"{federated(owner)}{sink}"
+    return f"{federated_prefix(owner)}{sink}"
 
 
 def is_subscription(name: str) -> bool:

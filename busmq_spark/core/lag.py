@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 
 from busmq_spark.core.clock import ages, note_if_allowed
 from busmq_spark.core.flow import Flow, command
-from busmq_spark.core.grouped import slices
+from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.state import states, subscriptions
 

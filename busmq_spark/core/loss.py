@@ -31,7 +31,7 @@ def would_delete(state: QueueState, last: int, own: int | None, others: Collecti
     return max(0, min(state.count, min(last, state.newest, *others) - max(state.floor, state.done, own or 0)))
 
 
-def lost(at: Position, now: QueueState) -> Loss | None:
+def loss_between(at: Position, now: QueueState) -> Loss | None:
     """What is lost between a position and the queue as it is now; None when everything after the position is still there."""
     following = f"ids from {at.last + 1} on"
     if not now.exists:

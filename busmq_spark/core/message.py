@@ -34,7 +34,7 @@ class Message(NamedTuple):
         return json.loads(self.value)
 
 
-class Published(NamedTuple):
+class PublishedMessage(NamedTuple):
     """What was published: the bytes as they travelled (npm peers see UTF-8 text)."""
 
     value: bytes
@@ -61,20 +61,20 @@ def encode(value: object) -> bytes:
     elif isinstance(value, bytearray | memoryview):
         data = bytes(value)
     else:
-        data = _json(value)
+        data = _encode_json(value)
     if len(data) > MAX_VALUE_BYTES:
-        raise _too_large(len(data))
+        raise _too_large_error(len(data))
     return data
 
 
-def _json(value: object) -> bytes:
+def _encode_json(value: object) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError) as error:
         raise MessageRefused(reason=f"a {type(value).__name__} is no message ({error}); push str, bytes, or what JSON can express") from None
 
 
-def _too_large(size: int) -> MessageRefused:
+def _too_large_error(size: int) -> MessageRefused:
     return MessageRefused(
         reason=f"a message of {size} bytes is over Redis' limit of {MAX_VALUE_BYTES} (512 MB). Store the body elsewhere and push its address"
     )
@@ -98,18 +98,18 @@ def chunks(values: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
         stop = min(start + CHUNK_MESSAGES, total)
         run = values[start:stop]
         if sum(map(len, run)) > CHUNK_BYTES:
-            stop = start + _fitting(run)
+            stop = start + _count_fitting(run)
             run = values[start:stop]
         yield run
         start = stop
 
 
-def _fitting(run: Sequence[bytes]) -> int:
+def _count_fitting(run: Sequence[bytes]) -> int:
     room = CHUNK_BYTES
     for count, value in enumerate(run):
         size = len(value)
         if size > MAX_VALUE_BYTES:
-            raise _too_large(size)
+            raise _too_large_error(size)
         room -= size
         if room < 0:
             return max(1, count)

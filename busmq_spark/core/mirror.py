@@ -64,7 +64,7 @@ class MirrorOf:
         return json.dumps({"from": self.origin, "path": self.path}, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
-    def of(cls, text: str) -> MirrorOf:
+    def parse(cls, text: str) -> MirrorOf:
         """What the field says; whatever it may be, this raises nothing."""
         try:
             found = json.loads(text)
@@ -74,7 +74,7 @@ class MirrorOf:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class BeginResult:
     """What :func:`begin` found."""
 
     status: Literal["ok", "life", "own"]
@@ -107,7 +107,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Appended:
+class AppendResult:
     """What :func:`append` found. ``last``: copied up to this id, of status ok and at."""
 
     status: Literal["ok", "at", "life", "own", "missing"]
@@ -147,12 +147,12 @@ def _span(queue: str, row: tuple[Any, ...]) -> Span:
     return Span(ttl_s, born.decode("utf-8", "replace"), maxsize, *ids, after_mark.decode(), upto_mark.decode(), mirror_of.decode("utf-8", "replace"))
 
 
-def around(parts: Sequence[Range]) -> dict[str, tuple[int, int]]:
+def spans_around(parts: Sequence[Range]) -> dict[str, tuple[int, int]]:
     """The spans to ask for before ranges are read, one of each queue: with the id before the first, and the last, which may be NEWEST."""
     return {part.queue: (part.first - 1, part.last) for part in parts}
 
 
-def stored(parts: Sequence[Range], spans: Mapping[str, Span]) -> list[Range]:
+def stored_ranges(parts: Sequence[Range], spans: Mapping[str, Span]) -> list[Range]:
     """What of the ranges is stored, as their spans have it. Nothing of one whose queue has another life, or has not given its last id."""
     found: list[Range] = []
     for part in parts:
@@ -175,37 +175,37 @@ def positions(queues: Sequence[QueueKeys]) -> Flow[list[tuple[str, Positions]]]:
     return found
 
 
-def begin(keys: QueueKeys, span: Span, of: MirrorOf, *, expected: str = "", replace: bool = False) -> Flow[Begun]:
+def begin(keys: QueueKeys, span: Span, of: MirrorOf, *, expected: str = "", replace: bool = False) -> Flow[BeginResult]:
     """Make a queue the mirror of ``span``, or go on with it. A new life begins only in the place of the life ``expected``.
 
     ``replace``: a queue of this place's own is given up for the copy, if its life is the one expected.
     """
     args = (span.born, expected, of.to_json(), span.ttl_s, span.maxsize, span.floor, int(replace), LONG_TTL_S)
-    names = (*keys.shared, keys.acks, keys.clock)
+    names = (*keys.peer_keys, keys.acks, keys.clock)
     status, born, last, detail = yield script("mirror_begin", names, args)
     found, text = status.decode(), detail.decode()
     life = born.decode("utf-8", "replace")
     if found == "own":
-        return Begun("own", life, int(last), promoted=int(text.partition(":")[0] or -1))
-    return Begun("life", life, int(last), mirror_of=text) if found == "life" else Begun("ok", life, int(last), text)
+        return BeginResult("own", life, int(last), promoted=int(text.partition(":")[0] or -1))
+    return BeginResult("life", life, int(last), mirror_of=text) if found == "life" else BeginResult("ok", life, int(last), text)
 
 
-def append(keys: QueueKeys, chunk: Chunk) -> Flow[Appended]:
+def append(keys: QueueKeys, chunk: Chunk) -> Flow[AppendResult]:
     """Append a chunk to the mirror, as far as it is not there. At most CHUNK_MESSAGES messages, of CHUNK_BYTES about (see core/message.py).
 
     Safe to send twice or late. Raises MirrorStopped when ids were given here, by a program that does not know mirrors.
     """
     args = (keys.available, chunk.born, chunk.after, chunk.upto, chunk.seen, chunk.floor, ACK_MOST)
-    call = script("mirror_append", (*keys.shared, keys.acks, keys.clock), args)
+    call = script("mirror_append", (*keys.peer_keys, keys.acks, keys.clock), args)
     status, a, more = yield replace(call, wired=(2 * chunk.rows, chunk.pairs)) if chunk.rows else call
     while status == b"ok" and more:
         status, a, more = yield call  # the messages are there
     if status == b"foreign":
-        raise foreign(keys.name, int(a), int(more))
-    return Appended(status.decode(), int(a) if status in (b"ok", b"at") else 0)
+        raise foreign_ids_error(keys.name, int(a), int(more))
+    return AppendResult(status.decode(), int(a) if status in (b"ok", b"at") else 0)
 
 
-def foreign(queue: str, first: int, last: int) -> MirrorStopped:
+def foreign_ids_error(queue: str, first: int, last: int) -> MirrorStopped:
     """Ids that were given at the mirror itself."""
     found = f"ids {first}..{last} were given here" if last >= first else f"its id counter says {last} here, and {first - 1} messages were copied"
     remedy = "Stop that program, and copy the queue anew with --replace; or promote it (busmq mirror promote), which keeps them"
@@ -237,7 +237,7 @@ def mirror_states(queues: Sequence[QueueKeys]) -> Flow[list[MirrorState | None]]
     found: list[MirrorState | None] = []
     for keys, (of, mirrored) in zip(queues, replies, strict=True):
         last, _, seen = (mirrored or b"0::0").decode("ascii", "replace").split(":")
-        found.append(None if of is None else MirrorState(keys.name, MirrorOf.of(of.decode("utf-8", "replace")), int(last), int(seen)))
+        found.append(None if of is None else MirrorState(keys.name, MirrorOf.parse(of.decode("utf-8", "replace")), int(last), int(seen)))
     return found
 
 

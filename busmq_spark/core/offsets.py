@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from busmq_spark.core.position import Position
-from busmq_spark.core.sources import spell, split
+from busmq_spark.core.sources import qualified_name, split
 from busmq_spark.errors import ConfigError
 
 VERSION = 1
@@ -30,10 +30,10 @@ Positions = Mapping[str, Position]
 
 def encode(positions: Positions, links: Collection[str] = ()) -> dict[str, Any]:
     """The offset as Spark's checkpoint stores it. ``links`` are those that are known besides the ones in ``positions``."""
-    return nested({queue: positions[queue].to_json() for queue in positions}, links)
+    return nest_by_source({queue: positions[queue].to_json() for queue in positions}, links)
 
 
-def nested(queues: Mapping[str, Any], links: Collection[str] = ()) -> dict[str, Any]:
+def nest_by_source(queues: Mapping[str, Any], links: Collection[str] = ()) -> dict[str, Any]:
     """Something about every queue in the shape of an offset, sorted."""
     sources: dict[str, dict[str, Any]] = {link: {"queues": {}} for link in sorted({*links, *(split(name)[0] for name in queues)}) if link}
     own: dict[str, Any] = {}
@@ -43,7 +43,7 @@ def nested(queues: Mapping[str, Any], links: Collection[str] = ()) -> dict[str, 
     return {"v": VERSION, "queues": own, **({"sources": sources} if sources else {})}
 
 
-def alike(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+def have_same_positions(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     """Whether two offsets stand at the same positions."""
     return all(one.get(part) == other.get(part) for part in ("v", "queues", "sources"))
 
@@ -67,7 +67,7 @@ def decode(offset: Mapping[str, Any]) -> dict[str, Position]:
             return {}
         named = {str(queue): p for queue, p in offset["queues"].items()}
         for source, found in offset.get("sources", {}).items():
-            named.update((spell(source, queue), p) for queue, p in found["queues"].items())
+            named.update((qualified_name(source, queue), p) for queue, p in found["queues"].items())
         return {name: position_of(p) for name, p in named.items()}
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(reason=f"the checkpoint does not hold busmq offsets ({error!r} in {str(offset)[:200]}); use a new checkpoint") from None
@@ -93,7 +93,7 @@ class OffsetCache:
     def encode(self, positions: dict[str, Position], links: Collection[str] = ()) -> dict[str, Any]:
         """As the function."""
         offset = encode(positions, links)
-        self._keep(offset, positions)
+        self._remember(offset, positions)
         return offset
 
     def decode(self, offset: dict[str, Any]) -> Mapping[str, Position]:
@@ -102,10 +102,10 @@ class OffsetCache:
             if seen == offset:
                 return positions
         positions = decode(offset)
-        self._keep(offset, positions)
+        self._remember(offset, positions)
         return positions
 
-    def _keep(self, offset: dict[str, Any], positions: dict[str, Position]) -> None:
+    def _remember(self, offset: dict[str, Any], positions: dict[str, Position]) -> None:
         self._seen = [(offset, positions), *self._seen[:1]]  # start and end of a batch
 
 

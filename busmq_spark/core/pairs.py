@@ -60,7 +60,7 @@ class PairScanner:
         self._left = count // 2
         self._first = self._last = self._at = body
         self._places: list[tuple[Any, Any]] = []
-        self._way = self._even
+        self._way = self._take_even_run
         self._scan: HeaderScan | None = None
 
     def end(self, data: Any, used: int) -> int | None:
@@ -75,7 +75,7 @@ class PairScanner:
         first, last = (int(self._head(data, at, at + _MOST_HEAD)[2]) for at in (self._first, self._last))  # type: ignore[index]  # complete
         return ValueSpans(data, starts, lengths, first, last)
 
-    def _even(self, data: Any, used: int) -> bool:
+    def _take_even_run(self, data: Any, used: int) -> bool:
         """Take a run of values of one length. Like every way: False when more bytes must come first."""
         if (head := self._head(data, self._at, used)) is None:
             return False
@@ -84,10 +84,10 @@ class PairScanner:
         many = min(self._left, (used - self._at) // stride)
         if not many:
             return False
-        run = _run(data, head, stride, many if many < _WORTH_A_PROBE else _PROBE)
+        run = _count_even_heads(data, head, stride, many if many < _WORTH_A_PROBE else _PROBE)
         if run == _PROBE < many:
-            run = _run(data, head, stride, many)
-        self._took(start + stride * np.arange(run), np.full(run, size), self._at + stride * (run - 1), self._at + stride * run)
+            run = _count_even_heads(data, head, stride, many)
+        self._add_places(start + stride * np.arange(run), np.full(run, size), self._at + stride * (run - 1), self._at + stride * run)
         if run < min(many, _PROBE):
             self._way = self._sample
         return True
@@ -95,12 +95,12 @@ class PairScanner:
     def _sample(self, data: Any, used: int) -> bool:
         """Lengths differ: hop over a few messages to see which way is the cheapest."""
         at, left = self._at, self._left
-        if not self._hop(data, used, _PROBE):
+        if not self._take_by_hops(data, used, _PROBE):
             return False
-        self._way = self._hop if self._at - at >= HOP_BYTES * (left - self._left) else self._scanned
+        self._way = self._take_by_hops if self._at - at >= HOP_BYTES * (left - self._left) else self._take_by_scan
         return True
 
-    def _hop(self, data: Any, used: int, most: int = 1 << 62) -> bool:
+    def _take_by_hops(self, data: Any, used: int, most: int = 1 << 62) -> bool:
         at, last, match = self._at, self._at, _PAIR.match
         starts, lengths = [], []
         for _ in range(min(most, self._left)):
@@ -115,20 +115,20 @@ class PairScanner:
         if not starts:
             self._head(data, at, used)
             return False
-        self._took(np.array(starts), np.array(lengths), last, at)
+        self._add_places(np.array(starts), np.array(lengths), last, at)
         return True
 
-    def _scanned(self, data: Any, used: int) -> bool:
+    def _take_by_scan(self, data: Any, used: int) -> bool:
         scan = self._scan = self._scan or HeaderScan(2 * self._left, self._at)
         if (end := scan.end(data, used)) is not None:
-            self._took(*scan.places(data), scan.last_pair, end)
+            self._add_places(*scan.places(data), scan.last_pair, end)
             self._left = 0
             return True
         if scan.confused:
-            self._way = self._hop
+            self._way = self._take_by_hops
         return scan.confused
 
-    def _took(self, starts: Any, lengths: Any, last: int, at: int) -> None:
+    def _add_places(self, starts: Any, lengths: Any, last: int, at: int) -> None:
         self._places.append((starts, lengths))
         self._last, self._at = last, at
         self._left -= len(starts)
@@ -141,7 +141,7 @@ class PairScanner:
         return head
 
 
-def _run(data: Any, head: re.Match[bytes], stride: int, many: int) -> int:
+def _count_even_heads(data: Any, head: re.Match[bytes], stride: int, many: int) -> int:
     """How many heads, this one counted, follow at one distance and say the same lengths; at most ``many``.
 
     What the first ones prove of themselves makes the next offset a true one, so that nothing else must be compared.
@@ -200,15 +200,15 @@ class HeaderScan:
     def _check(self, data: Any) -> bool:
         """Whether each header says the distance to the next. Then the last one is a true one, too, and may be waited for."""
         headers = np.concatenate(self._headers)[: self._count]
-        ids = _strings(data, headers[0::2], headers[1::2])
-        values = _strings(data, headers[1:-1:2], headers[2::2])
+        ids = _find_strings(data, headers[0::2], headers[1::2])
+        values = _find_strings(data, headers[1:-1:2], headers[2::2])
         if ids is None or values is None:
             return False
         self._places, self._last, self.last_pair = values, int(headers[-1]), int(headers[-2])
         return True
 
 
-def _strings(data: Any, headers: Any, following: Any) -> tuple[Any, Any] | None:
+def _find_strings(data: Any, headers: Any, following: Any) -> tuple[Any, Any] | None:
     """Starts and lengths of the bulk strings between headers and what follows each; None when a header does not say the length it must say.
 
     The check is what makes the scan exact, and values harmless that try to look like messages: the first header is a true one, and one that says

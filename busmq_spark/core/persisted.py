@@ -55,7 +55,7 @@ class TrackedFields:
     @property
     def dirty(self) -> set[str]:
         """Names that a save would write over what is stored."""
-        return {name for name in self.values if name in self._unsaved or self._changed(name)}
+        return {name for name in self.values if name in self._unsaved or self._is_changed(name)}
 
     def send(self) -> PendingSave:
         """Begin a save. Raises MessageRefused, naming the field, when a value has become one that cannot be stored."""
@@ -64,14 +64,14 @@ class TrackedFields:
         self._assigned -= sending.fields.keys()
         return sending
 
-    def failed(self, sending: PendingSave) -> None:
+    def on_save_failed(self, sending: PendingSave) -> None:
         """The save failed, or its result is unknown: what it sent is still to be saved."""
         self._assigned |= sending.fields.keys()
 
-    def saved(self, sending: PendingSave, created: int) -> None:
+    def on_saved(self, sending: PendingSave, created: int) -> None:
         """The save came through and ``created`` of its fields were not there before."""
         if created > len(sending.fields.keys() - self._stored):
-            self.gone()  # a field known to be stored was not: Redis has lost the object
+            self.on_gone()  # a field known to be stored was not: Redis has lost the object
         self._seen |= sending.fields | sending.missing
         self._stored |= sending.fields.keys() | sending.missing.keys()
         self._lost -= self._stored
@@ -79,7 +79,7 @@ class TrackedFields:
         for name in sending.fields:
             self.misfits.pop(name, None)
 
-    def gone(self) -> bool:
+    def on_gone(self) -> bool:
         """The object has vanished from Redis: the next save restores each of its fields that no other client has. Result: whether it had any."""
         had = bool(self._stored)
         self._lost |= self._stored
@@ -99,7 +99,7 @@ class TrackedFields:
             if self.hints is not None and name not in self.hints:
                 continue  # a field of another client: neither read nor written
             try:
-                value = from_text(text, self._hint(name))
+                value = from_text(text, self._field_type(name))
             except TypeMismatch as misfit:
                 misfits[name] = text.decode("utf-8", "replace")
                 if self.misfits.get(name) != misfits[name]:
@@ -114,29 +114,29 @@ class TrackedFields:
         return expected
 
     def _take(self, name: str, value: Any) -> None:
-        changed = name in self.values and self._changed(name)
-        self._seen[name] = to_text(value, self._hint(name))
+        changed = name in self.values and self._is_changed(name)
+        self._seen[name] = to_text(value, self._field_type(name))
         if not changed:
             self.values[name] = value
             self._unsaved.discard(name)
 
     def _on_field_gone(self, name: str) -> None:
         """The field is not stored any more: it has the value it began with, or none."""
-        if self._changed(name) or name in self._unsaved:
+        if self._is_changed(name) or name in self._unsaved:
             self._assigned |= {name} - self._unsaved
         elif name in self._start:
             self._seen[name] = self._start[name]
-            self.values[name] = from_text(self._start[name], self._hint(name))
+            self.values[name] = from_text(self._start[name], self._field_type(name))
         else:
             del self._seen[name], self.values[name]
 
-    def _changed(self, name: str) -> bool:
+    def _is_changed(self, name: str) -> bool:
         try:
             return name in self._assigned or self._seen.get(name) != self._text(name)
         except MessageRefused:
             return True  # in place it has become something that the next save will refuse
 
-    def _hint(self, name: str) -> Any:
+    def _field_type(self, name: str) -> Any:
         return Any if self.hints is None else self.hints[name]
 
     def _text(self, name: str) -> bytes:
@@ -144,14 +144,14 @@ class TrackedFields:
 
     def _check(self, name: str, value: Any) -> bytes:
         try:
-            return to_text(value, self._hint(name))
+            return to_text(value, self._field_type(name))
         except MessageRefused as refused:
             raise MessageRefused(reason=f"field {name!r}: {refused.details['reason']}") from None
 
 
 def save(key: str, sending: PendingSave, ttl_s: int) -> Flow[int]:
     """Write the fields and let the object live for ``ttl_s``. How many of ``fields`` were not there before."""
-    first = [command("HSET", key, *_flat(sending.fields.items()))] if sending.fields else []
+    first = [command("HSET", key, *_flatten(sending.fields.items()))] if sending.fields else []
     more = [command("HSETNX", key, name, text) for name, text in sending.missing.items()]
     replies = yield [*first, *more, command("EXPIRE", key, ttl_s)]
     return int(replies[0]) if first else 0
@@ -178,5 +178,5 @@ def touch(keys: Iterable[tuple[str, int]]) -> Flow[list[bool]]:
     return [bool(reply) for reply in replies]
 
 
-def _flat(pairs: Iterable[tuple[str, bytes]]) -> Iterable[str | bytes]:
+def _flatten(pairs: Iterable[tuple[str, bytes]]) -> Iterable[str | bytes]:
     return (word for pair in pairs for word in pair)

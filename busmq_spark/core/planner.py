@@ -13,10 +13,10 @@ from typing import Any, TypeAlias, TypeVar
 
 from busmq_spark.core.caps import AskLastIdWithinBytes, share, within_bytes
 from busmq_spark.core.clock import FoundTime
-from busmq_spark.core.loss import Loss, lost
+from busmq_spark.core.loss import Loss, loss_between
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.position import Position, Range
-from busmq_spark.core.sources import shown, split
+from busmq_spark.core.sources import display_name, split
 from busmq_spark.core.state import UNKNOWN_ID, QueueState
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import ReadOptions
@@ -145,14 +145,14 @@ class Planner:
             return any(counts)  # looks at the first queues only
         return (count := sum(counts)) > 0 and not self._waits(count, now_ms)
 
-    def pushed(self, held: HeldQueues) -> Planning[bool]:
+    def has_pushes(self, held: HeldQueues) -> Planning[bool]:
         """Whether ids were given out since the last planning, as far as is known. A planning right after a true answer makes that known again."""
         self._asked = yield AskCounters(held.queues)
         return bool(self._asked != self._counters)
 
     def plan(self, begin: Positions, held: HeldQueues, *, unlimited: bool, now_ms: int = 0) -> Planning[dict[str, Position]]:
         """The positions at the end of the batch that begins at ``begin``. ``unlimited`` ignores the caps and the minimum of the options."""
-        asked = {queue: (begin[queue], upto) for queue, upto in self._upto(begin, held.queues, unlimited=unlimited).items()}
+        asked = {queue: (begin[queue], upto) for queue, upto in self._predict_ends(begin, held.queues, unlimited=unlimited).items()}
         intact = {queue: found for queue, found in (yield AskIntact(asked)).items() if found is not None} if asked else {}
         rest = {queue: begin[queue].last if queue in begin else -1 for queue in held.queues if queue not in intact}
         states = (yield AskStates(rest)) if rest else {}
@@ -176,7 +176,7 @@ class Planner:
         ends = {queue: _end_position(entry, moved.get(queue), marks.get(queue), entered=queue in entered) for queue, entry in entries.items()}
         return {**ends, **{queue: begin[queue] for queue in paused}}
 
-    def _upto(self, begin: Positions, queues: Sequence[str], *, unlimited: bool) -> dict[str, int]:
+    def _predict_ends(self, begin: Positions, queues: Sequence[str], *, unlimited: bool) -> dict[str, int]:
         """Where queues of Redis itself that have a position are likely to be read up to, by what the last planning saw: at least the next message."""
         upto = {queue: self._within_ceiling(queue, MAX_ID) for queue in queues if queue in begin and not split(queue)[0]}
         if not unlimited:
@@ -215,7 +215,7 @@ class Planner:
             at = begin.get(queue)
             if at is None:
                 entry = yield from self._enter(queue, state, held)
-            elif loss := lost(at, state):
+            elif loss := loss_between(at, state):
                 entry = yield HandleLoss(queue, at, loss)
             else:
                 entries[queue] = at
@@ -237,7 +237,7 @@ class Planner:
         last = starts_after(queue, start, state)
         if state.last_id == UNKNOWN_ID:  # the next message is new, and shows the last id
             return None if last == UNKNOWN_ID else Position(state.born, last, "", last)
-        if (loss := skipped(last, state)) and self._options.fail_on_data_loss:
+        if (loss := loss_before_start(last, state)) and self._options.fail_on_data_loss:
             # No answer: what is missing here is an error, and with failOnDataLoss=false nothing was asked for that is gone.
             yield HandleLoss(queue, None, loss)
         last = max(last, state.floor)
@@ -289,7 +289,7 @@ def without_times(starts: Mapping[str, Start], unknown: str = "error") -> Genera
     """
     times = {queue: start.ms for queue, start in starts.items() if isinstance(start, AtTime)}
     found: Mapping[str, FoundTime] = (yield AskTimes(times)) if times else {}
-    ids = {queue: unknown if at.id < 0 and unknown != "error" else at.last_id(shown(queue)) for queue, at in found.items()}
+    ids = {queue: unknown if at.id < 0 and unknown != "error" else at.last_id(display_name(queue)) for queue, at in found.items()}
     return {**{queue: start for queue, start in starts.items() if queue not in times}, **ids}
 
 
@@ -308,10 +308,10 @@ def check_given(option: str, queue: str, last: int, state: QueueState) -> None:
     if last > state.last_id != UNKNOWN_ID:
         to = {"startingOffsets": "begin with the next message", "endingOffsets": "end with the newest message"}[option]
         remedy = f"Name that id or a smaller one, or {option}=latest to {to}"
-        raise ConfigError(reason=f"{option} says {shown(queue)!r} is read up to id {last}, but its last id is {state.last_id}. {remedy}")
+        raise ConfigError(reason=f"{option} says {display_name(queue)!r} is read up to id {last}, but its last id is {state.last_id}. {remedy}")
 
 
-def skipped(last: int, state: QueueState) -> Loss | None:
+def loss_before_start(last: int, state: QueueState) -> Loss | None:
     """What is gone of the messages after an id that startingOffsets names."""
     if (ids := state.floor - last) <= 0:
         return None

@@ -51,11 +51,11 @@ class Subscribers:
         self.version, self.pairs = version, pairs
         self._known: dict[str, list[str]] = {}
 
-    def of(self, keys: Sequence[str]) -> list[str]:
+    def queues_for(self, keys: Sequence[str]) -> list[str]:
         """The queues that an event with these keys goes to, sorted."""
-        return sorted({queue for key in keys for queue in self._of(key)})
+        return sorted({queue for key in keys for queue in self._queues_for_key(key)})
 
-    def _of(self, key: str) -> list[str]:
+    def _queues_for_key(self, key: str) -> list[str]:
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= KNOWN_KEYS:
@@ -74,29 +74,29 @@ def subscribers(known: Subscribers | None = None) -> Flow[Subscribers]:
     return Subscribers(fields.get(VERSION.encode()), sorted((pattern, queue) for pattern, _, queue in pairs if pattern and queue))
 
 
-def table() -> Flow[list[tuple[str, str]]]:
+def read_table() -> Flow[list[tuple[str, str]]]:
     """Every pattern with a queue that is subscribed with it, sorted."""
     return (yield from subscribers()).pairs
 
 
 def subscribe(patterns: Sequence[str], queue: str, version: str) -> Flow[int]:
     """Subscribe a queue to what these patterns take. How many of them are new to it. ``version`` was never used before, here and below."""
-    return (yield from _change("add", _fields(patterns, queue), version))
+    return (yield from _change_subscriptions("add", _fields(patterns, queue), version))
 
 
 def unsubscribe(patterns: Sequence[str], queue: str, version: str) -> Flow[int]:
     """End subscriptions of a queue. How many of them there were."""
-    return (yield from _change("remove", _fields(patterns, queue), version))
+    return (yield from _change_subscriptions("remove", _fields(patterns, queue), version))
 
 
 def forget(queue: str, version: str) -> Flow[int]:
     """End every subscription of a queue. How many there were."""
     check_queue(queue)
-    patterns = [pattern for pattern, into in (yield from table()) if into == queue]
-    return (yield from _change("remove", [f"{pattern} {queue}" for pattern in patterns], version))
+    patterns = [pattern for pattern, into in (yield from read_table()) if into == queue]
+    return (yield from _change_subscriptions("remove", [f"{pattern} {queue}" for pattern in patterns], version))
 
 
-def _change(change: str, fields: Sequence[str], version: str) -> Flow[int]:
+def _change_subscriptions(change: str, fields: Sequence[str], version: str) -> Flow[int]:
     changed = 0
     for first in range(0, len(fields), CHUNK_MESSAGES):
         part = fields[first : first + CHUNK_MESSAGES]

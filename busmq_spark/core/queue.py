@@ -121,7 +121,7 @@ def _recording(keys: QueueKeys, record: str, token: str) -> tuple[str, ...]:
     return (keys.messages, keys.toack, keys.lease("")) if token else (keys.messages, record)
 
 
-def after(keys: QueueKeys, last: int, position: int, most: int, most_bytes: int = CHUNK_BYTES) -> Flow[list[Message]]:
+def read_after(keys: QueueKeys, last: int, position: int, most: int, most_bytes: int = CHUNK_BYTES) -> Flow[list[Message]]:
     """Up to ``most`` messages after the id ``last``; while that is 0, from ``position`` on (0 is the oldest). Nothing is removed.
 
     None comes after the one that reaches ``most_bytes``.
@@ -130,7 +130,7 @@ def after(keys: QueueKeys, last: int, position: int, most: int, most_bytes: int 
 
 
 @dataclass(frozen=True, slots=True)
-class Following:
+class FollowingMessages:
     """What follows a position, and what the queue was then: its life, the id given last, the mark of the message at the position ('': not stored)."""
 
     messages: list[Message]
@@ -139,11 +139,11 @@ class Following:
     mark: str
 
 
-def following(keys: QueueKeys, last: int, most: int) -> Flow[Following]:
-    """As :func:`after` an id, with what shows whether the queue still is the one in which that id was read."""
+def read_following(keys: QueueKeys, last: int, most: int) -> Flow[FollowingMessages]:
+    """As :func:`read_after` an id, with what shows whether the queue still is the one in which that id was read."""
     reply = yield script("after", (keys.messages, keys.msgid, keys.metadata), (last, 0, min(most, CHUNK_MESSAGES), CHUNK_BYTES))
     born, given, mark, pairs = reply
-    return Following(_messages(pairs), born.decode("utf-8", "replace"), int(given), mark.decode())
+    return FollowingMessages(_messages(pairs), born.decode("utf-8", "replace"), int(given), mark.decode())
 
 
 def ack(keys: QueueKeys, last: int, *, ttl_s: int, restore: bool = False) -> Flow[None]:
@@ -215,10 +215,10 @@ def set_cap(keys: QueueKeys, rule: str) -> Flow[None]:
 def touch(keys: QueueKeys, ttl_s: int) -> Flow[None]:
     """Let the queue live for another ``ttl_s``."""
     _check_ttl(ttl_s)
-    yield [command("EXPIRE", key, ttl_s) for key in keys.shared]
+    yield [command("EXPIRE", key, ttl_s) for key in keys.peer_keys]
 
 
-def announced(keys: QueueKeys, source: str, ttl_s: int) -> Flow[bool]:
+def remember_announcement(keys: QueueKeys, source: str, ttl_s: int) -> Flow[bool]:
     """Remember for ``ttl_s`` that the bus behind ``source`` has this queue (protocol 1.11); false when it is a queue of this bus, which stays so."""
     _check_ttl(ttl_s)
     return bool((yield script("announced", (keys.metadata,), (source, ttl_s))))
@@ -245,7 +245,7 @@ def close(keys: QueueKeys) -> Flow[None]:
 
     How far sinks have come stays until its ttl: one that is half-way through a batch appends the rest of it to the next life of the queue, once.
     """
-    yield [command("DEL", *keys.shared, keys.acks, keys.clock, keys.bytes), command("EXPIRE", keys.sinks, LONG_TTL_S)]
+    yield [command("DEL", *keys.peer_keys, keys.acks, keys.clock, keys.bytes), command("EXPIRE", keys.sinks, LONG_TTL_S)]
 
 
 def check_id(last: object) -> None:

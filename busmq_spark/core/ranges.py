@@ -58,7 +58,7 @@ class ValueSizes:
     giants: int = 0
 
     @classmethod
-    def of(cls, noted: bytes) -> ValueSizes:
+    def parse(cls, noted: bytes) -> ValueSizes:
         """What the field says; nothing where it is missing or no peer of ours wrote it."""
         return cls(*map(int, noted.split(b":"))) if re.fullmatch(rb"\d{1,16}(:\d{1,16}){4}", noted) else cls()
 
@@ -144,16 +144,16 @@ def probe(keys: QueueKeys, first: int) -> Flow[tuple[str, int, int, ValueSizes]]
     At last what is noted of the sizes of all of them.
     """
     born, oldest, longest, noted = yield script("probe", (keys.metadata, keys.messages), (first, DEEP))
-    return born.decode(), int(oldest or 0), longest, ValueSizes.of(noted)
+    return born.decode(), int(oldest or 0), longest, ValueSizes.parse(noted)
 
 
-def seek(keys: QueueKeys, id: int) -> Flow[tuple[int, bool, int]]:
+def find_id(keys: QueueKeys, id: int) -> Flow[tuple[int, bool, int]]:
     """Find an id in a list with holes: position of the last message up to it (-1: none), whether it is that id, the next id (0: none)."""
     position, exact, following = yield script("seek", (keys.messages,), (id,))
     return position, bool(exact), int(following or 0)
 
 
-def shorts(ranges: Sequence[tuple[QueueKeys, int, int]], most_bytes: int) -> Flow[list[tuple[str, list[bytes]]]]:
+def read_short_ranges(ranges: Sequence[tuple[QueueKeys, int, int]], most_bytes: int) -> Flow[list[tuple[str, list[bytes]]]]:
     """The beginnings of id ranges (inclusive) of many queues: for each its incarnation ('' when it is missing) and its values from the first id on.
 
     They end before the first id that is not stored or does not fit ``most_bytes``; no values where the range lies deep.

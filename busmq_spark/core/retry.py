@@ -39,7 +39,7 @@ class Retry(Pauses):
         super().__init__(*pauses_s)
         self._clock, self._began = clock, clock()
 
-    def unanswered(self) -> None:
+    def on_no_reply(self) -> None:
         """A reply timed out. The first time-out does not count towards the time given, so there is always a second try."""
         self._began = self._began if self.failures else self._clock()
 

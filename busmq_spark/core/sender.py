@@ -24,7 +24,7 @@ def push_from(keys: QueueKeys, sender: str, sequences: Sequence[int], values: Se
     Result: how many of them, from the first on, are there now, and the maxsize that was in the way (0: none). Raises QueueMissing.
     """
     done = 0
-    names = (*keys.shared, keys.senders, *keys.appending[len(keys.shared) :])
+    names = (*keys.peer_keys, keys.senders, *keys.appending[len(keys.peer_keys) :])
     for chunk in chunks(values):
         words: list[Arg] = [keys.available, sender, KEEP_S]
         for first, end in _consecutive_runs(sequences[done : done + len(chunk)]):

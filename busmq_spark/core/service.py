@@ -40,9 +40,9 @@ class ServiceRequest:
 
     def encode(self) -> bytes:
         """Raises MessageRefused when JSON cannot express the data."""
-        return _encode(data=self.data, replyTo=_or_absent(self.reply_to), reqId=self.req_id, expires=_or_absent(self.expires_ms))
+        return _encode(data=self.data, replyTo=_none_to_absent(self.reply_to), reqId=self.req_id, expires=_none_to_absent(self.expires_ms))
 
-    def expired(self, now_ms: float) -> bool:
+    def is_expired(self, now_ms: float) -> bool:
         """Whether the requester has stopped waiting, by the clock of the provider."""
         return self.expires_ms is not None and now_ms > self.expires_ms
 
@@ -61,14 +61,14 @@ class ServiceReply:
         return _encode(err=self.error, reply=self.reply, reqId=self.req_id, partial=True if self.partial else ABSENT)
 
     @property
-    def failed(self) -> bool:
+    def is_error(self) -> bool:
         """Whether the provider reports an error."""
         return self.error is not None and self.error is not ABSENT
 
 
 def decode_request(text: str) -> ServiceRequest:
     """Raises ValueError for what is no request."""
-    fields = _object(text)
+    fields = _decode_object(text)
     reply_to, expires = fields.get("replyTo"), fields.get("expires")
     if reply_to is not None and not isinstance(reply_to, str):
         raise ValueError(f"its replyTo is a {type(reply_to).__name__}, not the name of a queue")
@@ -82,7 +82,7 @@ def decode_request(text: str) -> ServiceRequest:
 
 def decode_reply(text: str) -> ServiceReply:
     """Raises ValueError for what is no reply."""
-    fields = _object(text)
+    fields = _decode_object(text)
     return ServiceReply(fields.get("reqId", ABSENT), fields.get("err", ABSENT), fields.get("reply", ABSENT), fields.get("partial") is True)
 
 
@@ -110,7 +110,7 @@ def _encode(**fields: Any) -> bytes:
         raise MessageRefused(reason="the value is nested too deeply for JSON") from None
 
 
-def _or_absent(value: Any) -> Any:
+def _none_to_absent(value: Any) -> Any:
     return ABSENT if value is None else value
 
 
@@ -118,7 +118,7 @@ def _sendable(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _object(text: str) -> dict[str, Any]:
+def _decode_object(text: str) -> dict[str, Any]:
     try:
         fields = json.loads(text, parse_constant=refuse_constant)
     except RecursionError:

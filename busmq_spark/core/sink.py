@@ -19,7 +19,7 @@ from typing import TypeAlias
 from zlib import crc32
 
 from busmq_spark.core.flow import Arg, Call, Flow, command, script
-from busmq_spark.core.grouped import grouped
+from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import QueueKeys, sink_record
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.queue import LONG_TTL_S
@@ -77,18 +77,18 @@ class StagedList:
 
 
 def digest(values: Sequence[bytes]) -> int:
-    """A checksum of rows that does not depend on their order, chunks or partitions: digests of parts add up (:func:`total`)."""
+    """A checksum of rows that does not depend on their order, chunks or partitions: digests of parts add up (:func:`total_digest`)."""
     return sum(map(crc32, values)) & MAX_ID
 
 
-def total(digests: Iterable[int]) -> int:
+def total_digest(digests: Iterable[int]) -> int:
     """The digest of all rows, from those of their parts."""
     return sum(digests) & MAX_ID
 
 
 def by_queue(staged: Sequence[StagedList]) -> dict[str, list[StagedList]]:
     """The lists of each queue, in their order."""
-    return grouped(staged, lambda part: part.queue)
+    return group_by(staged, lambda part: part.queue)
 
 
 def groups(staged: Sequence[StagedList]) -> list[dict[str, list[StagedList]]]:
@@ -172,7 +172,7 @@ def record(sink: str, batch: int, staged: Sequence[StagedList], query: str = "",
     if len(reply) == 1:
         raise StaleBatch(sink=sink, batch=batch, found=int(reply[0]))
     held = decode_manifest(reply[1])
-    if found := changed((reply[2].decode(), held), (span, staged)):
+    if found := differences((reply[2].decode(), held), (span, staged)):
         raise BatchChanged(sink=sink, batch=batch, **found)
     return held
 
@@ -181,7 +181,7 @@ Content: TypeAlias = tuple[str, Sequence[StagedList]]
 """What a batch is: its span, if that is known, and its lists."""
 
 
-def changed(held: Content, given: Content) -> dict[str, str]:
+def differences(held: Content, given: Content) -> dict[str, str]:
     """How a batch differs from the one recorded under its number, as details of BatchChanged; empty when it is the same.
 
     The offsets decide where both are known: the same part of the sources may give other rows, or the same in another order, when it is computed
@@ -196,7 +196,7 @@ def changed(held: Content, given: Content) -> dict[str, str]:
     unknown = any(digest is None for _, digest in (*before.values(), *now.values()))
     if before == now or (unknown and _rows(before) == _rows(now)):
         return {}
-    return {"by": "rows", "found": _shown(before), "expected": _shown(now), "remedy": f"{_OLDER}. {_VARIES}"}
+    return {"by": "rows", "found": _describe(before), "expected": _describe(now), "remedy": f"{_OLDER}. {_VARIES}"}
 
 
 _OLDER = (
@@ -220,7 +220,7 @@ def _content(staged: Sequence[StagedList]) -> dict[str, tuple[int, int | None]]:
     found: dict[str, tuple[int, int | None]] = {}
     for s in staged:
         rows, digest = found.get(s.queue, (0, 0))
-        found[s.queue] = rows + s.rows, None if digest is None or s.digest is None else total((digest, s.digest))
+        found[s.queue] = rows + s.rows, None if digest is None or s.digest is None else total_digest((digest, s.digest))
     return {queue: content for queue, content in found.items() if content[0]}
 
 
@@ -228,18 +228,18 @@ def _rows(content: dict[str, tuple[int, int | None]]) -> dict[str, int]:
     return {queue: rows for queue, (rows, _) in content.items()}
 
 
-def _shown(content: dict[str, tuple[int, int | None]]) -> str:
+def _describe(content: dict[str, tuple[int, int | None]]) -> str:
     shown = [f"{rows} rows for {queue!r}" for queue, (rows, _) in list(content.items())[:_SHOWN]]
     return ", ".join(shown or ["no rows"]) + (f" and {len(content) - _SHOWN} more queues" if len(content) > _SHOWN else "")
 
 
-def other_record(queue: str, staged: Sequence[StagedList]) -> dict[str, str]:
+def other_record_details(queue: str, staged: Sequence[StagedList]) -> dict[str, str]:
     """Details of BatchChanged where a queue has progress of a record that is gone."""
     rows = sum(s.rows for s in staged)
     return {"by": "rows", "found": f"rows that are appended to {queue!r}", "expected": f"{rows} rows for it", "remedy": _LOST}
 
 
-def recorded(sink: str, batch: int) -> Flow[tuple[StagedList, ...]]:
+def recorded_lists(sink: str, batch: int) -> Flow[tuple[StagedList, ...]]:
     """The lists recorded for this batch; empty when another batch, or none, is on record."""
     number, manifest = yield command("HMGET", sink_record(sink), "batch", "manifest")
     return decode_manifest(manifest) if number is not None and int(number) == batch else ()
@@ -268,10 +268,10 @@ def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[StagedList],
     Safe to repeat at any time, by any process, until it returns None. Raises StagingLost, StaleBatch, QueueMissing.
     """
     nth = moved = 0
-    marks = (staged[0].made if staged else 0, void, _whole(staged))
+    marks = (staged[0].made if staged else 0, void, _rows_digest(staged))
     while 0 <= nth < len(staged):
         part = staged[nth]
-        names = (*keys.shared, keys.sinks, part.key, keys.stages(sink), keys.clock, keys.acks, keys.bytes)
+        names = (*keys.peer_keys, keys.sinks, part.key, keys.stages(sink), keys.clock, keys.acks, keys.bytes)
         size, last = part.chunk_at(moved), int(nth == len(staged) - 1)
         args = (keys.available, sink, batch, nth, moved, size, part.rows, last, LONG_TTL_S, keys.stage(""), *marks)
         status, a, b = yield script("commit", names, args)
@@ -298,10 +298,10 @@ def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[StagedList],
     return None
 
 
-def _whole(staged: Sequence[StagedList]) -> str:
+def _rows_digest(staged: Sequence[StagedList]) -> str:
     """What distinguishes the rows of a queue, in whichever order and lists; empty where it is not known."""
     digests = [s.digest for s in staged if s.digest is not None]
-    return f"{sum(s.rows for s in staged)}-{total(digests)}" if len(digests) == len(staged) else ""
+    return f"{sum(s.rows for s in staged)}-{total_digest(digests)}" if len(digests) == len(staged) else ""
 
 
 def discard(keys: Sequence[str]) -> Flow[None]:

@@ -11,20 +11,20 @@ _BETWEEN = "\ufdd0"
 """A code point that Unicode keeps for uses like this and out of text. Links never have it in their names, so the first one is ours."""
 
 
-def spell(source: str, queue: str) -> str:
+def qualified_name(source: str, queue: str) -> str:
     """The name of a queue of a source; ``source`` is a link's name, or '' for Redis itself."""
     return f"{source}{_BETWEEN}{queue}" if source else queue
 
 
 def split(name: str) -> tuple[str, str]:
-    """Source and queue of a name that ``spell`` made."""
+    """Source and queue of a name that ``qualified_name`` made."""
     if _BETWEEN not in name:  # nearly every name, and planning asks for each of thousands
         return "", name
     source, between, queue = name.partition(_BETWEEN)
     return (source, queue) if source and between else ("", name)
 
 
-def shown(name: str) -> str:
+def display_name(name: str) -> str:
     """For people."""
     source, queue = split(name)
     return f"{source}/{queue}" if source else queue

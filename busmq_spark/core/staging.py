@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from busmq_spark.core import sink as sinks
 from busmq_spark.core.flow import Flow, command, script
-from busmq_spark.core.grouped import slices
+from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys, sink_queues, sink_record
 from busmq_spark.core.sink import StagedList, by_queue, decode_manifest
 
@@ -43,14 +43,14 @@ def begin(sink: str, run: str, queues: Sequence[str]) -> Flow[tuple[int, tuple[S
     return int(epoch), (decode_manifest(manifest) if manifest else ()) if first else None
 
 
-def listed(sink: str) -> Flow[dict[str, str]]:
+def staged_queues(sink: str) -> Flow[dict[str, str]]:
     """The queues that runs of the sink have staged for, and the last run that did."""
     flat: list[bytes] = yield command("HGETALL", sink_queues(sink))
     names = [name.decode() for name in flat]
     return dict(zip(names[0::2], names[1::2], strict=True))
 
 
-def unlist(sink: str, run: str, queues: Sequence[str]) -> Flow[None]:
+def forget_swept(sink: str, run: str, queues: Sequence[str]) -> Flow[None]:
     """Forget queues that were swept, unless the run stages for them by now."""
     for part in slices(queues, NAMES_AT_ONCE):
         yield script("unlist", (sink_queues(sink),), (run, *part))

@@ -8,8 +8,8 @@ from hashlib import sha1
 from typing import Any, TypeVar
 
 from busmq_spark.core.flow import Call, Flow, command, script
-from busmq_spark.core.grouped import slices
-from busmq_spark.core.keys import QueueKeys, federated
+from busmq_spark.core.grouping import slices
+from busmq_spark.core.keys import QueueKeys, federated_prefix
 from busmq_spark.core.position import Position
 from busmq_spark.core.queue import ACK_MOST, LONG_TTL_S
 from busmq_spark.core.ranges import ValueSizes
@@ -68,14 +68,14 @@ class QueueState:
         return self.oldest - 1 if self.count else self.last_id
 
     @property
-    def kept(self) -> int:
+    def kept_count(self) -> int:
         """Stored messages that are acknowledged, where ids have no holes."""
         return max(0, min(self.count, self.done - self.floor))
 
     @property
     def waiting(self) -> int:
         """Stored messages that some reader has still to acknowledge."""
-        return self.count - self.kept
+        return self.count - self.kept_count
 
 
 def states(queues: Sequence[tuple[QueueKeys, int]]) -> Flow[list[QueueState]]:
@@ -192,7 +192,7 @@ def ack_to(acks: Sequence[AckUpTo], subscription: str = "") -> Flow[list[AckResu
 
 
 def _ack_call(acks: Sequence[AckUpTo], subscription: str) -> Call:
-    names = [key for ack in acks for key in ack.keys.keeping]
+    names = [key for ack in acks for key in ack.keys.retention_keys]
     return script("ack_to", names, (subscription, ACK_MOST, LONG_TTL_S, *(arg for ack in acks for arg in (ack.id, ack.born, ack.mark))))
 
 
@@ -240,7 +240,7 @@ def subscriptions(queues: Sequence[QueueKeys]) -> Flow[list[dict[str, int]]]:
     ]
 
 
-def own(queues: Sequence[QueueKeys], subscription: str, owner: str, most: int) -> Flow[list[tuple[str, str]]]:
+def claim_subscriptions(queues: Sequence[QueueKeys], subscription: str, owner: str, most: int) -> Flow[list[tuple[str, str]]]:
     """Whose a subscription is in each queue; ``owner``'s from now on where there is none of this name.
 
     The result is a status and an owner: ok owner ('' when it was registered beside a federation server), missing, full, or shared: it is
@@ -248,7 +248,7 @@ def own(queues: Sequence[QueueKeys], subscription: str, owner: str, most: int) -
     """
     replies = yield [
         script("own", [key for keys in part for key in (keys.metadata, keys.acks, keys.owners, keys.lease(subscription))], args)
-        for args in [(subscription, owner, most, OWNER_TTL_S, federated(owner))]
+        for args in [(subscription, owner, most, OWNER_TTL_S, federated_prefix(owner))]
         for part in parts(queues, queues)
     ]
     return [(status.decode(), found.decode()) for reply in replies for status, found in reply]
@@ -300,7 +300,7 @@ def bytes_until(keys: QueueKeys, first: int, last: int, budget: int) -> Flow[tup
         if done:
             break
         mean = max(1, used // (at - first + 1))
-        longest = ValueSizes.of(noted or b"").longest_of(at + 1, last)
+        longest = ValueSizes.parse(noted or b"").longest_of(at + 1, last)
         if longest is not None and longest <= mean * LONGER:
             rows = min(last - at, (budget - used) // max(1, longest))
             return at + rows, used + rows * longest
@@ -309,7 +309,7 @@ def bytes_until(keys: QueueKeys, first: int, last: int, budget: int) -> Flow[tup
         places = min(MOST_PLACES * RUN // run, likely // (SAMPLED * run))
         if places >= LEAST_PLACES:
             run = max(run, min(MOST_RUN, likely // (SAMPLED * places))) if run > 1 else 1
-            rows, size = _fitting((yield _samples(keys, at + 1, likely // places, run, places)), likely // places, run, budget - used)
+            rows, size = _rows_within_budget((yield _samples(keys, at + 1, likely // places, run, places)), likely // places, run, budget - used)
             at, used = at + rows, used + size
     return at, used
 
@@ -320,7 +320,7 @@ def _samples(keys: QueueKeys, first: int, stride: int, run: int, places: int) ->
     return [script("sample", (keys.messages,), (first + start * stride, stride, run, min(PLACES_PER_CALL, places - start))) for start in starts]
 
 
-def _fitting(sampled: Sequence[Sequence[int]], stride: int, run: int, budget: int) -> tuple[int, int]:
+def _rows_within_budget(sampled: Sequence[Sequence[int]], stride: int, run: int, budget: int) -> tuple[int, int]:
     """How many rows fit the budget when every place stands for ``stride`` rows, and their bytes."""
     rows = used = 0
     for size in (size for part in sampled for size in part):

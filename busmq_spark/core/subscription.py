@@ -13,7 +13,7 @@ from busmq_spark.core.queue import LONG_TTL_S
 from busmq_spark.core.state import AckUpTo, ack_to, states, subscribe, subscriptions
 from busmq_spark.errors import ConfigError, QueueBusy
 from busmq_spark.parsers import subscription as checked
-from busmq_spark.start import AtTime, Newest, relative, timestamp
+from busmq_spark.start import AtTime, Newest, parse_relative, timestamp
 
 ABANDONED_S = 24 * 3600
 """A subscription that holds messages back and was not here for longer is warned about."""
@@ -38,7 +38,7 @@ class Subscription:
     """Whose lease it is under; empty when no query reads with it."""
 
     @property
-    def abandoned(self) -> bool:
+    def is_abandoned(self) -> bool:
         """Whether it seems abandoned while messages stay stored for it."""
         return not self.reader and self.holds_back > 0 and (self.idle_s or 0) >= ABANDONED_S
 
@@ -102,7 +102,7 @@ def seek(keys: QueueKeys, name: str, where: str | int, is_dead: Callable[[str], 
 def _last_id(keys: QueueKeys, start: str | int) -> Flow[int]:
     """The last id that counts as read."""
     [state] = yield from states([(keys, -1)])
-    found = relative(start) if isinstance(start, str) else start
+    found = parse_relative(start) if isinstance(start, str) else start
     if isinstance(found, Newest):
         return max(state.floor, state.last_id - found.count)
     if isinstance(found, AtTime) or found is None:
@@ -114,7 +114,7 @@ def _last_id(keys: QueueKeys, start: str | int) -> Flow[int]:
     raise ConfigError(reason=f"start is {start!r}; expected {wanted}")
 
 
-def listed(keys: QueueKeys) -> Flow[list[Subscription]]:
+def list_subscriptions(keys: QueueKeys) -> Flow[list[Subscription]]:
     """The subscriptions of a queue, by name."""
     yield from note_if_allowed([keys])
     [state] = yield from states([(keys, -1)])

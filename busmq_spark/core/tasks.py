@@ -37,10 +37,10 @@ def tasks(ranges: Sequence[Range], min_partitions: int | None, max_rows: int | N
         cut.append([r] if parts == 1 else [Range(r.queue, r.born, first, last, r.server) for first, last in split(r.first, r.last, parts)])
     if sum(map(len, cut)) <= max(PACK_OVER, min_partitions or 0):
         return [(r,) for parts_of_one in cut for r in parts_of_one]
-    return _pack(cut)
+    return _pack_small_ranges(cut)
 
 
-def _pack(cut: Sequence[Sequence[Range]]) -> list[tuple[Range, ...]]:
+def _pack_small_ranges(cut: Sequence[Sequence[Range]]) -> list[tuple[Range, ...]]:
     """Small ranges share tasks. All parts of a queue do, or none of them does: so they stay in their order."""
     packed: list[tuple[Range, ...]] = []
     shared: list[Range] = []

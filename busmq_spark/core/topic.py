@@ -15,7 +15,7 @@ from typing import NamedTuple, overload
 from zlib import crc32
 
 from busmq_spark.core.flow import Call, Flow, command, script
-from busmq_spark.core.grouped import grouped
+from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import LIKE_A_PART, QueueKeys, TopicKeys, is_subscription, is_topic
 from busmq_spark.core.lag import ReaderLag
 from busmq_spark.core.subscription import check_name
@@ -62,20 +62,20 @@ class Places(Sequence[Placed]):
     @overload
     def __getitem__(self, index: slice) -> list[Placed]: ...
     def __getitem__(self, index: int | slice) -> Placed | list[Placed]:
-        return self._all()[index]
+        return self._place_all()[index]
 
     def __iter__(self) -> Iterator[Placed]:
-        return iter(self._all())
+        return iter(self._place_all())
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and self._all() == list(other)
+        return isinstance(other, Sequence) and self._place_all() == list(other)
 
     __hash__ = None  # type: ignore[assignment]  # as a list
 
     def __repr__(self) -> str:
-        return repr(self._all())
+        return repr(self._place_all())
 
-    def _all(self) -> list[Placed]:
+    def _place_all(self) -> list[Placed]:
         if self._made is None:
             ids = {partition: iter(its) for partition, its in self._ids.items()}
             self._made = [Placed(partition, next(ids[partition])) for partition in self._chosen]
@@ -159,7 +159,7 @@ def ranges(members: Sequence[str], partitions: int) -> dict[str, range]:
 
 def by_group(readers: Sequence[ReaderLag]) -> list[GroupLag]:
     """The groups of a topic, by name, from the readers of its partition queues."""
-    found = grouped((each for each in readers if each.reader), lambda each: each.reader)
+    found = group_by((each for each in readers if each.reader), lambda each: each.reader)
     return [_group_lag(name, its) for name, its in sorted(found.items())]
 
 
@@ -225,18 +225,18 @@ def grow(keys: TopicKeys, partitions: int) -> Flow[Topic]:
     return found
 
 
-def keep(keys: TopicKeys, known: Topic) -> Flow[Topic]:
+def keep_alive(keys: TopicKeys, known: Topic) -> Flow[Topic]:
     """Let the topic live on, and make it anew when Redis has lost it. The result is what it is now: it may have grown."""
     return _topic(keys, (yield _topic_call(keys, *known, grows=True))) or known
 
 
-def read(keys: TopicKeys) -> Flow[Topic | None]:
+def read_topic(keys: TopicKeys) -> Flow[Topic | None]:
     """The topic, None when there is none. Writes nothing."""
     return _topic(keys, (yield command("HMGET", keys.base, "partitions", "born")))
 
 
 def join(keys: TopicKeys, known: Topic, group: str, member: str, dead: Sequence[str] = ()) -> Flow[Membership]:
-    """Be a member of a group for STAY_MS from now on. ``dead`` are members known to be dead, which are forgotten. Keeps the topic (:func:`keep`)."""
+    """Be a member of a group for STAY_MS. ``dead`` are members known to be dead, which are forgotten. Does what :func:`keep_alive` does."""
     topic, (now, *items) = yield [_topic_call(keys, *known, grows=True), _member_call(keys, group, member, STAY_MS, dead)]
     pairs = zip(items[0::2], items[1::2], strict=True)
     return Membership(_topic(keys, topic) or known, int(now), {name.decode("utf-8", "replace"): int(float(until)) for name, until in pairs})
@@ -255,17 +255,17 @@ def member_counts(keys: TopicKeys, groups: Sequence[str]) -> Flow[list[int]]:
     return (yield [command("ZCOUNT", keys.members(group), now, "+inf") for group in groups])  # type: ignore[no-any-return]
 
 
-def registered(queue: QueueKeys, group: str) -> Flow[bool]:
+def is_registered(queue: QueueKeys, group: str) -> Flow[bool]:
     """Whether a partition queue knows of a group."""
     return bool((yield command("HEXISTS", queue.acks, group)))
 
 
 def _topic_call(keys: TopicKeys, partitions: int, born: str, *, grows: bool = False) -> Call:
-    return script("topic", (keys.base,), (partitions, born, int(grows), TTL_S, keys.changed))
+    return script("topic", (keys.base,), (partitions, born, int(grows), TTL_S, keys.changed_channel))
 
 
 def _member_call(keys: TopicKeys, group: str, member: str, stay_ms: int, dead: Sequence[str]) -> Call:
-    return script("topic_member", (keys.members(group),), (member, stay_ms, MEMBERS_TTL_S, keys.changed, group, *dead))
+    return script("topic_member", (keys.members(group),), (member, stay_ms, MEMBERS_TTL_S, keys.changed_channel, group, *dead))
 
 
 def _topic(keys: TopicKeys, reply: Sequence[bytes | None]) -> Topic | None:

@@ -87,7 +87,7 @@ class Centre:
         """Begin to push."""
         self._producer.start()
 
-    def enough(self) -> int:
+    def stop_producer(self) -> int:
         """End the producer; the number of messages it has pushed in all."""
         self._ended.set()
         self._producer.join()

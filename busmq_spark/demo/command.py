@@ -87,12 +87,12 @@ def demo(  # noqa: PLR0913  the options of a command
     out = Output(as_json)
     _refuse_those_of_others(context, scene)
     if scene is DemoName.FEDERATION:
-        _need("pyspark", "websockets")
+        _check_installed("pyspark", "websockets")
         from busmq_spark.demo.federation import federation
 
         federation(out)
     elif scene is DemoName.MIRROR:
-        _need("pyspark")
+        _check_installed("pyspark")
         from busmq_spark.demo.mirror import mirror
 
         mirror(out)
@@ -101,11 +101,11 @@ def demo(  # noqa: PLR0913  the options of a command
         from busmq_spark.demo.realtime import SECONDS, realtime
 
         picture = _picture(output, REALTIME_FILE)
-        _need("pyspark", "matplotlib")
+        _check_installed("pyspark", "matplotlib")
         realtime(out, seconds or SECONDS, picture)
     else:
         picture = _picture(output, FILE)
-        _need("pyspark", "matplotlib")
+        _check_installed("pyspark", "matplotlib")
         _flights(out, ReplayOptions(rows, redis, keep, replace), picture)
 
 
@@ -125,15 +125,15 @@ def _flights(out: Output, asked: ReplayOptions, picture: Path) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busmq-demo-")))
         report = Report(out)
-        report.title(asked.rows)
-        url = asked.redis or _own_redis(out, stack)
-        report.where(url, own=not asked.redis)
+        report.show_title(asked.rows)
+        url = asked.redis or _start_redis(out, stack)
+        report.show_redis(url, own=not asked.redis)
         sink = f"busmq-demo-{new_token()}"
         with _queues(url, sink, keep=asked.keep, replace=asked.replace) as (flights, delays):
             airlines = _replay(report, flights, asked.rows)
             job = Job(url, flights.keys.name, delays.keys.name, sink, folder / "checkpoint", asked.keep)
             _stream(report, job, airlines, picture)
-        report.next_steps(url, own=not asked.redis, keep=asked.keep)
+        report.show_next_steps(url, own=not asked.redis, keep=asked.keep)
         if asked.keep and not asked.redis:
             _stay(out)
 
@@ -155,7 +155,7 @@ def _picture(output: Path, file: str) -> Path:
     return path
 
 
-def _need(*packages: str) -> None:
+def _check_installed(*packages: str) -> None:
     from importlib.util import find_spec
 
     for package in packages:
@@ -163,7 +163,7 @@ def _need(*packages: str) -> None:
             raise LocalToolMissing(tool=package, reason="the demo needs it", remedy="pip install 'busmq_spark[demo]'")
 
 
-def _own_redis(out: Output, stack: ExitStack) -> str:
+def _start_redis(out: Output, stack: ExitStack) -> str:
     with out.working("starting Redis"):
         return stack.enter_context(RedisServer()).url
 
@@ -206,7 +206,7 @@ def _replay(report: Report, flights: QueueLocation, rows: int | None) -> dict[st
             part = data.messages[start : start + STEP]
             flights.link.run(push_many(flights.keys, part))
             meter.add(len(part))
-    report.stage(Stage("replay", f"{count(meter.items, 'flight')} pushed to queue {QUEUES[0]}", meter.items, "messages", meter.seconds))
+    report.show_stage(Stage("replay", f"{count(meter.items, 'flight')} pushed to queue {QUEUES[0]}", meter.items, "messages", meter.seconds))
     return data.airlines
 
 
@@ -220,18 +220,20 @@ def _stream(report: Report, job: "Job", airlines: dict[str, str], picture: Path)
         started = time.monotonic()
         with TerminalProgressBar(report.out, f"streaming {QUEUES[0]} → {QUEUES[1]}", report.rows, "rows", waiting=FIRST_BATCH) as meter:
 
-            def seen(progress: Progress) -> None:
+            def on_progress(progress: Progress) -> None:
                 meter.add(progress.rows_in - meter.items)
 
-            done = run_query(spark, job, seen)
-        report.streamed(done, time.monotonic() - started)
+            done = run_query(spark, job, on_progress)
+        report.show_stream(done, time.monotonic() - started)
         started = time.monotonic()
         with report.out.working(f"reading queue {QUEUES[1]} back"):
             totals, messages = read_back(spark, job)
-        report.stage(Stage("read back", f"{count(messages, 'result')} read from queue {QUEUES[1]}", messages, "rows", time.monotonic() - started))
+        report.show_stage(
+            Stage("read back", f"{count(messages, 'result')} read from queue {QUEUES[1]}", messages, "rows", time.monotonic() - started)
+        )
         with report.out.working("drawing"):
             draw(delays := [DelayStatistics(**row) for row in totals], airlines, report.rows, picture)
-        report.results(delays, airlines, picture)
+        report.show_results(delays, airlines, picture)
 
 
 def _stay(out: Output) -> None:

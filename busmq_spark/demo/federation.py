@@ -29,7 +29,7 @@ POLL_S = 0.1
 
 def federation(out: Output) -> None:
     """The whole scene."""
-    from busmq_spark.demo.spark_federation import Flow, Route, arrived
+    from busmq_spark.demo.spark_federation import Flow, Route, count_arrivals
     from busmq_spark.demo.spark_job import LocalSpark
 
     began = time.monotonic()
@@ -45,14 +45,14 @@ def federation(out: Output) -> None:
         links, secrets = {eu.name: eu.url, us.name: us.url}, {eu.name: eu.secret, us.name: us.secret}
         route = Route(links, secrets, QUEUE, here.url, folder / "checkpoint")
         with Flow(spark, route) as flow:
-            pushed = _play(show, flow, eu, us)
+            pushed = _run_scenario(show, flow, eu, us)
         with out.working("reading everything back"):
-            found = arrived(spark, route)
-        show.proof(pushed, found)
-        show.line("total", f"{time.monotonic() - began:.0f} s", seconds=round(time.monotonic() - began, 1))
+            found = count_arrivals(spark, route)
+        show.show_proof(pushed, found)
+        show.print_line("total", f"{time.monotonic() - began:.0f} s", seconds=round(time.monotonic() - began, 1))
 
 
-def _play(show: "_Printer", flow: "Flow", eu: Centre, us: Centre) -> dict[str, int]:
+def _run_scenario(show: "_Printer", flow: "Flow", eu: Centre, us: Centre) -> dict[str, int]:
     """Both, one, both again; the result is how many messages were pushed in each data centre."""
     with TerminalProgressBar(
         show.out, "two data centres → one queue", None, "orders", waiting="the first batch starts Spark's Python workers"
@@ -60,22 +60,22 @@ def _play(show: "_Printer", flow: "Flow", eu: Centre, us: Centre) -> dict[str, i
         watch = _ProgressWatcher(flow, meter)
         for centre in (eu, us):
             centre.produce()
-        watch.until(lambda done: all(done.values()), "both data centres flow")
+        watch.wait_until(lambda done: all(done.values()), "both data centres flow")
         begun = {centre.name: centre.pushed for centre in (eu, us)}
-        watch.until(lambda done: all(done[name] >= begun[name] for name in begun), "what came during the first batch is through")
-        rows, seconds = watch.during(BOTH_S)
-        show.flowing(rows, seconds)
+        watch.wait_until(lambda done: all(done[name] >= begun[name] for name in begun), "what came during the first batch is through")
+        rows, seconds = watch.watch_for(BOTH_S)
+        show.show_flow(rows, seconds)
         eu.leave()
-        rows, seconds = watch.during(AWAY_S)
-        show.away(eu.name, us.name, rows, seconds, watch.last[eu.name])
+        rows, seconds = watch.watch_for(AWAY_S)
+        show.show_outage(eu.name, us.name, rows, seconds, watch.last[eu.name])
         eu.enter()
         backlog, back = eu.pushed, time.monotonic()
         behind = backlog - watch.last[eu.name]
-        watch.until(lambda done: done[eu.name] >= backlog, f"{eu.name} catches up")
-        show.back(eu.name, behind, time.monotonic() - back)
-        watch.during(AFTER_S)
-        pushed = {centre.name: centre.enough() for centre in (eu, us)}
-        watch.until(lambda done: done == pushed, "everything arrives")
+        watch.wait_until(lambda done: done[eu.name] >= backlog, f"{eu.name} catches up")
+        show.show_recovery(eu.name, behind, time.monotonic() - back)
+        watch.watch_for(AFTER_S)
+        pushed = {centre.name: centre.stop_producer() for centre in (eu, us)}
+        watch.wait_until(lambda done: done == pushed, "everything arrives")
     return pushed
 
 
@@ -86,11 +86,11 @@ class _ProgressWatcher:
         self._flow, self._meter = flow, meter
         self.last: dict[str, int] = {}
 
-    def until(self, reached: Callable[[dict[str, int]], bool], what: str) -> dict[str, int]:
+    def wait_until(self, reached: Callable[[dict[str, int]], bool], what: str) -> dict[str, int]:
         """How far it is once the condition holds."""
         deadline = time.monotonic() + PATIENCE_S
         while True:
-            self.last = self._flow.done()
+            self.last = self._flow.last_arrived()
             self._meter.add(sum(self.last.values()) - self._meter.items)
             if reached(self.last):
                 return self.last
@@ -100,10 +100,10 @@ class _ProgressWatcher:
                 raise StateError(event="go on", what="the demo", state=f"waiting until {what}, for {PATIENCE_S:.0f} s", remedy=remedy)
             time.sleep(POLL_S)
 
-    def during(self, seconds: float) -> tuple[dict[str, int], float]:
+    def watch_for(self, seconds: float) -> tuple[dict[str, int], float]:
         """What arrived meanwhile, and how long that was."""
         before, began = dict(self.last), time.monotonic()
-        after = self.until(lambda _: time.monotonic() - began >= seconds, "")
+        after = self.wait_until(lambda _: time.monotonic() - began >= seconds, "")
         return {name: after[name] - before[name] for name in after}, time.monotonic() - began
 
 
@@ -117,24 +117,24 @@ class _Printer:
         """What is about to happen."""
         if not self.out.as_json:
             self.out.say(Text("Orders of two data centres through one query into one queue, while one of them goes away and comes back", "bold"), "")
-        self.line("centres", f"{eu.name} at {eu.url}, {us.name} at {us.url}; into {redis}", eu=eu.url, us=us.url)
+        self.print_line("centres", f"{eu.name} at {eu.url}, {us.name} at {us.url}; into {redis}", eu=eu.url, us=us.url)
 
-    def flowing(self, rows: dict[str, int], seconds: float) -> None:
+    def show_flow(self, rows: dict[str, int], seconds: float) -> None:
         """Both are there."""
         text = " and ".join(f"{number(many)} of {name}" for name, many in rows.items())
-        self.line("both", f"{text} in {seconds:.1f} s", rate(sum(rows.values()), seconds), rows=rows, seconds=round(seconds, 2))
+        self.print_line("both", f"{text} in {seconds:.1f} s", rate(sum(rows.values()), seconds), rows=rows, seconds=round(seconds, 2))
 
-    def away(self, gone: str, there: str, rows: dict[str, int], seconds: float, waits: int) -> None:
+    def show_outage(self, gone: str, there: str, rows: dict[str, int], seconds: float, waits: int) -> None:
         """The row of the part in which one centre is unreachable."""
         text = f"{there} goes on: {count(rows[there], 'order')} in {seconds:.1f} s; {gone} waits behind order {number(waits)}"
-        self.line(f"{gone} away", text, rate(rows[there], seconds), rows=rows, seconds=round(seconds, 2))
+        self.print_line(f"{gone} away", text, rate(rows[there], seconds), rows=rows, seconds=round(seconds, 2))
 
-    def back(self, name: str, behind: int, seconds: float) -> None:
+    def show_recovery(self, name: str, behind: int, seconds: float) -> None:
         """It has caught up."""
         text = f"{count(behind, 'order')} that had waited arrived within {seconds:.1f} s of its return"
-        self.line(f"{name} back", text, rate(behind, seconds), behind=behind, seconds=round(seconds, 2))
+        self.print_line(f"{name} back", text, rate(behind, seconds), behind=behind, seconds=round(seconds, 2))
 
-    def proof(self, pushed: dict[str, int], found: "dict[str, ArrivalCounter]") -> None:
+    def show_proof(self, pushed: dict[str, int], found: "dict[str, ArrivalCounter]") -> None:
         """What was pushed against what is there. Raises StateError when they differ."""
         rows: list[list[str | Text]] = []
         for name, many in pushed.items():
@@ -152,7 +152,7 @@ class _Printer:
         if any(many != found[name].different or found[name].twice or found[name].misplaced for name, many in pushed.items()):
             raise StateError(event="end", what="the demo", state="short of its proof: the table shows what is wrong", remedy="Please report this")
 
-    def line(self, name: str, text: str, figure: str = "", **record: object) -> None:
+    def print_line(self, name: str, text: str, figure: str = "", **record: object) -> None:
         """One line; for programs its figures."""
         if self.out.as_json:
             self.out.record(stage=name, **record)

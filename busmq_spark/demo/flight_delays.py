@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from busmq_spark.core.grouped import grouped
+from busmq_spark.core.grouping import group_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def _sums_of(delays: Iterable[DelayStatistics], key: Callable[[DelayStatistics],
             sum(each.arrived for each in group),
             sum(each.arr_minutes or 0 for each in group),
         )
-        for (carrier, hour), group in grouped(delays, key).items()
+        for (carrier, hour), group in group_by(delays, key).items()
     ]
 
 

@@ -68,7 +68,7 @@ class Shop:
 def mirror(out: Output) -> None:
     """The whole scene."""
     from busmq_spark.demo.spark_job import LocalSpark
-    from busmq_spark.demo.spark_mirror import seen
+    from busmq_spark.demo.spark_mirror import read_result
 
     began = time.monotonic()
     with ExitStack() as stack:
@@ -79,41 +79,41 @@ def mirror(out: Output) -> None:
         show.start(eu.url, us.url)
         with out.working("starting Spark"):
             spark = stack.enter_context(LocalSpark(folder, Path(SPARK_LOG)))
-        last = _play(show, spark, folder, eu, us)
+        last = _run_scenario(show, spark, folder, eu, us)
         with out.working("reading everything back"):
-            show.proof(last, seen(spark, folder))
-        show.line("total", f"{time.monotonic() - began:.0f} s", seconds=round(time.monotonic() - began, 1))
+            show.show_proof(last, read_result(spark, folder))
+        show.print_line("total", f"{time.monotonic() - began:.0f} s", seconds=round(time.monotonic() - began, 1))
 
 
-def _play(show: "_Printer", spark: object, folder: Path, eu: RedisServer, us: RedisServer) -> int:
+def _run_scenario(show: "_Printer", spark: object, folder: Path, eu: RedisServer, us: RedisServer) -> int:
     """The origin, its end, the mirror; the result is the last id of the mirror."""
     from busmq_spark.demo.spark_mirror import Query
 
     runner = MirrorRunner(MirrorSettings(origin=eu.url, patterns=(QUEUE,)), RedisOptions(url=us.url))
     with ExitStack() as stack:
         shop = stack.enter_context(Shop(eu.url))
-        _until(lambda: shop.last > 0, "the shop is open")
+        _wait_until(lambda: shop.last > 0, "the shop is open")
         stack.callback(runner.stop)
         runner.start()
         with Query(spark, eu.url, QUEUE, folder) as query:  # type: ignore[arg-type]  # a LocalSpark, which is imported where pyspark is there
-            _until(lambda: query.done() > 0, "the query flows")
-            show.flowing("eu", *_during(query, BEFORE_S), behind=sum(each.behind for each in runner.status()))
-            at = query.done()
-        _until(lambda: runner.status()[0].last >= at, "the mirror has what the query has read")
+            _wait_until(lambda: query.last_arrived() > 0, "the query flows")
+            show.show_flow("eu", *_count_during(query, BEFORE_S), behind=sum(each.behind for each in runner.status()))
+            at = query.last_arrived()
+        _wait_until(lambda: runner.status()[0].last >= at, "the mirror has what the query has read")
         eu.kill()
     with open_links(RedisOptions(url=us.url)) as links:
         place = place_of(QUEUE, links)
         _, last, _ = place.link.run(promote(place.keys))
-    show.lost(at, last, shop.last)
+    show.show_loss(at, last, shop.last)
     with Shop(us.url, last) as shop, Query(spark, us.url, QUEUE, folder) as query:  # type: ignore[arg-type]
-        _until(lambda: query.done() > last, "the query goes on at the mirror")
-        show.flowing("us", *_during(query, AFTER_S))
+        _wait_until(lambda: query.last_arrived() > last, "the query goes on at the mirror")
+        show.show_flow("us", *_count_during(query, AFTER_S))
         shop.close()
-        _until(lambda: query.done() >= shop.last, "all orders are through")
+        _wait_until(lambda: query.last_arrived() >= shop.last, "all orders are through")
     return shop.last
 
 
-def _until(reached: Callable[[], bool], what: str) -> None:
+def _wait_until(reached: Callable[[], bool], what: str) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not reached():
         if time.monotonic() > deadline:
@@ -122,11 +122,11 @@ def _until(reached: Callable[[], bool], what: str) -> None:
         time.sleep(POLL_S)
 
 
-def _during(query: "Query", seconds: float) -> tuple[int, float]:
+def _count_during(query: "Query", seconds: float) -> tuple[int, float]:
     """How many orders the query has read meanwhile, and how long that was."""
-    before, began = query.done(), time.monotonic()
-    _until(lambda: time.monotonic() - began >= seconds and query.done() > before, "orders flow")
-    return query.done() - before, time.monotonic() - began
+    before, began = query.last_arrived(), time.monotonic()
+    _wait_until(lambda: time.monotonic() - began >= seconds and query.last_arrived() > before, "orders flow")
+    return query.last_arrived() - before, time.monotonic() - began
 
 
 class _Printer:
@@ -139,21 +139,21 @@ class _Printer:
         """What is about to happen."""
         if not self.out.as_json:
             self.out.say(Text("Orders in one data centre, their mirror in another; the first one is lost in the middle of it", "bold"), "")
-        self.line("centres", f"eu at {eu}, us at {us}", eu=eu, us=us)
+        self.print_line("centres", f"eu at {eu}, us at {us}", eu=eu, us=us)
 
-    def flowing(self, where: str, rows: int, seconds: float, behind: int | None = None) -> None:
+    def show_flow(self, where: str, rows: int, seconds: float, behind: int | None = None) -> None:
         """The query reads there."""
         lag = "" if behind is None else f"; the mirror is {number(behind)} behind"
-        self.line(where, f"{number(rows)} orders in {seconds:.1f} s{lag}", rate(rows, seconds), rows=rows, seconds=round(seconds, 2))
+        self.print_line(where, f"{number(rows)} orders in {seconds:.1f} s{lag}", rate(rows, seconds), rows=rows, seconds=round(seconds, 2))
 
-    def lost(self, at: int, last: int, pushed: int) -> None:
+    def show_loss(self, at: int, last: int, pushed: int) -> None:
         """The origin is gone."""
         missing = f"orders {number(last + 1)}..{number(pushed)} were not copied" if pushed > last else "nothing is missing"
         text = f"killed: {number(pushed)} orders were pushed, {number(last)} are at the mirror ({missing}), the query stands at {number(at)}"
-        self.line("eu", text, checkpoint=at, copied=last, pushed=pushed)
-        self.line("us", f"promoted: ids go on at {number(last + 1)}; the query starts with its checkpoint", next_id=last + 1)
+        self.print_line("eu", text, checkpoint=at, copied=last, pushed=pushed)
+        self.print_line("us", f"promoted: ids go on at {number(last + 1)}; the query starts with its checkpoint", next_id=last + 1)
 
-    def proof(self, last: int, found: object) -> None:
+    def show_proof(self, last: int, found: object) -> None:
         """What the query has seen against the ids there are. Raises StateError when they differ."""
         rows, different, wrong = (int(getattr(found, name)) for name in ("rows", "different", "wrong"))
         missing, twice = last - different, rows - different
@@ -167,7 +167,7 @@ class _Printer:
         if missing or twice or wrong:
             raise StateError(event="end", what="the demo", state="short of its proof: the table shows what is wrong", remedy="Please report this")
 
-    def line(self, name: str, text: str, figure: str = "", **record: object) -> None:
+    def print_line(self, name: str, text: str, figure: str = "", **record: object) -> None:
         """One line; for programs its figures."""
         if self.out.as_json:
             self.out.record(stage=name, **record)

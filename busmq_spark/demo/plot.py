@@ -37,8 +37,8 @@ def draw(delays: Sequence[DelayStatistics], airlines: dict[str, str], flights: i
             ends.append((means[-1], hours[-1], airlines.get(airline.carrier, airline.carrier).removesuffix(" Inc."), COLOURS[rank]))
         else:
             axes.plot(hours, means, color="#c8ccd0", linewidth=1.1, zorder=1)
-    _name(axes, ends)
-    _dress(figure, axes, flights)
+    _draw_names(axes, ends)
+    _style_axes(figure, axes, flights)
     figure.savefig(path)
 
 
@@ -48,7 +48,7 @@ def _line(delays: Sequence[DelayStatistics], carrier: str, fewest: float) -> tup
     return [hour for hour, _ in points], [mean for _, mean in points]
 
 
-def _name(axes: object, ends: list[tuple[float, int, str, str]]) -> None:
+def _draw_names(axes: object, ends: list[tuple[float, int, str, str]]) -> None:
     """Names in a column at the right, in the order of the line ends, moved apart where they would cover each other."""
     if not ends:
         return
@@ -61,7 +61,7 @@ def _name(axes: object, ends: list[tuple[float, int, str, str]]) -> None:
         axes.text(right, last, name, color=colour, va="center", fontsize=10, fontweight="bold")  # type: ignore[attr-defined]
 
 
-def _dress(figure: object, axes: object, flights: int) -> None:
+def _style_axes(figure: object, axes: object, flights: int) -> None:
     a, f = axes, figure
     a.axhline(0, color="#444444", linewidth=0.8)  # type: ignore[attr-defined]
     a.set_xlim(4.6, 27.5)  # type: ignore[attr-defined]

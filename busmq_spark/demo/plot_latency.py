@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from busmq_spark.demo.stopwatch import points
+from busmq_spark.demo.stopwatch import percentiles
 
 COLOURS = ("#9aa5ae", "#00798c", "#d1495b")
 LEAST_MS, A_DECADE = 0.05, 20
@@ -28,7 +28,7 @@ def draw(ways: Sequence[tuple[str, Sequence[int]]], path: Path) -> None:
         if not took:
             continue
         values = np.maximum(np.asarray(took) / 1000, LEAST_MS)
-        label = f"{name}: p50 {points(took)['p50']:.2g} ms, p99 {points(took)['p99']:.3g} ms"
+        label = f"{name}: p50 {percentiles(took)['p50']:.2g} ms, p99 {percentiles(took)['p99']:.3g} ms"
         axes.hist(values, edges, weights=np.full(len(values), 100 / len(values)), color=colour, alpha=0.75, label=label)
     axes.set_xscale("log")
     axes.set_xticks([0.1, 1, 10, 100, 1000], ["0.1 ms", "1 ms", "10 ms", "100 ms", "1 s"])

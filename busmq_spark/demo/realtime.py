@@ -17,7 +17,7 @@ from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.target import open_links, place_of
 from busmq_spark.cli.terminal_text import count, number
 from busmq_spark.core.queue import LONG_TTL_S, attach
-from busmq_spark.demo.stopwatch import Workload, points, traffic
+from busmq_spark.demo.stopwatch import Workload, percentiles, traffic
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import StateError
 from busmq_spark.options import RedisOptions
@@ -56,10 +56,10 @@ def realtime(out: Output, seconds: int, picture: Path) -> None:
     """The whole scene."""
     from busmq_spark.demo.plot_latency import draw
     from busmq_spark.demo.spark_job import LocalSpark
-    from busmq_spark.demo.spark_realtime import Stream, needed
+    from busmq_spark.demo.spark_realtime import Stream, realtime_settings
 
     began = time.monotonic()
-    settings = needed()  # first: raises at once when there is nothing to run
+    settings = realtime_settings()  # first: raises at once when there is nothing to run
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busmq-demo-")))
         with out.working("starting Redis"):
@@ -74,7 +74,7 @@ def realtime(out: Output, seconds: int, picture: Path) -> None:
                 found.append(_time(show, redis.url, name, during, stream))
     with out.working("drawing"):
         draw([(timed.name, timed.took_us) for timed in found], picture)
-    show.proof(found, picture, time.monotonic() - began)
+    show.show_proof(found, picture, time.monotonic() - began)
 
 
 def _time(show: "_Printer", url: str, name: str, seconds: float, stream: "Stream | None" = None) -> LatencySamples:
@@ -85,25 +85,25 @@ def _time(show: "_Printer", url: str, name: str, seconds: float, stream: "Stream
             place = place_of(queue, links)
             place.link.run(attach(place.keys, new_token(), ttl_s=LONG_TTL_S))
     if stream:
-        _warm(show, url, name, stream)
+        _warm_up(show, url, name, stream)
     took: list[int] = []
     record: dict[str, Any] = {}
     load = Workload(source, target, RATE, seconds)
-    with traffic(url, load, EVERY_S) as said, show.watching(name) as live:
+    with traffic(url, load, EVERY_S) as said, show.live_percentiles(name) as live:
         for record in said:
             took += record["took_us"]
-            live.see(took, record["took_us"])
+            live.update(took, record["took_us"])
             if stream:
                 stream.check()
     timed = LatencySamples(name, load.count, record["arrived"], record["twice"], record["misplaced"], took)
-    show.timed(timed)
+    show.show_way(timed)
     return timed
 
 
-def _warm(show: "_Printer", url: str, name: str, stream: "Stream") -> None:
+def _warm_up(show: "_Printer", url: str, name: str, stream: "Stream") -> None:
     """Traffic until the first batch has ended: the first start of the next one takes Java far longer than all that follow."""
     with show.out.working(f"{name}: warming up"):
-        while not stream.warm():
+        while not stream.is_warm():
             with traffic(url, Workload(stream.source, stream.target, RATE, WARM_S)) as said:
                 for _ in said:
                     pass
@@ -114,7 +114,7 @@ class _LivePercentiles:
 
     def __init__(self, out: Output, name: str) -> None:
         self._name = name
-        self._live = Live(console=out.errors, transient=True, auto_refresh=False) if out.watched else None
+        self._live = Live(console=out.errors, transient=True, auto_refresh=False) if out.is_watched else None
 
     def __enter__(self) -> "_LivePercentiles":
         if self._live:
@@ -125,13 +125,13 @@ class _LivePercentiles:
         if self._live:
             self._live.stop()
 
-    def see(self, took_us: Sequence[int], latest_us: Sequence[int]) -> None:
+    def update(self, took_us: Sequence[int], latest_us: Sequence[int]) -> None:
         """Everything up to now, and what came since the last call."""
         if not self._live or not took_us:
             return
         rows: list[list[str | Text]] = []
         for what, some in (("now", latest_us), ("all", took_us)):
-            if at := points(some):
+            if at := percentiles(some):
                 rows.append([what, number(len(some)).rjust(8), *(_ms(at[point], wide=9) for point in SHOWN)])
         head = [("", "left"), *((title, "right") for title in ("messages", *SHOWN))]
         self._live.update(Group(table(head, rows, self._name), *_histogram(took_us)), refresh=True)
@@ -155,7 +155,7 @@ class _Printer:
     def __init__(self, out: Output) -> None:
         self.out = out
 
-    def watching(self, name: str) -> _LivePercentiles:
+    def live_percentiles(self, name: str) -> _LivePercentiles:
         """For a ``with`` block."""
         return _LivePercentiles(self.out, name)
 
@@ -166,9 +166,9 @@ class _Printer:
             self.out.say(Text(title, "bold"), "", Text.assemble(("redis     ", "cyan"), f"embedded, {redis}"))
             self.out.flush()
 
-    def timed(self, timed: LatencySamples) -> None:
+    def show_way(self, timed: LatencySamples) -> None:
         """One way is done."""
-        at = points(timed.took_us)
+        at = percentiles(timed.took_us)
         if self.out.as_json:
             shown = {"missing": timed.missing, "twice": timed.twice, "out_of_order": timed.misplaced}
             self.out.record(stage=timed.name, pushed=timed.pushed, arrived=timed.arrived, **shown, ms=at)
@@ -177,7 +177,7 @@ class _Printer:
             self.out.say(Text.assemble((f"{timed.name}: ", "cyan"), text, _ms(at["p50"]) if at else "-"))
         self.out.flush()
 
-    def proof(self, found: Sequence[LatencySamples], picture: Path, seconds: float) -> None:
+    def show_proof(self, found: Sequence[LatencySamples], picture: Path, seconds: float) -> None:
         """All side by side. Raises StateError when an order is missing or out of order; at least once is what real-time mode promises."""
         if self.out.as_json:
             self.out.record(plot=str(picture), seconds=round(seconds, 1))
@@ -191,7 +191,7 @@ class _Printer:
 
 
 def _row(timed: LatencySamples) -> list[str | Text]:
-    at = points(timed.took_us)
+    at = percentiles(timed.took_us)
     counts = [number(timed.pushed), number(timed.arrived)]
     wrong = [Text(number(many), "red" if many else "green") for many in (timed.missing, timed.twice, timed.misplaced)]
     return [Text(timed.name, "cyan"), *(_ms(at[point]) if at else "-" for point in SHOWN), *counts, *wrong]

@@ -44,19 +44,19 @@ class Report:
         self.rows = 0
         self._started = time.monotonic()
 
-    def title(self, rows: int | None) -> None:
+    def show_title(self, rows: int | None) -> None:
         """What is about to happen."""
         if not self.out.as_json:
             flights = "All flights" if rows is None else f"The first {count(rows, 'flight')}"
             self.out.say(Text(f"{flights} that left New York City in 2013, through an ordered bus and Spark", "bold"), "")
 
-    def where(self, url: str, *, own: bool) -> None:
+    def show_redis(self, url: str, *, own: bool) -> None:
         """Which Redis."""
-        masked = ", ".join(server.masked for server in parse(url))
+        masked = ", ".join(server.masked_url for server in parse(url))
         if not self.out.as_json:
             self._line("redis", f"{'embedded, ' if own else ''}{masked}")
 
-    def stage(self, stage: Stage) -> None:
+    def show_stage(self, stage: Stage) -> None:
         """A step with its rate."""
         if stage.name == "replay":
             self.rows = stage.items
@@ -71,15 +71,15 @@ class Report:
         by = f" ({stage.engine.capitalize()} engine)" if stage.engine else ""
         self._line(stage.name, f"{stage.text}{by}, {stage.seconds:.1f} s", f"{rate(stage.items, stage.seconds)}{warm_text}")
 
-    def streamed(self, done: Progress, seconds: float) -> None:
+    def show_stream(self, done: Progress, seconds: float) -> None:
         """The two ends of the streaming query. Its first batch has to start Spark's workers."""
         batches = count(done.batches, "batch").replace("batchs", "batches")
         warm = done.warm_rows_in, done.warm_seconds
-        self.stage(Stage("stream", f"{count(done.rows_in, 'flight')} in {batches}", done.rows_in, "rows", seconds, warm, done.engine))
+        self.show_stage(Stage("stream", f"{count(done.rows_in, 'flight')} in {batches}", done.rows_in, "rows", seconds, warm, done.engine))
         sunk = f"{count(done.rows_out, 'result')} in {count(done.batches, 'commit')} to queue delays"
-        self.stage(Stage("sink", sunk, done.rows_out, "rows", seconds, (done.warm_rows_out, done.warm_seconds)))
+        self.show_stage(Stage("sink", sunk, done.rows_out, "rows", seconds, (done.warm_rows_out, done.warm_seconds)))
 
-    def results(self, delays: Sequence[DelayStatistics], airlines: dict[str, str], picture: Path) -> None:
+    def show_results(self, delays: Sequence[DelayStatistics], airlines: dict[str, str], picture: Path) -> None:
         """The tables, and where the plot is."""
         carriers, hours = by_carrier(delays), worst_hours(delays, WORST)
         seconds = time.monotonic() - self._started
@@ -96,7 +96,7 @@ class Report:
         self._line("plot", str(picture))
         self._line("total", f"{seconds:.0f} s")
 
-    def next_steps(self, url: str, *, own: bool, keep: bool) -> None:
+    def show_next_steps(self, url: str, *, own: bool, keep: bool) -> None:
         """Three lines that work as they are with what is running now."""
         if self.out.as_json:
             return

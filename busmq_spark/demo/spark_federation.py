@@ -77,7 +77,7 @@ class Flow:
         """As LocalSpark.keep_log."""
         self._spark.keep_log()
 
-    def done(self) -> dict[str, int]:
+    def last_arrived(self) -> dict[str, int]:
         """The last message of each data centre that is in the sink. Raises SparkFailed when the query has ended."""
         if (error := self._query.exception()) is not None:
             raise self._spark.failure("the streaming query failed", error)
@@ -86,7 +86,7 @@ class Flow:
         return {link: sources.get(link, {}).get("queues", {}).get(self._route.queue, {}).get("last", 0) for link in self._route.links}
 
 
-def arrived(spark: LocalSpark, route: Route) -> dict[str, ArrivalCounter]:
+def count_arrivals(spark: LocalSpark, route: Route) -> dict[str, ArrivalCounter]:
     """What is in the sink, by data centre."""
     stored = spark.session.read.format("busmq").options(**route.writing, subscribe=route.queue).load()
     rows = stored.select("id", F.from_json(F.col("value").cast("string"), ARRIVED).alias("row")).select("id", "row.*")

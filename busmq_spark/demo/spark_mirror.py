@@ -15,7 +15,7 @@ from busmq_spark.demo.spark_job import LocalSpark
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class QueryResult:
     """The rows of the query."""
 
     rows: int
@@ -44,7 +44,7 @@ class Query:
         if kind is None:  # else Spark as a whole is ended
             self._query.stop()
 
-    def done(self) -> int:
+    def last_arrived(self) -> int:
         """The last id that is in the files. Raises SparkFailed when the query has ended."""
         if (error := self._query.exception()) is not None:
             raise self._spark.failure("the streaming query failed", error)
@@ -53,11 +53,11 @@ class Query:
         return int(end.get("queues", {}).get(self._queue, {}).get("last", 0))
 
 
-def seen(spark: LocalSpark, folder: Path) -> Seen:
+def read_result(spark: LocalSpark, folder: Path) -> QueryResult:
     """What the query has noted in all."""
     rows = spark.session.read.schema("id long, n long").json(str(folder / "orders"))
     try:
         [found] = rows.select(F.count("*"), F.countDistinct("id"), F.min("id"), F.max("id"), F.count_if(F.col("id") != F.col("n"))).collect()
     except PySparkException as error:
         raise spark.failure("the result could not be read back", error) from None
-    return Seen(*found)
+    return QueryResult(*found)

@@ -16,7 +16,7 @@ ORDER = "n long, at long, total double"
 BATCH = "5 seconds"
 
 
-def needed() -> dict[str, str]:
+def realtime_settings() -> dict[str, str]:
     """Spark settings of real-time mode. Raises LocalToolMissing where its jar is missing."""
     return dict(realtime(SparkSession.Builder())._options)
 
@@ -54,7 +54,7 @@ class Stream:
         if (error := self._query.exception()) is not None:
             raise self._spark.failure("the streaming query failed", error)
 
-    def warm(self) -> bool:
+    def is_warm(self) -> bool:
         """Whether a batch with rows is done. Raises as :meth:`check`."""
         self.check()
         return any(progress["numInputRows"] for progress in self._query.recentProgress)

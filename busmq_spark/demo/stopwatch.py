@@ -37,12 +37,12 @@ POINTS = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 _ORDER = re.compile(rb'"n": ?(\d+), ?"at": ?(\d+)')
 
 
-def order(n: int, at_ns: int, size: int) -> bytes:
+def make_order(n: int, at_ns: int, size: int) -> bytes:
     """Message ``n`` of about ``size`` bytes, pushed at ``at_ns`` of the clock that all processes of a machine share."""
     return (b'{"n":%d,"at":%d,"total":%d.50,"of":"' % (n, at_ns, n % 900 + 10)).ljust(size - 2, b".") + b'"}'
 
 
-def read(value: bytes) -> tuple[int, int]:
+def read_order(value: bytes) -> tuple[int, int]:
     """Number and time of an order, as it was pushed or in base64."""
     found = _ORDER.search(value) or _ORDER.search(base64.b64decode(value))
     assert found, f"no order: {value!r}"
@@ -80,7 +80,7 @@ class ArrivalCounter:
         return {"arrived": self.rows, "twice": self.twice, "misplaced": self.misplaced, "took_us": took}
 
 
-def points(took_us: Sequence[int]) -> dict[str, float]:
+def percentiles(took_us: Sequence[int]) -> dict[str, float]:
     """Milliseconds within which such a share arrived; nothing of nothing."""
     ranked = sorted(took_us)
     return {name: round(ranked[min(len(ranked) - 1, int(len(ranked) * share))] / 1000, 2) for name, share in POINTS.items()} if ranked else {}
@@ -95,11 +95,11 @@ def push(url: str, queue: str, rate: float, seconds: float, size: int) -> None:
         if (pause := began + first / rate - time.monotonic()) > 0:
             time.sleep(pause)
         if bunch == 1:
-            link.run(q.push(keys, order(first, time.monotonic_ns(), size)))
+            link.run(q.push(keys, make_order(first, time.monotonic_ns(), size)))
         else:
-            values = [order(n, time.monotonic_ns(), size) for n in range(first, min(first + bunch, count + 1))]
+            values = [make_order(n, time.monotonic_ns(), size) for n in range(first, min(first + bunch, count + 1))]
             link.execute([script("push", keys.appending, (keys.available, value), idempotent=False) for value in values])
-    say({"pushed": count, "seconds": round(time.monotonic() - began, 3)})
+    print_record({"pushed": count, "seconds": round(time.monotonic() - began, 3)})
 
 
 def take(url: str, queue: str, count: int, every_s: float) -> None:
@@ -115,15 +115,15 @@ def take(url: str, queue: str, count: int, every_s: float) -> None:
             now, vain = time.monotonic_ns(), 0
             assert head[1].isdigit(), head
             for value in rest[::2]:
-                n, at_ns = read(value)
+                n, at_ns = read_order(value)
                 arrived.add(n, (now - at_ns) // 1000)
         if every_s and time.monotonic() - said >= every_s:
             said = time.monotonic()
-            say(arrived.record())
-    say(arrived.record())
+            print_record(arrived.record())
+    print_record(arrived.record())
 
 
-def say(record: dict[str, Any]) -> None:
+def print_record(record: dict[str, Any]) -> None:
     """One line of JSON for the parent process."""
     sys.stdout.write(json.dumps(record) + "\n")
     sys.stdout.flush()

@@ -75,7 +75,7 @@ class ClusterServers(ServerSet):
 
         False from the moment a master dies, so it may be called right after ``kill_master()``.
         """
-        wait_until(self._healthy, timeout_s, "a healthy cluster", ",".join(f"redis://127.0.0.1:{node.port}" for node in self.nodes))
+        wait_until(self._is_healthy, timeout_s, "a healthy cluster", ",".join(f"redis://127.0.0.1:{node.port}" for node in self.nodes))
 
     def _assemble(self) -> None:
         self.nodes = []
@@ -131,7 +131,7 @@ class ClusterServers(ServerSet):
                 found[first, last] = master[1]
         return found
 
-    def _healthy(self) -> bool:
+    def _is_healthy(self) -> bool:
         up = {node.port: node for node in self.nodes if node.running}
         whole = len(up) == len(self.nodes)  # a cluster that lost nodes is healthy with fewer replicas
         views = []

@@ -37,9 +37,9 @@ def ask(port: int, *words: str | int | bytes, password: str | None, timeout_s: f
                     raise reply
     except TimeoutError as error:
         raise ConnectionError(f"127.0.0.1:{port} did not answer {words[0]!r} within {timeout_s} s") from error
-    return _plain(reply)
+    return _error_to_text(reply)
 
 
-def _plain(reply: object) -> Reply:
+def _error_to_text(reply: object) -> Reply:
     """An error inside an array becomes a str."""
-    return [_plain(item) for item in reply] if isinstance(reply, list) else str(reply) if isinstance(reply, ErrorReply) else reply  # type: ignore[return-value]
+    return [_error_to_text(item) for item in reply] if isinstance(reply, list) else str(reply) if isinstance(reply, ErrorReply) else reply  # type: ignore[return-value]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from busmq_spark.embedded.server import RedisServer, quoted
+from busmq_spark.embedded.server import RedisServer, quote_for_conf
 from busmq_spark.embedded.server_set import ServerSet, in_sync, is_master, wait_until
 from busmq_spark.errors import LinkLost
 
@@ -72,7 +72,7 @@ class SentinelServers(ServerSet):
 
         False from the moment a master dies, so it may be called right after ``kill_master()``.
         """
-        wait_until(self._healthy, timeout_s, f"healthy sentinel servers {self.name}", ",".join(self.urls))
+        wait_until(self._is_healthy, timeout_s, f"healthy sentinel servers {self.name}", ",".join(self.urls))
 
     def _assemble(self) -> None:
         self.servers, self.sentinels = [], []
@@ -89,7 +89,7 @@ class SentinelServers(ServerSet):
         self.wait_healthy()
 
     def _watch(self, port: int) -> dict[str, str]:
-        login = {} if self._password is None else {f"sentinel auth-pass {self.name}": quoted(self._password)}
+        login = {} if self._password is None else {f"sentinel auth-pass {self.name}": quote_for_conf(self._password)}
         return {
             f"sentinel monitor {self.name}": f"127.0.0.1 {port} {self._sentinel_count // 2 + 1}",
             f"sentinel down-after-milliseconds {self.name}": str(self._down_after_ms),
@@ -97,7 +97,7 @@ class SentinelServers(ServerSet):
             **login,
         }
 
-    def _healthy(self) -> bool:
+    def _is_healthy(self) -> bool:
         named = set()
         for sentinel in filter(lambda each: each.running, self.sentinels):
             seen = _table(sentinel.command("SENTINEL", "MASTER", self.name, timeout_s=1.0))

@@ -69,7 +69,7 @@ class RedisServer:
     @property
     def port(self) -> int:
         if not self._port:
-            raise _not_started()
+            raise _not_started_error()
         return self._port
 
     @property
@@ -87,7 +87,7 @@ class RedisServer:
     def pid(self) -> int:
         """Process id of redis-server itself; that of the last one while it is down."""
         if not self._pid:
-            raise _not_started()
+            raise _not_started_error()
         return self._pid
 
     @property
@@ -134,7 +134,7 @@ class RedisServer:
         In a kept folder the server may first save what it is set to save. In a temporary one there is nothing to save for: it is killed.
         """
         guard = self._guard
-        if guard is None or not guard.mine:
+        if guard is None or not guard.is_mine:
             return
         self._guard = None
         try:
@@ -176,7 +176,7 @@ class RedisServer:
 
     def _need_watchdog(self) -> RedisWatchdog:
         if self._guard is None:
-            raise _not_started()
+            raise _not_started_error()
         return self._guard
 
     def _signal(self, number: signal.Signals) -> None:
@@ -187,7 +187,7 @@ class RedisServer:
         """Between finding a free port and binding it another process may take it; then try another port."""
         fixed = self._port
         for _ in range(1 if fixed else 50):
-            port = fixed or _any_port() - (CLUSTER_BUS if self._clustered else 0)
+            port = fixed or _random_port() - (CLUSTER_BUS if self._is_cluster_node else 0)
             if not all(_is_free(each) for each in self._ports(port)):
                 continue
             self._port = port
@@ -197,11 +197,11 @@ class RedisServer:
         raise _port_taken_error(fixed)
 
     @property
-    def _clustered(self) -> bool:
+    def _is_cluster_node(self) -> bool:
         return self._settings.get("cluster-enabled") == "yes"
 
     def _ports(self, port: int) -> list[int]:
-        return [port, port + CLUSTER_BUS] if self._clustered else [port]
+        return [port, port + CLUSTER_BUS] if self._is_cluster_node else [port]
 
     def _run(self) -> bool:
         """False when the port was taken; an error when the server did not come up for another reason."""
@@ -246,20 +246,20 @@ class RedisServer:
 
     def _write_configuration(self) -> None:
         """A file rather than arguments: the password must not show in ``ps``, and sentinels rewrite their configuration."""
-        lines = {"bind": "127.0.0.1", "protected-mode": "yes", "port": str(self._port), "daemonize": "no", "dir": quoted(str(self.folder))}
+        lines = {"bind": "127.0.0.1", "protected-mode": "yes", "port": str(self._port), "daemonize": "no", "dir": quote_for_conf(str(self.folder))}
         lines |= {"loglevel": "notice", "logfile": '""'}
         if not self._sentinel:
             lines |= {"save": '""', "maxmemory-policy": "noeviction", "appendonly": "yes" if self._aof else "no", "appendfsync": self._fsync}
             lines |= {} if self._maxmemory is None else {"maxmemory": self._maxmemory}
             lines |= {} if self._replica_of is None else {"replicaof": f"{self._replica_of[0]} {self._replica_of[1]}"}
         if self._password is not None:
-            lines["requirepass"] = quoted(self._password)
+            lines["requirepass"] = quote_for_conf(self._password)
             if not self._sentinel:
                 lines["masterauth"] = lines["requirepass"]
         if self._unix:
             if len(str(self.socket_path)) > 100:  # sun_path: 104 bytes on macOS, 108 on Linux
                 raise ConfigError(reason=f"a unix socket cannot have a path as long as {self.socket_path}. Give a shorter folder")
-            lines |= {"unixsocket": quoted(str(self.socket_path)), "unixsocketperm": "700"}
+            lines |= {"unixsocket": quote_for_conf(str(self.socket_path)), "unixsocketperm": "700"}
         lines |= self._settings
         path = self.folder / "redis.conf"
         path.touch(mode=0o600)
@@ -267,7 +267,7 @@ class RedisServer:
         path.write_text("".join(f"{name} {value}\n" for name, value in lines.items()))
 
 
-def _any_port() -> int:
+def _random_port() -> int:
     """From the system's randomness: ``random`` may be seeded alike in many processes, or by the user for a reason."""
     return FIRST_PORT + secrets.randbelow(LAST_PORT - FIRST_PORT)
 
@@ -283,7 +283,7 @@ def _is_free(port: int) -> bool:
     return True
 
 
-def quoted(text: str) -> str:
+def quote_for_conf(text: str) -> str:
     """As redis.conf reads it: any byte can be written inside double quotes."""
     plain = (chr(byte) if 32 <= byte < 127 and byte not in b'"\\' else f"\\x{byte:02x}" for byte in text.encode("utf-8", "surrogateescape"))
     return f'"{"".join(plain)}"'
@@ -297,7 +297,7 @@ def _check(settings: Mapping[str, str]) -> None:
             raise ConfigError(reason=f"setting {name!r} has a line break in it")
 
 
-def _not_started() -> ConfigError:
+def _not_started_error() -> ConfigError:
     return ConfigError(reason="this server is not started. Use it in a with block, or call start() first")
 
 

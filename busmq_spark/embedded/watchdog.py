@@ -66,7 +66,7 @@ class ServerProcess:
         os.close(log)
         return self.pid
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         if self.pid:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -75,17 +75,17 @@ class ServerProcess:
 
     def end(self, patience_s: float) -> None:
         """Let it save what it is configured to save; after ``patience_s`` kill it."""
-        if self.alive():
+        if self.is_alive():
             os.kill(self.pid, signal.SIGCONT)
             os.kill(self.pid, signal.SIGTERM)
         deadline = time.monotonic() + patience_s
-        while self.alive() and time.monotonic() < deadline:
+        while self.is_alive() and time.monotonic() < deadline:
             time.sleep(0.005)
         self.kill()
 
     def kill(self) -> None:
         """SIGKILL the server and its forks; returns when the server is gone."""
-        if not self.alive():
+        if not self.is_alive():
             return
         try:
             os.killpg(self.pid, signal.SIGKILL)
@@ -112,9 +112,9 @@ def answer(server: ServerProcess, order: str) -> str:
     if word == "run":
         return str(server.run())
     if word == "alive":
-        return "yes" if server.alive() else f"no {server.status}"
+        return "yes" if server.is_alive() else f"no {server.status}"
     if word == "signal":
-        if not server.alive():
+        if not server.is_alive():
             return "no"
         os.kill(server.pid, int(rest[0]))
     elif word == "end":

@@ -42,12 +42,12 @@ class RedisWatchdog:
             raise ConfigError(reason=f"folder {self.folder} {hello.removeprefix('refused ')}. Give another folder, or none")
 
     @property
-    def mine(self) -> bool:
+    def is_mine(self) -> bool:
         """False in a forked child, whose copy of this object must not end what its parent uses."""
         return os.getpid() == self._owner
 
     def ask(self, order: str) -> str:
-        if not self.mine:
+        if not self.is_mine:
             raise ConfigError(reason=f"this server belongs to process {self._owner}; a forked child may use its url, not stop or signal it")
         with self._lock:
             assert self._process.stdin is not None
@@ -55,12 +55,12 @@ class RedisWatchdog:
                 self._process.stdin.write(order.encode() + b"\n")
                 self._process.stdin.flush()
             except (BrokenPipeError, ValueError) as error:
-                raise self._lost() from error
+                raise self._lost_error() from error
             return self._answer()
 
     def close(self) -> None:
         """Kill the server, remove a temporary folder; returns when both are done. Does nothing in a forked child."""
-        if not self.mine:
+        if not self.is_mine:
             return
         with self._lock:
             assert self._process.stdin is not None
@@ -80,9 +80,9 @@ class RedisWatchdog:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise self._lost()
+            raise self._lost_error()
         return line.decode().strip()
 
-    def _lost(self) -> LinkLost:
+    def _lost_error(self) -> LinkLost:
         reason = f"the process that guards the server in {self.folder} has ended with status {self._process.wait()}"
         return LinkLost(url="redis://127.0.0.1", reason=reason)

@@ -34,7 +34,7 @@ class FederationAddress:
     secret_in_url: bool = False
     """For npm servers, which look for it there only: URLs are logged on the way."""
 
-    def parsed(self) -> WebSocketURI:
+    def parse(self) -> WebSocketURI:
         """Raises ConfigError for what is no address; its text does not repeat a password."""
         try:
             found = parse_uri(self.url)
@@ -50,7 +50,7 @@ class FederationAddress:
 
     def check(self) -> None:
         """Raises ConfigError for what can be known to be wrong without connecting."""
-        if self.parsed().secure:
+        if self.parse().secure:
             self.context()
 
     def context(self) -> ssl.SSLContext:

@@ -59,7 +59,7 @@ UNEXPECTED = RemoteError(remote="BUSMQ_INTERNAL", reason="it failed in an unexpe
 def to_wire(error: BusError) -> dict[str, Any]:
     """The value in the place of the error of a callback."""
     if not is_open(error):
-        why = _why(error)
+        why = _unreachable_reason(error)
         return {"code": error.code, "message": why, "details": {"url": HIDDEN, "reason": why}}
     plain = {name: value for name, value in error.details.items() if isinstance(value, str | int | float | bool | dict | None)}
     return {"code": error.code, "message": str(error), "details": plain}
@@ -67,7 +67,7 @@ def to_wire(error: BusError) -> dict[str, Any]:
 
 def text(error: BusError) -> str:
     """The text of an ``error`` event."""
-    return str(error) if is_open(error) else f"[{error.code}] {_why(error)}"
+    return str(error) if is_open(error) else f"[{error.code}] {_unreachable_reason(error)}"
 
 
 def is_open(error: BusError) -> bool:
@@ -75,7 +75,7 @@ def is_open(error: BusError) -> bool:
     return error.code in OPEN or error is UNEXPECTED
 
 
-def _why(error: BusError) -> str:
+def _unreachable_reason(error: BusError) -> str:
     return AWAY if isinstance(error, errors.LinkLost) else CLOSED
 
 

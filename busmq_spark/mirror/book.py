@@ -7,12 +7,24 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from busmq_spark.core.mirror import Appended, Begun, Chunk, MirrorOf, Positions, Span
+from busmq_spark.core.mirror import AppendResult, BeginResult, Chunk, MirrorOf, Positions, Span
 from busmq_spark.errors import BusError, MirrorStopped
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.status import MirrorMetrics, MirrorStatus, status_of
 from busmq_spark.mirror.target import MirrorTarget
-from busmq_spark.mirror.windows import SHORT_ROWS, WINDOW_BYTES, MirroredQueue, Window, WindowRows, behind, judge, owned, reissued, renewed, taken
+from busmq_spark.mirror.windows import (
+    SHORT_ROWS,
+    WINDOW_BYTES,
+    MirroredQueue,
+    Window,
+    WindowRows,
+    drop_copied_rows,
+    judge,
+    new_life_error,
+    no_mirror_error,
+    other_origin_error,
+    reissued_error,
+)
 
 TOGETHER = 64
 """Queues with few messages whose windows are read in one call."""
@@ -27,7 +39,7 @@ class MirrorBook:
         self.queues: dict[str, MirroredQueue] = {}
         self.look = True
         """Whether all queues shall be looked at."""
-        self.name = settings.name or target.masked
+        self.name = settings.name or target.masked_url
         self._settings, self._target, self._counts, self._mark_there = settings, target, counts, mark_there
         self._ready: dict[str, None] = {}
         self._read_at = 0.0
@@ -38,12 +50,12 @@ class MirrorBook:
         return [status_of(queue, now) for _, queue in sorted(self.queues.copy().items())]
 
     @property
-    def counted(self) -> dict[str, int]:
+    def last_copied_ids(self) -> dict[str, int]:
         """The queues whose id counters say whether there is something to copy, and up to where they are copied."""
         return {name: queue.last for name, queue in self.queues.items() if queue.begun and not queue.stopped}
 
     @property
-    def mirrored(self) -> tuple[str, ...]:
+    def mirrored_queues(self) -> tuple[str, ...]:
         """The queues that are mirrors here."""
         return tuple(name for name, queue in self.queues.items() if queue.begun)
 
@@ -73,11 +85,11 @@ class MirrorBook:
             if last < asked[name]:
                 self.look = True
             else:
-                queue.saw(max(last, queue.seen), now)
+                queue.note_last_id(max(last, queue.seen), now)
                 if queue.behind:
                     self._ready[name] = None
 
-    def looked(self, spans: Mapping[str, Span], positions: Mapping[str, tuple[str, Positions]], asked: Mapping[str, int]) -> None:
+    def on_spans(self, spans: Mapping[str, Span], positions: Mapping[str, tuple[str, Positions]], asked: Mapping[str, int]) -> None:
         """Queues as they were at the origin, and the groups of those that have some. ``asked``: up to where each was copied when that was asked."""
         wanted: dict[str, Span] = {}
         trims: dict[str, Chunk] = {}
@@ -91,26 +103,26 @@ class MirrorBook:
             verdict = judge(queue, seen, name=self.name)
             if verdict == "begin":
                 wanted[name] = span
-            elif self._goes_on(queue, seen, verdict) and self._settings.retention == "origin" and min(span.floor, queue.last) > queue.floor:
+            elif self._apply_verdict(queue, seen, verdict) and self._settings.retention == "origin" and min(span.floor, queue.last) > queue.floor:
                 trims[name] = Chunk(queue.born, queue.last, queue.last, span.last_id, span.floor)
         self._begin(wanted)
         for name, answer in self._target.trim(trims).items() if trims else ():
-            self._answered(self.queues[name], answer, trims[name].floor)
+            self._on_append_answer(self.queues[name], answer, trims[name].floor)
         mirrored = {name: of for name, of in positions.items() if name in self.queues and of[0] in ("", self.queues[name].born)}
         if here := {name: (self.queues[name].born, of) for name, (_, of) in mirrored.items() if self.queues[name].begun}:
             self._target.set_positions(here)
         self.keep_alive()
 
-    def _goes_on(self, queue: MirroredQueue, span: Span, verdict: MirrorStopped | str) -> bool:
+    def _apply_verdict(self, queue: MirroredQueue, span: Span, verdict: MirrorStopped | str) -> bool:
         """Apply a verdict to a queue. Whether mirroring goes on."""
-        queue.saw(span.last_id, time.monotonic())
+        queue.note_last_id(span.last_id, time.monotonic())
         if verdict == "gone":
             queue.begun = queue.copy_here = False
             queue.reset()
-            if queue.name not in self._settings.named:
+            if queue.name not in self._settings.named_queues:
                 del self.queues[queue.name]
         elif verdict == "reissued":
-            self._stop_queue(queue, reissued(queue, self._first_other(queue, span)))
+            self._stop_queue(queue, reissued_error(queue, self._find_first_difference(queue, span)))
         elif isinstance(verdict, MirrorStopped):
             self._stop_queue(queue, verdict)
         else:
@@ -124,7 +136,7 @@ class MirrorBook:
     def _begin(self, wanted: Mapping[str, Span], replaced: Mapping[str, str] | None = None, tries: int = 3) -> None:
         """Make mirrors, or resume them. ``replaced``: the lives here that may be given up for those at the origin."""
         expected = dict.fromkeys(wanted, "") | dict(replaced or {})
-        of = {name: MirrorOf(self._settings.masked, self._path(span)) for name, span in wanted.items()}
+        of = {name: MirrorOf(self._settings.masked_origin, self._path(span)) for name, span in wanted.items()}
         left: dict[str, str] = {}
         for name, begun in self._target.begin(wanted, of, expected).items() if wanted else ():
             queue, span = self.queues[name], wanted[name]
@@ -132,23 +144,23 @@ class MirrorBook:
                 self._replace(queue, span, begun, of[name])
             elif begun.status == "own":
                 queue.copy_here = False
-                queue.saw(span.last_id, time.monotonic())
-                self._stop_queue(queue, owned(queue, span, begun))
+                queue.note_last_id(span.last_id, time.monotonic())
+                self._stop_queue(queue, no_mirror_error(queue, span, begun))
             elif begun.status == "ok":
-                self._begun(queue, span, begun)
-            elif begun.mirror_of and (other := MirrorOf.of(begun.mirror_of).origin) != self._settings.masked and not self._settings.replace:
+                self._on_begun(queue, span, begun)
+            elif begun.mirror_of and (other := MirrorOf.parse(begun.mirror_of).origin) != self._settings.masked_origin and not self._settings.replace:
                 queue.copy_here = False
-                self._stop_queue(queue, taken(queue, begun, other))
-            elif begun.mirror_of and begun.last and other == self._settings.masked and self._settings.new_life == "stop":
+                self._stop_queue(queue, other_origin_error(queue, begun, other))
+            elif begun.mirror_of and begun.last and other == self._settings.masked_origin and self._settings.new_life == "stop":
                 queue.begun, queue.copy_here, queue.born, queue.last, queue.ttl_s = False, True, begun.born, begun.last, span.ttl_s
-                self._stop_queue(queue, renewed(queue, span, begun))
+                self._stop_queue(queue, new_life_error(queue, span, begun))
             else:
                 queue.born, queue.last = begun.born, begun.last
                 left[name] = begun.born
         if left and tries:
             self._begin({name: wanted[name] for name in left}, left, tries - 1)
 
-    def _begun(self, queue: MirroredQueue, span: Span, begun: Begun) -> None:
+    def _on_begun(self, queue: MirroredQueue, span: Span, begun: BeginResult) -> None:
         if queue.born and queue.born != begun.born:
             self._counts.lives.add()
             log.warning(
@@ -162,33 +174,33 @@ class MirrorBook:
         queue.begun = queue.copy_here = True
         queue.born, queue.last, queue.mark, queue.ttl_s, queue.floor = begun.born, begun.last, begun.mark, span.ttl_s, 0
         queue.reset()
-        queue.saw(span.last_id, time.monotonic())
+        queue.note_last_id(span.last_id, time.monotonic())
         if queue.behind:
             self._ready[queue.name] = None
         elif queue.last > span.last_id:
             self.look = True
 
-    def _replace(self, queue: MirroredQueue, span: Span, begun: Begun, of: MirrorOf) -> None:
-        log.warning("queue %r of this bus, with ids up to %d, is given up for the copy of %s", queue.name, begun.last, self._settings.masked)
+    def _replace(self, queue: MirroredQueue, span: Span, begun: BeginResult, of: MirrorOf) -> None:
+        log.warning("queue %r of this bus, with ids up to %d, is given up for the copy of %s", queue.name, begun.last, self._settings.masked_origin)
         again = self._target.begin({queue.name: span}, {queue.name: of}, {queue.name: begun.born}, replace=True)[queue.name]
         if again.status == "ok":
             queue.born = again.born
-            self._begun(queue, span, again)
+            self._on_begun(queue, span, again)
 
     def _path(self, span: Span) -> tuple[str, ...]:
-        before = MirrorOf.of(span.mirror_of).path if span.mirror_of else ()
-        return (*before, self._settings.origin_name or self._settings.masked)
+        before = MirrorOf.parse(span.mirror_of).path if span.mirror_of else ()
+        return (*before, self._settings.origin_name or self._settings.masked_origin)
 
     def find_copies(self) -> None:
         """Of queues whose first look found the origin away: those that another process has copied, and how far, live on as well."""
         unknown = [name for name, queue in self.queues.items() if queue.copy_here is None]
-        copies = self._target.copies(self._settings.masked, unknown) if unknown else {}
+        copies = self._target.copies(self._settings.masked_origin, unknown) if unknown else {}
         for name in unknown:
             queue, copy = self.queues[name], copies.get(name)
             queue.copy_here = copy is not None
             if copy is not None:
                 queue.last = copy.last
-                queue.saw(copy.seen, time.monotonic())
+                queue.note_last_id(copy.seen, time.monotonic())
 
     def keep_alive(self) -> None:
         """A mirror lives as long as its origin does, and its ttl more; and while the origin is away."""
@@ -199,7 +211,7 @@ class MirrorBook:
         for queue in due:
             queue.touched = now
 
-    def _first_other(self, queue: MirroredQueue, span: Span) -> int:
+    def _find_first_difference(self, queue: MirroredQueue, span: Span) -> int:
         """The first id that has another message at the origin than here, as far as both have it."""
         low, high = max(span.oldest, 1), queue.last
         while low < high:
@@ -228,7 +240,7 @@ class MirrorBook:
                 continue
             windows.append(window)
             size += window.bytes
-            self._spend(window.bytes)
+            self._note_bytes_read(window.bytes)
             queue.planned = window.upto or window.newest
             if queue.seen > queue.planned:
                 self._ready[name] = None  # behind the others
@@ -236,7 +248,7 @@ class MirrorBook:
                 break
         return windows
 
-    def _spend(self, bytes_: int) -> None:
+    def _note_bytes_read(self, bytes_: int) -> None:
         if rate := self._settings.bytes_per_s:
             self._read_at = max(self._read_at, time.monotonic()) + bytes_ / rate
 
@@ -252,8 +264,8 @@ class MirrorBook:
             queue = self.queues.get(rows.window.queue)
             if queue is None or not queue.begun or queue.born != rows.window.born or not rows.window.after <= queue.last < rows.upto:
                 continue  # planned before something went otherwise, or had by another mirror
-            queue.measured(rows)
-            verdict = judge(queue, behind(rows, queue.last), name=self.name)
+            queue.learn_row_size(rows)
+            verdict = judge(queue, drop_copied_rows(rows, queue.last), name=self.name)
             if verdict == "ok" and rows.sound:
                 sound[queue.name] = rows
                 continue
@@ -265,15 +277,15 @@ class MirrorBook:
         for name, answer in self._target.append([*sound.values()]).items() if sound else ():
             self._note_copied(self.queues[name], sound[name], answer)
 
-    def _note_copied(self, queue: MirroredQueue, rows: WindowRows, answer: Appended | BusError) -> None:
-        if not self._answered(queue, answer, 0):
+    def _note_copied(self, queue: MirroredQueue, rows: WindowRows, answer: AppendResult | BusError) -> None:
+        if not self._on_append_answer(queue, answer, 0):
             return
-        assert isinstance(answer, Appended)
+        assert isinstance(answer, AppendResult)
         ours = answer.last == rows.upto
         queue.last = answer.last
         queue.mark = rows.mark(rows.upto) if ours else ""
         queue.planned = max(queue.planned, queue.last)
-        queue.saw(max(queue.seen, rows.span.last_id, queue.last), time.monotonic())
+        queue.note_last_id(max(queue.seen, rows.span.last_id, queue.last), time.monotonic())
         count = rows.count
         skipped = rows.upto - rows.after - count
         queue.copied, queue.skipped = queue.copied + count, queue.skipped + skipped
@@ -282,9 +294,9 @@ class MirrorBook:
         self._counts.skipped.add(skipped)
         if queue.seen > queue.planned:
             self._ready[queue.name] = None
-        self._spend(rows.bytes - rows.window.bytes)
+        self._note_bytes_read(rows.bytes - rows.window.bytes)
 
-    def _answered(self, queue: MirroredQueue, answer: Appended | BusError, floor: int) -> bool:
+    def _on_append_answer(self, queue: MirroredQueue, answer: AppendResult | BusError, floor: int) -> bool:
         """What the servers here have said of a chunk; whether it is there."""
         if isinstance(answer, BusError):
             self._stop_queue(queue, answer)

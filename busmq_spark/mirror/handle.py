@@ -87,4 +87,4 @@ class Mirror:
             await asyncio.sleep(POLL_S)
         if self.error is not None:
             raise self.error
-        raise TimeoutError(f"the mirror of {self.settings.masked} has not caught up within {timeout_s:g} s")
+        raise TimeoutError(f"the mirror of {self.settings.masked_origin} has not caught up within {timeout_s:g} s")

@@ -23,7 +23,7 @@ REPLY_BYTES = 1024 * 1024
 
 def open_origin(settings: MirrorSettings) -> OriginStore:
     """A new store; nothing is connected yet."""
-    if settings.federated:
+    if settings.is_federated:
         from busmq_spark.federation.bulk.store import FederatedStore
 
         return FederatedStore(settings.federation)
@@ -32,7 +32,7 @@ def open_origin(settings: MirrorSettings) -> OriginStore:
 
 def listeners(settings: MirrorSettings, notified: threading.Event) -> Sequence[PushNotifiers]:
     """What wakes the mirror at a push, not started."""
-    if settings.federated:
+    if settings.is_federated:
         from busmq_spark.federation.bulk.store import FederatedPushNotifier
 
         return [FederatedPushNotifier(settings.federation, notified)]
@@ -48,7 +48,7 @@ class OriginStores:
         self._all: list[OriginStore] = []
 
     @property
-    def mine(self) -> OriginStore:
+    def store_of_thread(self) -> OriginStore:
         """That of this thread."""
         if not hasattr(self._local, "store"):
             self._local.store = open_origin(self._settings)
@@ -63,15 +63,15 @@ class OriginStores:
                 store.close()
 
 
-def read(store: OriginStore, windows: Sequence[Window]) -> list[WindowRows]:
+def read_windows(store: OriginStore, windows: Sequence[Window]) -> list[WindowRows]:
     """The messages of windows, one of each queue, each with what the queue was before. Raises LinkLost."""
     spans, pieces = store.read_with_spans([Range(window.queue, window.born, window.after + 1, window.upto) for window in windows])
     found = {window.queue: WindowRows(window, spans[window.queue]) for window in windows}
     for rows in found.values():
         rows.after, rows.upto = rows.window.after, rows.window.upto or rows.span.last_id
         rows.sound = rows.span.born == rows.window.born and rows.span.last_id >= rows.upto
-    _fill(pieces, found)
-    unsure = [rows for rows in found.values() if rows.sound and not _whole(rows)]
+    _add_rows(pieces, found)
+    unsure = [rows for rows in found.values() if rows.sound and not _is_complete(rows)]
     # What was to be read last has gone meanwhile: so it must still be true that the origin has our history, and that it has given these ids.
     after = store.spans({rows.window.queue: (rows.window.after, -1) for rows in unsure}) if unsure else {}
     for rows in unsure:
@@ -81,7 +81,7 @@ def read(store: OriginStore, windows: Sequence[Window]) -> list[WindowRows]:
     return list(found.values())
 
 
-def _fill(pieces: RowStream, found: dict[str, WindowRows]) -> None:
+def _add_rows(pieces: RowStream, found: dict[str, WindowRows]) -> None:
     came = 0
     for piece in pieces:
         rows = found[piece.queue]
@@ -95,7 +95,7 @@ def _fill(pieces: RowStream, found: dict[str, WindowRows]) -> None:
             return
 
 
-def _whole(rows: WindowRows) -> bool:
+def _is_complete(rows: WindowRows) -> bool:
     """Whether the last message that was to be read has come, and is the one that was planned."""
     last = rows.window.upto or rows.span.upto
     if not last or not rows.span.upto_mark or rows.last != last:
@@ -104,7 +104,7 @@ def _whole(rows: WindowRows) -> bool:
     return True
 
 
-def looked_at(store: OriginStore, queues: Sequence[tuple[str, int]]) -> dict[str, Span]:
+def look_at_queues(store: OriginStore, queues: Sequence[tuple[str, int]]) -> dict[str, Span]:
     """Each queue as it is, with the id copied last. One whose life has no name yet, since only npm busmq knows it, gets one."""
     found = dict(store.spans({name: (last, -1) for name, last in queues}))
     if unnamed := [name for name, span in found.items() if span.ttl_s and not span.born]:

@@ -53,7 +53,7 @@ class WiredRows:
         words: bytes = self.words[id - self.first].as_py()
         return words.split(_CR_LF, 3)[3][: -len(_CR_LF)]
 
-    def behind(self, id: int) -> WiredRows:
+    def rows_after(self, id: int) -> WiredRows:
         """Those with a higher id; this may be none."""
         gone = min(max(0, id + 1 - self.first), len(self.words))
         return WiredRows(self.first + gone, self.words[gone:])

@@ -22,9 +22,9 @@ from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.metrics import Metrics
 from busmq_spark.mirror.book import MirrorBook
-from busmq_spark.mirror.origin import OriginStores, listeners, looked_at, read
+from busmq_spark.mirror.origin import OriginStores, listeners, look_at_queues, read_windows
 from busmq_spark.mirror.settings import MirrorSettings
-from busmq_spark.mirror.status import MirrorMetrics, MirrorStatus, to_report
+from busmq_spark.mirror.status import MirrorMetrics, MirrorStatus, encode_report
 from busmq_spark.mirror.target import MirrorTarget
 from busmq_spark.mirror.windows import WindowRows
 from busmq_spark.options import RedisOptions
@@ -66,7 +66,7 @@ class MirrorRunner:
         metrics.before_text(lambda: self._counts.measure(self.status()))
         self._token = new_token()
         self._wake = threading.Event()
-        self._pushed = _Pushed(self._wake)
+        self._pushed = _PushEvent(self._wake)
         self._stopped = threading.Event()
         self._listeners = listeners(settings, self._pushed)
         self._thread = threading.Thread(target=self._run, name="busmq-mirror", daemon=True)
@@ -85,7 +85,7 @@ class MirrorRunner:
             found = self._pool.submit(self._discover).result()
         except LinkLost:
             with suppress(BusError):
-                self._target.touch([*self._target.copies(self.settings.masked, self._target.names(self.settings.accepts))])
+                self._target.touch([*self._target.copies(self.settings.masked_origin, self._target.names(self.settings.accepts))])
             raise
         self._on_discovered(found)
         self._target.report(self._token, self._report())
@@ -121,10 +121,10 @@ class MirrorRunner:
             try:
                 self._step()
             except BusError as error:
-                self._lost(error)
+                self._on_link_lost(error)
             except Exception as error:
                 log.exception("mirroring met an unexpected error and goes on")
-                self._lost(BusError(reason=f"an unexpected error: {error!r}"))
+                self._on_link_lost(BusError(reason=f"an unexpected error: {error!r}"))
 
     def _step(self) -> None:
         self._wake.clear()
@@ -147,8 +147,8 @@ class MirrorRunner:
 
     def _ask(self, now: float) -> None:
         """What is due."""
-        counted = self._book.counted
-        if counted and (now >= self._due["poll"] or self._pushed.taken(now)):
+        counted = self._book.last_copied_ids
+        if counted and (now >= self._due["poll"] or self._pushed.take(now)):
             self._due["poll"] = now + MAX_ID  # until it is answered
             self._submit(lambda: self._counters(list(counted)), lambda found: self._on_counters(found, counted))
         if self._book.look or now >= self._due["look"]:
@@ -156,7 +156,7 @@ class MirrorRunner:
             self._due["look"] = now + max(LOOK_S, self._slots / SLOTS_PER_S)
             names = {name: queue.last if queue.begun else -1 for name, queue in self._book.queues.items()}
             wanted = self._wanted if self._due["discover"] else 0
-            self._submit(lambda: self._look(list(names.items())), lambda found: self._on_spans(found, names, wanted))
+            self._submit(lambda: self._look_at_origin(list(names.items())), lambda found: self._on_spans(found, names, wanted))
         if now >= self._due["discover"]:
             self._due["discover"] = now + MAX_ID
             self._submit(self._discover, self._on_discovered)
@@ -168,7 +168,7 @@ class MirrorRunner:
     def _read(self) -> None:
         """Keep all readers busy, also while the rows of one are appended."""
         while len(self._windows) < READERS and (asked := self._book.plan(time.monotonic())):
-            self._windows.append(self._start_job(lambda windows=asked: read(self._origins.mine, windows)))  # type: ignore[misc]
+            self._windows.append(self._start_job(lambda windows=asked: read_windows(self._origins.store_of_thread, windows)))  # type: ignore[misc]
 
     def _start_job(self, work: Callable[[], Any]) -> Future[Any]:
         job = self._pool.submit(work)
@@ -178,9 +178,9 @@ class MirrorRunner:
     def _submit(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
         self._jobs.append((self._start_job(work), then))
 
-    def _lost(self, error: BusError) -> None:
+    def _on_link_lost(self, error: BusError) -> None:
         """Forget what is under way, and wait a little: longer each time, and never in step with others."""
-        self._counts.breaks.add(side="here" if error.details.get("url") == self._target.masked else "origin")
+        self._counts.breaks.add(side="here" if error.details.get("url") == self._target.masked_url else "origin")
         if str(self.error) != str(error):
             log.warning("mirroring pauses: %s", error)
         self.error = error
@@ -196,10 +196,10 @@ class MirrorRunner:
             self._target.report(self._token, self._report())
         now = time.monotonic()
         self._due = {"poll": now, "look": now, "discover": now, "report": now + REPORT_S}
-        self._pushed.answered(now)
+        self._pushed.resume_at(now)
 
     def _report(self) -> str:
-        return to_report(self.settings.masked, self.settings.patterns, self.error, self.status())
+        return encode_report(self.settings.masked_origin, self.settings.patterns, self.error, self.status())
 
     @property
     def _slots(self) -> int:
@@ -209,23 +209,23 @@ class MirrorRunner:
     # -- in the threads that read -----------------------------------------------------------------------------------------------------------
 
     def _discover(self) -> tuple[list[str], float]:
-        began, wanted = time.monotonic(), self.settings.named
+        began, wanted = time.monotonic(), self.settings.named_queues
         if len(wanted) < len(self.settings.patterns):
-            wanted = [*wanted, *self._origins.mine.discover(self.settings.accepts)]
+            wanted = [*wanted, *self._origins.store_of_thread.discover(self.settings.accepts)]
         else:
-            self._origins.mine.spans(dict.fromkeys(wanted, (-1, -1)))  # whether it answers
+            self._origins.store_of_thread.spans(dict.fromkeys(wanted, (-1, -1)))  # whether it answers
         return wanted, time.monotonic() - began
 
     def _counters(self, names: Sequence[str]) -> list[tuple[str, Any]]:
-        return list(zip(names, self._origins.mine.counters(names), strict=True))
+        return list(zip(names, self._origins.store_of_thread.counters(names), strict=True))
 
-    def _look(self, names: Sequence[tuple[str, int]]) -> tuple[dict[str, Span], dict[str, tuple[str, Positions]]]:
-        spans = looked_at(self._origins.mine, names)
+    def _look_at_origin(self, names: Sequence[tuple[str, int]]) -> tuple[dict[str, Span], dict[str, tuple[str, Positions]]]:
+        spans = look_at_queues(self._origins.store_of_thread, names)
         there = [name for name, span in spans.items() if span.ttl_s]
-        return spans, dict(self._origins.mine.positions(there)) if self.settings.groups and there else {}
+        return spans, dict(self._origins.store_of_thread.positions(there)) if self.settings.groups and there else {}
 
     def _mark_there(self, queue: str, id: int) -> str:
-        found: str = self._pool.submit(lambda: self._origins.mine.marks({queue: id})[queue]).result()
+        found: str = self._pool.submit(lambda: self._origins.store_of_thread.marks({queue: id})[queue]).result()
         return found
 
     # -- what was found ---------------------------------------------------------------------------------------------------------------------
@@ -239,12 +239,12 @@ class MirrorRunner:
     def _on_counters(self, found: Sequence[tuple[str, Any]], asked: dict[str, int]) -> None:
         now = time.monotonic()
         self._due["poll"] = now + max(POLL_S, self._slots / SLOTS_PER_S)
-        self._pushed.answered(now + max(0.005, self._slots / SLOTS_AT_ONCE))
+        self._pushed.resume_at(now + max(0.005, self._slots / SLOTS_AT_ONCE))
         self._book.count({name: int(counter or 0) for name, counter in found}, asked)
 
     def _on_spans(self, found: tuple[dict[str, Span], dict[str, tuple[str, Positions]]], asked: dict[str, int], wanted: int) -> None:
-        self._book.looked(*found, asked)
-        if (names := self._book.mirrored) != self._listened:
+        self._book.on_spans(*found, asked)
+        if (names := self._book.mirrored_queues) != self._listened:
             self._listened = names
             for each in self._listeners:
                 each.listen(names)
@@ -254,7 +254,7 @@ class MirrorRunner:
         self.looked = max(self.looked, wanted)
 
 
-class _Pushed(threading.Event):
+class _PushEvent(threading.Event):
     """Set by listeners at each push; wakes the mirror."""
 
     def __init__(self, wake: threading.Event) -> None:
@@ -265,7 +265,7 @@ class _Pushed(threading.Event):
         super().set()
         self._wake.set()
 
-    def taken(self, now: float) -> bool:
+    def take(self, now: float) -> bool:
         """Whether something was pushed, once; False before the time that the last answer has named."""
         if now < self._next or not self.is_set():
             return False
@@ -273,7 +273,7 @@ class _Pushed(threading.Event):
         self._next = now + MAX_ID  # until it is answered
         return True
 
-    def answered(self, until: float) -> None:
+    def resume_at(self, until: float) -> None:
         """Pushes count again from then on."""
         self._next = until
 

@@ -63,13 +63,13 @@ class MirrorSettings:
                 raise ConfigError(reason=f"{name} is {value!r}; expected {' or '.join(allowed)}")
         if self.bytes_per_s < 0:
             raise ConfigError(reason=f"bytes_per_s is {self.bytes_per_s}; expected a number from 0 (no limit) on")
-        if self.federated:
+        if self.is_federated:
             self.federation.check()
         else:
             redis_layout(self.redis)
 
     @property
-    def federated(self) -> bool:
+    def is_federated(self) -> bool:
         """Whether the origin is behind a federation server."""
         return self.origin.startswith(("ws://", "wss://"))
 
@@ -97,12 +97,12 @@ class MirrorSettings:
         return FederationAddress(self.origin, self.secret, self.tls_ca, self.tls_certificate, self.tls_key, patience_s=PATIENCE_S)
 
     @property
-    def masked(self) -> str:
+    def masked_origin(self) -> str:
         """The origin for people, without credentials."""
-        return self.origin if self.federated else redis_layout(self.redis).masked
+        return self.origin if self.is_federated else redis_layout(self.redis).masked_url
 
     @property
-    def named(self) -> list[str]:
+    def named_queues(self) -> list[str]:
         """Queues that are named and need not be looked for."""
         return [each for each in self.patterns if not any(sign in each for sign in "*?[")]
 

@@ -36,12 +36,12 @@ class MirrorStatus:
 
 
 def status_of(queue: MirroredQueue, now: float) -> MirrorStatus:
-    """``now`` by the clock of :meth:`MirroredQueue.saw`."""
+    """``now`` by the clock of :meth:`MirroredQueue.note_last_id`."""
     behind_s = 0.0 if queue.behind_since is None else max(0.0, now - queue.behind_since)
     return MirrorStatus(queue.name, queue.born, queue.last, queue.behind, behind_s, queue.copied, queue.skipped, queue.stopped)
 
 
-def to_report(origin: str, patterns: Sequence[str], error: BusError | None, queues: Iterable[MirrorStatus]) -> str:
+def encode_report(origin: str, patterns: Sequence[str], error: BusError | None, queues: Iterable[MirrorStatus]) -> str:
     """What a process says of itself in Redis: queues that are behind or stopped by name, all others only in the number."""
     all_ = list(queues)
     odd = sorted((each for each in all_ if each.behind or each.error), key=lambda each: -each.behind_s)[:SHOWN]
@@ -60,7 +60,7 @@ class MirrorReport:
     odd: Mapping[str, tuple[int, float, str | None]]
 
     @classmethod
-    def of(cls, text: bytes) -> MirrorReport | None:
+    def parse(cls, text: bytes) -> MirrorReport | None:
         """None for what no process of ours has written."""
         try:
             found = json.loads(text)

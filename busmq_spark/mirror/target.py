@@ -10,9 +10,9 @@ from typing import TypeVar
 
 from busmq_spark.core import mirror as flows
 from busmq_spark.core.flow import Flow, together
-from busmq_spark.core.grouped import slices
+from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys, hash_index, mirror_report
-from busmq_spark.core.mirror import Appended, Begun, Chunk, MirrorOf, MirrorState, Positions, Span
+from busmq_spark.core.mirror import AppendResult, BeginResult, Chunk, MirrorOf, MirrorState, Positions, Span
 from busmq_spark.core.state import keep_alive, marks
 from busmq_spark.errors import BusError
 from busmq_spark.mirror.settings import PATIENCE_S
@@ -33,7 +33,7 @@ class MirrorTarget:
 
     def __init__(self, options: RedisOptions) -> None:
         where = redis_layout(options)
-        self.cluster, self.masked = where.cluster, where.masked
+        self.cluster, self.masked_url = where.cluster, where.masked_url
         self._links = sync_links(where, PATIENCE_S)
         self._places: dict[str, int] = {}
 
@@ -43,28 +43,28 @@ class MirrorTarget:
 
     def begin(
         self, wanted: Mapping[str, Span], of: Mapping[str, MirrorOf], expected: Mapping[str, str], *, replace: bool = False
-    ) -> dict[str, Begun]:
+    ) -> dict[str, BeginResult]:
         """Make these queues mirrors, or go on with them; ``expected``: their lives here, where that is known."""
 
-        def flow(queue: str) -> Flow[Begun]:
+        def flow(queue: str) -> Flow[BeginResult]:
             return flows.begin(self.keys(queue), wanted[queue], of[queue], expected=expected[queue], replace=replace)
 
-        return self._each(list(wanted), flow)
+        return self._run_for_each(list(wanted), flow)
 
-    def append(self, rows: Sequence[WindowRows]) -> dict[str, Appended | BusError]:
+    def append(self, rows: Sequence[WindowRows]) -> dict[str, AppendResult | BusError]:
         """Append what was read, one window of each queue. Of each queue the last answer, or the error it is stopped by. Raises LinkLost."""
-        found: dict[str, Appended | BusError] = {}
-        pieces = [(each.window.queue, chunk) for each in rows for chunk in cut(each)]
+        found: dict[str, AppendResult | BusError] = {}
+        pieces = [(each.window.queue, chunk) for each in rows for chunk in split_into_chunks(each)]
         self._locate([each.window.queue for each in rows])
         for server, link in enumerate(self._links):
             own = [piece for piece in pieces if self._places[piece[0]] == server]
-            for part in _together(own):
+            for part in _group_into_calls(own):
                 for (queue, _), answer in zip(part, link.run(together([flows.append(self.keys(q), chunk) for q, chunk in part])), strict=True):
                     if not isinstance(found.get(queue), BusError):
                         found[queue] = answer
         return found
 
-    def trim(self, chunks_: Mapping[str, Chunk]) -> dict[str, Appended | BusError]:
+    def trim(self, chunks_: Mapping[str, Chunk]) -> dict[str, AppendResult | BusError]:
         """Drop what the origin has dropped; of each queue the answer."""
         return self._run_each(list(chunks_), lambda queue: flows.append(self.keys(queue), chunks_[queue]))
 
@@ -116,7 +116,7 @@ class MirrorTarget:
             if own := [self.keys(queue) for queue in queues if self._places[queue] == server]:
                 yield link, own
 
-    def _each(self, queues: Sequence[str], flow: Callable[[str], Flow[T]]) -> dict[str, T]:
+    def _run_for_each(self, queues: Sequence[str], flow: Callable[[str], Flow[T]]) -> dict[str, T]:
         found: dict[str, T] = {}
         for queue, answer in self._run_each(queues, flow).items():
             if isinstance(answer, BusError):
@@ -134,7 +134,7 @@ class MirrorTarget:
         return found
 
 
-def cut(rows: WindowRows) -> list[Chunk]:
+def split_into_chunks(rows: WindowRows) -> list[Chunk]:
     """What was read, in chunks that go into one call each; the last one covers what the window did, also where its last ids were gone."""
     span, after = rows.span, rows.after
     found: list[Chunk] = []
@@ -146,7 +146,7 @@ def cut(rows: WindowRows) -> list[Chunk]:
     return [*found, replace(last_one, upto=rows.upto)]
 
 
-def _together(pieces: Iterable[tuple[str, Chunk]]) -> Iterator[list[tuple[str, Chunk]]]:
+def _group_into_calls(pieces: Iterable[tuple[str, Chunk]]) -> Iterator[list[tuple[str, Chunk]]]:
     """What goes in one round trip."""
     part: list[tuple[str, Chunk]] = []
     size = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from busmq_spark.core.mirror import NEWEST, Begun, MirrorOf, Span
+from busmq_spark.core.mirror import NEWEST, BeginResult, MirrorOf, Span
 from busmq_spark.core.state import fingerprint
 from busmq_spark.errors import BusError, MirrorStopped
 from busmq_spark.mirror.rows import WiredRows
@@ -119,7 +119,7 @@ class MirroredQueue:
         """Forget what is under way."""
         self.planned = self.last
 
-    def saw(self, last_id: int, now: float) -> None:
+    def note_last_id(self, last_id: int, now: float) -> None:
         """The origin has given ids up to this one."""
         self.seen = last_id
         if self.behind and self.behind_since is None:
@@ -127,19 +127,19 @@ class MirroredQueue:
         elif not self.behind:
             self.behind_since = None
 
-    def measured(self, rows: WindowRows) -> None:
+    def learn_row_size(self, rows: WindowRows) -> None:
         """Learn how long values are."""
         if count := rows.count:
             mean = rows.bytes / count
             self.row_bytes = mean if not self.row_bytes or mean > self.row_bytes else (3 * self.row_bytes + mean) / 4
 
 
-def behind(rows: WindowRows, last: int) -> Span:
+def drop_copied_rows(rows: WindowRows, last: int) -> Span:
     """Drop rows up to ``last``, copied meanwhile. Returns the span as of ``last``."""
     if last <= rows.after:
         return rows.span
     span = replace(rows.span, after_mark=rows.mark(last))
-    rows.after, rows.parts = last, [part.behind(last) for part in rows.parts if part.last > last]
+    rows.after, rows.parts = last, [part.rows_after(last) for part in rows.parts if part.last > last]
     return span
 
 
@@ -148,7 +148,7 @@ def judge(queue: MirroredQueue, span: Span, *, name: str = "") -> MirrorStopped 
     there is another), ``reissued`` (find out from where on), or why it stops. ``name`` is that of this bus."""
     if not span.ttl_s:
         return "gone"
-    if name and name in (path := MirrorOf.of(span.mirror_of).path if span.mirror_of else ()):
+    if name and name in (path := MirrorOf.parse(span.mirror_of).path if span.mirror_of else ()):
         reason = f"at its origin it is a mirror itself, of {' → '.join(path)}, and {name!r} is this bus"
         return _stop(queue, "loop", reason, 0, 0, "Mirror it from its true origin, or promote it in one place")
     if not queue.begun or span.born != queue.born:
@@ -165,13 +165,13 @@ def judge(queue: MirroredQueue, span: Span, *, name: str = "") -> MirrorStopped 
 _DIVERGED = "Promote it to keep what is here, or copy it anew from its origin with --replace, once what only is here is saved (busmq peek)"
 
 
-def reissued(queue: MirroredQueue, first: int) -> MirrorStopped:
+def reissued_error(queue: MirroredQueue, first: int) -> MirrorStopped:
     """The ids from ``first`` on are other messages at the origin than here."""
     reason = f"ids {first}..{queue.last} are other messages here than at its origin, which has lost some and given their ids anew"
     return _stop(queue, "diverged", reason, first, queue.last, _DIVERGED)
 
 
-def owned(queue: MirroredQueue, span: Span, found: Begun) -> MirrorStopped:
+def no_mirror_error(queue: MirroredQueue, span: Span, found: BeginResult) -> MirrorStopped:
     """There is a queue of this bus' own."""
     if found.promoted >= 0 and found.born == span.born:
         first = found.promoted + 1
@@ -184,14 +184,14 @@ def owned(queue: MirroredQueue, span: Span, found: Begun) -> MirrorStopped:
     return _stop(queue, "own", reason, 1, found.last, "Remove or rename one of them, or copy over it with --replace")
 
 
-def renewed(queue: MirroredQueue, span: Span, found: Begun) -> MirrorStopped:
+def new_life_error(queue: MirroredQueue, span: Span, found: BeginResult) -> MirrorStopped:
     """Here is the copy of a life that has ended at the origin; it may be the only one."""
     reason = f"it was made anew at its origin, as life {span.born}; here is the copy of its life {found.born}, up to id {found.last}"
     remedy = "Promote the copy to keep it (busmq mirror promote), or give it up for the new life with new_life=follow (--new-life follow)"
     return _stop(queue, "life", reason, 1, found.last, remedy)
 
 
-def taken(queue: MirroredQueue, found: Begun, origin: str) -> MirrorStopped:
+def other_origin_error(queue: MirroredQueue, found: BeginResult, origin: str) -> MirrorStopped:
     """It is the mirror of another queue elsewhere: two processes would end each other's copies for ever."""
     reason = f"here it is a mirror of {origin}, of another life, up to id {found.last}"
     return _stop(queue, "own", reason, 1, found.last, "Mirror one of them under this name only; --replace gives up the other copy")

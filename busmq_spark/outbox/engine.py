@@ -28,7 +28,7 @@ MOST_KNOWN = 100_000
 """Queues whose place in the store is remembered."""
 
 
-class Kept(NamedTuple):
+class OutboxReceipt(NamedTuple):
     """What an outbox keeps from now on, until it is forwarded."""
 
     number: int
@@ -37,10 +37,10 @@ class Kept(NamedTuple):
     """Of the events, in their order; a message of ``push`` has none before it is in its queue."""
 
 
-class ToStore(NamedTuple):
+class StoreRequest(NamedTuple):
     """What a call is to store."""
 
-    work: Work[Kept]
+    work: Work[OutboxReceipt]
     after: Callable[[], None]
     """Called once the disk has it."""
 
@@ -62,11 +62,11 @@ class Engine:
             raise StateError(event="enter", what="this outbox", state="open already", remedy="Make another Outbox, of another file")
         lock, reserve = StoreLock(self.path), Reserve(self.path)
         try:
-            reserve.give_up()  # so that a store on a full disk can be opened, and forward
-            lock.note()
+            reserve.release()  # so that a store on a full disk can be opened, and forward
+            lock.write_owner()
             connection = schema.create_or_open(self.path)
             try:
-                with schema.translated(self.path):
+                with schema.translating_errors(self.path):
                     connection.execute("BEGIN IMMEDIATE")
                     self._opening = rows.begin_opening(connection, new_token(128))
                     connection.execute("COMMIT")
@@ -85,7 +85,7 @@ class Engine:
 
     def close(self) -> None:
         """Write what was asked for, and end; what is not forwarded yet stays in the store. Nothing when this process does not have it open."""
-        if self._writer is None or not self._lock.held:
+        if self._writer is None or not self._lock.is_held:
             return
         writer, self._writer = self._writer, None
         for forwarder in self._forwarders:
@@ -93,38 +93,38 @@ class Engine:
         writer.close()
         self._lock.release()
 
-    def push(self, queue: str, values: Sequence[object]) -> ToStore:
+    def push(self, queue: str, values: Sequence[object]) -> StoreRequest:
         """Messages for one queue. Raises ConfigError, MessageRefused."""
         return self._append(EntryKind.PUSH, check_queue(queue), [encode(value) for value in values], ())
 
-    def send(self, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> ToStore:
+    def send(self, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> StoreRequest:
         """Commands for one queue."""
         return self._append(EntryKind.SEND, check_queue(queue), values, ids)
 
-    def publish(self, keys: Sequence[str], values: Sequence[bytes], ids: tuple[str, ...]) -> ToStore:
+    def publish(self, keys: Sequence[str], values: Sequence[bytes], ids: tuple[str, ...]) -> StoreRequest:
         """Events with the same keys."""
-        return ToStore(lambda c: Kept(rows.publish(c, self._opening, keys, values), ids), self._wake)
+        return StoreRequest(lambda c: OutboxReceipt(rows.publish(c, self._opening, keys, values), ids), self._wake)
 
-    def subscribe(self, patterns: Sequence[str], queue: str, *, end: bool) -> ToStore:
+    def subscribe(self, patterns: Sequence[str], queue: str, *, end: bool) -> StoreRequest:
         """Subscriptions to begin, or to end. Raises ConfigError."""
         if isinstance(patterns, str) or not patterns:
             raise ConfigError(reason=f"the patterns are {patterns!r}; expected a list of at least one, such as ['user.*']")
         found, into = [check_pattern(pattern) for pattern in patterns], check_queue(queue)
-        return ToStore(lambda c: Kept(rows.subscribe(c, self._opening, found, into, end=end)), self._wake)
+        return StoreRequest(lambda c: OutboxReceipt(rows.subscribe(c, self._opening, found, into, end=end)), self._wake)
 
-    def store(self, what: ToStore) -> Kept:
+    def store(self, what: StoreRequest) -> OutboxReceipt:
         """Store it and wait until the disk has it. Raises OutboxFull, OutboxUnusable, StateError."""
         try:
-            return self._need().write(what.work, after=what.after)
+            return self._require_writer().write(what.work, after=what.after)
         except BusError:
             raise
         except BaseException:
             self._rescan()  # a signal handler raised, perhaps after it was stored: then it is to be forwarded
             raise
 
-    def awaited(self, what: ToStore) -> asyncio.Future[Kept]:
+    def submit_async(self, what: StoreRequest) -> asyncio.Future[OutboxReceipt]:
         """The same for the running loop."""
-        return self._need().awaited(what.work, after=what.after)
+        return self._require_writer().submit_async(what.work, after=what.after)
 
     def status(self) -> report.Status:
         """What waits, and why."""
@@ -132,27 +132,27 @@ class Engine:
 
     def is_empty(self) -> bool:
         """Whether everything was forwarded."""
-        return self._need().submit(rows.is_empty, durable=False).result()
+        return self._require_writer().submit(rows.is_empty, durable=False).result()
 
     def is_empty_awaited(self) -> asyncio.Future[bool]:
         """The same for the running loop."""
-        return self._need().awaited(rows.is_empty, durable=False)
+        return self._require_writer().submit_async(rows.is_empty, durable=False)
 
-    def waits(self) -> OutboxWaits:
+    def waits_error(self) -> OutboxWaits:
         """The error for what is not drained in time."""
         found = self.status()
         return OutboxWaits(path=str(self.path), waiting=found.incoming + found.outgoing, why=f" ({found.error})" if found.error else "")
 
-    def _append(self, kind: EntryKind, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> ToStore:
+    def _append(self, kind: EntryKind, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> StoreRequest:
         if not values:
             raise ConfigError(reason=f"nothing is given for queue {queue!r}; expected at least one message")
 
         found: list[Destination] = []
 
-        def work(connection: sqlite3.Connection) -> Kept:
+        def work(connection: sqlite3.Connection) -> OutboxReceipt:
             its = self._destinations.get(queue) or rows.destination(connection, queue)
             found[:] = [its]
-            return Kept(rows.append(connection, self._opening, kind, its, values), ids)
+            return OutboxReceipt(rows.append(connection, self._opening, kind, its, values), ids)
 
         def after() -> None:
             if len(self._destinations) >= MOST_KNOWN:
@@ -160,12 +160,12 @@ class Engine:
             self._destinations[queue] = found[0]  # not before: what is rolled back is noted nowhere
             self._wake(found[0])
 
-        return ToStore(work, after)
+        return StoreRequest(work, after)
 
-    def _need(self) -> Writer:
+    def _require_writer(self) -> Writer:
         if self._writer is None:
             raise not_open_error()
-        if not self._lock.held:
+        if not self._lock.is_held:
             state = "open in the process that this one was forked from"
             raise StateError(event="use", what="the outbox", state=state, remedy="Open one of another file in each process, after the fork")
         return self._writer

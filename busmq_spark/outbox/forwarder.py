@@ -25,7 +25,7 @@ from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost, QueueFull
 from busmq_spark.outbox import rows
-from busmq_spark.outbox.rows import Chunk, Destination, EntryKind, Unrouted
+from busmq_spark.outbox.rows import Chunk, Destination, EntryKind, UnroutedEntry
 from busmq_spark.outbox.schema import open_to_read, translate
 from busmq_spark.outbox.target import Target
 from busmq_spark.outbox.writer import Pending, Writer
@@ -46,13 +46,13 @@ class _BackOff:
     pauses: Pauses = field(default_factory=lambda: Pauses(*PAUSES_S))
     until: float = 0.0
 
-    def failed(self) -> bool:
+    def on_failure(self) -> bool:
         """Whether it is the first time."""
         first = not self.pauses.failures
         self.until = time.monotonic() + self.pauses.next_s()
         return first
 
-    def worked(self) -> None:
+    def on_success(self) -> None:
         if self.pauses.failures:
             self.pauses.failures, self.until = 0, 0.0
 
@@ -138,15 +138,15 @@ class Forwarder:
                     ThreadPoolExecutor(1, "busmq-outbox-reader") as self._reading_ahead,
                 ):
                     while not self._stopped:
-                        if not self._turn():
+                        if not self._run_turn():
                             self._wait(self._idle_s())
                         elif self._sent and not (self._more or self._rescan):
-                            self._rest()
-                        back_off.worked()
+                            self._pause_between_turns()
+                        back_off.on_success()
             except Exception as error:  # whatever it is, what waits must be tried again
                 if self._stopped:
                     break
-                first = back_off.failed()
+                first = back_off.on_failure()
                 found = translate(error, self._path) if isinstance(error, sqlite3.Error) else error
                 log.log(logging.ERROR if first else logging.DEBUG, "the outbox %s forwards nothing for now: %s", self._path, found, exc_info=first)
                 self._pause(back_off)
@@ -156,11 +156,11 @@ class Forwarder:
     def _pause(self, back_off: _BackOff) -> None:
         """Until it may be tried again, whatever comes meanwhile. Everything is looked at anew then."""
         with self._changed:
-            while not self._stopped and not self._due(back_off):
+            while not self._stopped and not self._is_due(back_off):
                 self._changed.wait(max(0.01, back_off.until - time.monotonic()))
             self._rescan = True
 
-    def _turn(self) -> bool:
+    def _run_turn(self) -> bool:
         """Route, and send each queue one chunk. Whether there was anything to do."""
         with self._changed:
             woken, self._woken = self._woken, set()
@@ -170,11 +170,11 @@ class Forwarder:
         for to in sorted(filter(None, woken), key=lambda each: each.id):
             self._active[to.id] = self._known.setdefault(to.id, _Progress(to))
         self._sent = self._more = False
-        busy = self.rescan_all is not None and self._due(self._routing) and self._route()
+        busy = self.rescan_all is not None and self._is_due(self._routing) and self._route()
         for progress in tuple(self._active.values()):
             if self._stopped:
                 break
-            if self._due(progress.back_off) and self._due(self._domain_back_off(progress)):
+            if self._is_due(progress.back_off) and self._is_due(self._domain_back_off(progress)):
                 busy = self._forward(progress) or busy
         return busy
 
@@ -184,15 +184,15 @@ class Forwarder:
         if chunk is None:
             return self._settle(progress)
         try:
-            done, maxsize = self._to().push(to.queue, chunk)
+            done, maxsize = self._require_target().push(to.queue, chunk)
         except BusError as error:
             self._on_failure(progress, error)
             return False
-        self._domain_back_off(progress).worked()
+        self._domain_back_off(progress).on_success()
         self._sent, self._more = True, self._more or chunk.more or done < len(chunk.numbers)
         if done:
             progress.sent, progress.error = chunk.numbers[done - 1], ""
-            progress.back_off.worked()
+            progress.back_off.on_success()
             self._confirm(progress)
         if done < len(chunk.numbers) and maxsize:
             self._on_failure(progress, QueueFull(queue=to.queue, maxsize=maxsize, left=len(chunk.numbers) - done, waited=""))
@@ -231,13 +231,13 @@ class Forwarder:
             return True
         del self._active[progress.to.id], self._known[progress.to.id]
         if not self._active:
-            self._give_back()
+            self._shrink_file()
         return False
 
-    def _give_back(self) -> None:
+    def _shrink_file(self) -> None:
         """A file that has grown while a server was away shrinks when there is nothing else to do."""
         with suppress(BusError):
-            while self._writer.submit(rows.give_back, durable=False).result() and not (self._woken or self._stopped):
+            while self._writer.submit(rows.release_free_pages, durable=False).result() and not (self._woken or self._stopped):
                 pass
 
     def _on_failure(self, progress: _Progress, error: BusError) -> None:
@@ -245,40 +245,40 @@ class Forwarder:
             return
         back_off = progress.back_off
         if isinstance(error, LinkLost):
-            progress.failure_domain = self._to().failure_domain(progress.to.queue)
+            progress.failure_domain = self._require_target().failure_domain(progress.to.queue)
             back_off = self._domain_back_off(progress)
-        first = back_off.failed()
+        first = back_off.on_failure()
         if progress.error != str(error):
             progress.error = str(error)
             to, text = progress.to, progress.error
-            self._writer.submit(lambda c: rows.failed(c, to, text), durable=False)
+            self._writer.submit(lambda c: rows.record_failure(c, to, text), durable=False)
             log.log(logging.WARNING if first else logging.DEBUG, "the outbox %s keeps what is for queue %r: %s", self._path, to.queue, error)
 
     def _route(self) -> bool:
-        found = rows.unrouted(self._reader)
+        found = rows.unrouted_entries(self._reader)
         if not found:
             return False
         try:
             self._route_found(found)
         except BusError as error:
-            first, text = self._routing.failed(), str(error)
+            first, text = self._routing.on_failure(), str(error)
             if text != self._route_error and not self._stopped:
                 self._route_error = text
-                self._writer.submit(lambda c: rows.note(c, "routing_error", text), durable=False)
+                self._writer.submit(lambda c: rows.set_note(c, "routing_error", text), durable=False)
                 log.log(logging.WARNING if first else logging.DEBUG, "the outbox %s keeps its events: %s", self._path, error)
             return False
-        self._routing.worked()
+        self._routing.on_success()
         if self._route_error:
             self._route_error = ""
-            self._writer.submit(lambda c: rows.note(c, "routing_error", None), durable=False)
+            self._writer.submit(lambda c: rows.set_note(c, "routing_error", None), durable=False)
         return True
 
-    def _route_found(self, found: list[Unrouted]) -> None:
+    def _route_found(self, found: list[UnroutedEntry]) -> None:
         events = list(takewhile(lambda entry: entry.kind == EntryKind.PUBLISH, found))
         if not events:
             self._send_subscription(found[0])
             return
-        queues, table = self._to().route([entry.keys for entry in events], rows.subscriptions_made(self._reader))
+        queues, table = self._require_target().route([entry.keys for entry in events], rows.subscriptions_made(self._reader))
 
         def write(connection: sqlite3.Connection) -> None:
             for entry, its in zip(events, queues, strict=True):
@@ -289,9 +289,9 @@ class Forwarder:
         assert self.rescan_all is not None
         self.rescan_all()
 
-    def _send_subscription(self, entry: Unrouted) -> None:
+    def _send_subscription(self, entry: UnroutedEntry) -> None:
         end = entry.kind == EntryKind.UNSUBSCRIBE
-        self._to().set_subscription(entry.keys, entry.queue, end=end)
+        self._require_target().set_subscription(entry.keys, entry.queue, end=end)
 
         def write(connection: sqlite3.Connection) -> None:
             rows.note_subscription_made(connection, entry.keys, entry.queue, end=end)
@@ -303,7 +303,7 @@ class Forwarder:
 
     # -- pauses ---------------------------------------------------------------------------------------------------------------------------
 
-    def _to(self) -> Target:
+    def _require_target(self) -> Target:
         if self._target is None:
             self._target = self._open_target()
         return self._target
@@ -311,7 +311,7 @@ class Forwarder:
     def _domain_back_off(self, progress: _Progress) -> _BackOff:
         return self._domain_back_offs.setdefault(progress.failure_domain, _BackOff())
 
-    def _due(self, *back_offs: _BackOff) -> bool:
+    def _is_due(self, *back_offs: _BackOff) -> bool:
         return all(back_off.until <= time.monotonic() for back_off in back_offs)
 
     def _idle_s(self) -> float | None:
@@ -321,7 +321,7 @@ class Forwarder:
             until.append(self._routing.until)
         return max(0.0, min(until) - time.monotonic()) if until else None
 
-    def _rest(self) -> None:
+    def _pause_between_turns(self) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._stopped, REST_S)
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from busmq_spark.errors import OutboxBusy
-from busmq_spark.outbox.schema import translated, unreadable
+from busmq_spark.outbox.schema import translating_errors, unreadable
 
 LOOKING_S = 0.3
 """A status check holds the lock for a moment: opening waits so long for it."""
@@ -33,10 +33,10 @@ class StoreLock:
 
     def __init__(self, store: Path) -> None:
         path = lock_path(store)
-        with translated(store):
+        with translating_errors(store):
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         until = time.monotonic() + LOOKING_S
-        while not _taken(self._file):
+        while not _try_lock(self._file):
             if time.monotonic() >= until:
                 os.close(self._file)
                 raise busy(store)
@@ -44,13 +44,13 @@ class StoreLock:
         self._store = store
         _HELD.add(self)
 
-    def note(self) -> None:
+    def write_owner(self) -> None:
         """Say who has it. Raises OutboxFull."""
-        with translated(self._store):
+        with translating_errors(self._store):
             _write(self._file, json.dumps(asdict(Owner(os.getpid(), socket.gethostname(), time.time()))))
 
     @property
-    def held(self) -> bool:
+    def is_held(self) -> bool:
         """Whether this process has it: one that was forked from the owner has not."""
         return self._file >= 0
 
@@ -67,7 +67,7 @@ class StoreLock:
             self._file = -1
 
 
-def owner(store: Path) -> Owner | None:
+def find_owner(store: Path) -> Owner | None:
     """The owner of the open store; None when it is not open. Changes nothing. Raises OutboxUnusable where this user may not look."""
     try:
         file = os.open(lock_path(store), os.O_RDONLY | os.O_CLOEXEC)
@@ -76,14 +76,14 @@ def owner(store: Path) -> Owner | None:
     except PermissionError:
         raise unreadable(lock_path(store)) from None
     try:
-        if _taken(file):
+        if _try_lock(file):
             return None
         return _decode_owner(os.read(file, 4096))
     finally:
         os.close(file)
 
 
-def noted(store: Path) -> Owner | None:
+def read_owner(store: Path) -> Owner | None:
     """Who had it last and did not end in an orderly way, or has it still."""
     try:
         found = _decode_owner(lock_path(store).read_bytes())
@@ -92,11 +92,11 @@ def noted(store: Path) -> Owner | None:
     return found if found.pid else None
 
 
-def clear(store: Path) -> bool:
+def clear_dead_owner(store: Path) -> bool:
     """Remove the note of an owner that is gone. Whether there was one. Raises OutboxBusy when it lives."""
-    if owner(store) is not None:
+    if find_owner(store) is not None:
         raise busy(store)
-    if noted(store) is None:
+    if read_owner(store) is None:
         return False
     StoreLock(store).release()
     return True
@@ -104,7 +104,7 @@ def clear(store: Path) -> bool:
 
 def busy(store: Path) -> OutboxBusy:
     """The error for a store that another has open."""
-    found = owner(store) or Owner(0, "", 0)
+    found = find_owner(store) or Owner(0, "", 0)
     return OutboxBusy(path=str(store), pid=found.pid or "unknown", host=found.host or "an unknown host")
 
 
@@ -113,7 +113,7 @@ def lock_path(store: Path) -> Path:
     return store.with_name(f"{store.name}.lock")
 
 
-def _taken(file: int) -> bool:
+def _try_lock(file: int) -> bool:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -23,7 +23,7 @@ from busmq_spark.bus.publishing import EventKeywords, event_of, keys_of
 from busmq_spark.core.event import Event
 from busmq_spark.core.publish import check_queue
 from busmq_spark.errors import ConfigError
-from busmq_spark.outbox.engine import Engine, Kept, ToStore
+from busmq_spark.outbox.engine import Engine, OutboxReceipt, StoreRequest
 from busmq_spark.outbox.report import Status
 
 T = TypeVar("T")
@@ -57,36 +57,36 @@ class Outbox:
         """What is not forwarded yet stays in the store."""
         await asyncio.to_thread(self._engine.close)
 
-    async def push(self, queue: str, *values: object) -> Kept:
+    async def push(self, queue: str, *values: object) -> OutboxReceipt:
         """Messages for one queue, as of ``queue.push``; several are stored together or not at all.
 
         Raises OutboxFull, OutboxUnusable, MessageRefused, ConfigError, StateError; then nothing was stored.
         """
-        return await self._engine.awaited(self._engine.push(queue, values))
+        return await self._engine.submit_async(self._engine.push(queue, values))
 
-    async def publish(self, keys: Sequence[str], data: object = None, **about: Unpack[EventKeywords]) -> Kept:
+    async def publish(self, keys: Sequence[str], data: object = None, **about: Unpack[EventKeywords]) -> OutboxReceipt:
         """One event for every queue that is subscribed to one of ``keys`` when it is forwarded, as of ``bus.publish``. Raises as ``push``."""
-        return await self._engine.awaited(_publish(self._engine, keys, [data], about))
+        return await self._engine.submit_async(_publish(self._engine, keys, [data], about))
 
-    async def publish_many(self, keys: Sequence[str], data: Sequence[object]) -> Kept:
+    async def publish_many(self, keys: Sequence[str], data: Sequence[object]) -> OutboxReceipt:
         """The same with several events, which are stored together or not at all."""
-        return await self._engine.awaited(_publish(self._engine, keys, data, {}))
+        return await self._engine.submit_async(_publish(self._engine, keys, data, {}))
 
-    async def send(self, queue: str, data: object = None, **about: Unpack[EventKeywords]) -> Kept:
+    async def send(self, queue: str, data: object = None, **about: Unpack[EventKeywords]) -> OutboxReceipt:
         """A command for one queue, as of ``bus.send``. Raises as ``push``."""
-        return await self._engine.awaited(_send(self._engine, queue, data, about))
+        return await self._engine.submit_async(_send(self._engine, queue, data, about))
 
-    async def subscribe(self, patterns: Sequence[str], *, into: str) -> Kept:
+    async def subscribe(self, patterns: Sequence[str], *, into: str) -> OutboxReceipt:
         """Let the events whose key one of ``patterns`` takes go to the queue ``into``, as of ``bus.subscribe``: all that this outbox
         publishes behind the call.
 
         Raises as ``push``.
         """
-        return await self._engine.awaited(self._engine.subscribe(patterns, into, end=False))
+        return await self._engine.submit_async(self._engine.subscribe(patterns, into, end=False))
 
-    async def unsubscribe(self, patterns: Sequence[str], *, into: str) -> Kept:
+    async def unsubscribe(self, patterns: Sequence[str], *, into: str) -> OutboxReceipt:
         """Let them not go there any more. Raises as ``push``."""
-        return await self._engine.awaited(self._engine.subscribe(patterns, into, end=True))
+        return await self._engine.submit_async(self._engine.subscribe(patterns, into, end=True))
 
     async def status(self) -> Status:
         """What waits, for how long, and why: as ``busmq outbox status``."""
@@ -94,10 +94,10 @@ class Outbox:
 
     async def wait_drained(self, timeout_s: float | None = None) -> None:
         """Return when everything was forwarded and confirmed. Raises OutboxWaits when it was not in time."""
-        until = _until(timeout_s)
+        until = _deadline(timeout_s)
         while not await self._engine.is_empty_awaited():
             if monotonic() >= until:
-                raise self._engine.waits()
+                raise self._engine.waits_error()
             await asyncio.sleep(LOOK_S)
 
 
@@ -119,27 +119,27 @@ class SyncOutbox:
         """As of Outbox."""
         self._engine.close()
 
-    def push(self, queue: str, *values: object) -> Kept:
+    def push(self, queue: str, *values: object) -> OutboxReceipt:
         """As of Outbox."""
         return self._engine.store(self._engine.push(queue, values))
 
-    def publish(self, keys: Sequence[str], data: object = None, **about: Unpack[EventKeywords]) -> Kept:
+    def publish(self, keys: Sequence[str], data: object = None, **about: Unpack[EventKeywords]) -> OutboxReceipt:
         """As of Outbox."""
         return self._engine.store(_publish(self._engine, keys, [data], about))
 
-    def publish_many(self, keys: Sequence[str], data: Sequence[object]) -> Kept:
+    def publish_many(self, keys: Sequence[str], data: Sequence[object]) -> OutboxReceipt:
         """As of Outbox."""
         return self._engine.store(_publish(self._engine, keys, data, {}))
 
-    def send(self, queue: str, data: object = None, **about: Unpack[EventKeywords]) -> Kept:
+    def send(self, queue: str, data: object = None, **about: Unpack[EventKeywords]) -> OutboxReceipt:
         """As of Outbox."""
         return self._engine.store(_send(self._engine, queue, data, about))
 
-    def subscribe(self, patterns: Sequence[str], *, into: str) -> Kept:
+    def subscribe(self, patterns: Sequence[str], *, into: str) -> OutboxReceipt:
         """As of Outbox."""
         return self._engine.store(self._engine.subscribe(patterns, into, end=False))
 
-    def unsubscribe(self, patterns: Sequence[str], *, into: str) -> Kept:
+    def unsubscribe(self, patterns: Sequence[str], *, into: str) -> OutboxReceipt:
         """As of Outbox."""
         return self._engine.store(self._engine.subscribe(patterns, into, end=True))
 
@@ -149,14 +149,14 @@ class SyncOutbox:
 
     def wait_drained(self, timeout_s: float | None = None) -> None:
         """As of Outbox."""
-        until = _until(timeout_s)
+        until = _deadline(timeout_s)
         while not self._engine.is_empty():
             if monotonic() >= until:
-                raise self._engine.waits()
+                raise self._engine.waits_error()
             sleep(LOOK_S)
 
 
-def _publish(engine: Engine, keys: Sequence[str], data: Sequence[object], about: EventKeywords) -> ToStore:
+def _publish(engine: Engine, keys: Sequence[str], data: Sequence[object], about: EventKeywords) -> StoreRequest:
     wanted = keys_of(keys)
     events = [event_of(wanted, each, about) for each in data]
     if not events:
@@ -164,10 +164,10 @@ def _publish(engine: Engine, keys: Sequence[str], data: Sequence[object], about:
     return engine.publish(wanted, [event.encode() for event in events], tuple(event.id for event in events))
 
 
-def _send(engine: Engine, queue: str, data: object, about: EventKeywords) -> ToStore:
+def _send(engine: Engine, queue: str, data: object, about: EventKeywords) -> StoreRequest:
     event: Event = event_of([check_queue(queue)], data, about)
     return engine.send(queue, [event.encode()], (event.id,))
 
 
-def _until(timeout_s: float | None) -> float:
+def _deadline(timeout_s: float | None) -> float:
     return float("inf") if timeout_s is None else monotonic() + timeout_s

@@ -12,7 +12,7 @@ from pathlib import Path
 from busmq_spark.core.patterns import matches
 from busmq_spark.outbox import lock, schema
 from busmq_spark.outbox.lock import Owner
-from busmq_spark.outbox.rows import EntryKind, unrouted
+from busmq_spark.outbox.rows import EntryKind, unrouted_entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
-class Incoming:
+class IncomingEntry:
     """An event of which it is not known yet where it goes, or a subscription."""
 
     number: int
@@ -45,7 +45,7 @@ class Incoming:
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class OutgoingQueue:
     """What waits for one queue."""
 
     queue: str
@@ -59,25 +59,25 @@ class Outgoing:
 def status(path: Path) -> Status:
     """The store as it is. Raises OutboxUnusable."""
     with _reading(path) as connection:
-        incoming = _one(connection, "SELECT count(*) FROM entry WHERE refs IS NULL")
-        outgoing = _one(connection, "SELECT count(*) FROM outgoing")
+        incoming = _query_number(connection, "SELECT count(*) FROM entry WHERE refs IS NULL")
+        outgoing = _query_number(connection, "SELECT count(*) FROM outgoing")
         oldest = connection.execute("SELECT at FROM entry ORDER BY id LIMIT 1").fetchone()
         failing = connection.execute("SELECT error FROM destination WHERE error IS NOT NULL ORDER BY since LIMIT 1").fetchone()
         routing = connection.execute("SELECT value FROM note WHERE name = 'routing_error'").fetchone()
     size = sum(each.stat().st_size for each in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))) if each.exists())
     error = (routing and routing[0]) or (failing and failing[0]) or ""
-    return Status(lock.owner(path), incoming, outgoing, _age(oldest[0]) if oldest else None, size, error)
+    return Status(lock.find_owner(path), incoming, outgoing, _age(oldest[0]) if oldest else None, size, error)
 
 
-def incoming(path: Path, most: int = 1000) -> list[Incoming]:
+def incoming(path: Path, most: int = 1000) -> list[IncomingEntry]:
     """The oldest events and subscriptions that are not routed yet."""
     with _reading(path) as connection:
-        found = unrouted(connection, most)
+        found = unrouted_entries(connection, most)
     names = {EntryKind.PUBLISH: "event", EntryKind.SUBSCRIBE: "subscribe", EntryKind.UNSUBSCRIBE: "unsubscribe"}
-    return [Incoming(each.id, names[each.kind], each.keys, each.queue, _age(each.at)) for each in found]
+    return [IncomingEntry(each.id, names[each.kind], each.keys, each.queue, _age(each.at)) for each in found]
 
 
-def outgoing(path: Path) -> list[Outgoing]:
+def outgoing(path: Path) -> list[OutgoingQueue]:
     """The queues that something waits for, by name."""
     asked = (
         "SELECT d.queue, count(*), min(o.entry), d.error, d.since "
@@ -87,7 +87,7 @@ def outgoing(path: Path) -> list[Outgoing]:
         found = []
         for queue, count, first, error, since in connection.execute(asked).fetchall():
             [at] = connection.execute("SELECT at FROM entry WHERE id = ?", (first,)).fetchone()
-            found.append(Outgoing(queue, count, _age(at), error or "", None if since is None else _age(since)))
+            found.append(OutgoingQueue(queue, count, _age(at), error or "", None if since is None else _age(since)))
     return found
 
 
@@ -102,12 +102,12 @@ def subscriptions(path: Path, key: str | None = None) -> tuple[list[tuple[str, s
 @contextmanager
 def _reading(path: Path) -> Iterator[sqlite3.Connection]:
     """One moment of the store."""
-    with closing(schema.open_to_read(path)) as connection, schema.translated(path):
+    with closing(schema.open_to_read(path)) as connection, schema.translating_errors(path):
         connection.execute("BEGIN")
         yield connection
 
 
-def _one(connection: sqlite3.Connection, asked: str) -> int:
+def _query_number(connection: sqlite3.Connection, asked: str) -> int:
     return int(connection.execute(asked).fetchone()[0])
 
 

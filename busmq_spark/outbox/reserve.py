@@ -29,12 +29,12 @@ class Reserve:
                 finally:
                     os.close(file)
             except OSError:
-                self.give_up()
+                self.release()
             else:
                 self.held = True
         return self.held
 
-    def give_up(self) -> None:
+    def release(self) -> None:
         """Let the room be free."""
         self.held = False
         self._path.unlink(missing_ok=True)

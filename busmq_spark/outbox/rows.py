@@ -31,7 +31,7 @@ class EntryKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Unrouted:
+class UnroutedEntry:
     """An entry of which it is not known yet where it goes."""
 
     id: int
@@ -105,15 +105,15 @@ def _add(connection: sqlite3.Connection, kind: EntryKind, target: str | None, op
     return connection.execute(asked, (*about, last)).lastrowid or 0
 
 
-def unrouted(connection: sqlite3.Connection, most: int = MOST_ROUTED) -> list[Unrouted]:
+def unrouted_entries(connection: sqlite3.Connection, most: int = MOST_ROUTED) -> list[UnroutedEntry]:
     """The oldest entries of which it is not known where they go."""
     found = connection.execute("SELECT id, kind, target, at FROM entry WHERE refs IS NULL ORDER BY id LIMIT ?", (most,)).fetchall()
     return [_unrouted_of(*row) for row in found]
 
 
-def _unrouted_of(id: int, kind: int, target: str, at: float) -> Unrouted:
+def _unrouted_of(id: int, kind: int, target: str, at: float) -> UnroutedEntry:
     words = tuple(json.loads(target))
-    return Unrouted(id, EntryKind(kind), words if kind == EntryKind.PUBLISH else words[:-1], "" if kind == EntryKind.PUBLISH else words[-1], at)
+    return UnroutedEntry(id, EntryKind(kind), words if kind == EntryKind.PUBLISH else words[:-1], "" if kind == EntryKind.PUBLISH else words[-1], at)
 
 
 def routed_upto(connection: sqlite3.Connection) -> int:
@@ -210,12 +210,12 @@ def confirm(connection: sqlite3.Connection, to: Destination, upto: int) -> None:
     connection.execute("UPDATE destination SET error = NULL, since = NULL WHERE id = ? AND error IS NOT NULL", (to.id,))
 
 
-def failed(connection: sqlite3.Connection, to: Destination, error: str) -> None:
+def record_failure(connection: sqlite3.Connection, to: Destination, error: str) -> None:
     """Why nothing goes to a queue now; how long that has been so stays noted."""
     connection.execute("UPDATE destination SET error = ?, since = coalesce(since, ?) WHERE id = ?", (error, time.time(), to.id))
 
 
-def note(connection: sqlite3.Connection, name: str, value: str | float | None) -> None:
+def set_note(connection: sqlite3.Connection, name: str, value: str | float | None) -> None:
     """Something about the whole store, for people."""
     connection.execute("INSERT OR REPLACE INTO note VALUES (?, ?)", (name, value))
 
@@ -224,7 +224,7 @@ def note_subscriptions(connection: sqlite3.Connection, table: Iterable[tuple[str
     """Who is subscribed, as it was seen last."""
     connection.execute("DELETE FROM subscription")
     connection.executemany("INSERT OR IGNORE INTO subscription VALUES (?, ?)", table)
-    note(connection, "subscriptions_at", time.time())
+    set_note(connection, "subscriptions_at", time.time())
 
 
 def note_subscription_made(connection: sqlite3.Connection, patterns: Iterable[str], queue: str, *, end: bool) -> None:
@@ -243,7 +243,7 @@ def is_empty(connection: sqlite3.Connection) -> bool:
     return connection.execute("SELECT 1 FROM entry LIMIT 1").fetchone() is None
 
 
-def give_back(connection: sqlite3.Connection) -> bool:
+def release_free_pages(connection: sqlite3.Connection) -> bool:
     """Some of the free pages of the file become free space of the disk. Whether there are more."""
     [spare] = connection.execute("PRAGMA freelist_count").fetchone()
     if spare > SPARE_PAGES:

@@ -54,7 +54,7 @@ _REMEDIES = {
 
 def create_or_open(path: Path) -> sqlite3.Connection:
     """The store, to write to; a new one where there is none. The caller has the lock. Raises OutboxUnusable, OutboxFull."""
-    with translated(path):
+    with translating_errors(path):
         fresh = not path.exists() or path.stat().st_size == 0
         if fresh:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # SQLite gives its other files the same mode
@@ -77,17 +77,17 @@ def open_to_read(path: Path) -> sqlite3.Connection:
     """The store as it is, also while another process writes to it; nothing can be written. Raises OutboxUnusable."""
     if not os.access(path, os.R_OK):  # asked, not tried: to close a file that SQLite has open here is to lose its locks
         raise unreadable(path)
-    with translated(path):
+    with translating_errors(path):
         try:
-            return _to_read(path, "ro")
+            return _open_read_only(path, "ro")
         except sqlite3.OperationalError:
             # In a folder that may not be written to SQLite makes no log; where there is none, the store is not open.
             if path.with_name(f"{path.name}-wal").exists():
                 raise
-            return _to_read(path, "ro&immutable=1")
+            return _open_read_only(path, "ro&immutable=1")
 
 
-def _to_read(path: Path, mode: str) -> sqlite3.Connection:
+def _open_read_only(path: Path, mode: str) -> sqlite3.Connection:
     connection = _connect(path, mode)
     try:
         connection.execute("PRAGMA query_only=1")
@@ -112,14 +112,14 @@ def unreadable(path: Path) -> OutboxUnusable:
 
 
 @contextmanager
-def translated(path: Path) -> Iterator[None]:
+def translating_errors(path: Path) -> Iterator[None]:
     """What SQLite and the file system raise, as errors of ours."""
     try:
         yield
     except sqlite3.Error as error:
         raise translate(error, path) from error
     except OSError as error:
-        raise _of_system(error, path) from error
+        raise _translate_os_error(error, path) from error
 
 
 def translate(error: sqlite3.Error, path: Path) -> BusError:
@@ -134,7 +134,7 @@ def translate(error: sqlite3.Error, path: Path) -> BusError:
     return OutboxUnusable(path=str(path), found=found, expected=expected, remedy=remedy)
 
 
-def _of_system(error: OSError, path: Path) -> BusError:
+def _translate_os_error(error: OSError, path: Path) -> BusError:
     if error.errno in _FULL_ERRNO:
         return OutboxFull(path=str(path), reason=error.strerror or str(error))
     known = {errno.EROFS: sqlite3.SQLITE_READONLY, errno.EACCES: sqlite3.SQLITE_READONLY, errno.ENOENT: sqlite3.SQLITE_CANTOPEN}

@@ -70,11 +70,11 @@ class _Job:
     reply: Pending[Any] | asyncio.Future[Any]
 
     @property
-    def cancelled(self) -> bool:
+    def is_cancelled(self) -> bool:
         return not isinstance(self.reply, Pending) and self.reply.cancelled()
 
 
-class _Here(threading.local):
+class _ThreadState(threading.local):
     writing = False
     """Whether this thread is a caller that writes."""
 
@@ -87,7 +87,7 @@ class Writer:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._asking = threading.RLock()  # nothing is asked for behind the end
         self._writing = threading.Lock()
-        self._here = _Here()
+        self._here = _ThreadState()
         self._waits = False
         self._closed = False
         self._synced = True
@@ -110,7 +110,7 @@ class Writer:
             with self._writing:
                 if self._closed:
                     raise not_open_error()
-                [result] = self._together([work], durable=True)
+                [result] = self._run_in_one_transaction([work], durable=True)
                 if after is not None:
                     after()
         finally:
@@ -127,7 +127,7 @@ class Writer:
         self._ask(_Job(work, durable, after, reply))
         return reply
 
-    def awaited(self, work: Work[T], *, durable: bool = True, after: Callable[[], None] | None = None) -> asyncio.Future[T]:
+    def submit_async(self, work: Work[T], *, durable: bool = True, after: Callable[[], None] | None = None) -> asyncio.Future[T]:
         """The same for the running loop. What is cancelled is not written if it was not begun."""
         reply: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._ask(_Job(work, durable, after, reply))
@@ -155,7 +155,7 @@ class Writer:
             self._waits = True  # no caller goes first from now on
             with self._writing:
                 self._waits = False
-                self._write([job for job in self._with_others(first) if not job.cancelled])
+                self._write([job for job in self._with_others(first) if not job.is_cancelled])
 
     def _with_others(self, first: _Job) -> list[_Job]:
         """What was asked for meanwhile."""
@@ -171,28 +171,28 @@ class Writer:
         if not jobs:
             return
         try:
-            results = self._together([job.work for job in jobs], durable=any(job.durable for job in jobs))
+            results = self._run_in_one_transaction([job.work for job in jobs], durable=any(job.durable for job in jobs))
         except Exception as error:  # noqa: BLE001  whatever a work raises is for who asked for it
             if len(jobs) == 1 and not isinstance(error, OutboxFull):
                 self._settle(jobs, [_Outcome(error=error)])
             else:  # one of them may be to blame, or all fit one by one
                 for job in jobs:
-                    self._settle([job], [self._alone(job)])
+                    self._settle([job], [self._run_alone(job)])
         else:
             self._settle(jobs, [_Outcome(result) for result in results])
 
-    def _alone(self, job: _Job) -> _Outcome:
+    def _run_alone(self, job: _Job) -> _Outcome:
         """On a full disk deletions may use the reserve."""
         outcome = self._attempt(job)
         if isinstance(outcome.error, OutboxFull) and not job.durable:
-            self._reserve.give_up()
+            self._reserve.release()
             self._shrink()
             outcome = self._attempt(job)
         return outcome
 
     def _attempt(self, job: _Job) -> _Outcome:
         try:
-            [result] = self._together([job.work], job.durable)
+            [result] = self._run_in_one_transaction([job.work], job.durable)
         except Exception as error:  # noqa: BLE001  as above
             return _Outcome(error=error)
         return _Outcome(result)
@@ -214,7 +214,7 @@ class Writer:
 
     # -- with the lock --------------------------------------------------------------------------------------------------------------------
 
-    def _together(self, works: list[Work[Any]], durable: bool) -> list[Any]:
+    def _run_in_one_transaction(self, works: list[Work[Any]], durable: bool) -> list[Any]:
         """All of them in one transaction, or nothing. Raises OutboxFull, OutboxUnusable, or what a work raises."""
         connection = self._connection
         if durable and not self._has_room():

@@ -63,7 +63,7 @@ class AsyncClusterLink:
             except ServerUnreachable as error:
                 problem = error
             if not cluster_step.pending:
-                await self._tidy(cluster_step)
+                await self._refresh_if_moved(cluster_step)
                 return result(step, cluster_step.replies)
             if problem is not None:
                 await asyncio.sleep(retry.pause_s(problem, patience(self.endpoint, problem, self._patience_s)))
@@ -114,14 +114,14 @@ class AsyncClusterLink:
                 try:
                     wire = link.wire or await link.connect()
                 except LinkLost as error:
-                    cluster_step.unsent(batch, error)
+                    cluster_step.on_node_unreachable(batch, error)
                     continue
                 under_way.append((batch, wire.ask(batch.wire)))
             for batch, replies in under_way:
                 try:
                     cluster_step.add_replies(batch, await replies)
                 except _WIRE_ERRORS as error:
-                    cluster_step.lost(batch, _lost(error, self.endpoint.server(batch.node)))
+                    cluster_step.on_connection_lost(batch, _as_link_lost(error, self.endpoint.server(batch.node)))
         finally:
             for _, replies in under_way:
                 if not replies.cancel() and not replies.cancelled():
@@ -129,13 +129,13 @@ class AsyncClusterLink:
         if self._map is not None:
             self._map = self._map.with_moved(cluster_step.moved)
 
-    async def _tidy(self, cluster_step: ClusterStep) -> None:
+    async def _refresh_if_moved(self, cluster_step: ClusterStep) -> None:
         """Where one slot has moved, others have too."""
         if cluster_step.moved:
             with suppress(BusError):
                 await self.refresh()
 
 
-def _lost(error: Exception, server: Any) -> LinkLost:
+def _as_link_lost(error: Exception, server: Any) -> LinkLost:
     found = translate(error, server)
     return found if isinstance(found, LinkLost) else LinkLost(url=server.masked, reason=str(error))

@@ -56,7 +56,7 @@ class AsyncLink:
         while True:
             wire = self._wire
             try:
-                if wire is None or not wire.open:
+                if wire is None or not wire.is_open:
                     wire = await self.connect()
             except _WIRE_ERRORS as error:
                 await self._pause_or_raise(translate(error, self.endpoint), retry, wire)
@@ -70,7 +70,7 @@ class AsyncLink:
                 lost = translate(error, self.endpoint)
                 if not repeatable(step):
                     raise lost from error
-                retry.unanswered()
+                retry.on_no_reply()
                 await self._pause_or_raise(lost, retry, wire)
                 continue
             if failed is None:
@@ -83,7 +83,7 @@ class AsyncLink:
     async def connect(self) -> WireProtocol:
         """The open connection; tasks that ask at once share one attempt. Raises LinkLost and other errors of connecting, without patience."""
         async with self._connecting:
-            if self._wire is None or not self._wire.open:
+            if self._wire is None or not self._wire.is_open:
                 try:
                     self._wire = WireProtocol(await dial_async(self.endpoint, self._reply_s), self._reply_s)
                 except (rx.RedisError, OSError) as error:
@@ -101,7 +101,7 @@ class AsyncLink:
     @property
     def wire(self) -> WireProtocol | None:
         """The open connection, if there is one: what is asked on it now goes out before anything asked later."""
-        return self._wire if self._wire is not None and self._wire.open else None
+        return self._wire if self._wire is not None and self._wire.is_open else None
 
     def drop(self) -> None:
         """Break the connection now: steps in flight fail as if the link had broken. A later step opens a new one."""

@@ -31,9 +31,9 @@ class ClusterSeeds:
     moves = True
 
     @property
-    def masked(self) -> str:
+    def masked_url(self) -> str:
         """The seeds."""
-        return ",".join(seed.masked for seed in self.seeds)
+        return ",".join(seed.masked_url for seed in self.seeds)
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -57,7 +57,7 @@ class ClusterSeeds:
     def slots(self, known: Iterable[Node] = (), dead: Iterable[Node] = ()) -> SlotMap:
         """Ask one node after the other, ``known`` ones and seeds, those called ``dead`` last. Raises ServerUnreachable."""
         last: BusError | None = None
-        for server in self._to_ask(known, dead):
+        for server in self._servers_to_ask(known, dead):
             connection = sync_connection(server, reply_s=_ASK_S, connect_s=_ASK_S)
             try:
                 connection.connect()
@@ -72,7 +72,7 @@ class ClusterSeeds:
     async def slots_async(self, known: Iterable[Node] = (), dead: Iterable[Node] = ()) -> SlotMap:
         """The same on the running loop."""
         last: BusError | None = None
-        for server in self._to_ask(known, dead):
+        for server in self._servers_to_ask(known, dead):
             connection = async_connection(server, reply_s=_ASK_S, connect_s=_ASK_S)
             try:
                 with cancellable():
@@ -85,7 +85,7 @@ class ClusterSeeds:
                 await connection.disconnect(nowait=True)
         raise self._unreachable(last)
 
-    def _to_ask(self, known: Iterable[Node], dead: Iterable[Node]) -> list[Server]:
+    def _servers_to_ask(self, known: Iterable[Node], dead: Iterable[Node]) -> list[Server]:
         nodes = list(dict.fromkeys([*known, *((seed.host, seed.port) for seed in self.seeds)]))
         random.shuffle(nodes)  # so that a partitioned node with an old slot map is not the only one asked
         ill = set(dead)
@@ -93,17 +93,19 @@ class ClusterSeeds:
 
     def _parse_slots(self, reply: Any, server: Server) -> SlotMap:
         if not reply:
-            raise LinkLost(url=server.masked, reason="this node knows of no slots; is the cluster formed?")
+            raise LinkLost(url=server.masked_url, reason="this node knows of no slots; is the cluster formed?")
         return SlotMap.parse(reply, server.host)
 
     def _worst_error(self, error: Exception, server: Server, last: BusError | None) -> BusError:
         """The worst so far: that a node refuses us weighs more than that another is down."""
         if "cluster support disabled" in str(error):
-            raise ConfigError(reason=f"redis.layout is cluster, but {server.masked} is no node of a cluster; leave redis.layout at direct") from None
+            raise ConfigError(
+                reason=f"redis.layout is cluster, but {server.masked_url} is no node of a cluster; leave redis.layout at direct"
+            ) from None
         found = translate(error, server)
         return found if last is None or last.retriable else last
 
     def _unreachable(self, last: BusError | None) -> BusError:
         if last is not None and not last.retriable:
             return last
-        return ServerUnreachable(url=self.masked, reason=f"no node of the cluster answers: {last.details['reason'] if last else 'none is named'}")
+        return ServerUnreachable(url=self.masked_url, reason=f"no node of the cluster answers: {last.details['reason'] if last else 'none is named'}")

@@ -14,8 +14,8 @@ from busmq_spark.core.retry import Retry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.cluster import ClusterSeeds
 from busmq_spark.redis_io.cluster_step import ClusterStep, NodeBatch, redirection
-from busmq_spark.redis_io.endpoint import ServerUnreachable, patience, stopped
-from busmq_spark.redis_io.link import SyncLink, streamed
+from busmq_spark.redis_io.endpoint import ServerUnreachable, patience, stopped_error
+from busmq_spark.redis_io.link import SyncLink, stream_calls
 from busmq_spark.redis_io.slots import Node, SlotMap, key_of, slot
 from busmq_spark.redis_io.translate import translate
 from busmq_spark.redis_io.wire import as_eval, calls_of, result
@@ -60,7 +60,7 @@ class ClusterLink:
             except ServerUnreachable as error:
                 problem = error
             if not cluster_step.pending:
-                self._tidy(cluster_step)
+                self._refresh_if_moved(cluster_step)
                 return result(step, cluster_step.replies)
             if problem is not None:
                 self._stopped.wait(retry.pause_s(problem, patience(self.endpoint, problem, self._patience_s)))
@@ -98,7 +98,7 @@ class ClusterLink:
 
     def stream(self, calls: Iterable[Call], depth: int = 2) -> Generator[Any, None, None]:
         """As :meth:`SyncLink.stream`."""
-        return streamed(self, calls, depth)
+        return stream_calls(self, calls, depth)
 
     def abandon(self) -> None:
         """Forget calls that were posted and not fetched."""
@@ -124,7 +124,7 @@ class ClusterLink:
         """The node of a key, as far as is known. Raises LinkLost."""
         node = (self._map or self.refresh()).owner(slot(key))
         if node is None:
-            raise LinkLost(url=self.endpoint.masked, reason=f"no node serves the slot of {key!r}")
+            raise LinkLost(url=self.endpoint.masked_url, reason=f"no node serves the slot of {key!r}")
         return node
 
     def node_of(self, key: str) -> str:
@@ -164,7 +164,7 @@ class ClusterLink:
 
     def _check(self) -> None:
         if self._stopped.is_set():
-            raise stopped()
+            raise stopped_error()
 
     def _round(self, cluster_step: ClusterStep, slot_map: SlotMap) -> None:
         under_way: list[tuple[SyncLink, NodeBatch]] = []
@@ -174,20 +174,20 @@ class ClusterLink:
                 try:
                     link.open()
                 except LinkLost as error:
-                    cluster_step.unsent(batch, error)
+                    cluster_step.on_node_unreachable(batch, error)
                     continue
                 under_way.append((link, batch))
                 try:
                     link.send(batch.wire)
                 except LinkLost as error:
                     under_way.pop()
-                    cluster_step.lost(batch, error)
+                    cluster_step.on_connection_lost(batch, error)
             while under_way:
                 link, batch = under_way[0]
                 try:
                     cluster_step.add_replies(batch, link.receive(len(batch.wire)))
                 except LinkLost as error:
-                    cluster_step.lost(batch, error)
+                    cluster_step.on_connection_lost(batch, error)
                 del under_way[0]
         except BaseException:
             for link, _ in under_way:
@@ -195,7 +195,7 @@ class ClusterLink:
             raise
         self._map = slot_map.with_moved(cluster_step.moved)
 
-    def _tidy(self, cluster_step: ClusterStep) -> None:
+    def _refresh_if_moved(self, cluster_step: ClusterStep) -> None:
         """Where one slot has moved, others have too."""
         if cluster_step.moved:
             with suppress(BusError):
@@ -203,7 +203,7 @@ class ClusterLink:
 
     def _refusal(self, reply: Exception, node: Node) -> BusError:
         if (found := redirection(reply, node[0])) is not None:
-            return LinkLost(url=self.endpoint.server(node).masked, reason=f"the slot is at {found.node[0]}:{found.node[1]} now")
+            return LinkLost(url=self.endpoint.server(node).masked_url, reason=f"the slot is at {found.node[0]}:{found.node[1]} now")
         return translate(reply, self.endpoint)
 
     def _forget(self) -> None:

@@ -64,14 +64,14 @@ class ClusterStep:
         """What to deliver in this round. Calls whose slot no node serves stay behind, and the step waits."""
         self.stale, self.retry_reason, self.dead = False, None, set()
         found: dict[Node, NodeBatch] = {}
-        anywhere = self._anywhere(slot_map)
+        anywhere = self._node_for_keyless(slot_map)
         for place in self.pending:
             of = self._slots[place]
             asking = self._asking.pop(place, None)
             node = asking or (anywhere if of is None else slot_map.owner(of))
             if node is None:
                 self.stale = True
-                self.retry_reason = LinkLost(url=self._endpoint.masked, reason=f"no node serves slot {of}")
+                self.retry_reason = LinkLost(url=self._endpoint.masked_url, reason=f"no node serves slot {of}")
                 continue
             batch = found.setdefault(node, NodeBatch(node))
             if asking:
@@ -81,7 +81,7 @@ class ClusterStep:
             batch.wire.append(as_eval(self._calls[place]) if place in self._as_eval else self._calls[place])
         return list(found.values())
 
-    def _anywhere(self, slot_map: SlotMap) -> Node | None:
+    def _node_for_keyless(self, slot_map: SlotMap) -> Node | None:
         """Where calls without a key go: with the others, so that what is asked beside a queue is asked of its node."""
         if not slot_map.nodes:
             return None
@@ -94,23 +94,23 @@ class ClusterStep:
         answered = set()
         for place, at in zip(batch.places, batch.at, strict=True):
             of, once = self._slots[place], not self._calls[place].idempotent
-            if self._to_retry(place, batch.node, replies[at]):
+            if self._should_retry(place, batch.node, replies[at]):
                 refused[of] = refused.get(of, False) or once
                 continue
             answered.add(place)
             self.replies[place] = replies[at]
             if of is not None and of in refused and (once or refused[of]):
-                self._doubt = LinkLost(url=self._endpoint.masked, reason=f"slot {of} changed its node between two calls of one step")
+                self._doubt = LinkLost(url=self._endpoint.masked_url, reason=f"slot {of} changed its node between two calls of one step")
         self.pending = [place for place in self.pending if place not in answered]
 
-    def unsent(self, batch: NodeBatch, error: LinkLost) -> None:
+    def on_node_unreachable(self, batch: NodeBatch, error: LinkLost) -> None:
         """The node could not be reached: nothing was sent."""
         self.dead.add(batch.node)
         self.stale, self.retry_reason = True, error
 
-    def lost(self, batch: NodeBatch, error: LinkLost) -> None:
+    def on_connection_lost(self, batch: NodeBatch, error: LinkLost) -> None:
         """The connection broke while the batch was under way."""
-        self.unsent(batch, error)
+        self.on_node_unreachable(batch, error)
         if not all(self._calls[place].idempotent for place in batch.places):
             self._doubt = error
 
@@ -121,7 +121,7 @@ class ClusterStep:
         if not self.pending and (failed := first_error(self.replies)) is not None:
             raise translate(failed, self._endpoint) from None
 
-    def _to_retry(self, place: int, node: Node, reply: Any) -> bool:
+    def _should_retry(self, place: int, node: Node, reply: Any) -> bool:
         """Whether the reply says that the call was not executed and should go again."""
         if not isinstance(reply, Exception):
             return False
@@ -146,7 +146,7 @@ class ClusterStep:
             self.moved[of] = found.node
         if self._hops > _MOST_HOPS * len(self._calls):
             reason = f"slot {of} is redirected again and again, now to {found.node[0]}:{found.node[1]}"
-            self.stale, self.retry_reason = True, LinkLost(url=self._endpoint.masked, reason=reason)
+            self.stale, self.retry_reason = True, LinkLost(url=self._endpoint.masked_url, reason=reason)
 
 
 def redirection(error: Exception, asked: str) -> Redirect | None:

@@ -18,7 +18,7 @@ class Endpoint(Protocol):
     """What a link connects to. ``resolve`` says which server that is now."""
 
     @property
-    def masked(self) -> str:
+    def masked_url(self) -> str:
         """For people; shows no credentials."""
         ...
 
@@ -57,9 +57,9 @@ class AnyNode:
     moves = False
 
     @property
-    def masked(self) -> str:
+    def masked_url(self) -> str:
         """All servers."""
-        return ",".join(server.masked for server in self.servers)
+        return ",".join(server.masked_url for server in self.servers)
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -76,6 +76,6 @@ class AnyNode:
         return self.resolve()
 
 
-def stopped() -> StateError:
+def stopped_error() -> StateError:
     """The error of a stopped link; not LinkLost, so that no caller retries."""
     return StateError(event="ask", what="Redis", state="no longer ours to ask", remedy="The peer it was for is gone")

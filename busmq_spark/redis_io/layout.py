@@ -44,9 +44,9 @@ class RedisLayout:
         return (AnyNode(self.servers),) if self.cluster else self.endpoints
 
     @property
-    def masked(self) -> str:
+    def masked_url(self) -> str:
         """For people."""
-        return ",".join(endpoint.masked for endpoint in self.endpoints)
+        return ",".join(endpoint.masked_url for endpoint in self.endpoints)
 
 
 def redis_layout(options: RedisOptions) -> RedisLayout:
@@ -89,12 +89,14 @@ def _check_tls(options: RedisOptions, servers: Sequence[Server]) -> None:
     try:
         context = ssl.create_default_context(cafile=options.tls_ca)
     except (ssl.SSLError, OSError) as error:
-        raise ConfigError(reason=f"redis.tls.ca, {options.tls_ca!r}, holds no certificate in PEM form that can be read ({_why(error)})") from None
+        raise ConfigError(
+            reason=f"redis.tls.ca, {options.tls_ca!r}, holds no certificate in PEM form that can be read ({_on_one_line(error)})"
+        ) from None
     try:
         if options.tls_certificate:
             context.load_cert_chain(options.tls_certificate, options.tls_key, password=_no_password)
     except (ssl.SSLError, OSError, ValueError) as error:
-        found = f"redis.tls.certificate, {options.tls_certificate!r}, and its private key cannot be used ({_why(error)})"
+        found = f"redis.tls.certificate, {options.tls_certificate!r}, and its private key cannot be used ({_on_one_line(error)})"
         raise ConfigError(reason=f"{found}; both must be PEM and belong together") from None
 
 
@@ -102,5 +104,5 @@ def _no_password() -> str:
     raise ValueError("the key is encrypted; give one that is not")
 
 
-def _why(error: Exception) -> str:
+def _on_one_line(error: Exception) -> str:
     return " ".join(str(error).split())

@@ -14,7 +14,7 @@ from busmq_spark.core.flow import Call, Flow, Step, T, run_sync
 from busmq_spark.core.retry import Retry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.dial import dial
-from busmq_spark.redis_io.endpoint import Endpoint, patience, stopped
+from busmq_spark.redis_io.endpoint import Endpoint, patience, stopped_error
 from busmq_spark.redis_io.translate import translate
 from busmq_spark.redis_io.wire import calls_of, first_error, pack, repeatable, result, unknown_scripts
 
@@ -77,7 +77,7 @@ class SyncLink:
                 lost = translate(error, self.endpoint)
                 if not repeatable(step):
                     raise lost from error
-                retry.unanswered()
+                retry.on_no_reply()
                 self._pause_or_raise(lost, retry)
                 continue
             if (failed := first_error(replies)) is None:
@@ -116,7 +116,7 @@ class SyncLink:
 
         Calls are taken from the iterable as late as possible. Nothing is repeated: LinkLost leaves it to the caller how far it came.
         """
-        return streamed(self, calls, depth)
+        return stream_calls(self, calls, depth)
 
     # Halves of a step, for ClusterLink: one step may go to many nodes at once.
 
@@ -139,7 +139,7 @@ class SyncLink:
     def receive(self, count: int) -> list[Any]:
         """The next ``count`` replies, errors among them as values. LinkLost leaves all of them in doubt."""
         if self._connection is None:
-            raise LinkLost(url=self.endpoint.masked, reason="the connection broke while calls were under way")
+            raise LinkLost(url=self.endpoint.masked_url, reason="the connection broke while calls were under way")
         try:
             return [_read(self._connection) for _ in range(count)]
         except _WIRE_ERRORS as error:
@@ -167,15 +167,15 @@ class SyncLink:
 
     def _ready(self) -> redis.Connection:
         if self._stopped.is_set():
-            raise stopped()
-        if self._connection is not None and not self._alive(self._connection):
+            raise stopped_error()
+        if self._connection is not None and not self._is_alive(self._connection):
             self._drop()
         if self._connection is None:
             self._connection = dial(self.endpoint)
         return self._connection
 
     @staticmethod
-    def _alive(connection: redis.Connection) -> bool:
+    def _is_alive(connection: redis.Connection) -> bool:
         """Whether the server has closed the connection meanwhile: better known before a push is sent."""
         try:
             return not connection.can_read(timeout=0)
@@ -197,7 +197,7 @@ class PipelinedLink(Protocol):
     def abandon(self) -> None: ...
 
 
-def streamed(link: PipelinedLink, calls: Iterable[Call], depth: int) -> Generator[Any, None, None]:
+def stream_calls(link: PipelinedLink, calls: Iterable[Call], depth: int) -> Generator[Any, None, None]:
     """See :meth:`SyncLink.stream`."""
     source = iter(calls)
     under_way = 0

@@ -16,7 +16,7 @@ from typing import Any
 import hiredis
 import redis.exceptions as rx
 
-from busmq_spark.core.grouped import slices
+from busmq_spark.core.grouping import slices
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost, Unauthorized
 from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S

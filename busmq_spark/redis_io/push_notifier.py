@@ -8,7 +8,7 @@ from time import monotonic
 
 import redis.exceptions as rx
 
-from busmq_spark.core.grouped import slices
+from busmq_spark.core.grouping import slices
 from busmq_spark.errors import BusError
 from busmq_spark.redis_io.dial import dial
 from busmq_spark.redis_io.endpoint import Endpoint

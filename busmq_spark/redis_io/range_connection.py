@@ -69,7 +69,7 @@ class RangeConnection:
     def fetch(self) -> Any:
         """The reply to a command that answers with one string or nothing: bytes or None. Raises the translated error of an error reply."""
         try:
-            reply = self._one()
+            reply = self._read_string()
         except _WIRE_ERRORS as error:
             self.drop()
             raise translate(error, self.endpoint) from error
@@ -119,7 +119,7 @@ class RangeConnection:
             raise translate(rx.ResponseError(line[1:].decode("utf-8", "replace")), self.endpoint)
         return line
 
-    def _one(self) -> bytes | None:
+    def _read_string(self) -> bytes | None:
         start, size = self._string()
         return None if size < 0 else bytes(self._buffer[start : start + size])
 
@@ -204,7 +204,7 @@ class ClusterRangeConnection:
         try:
             return self._link.fetch_values()
         except (LinkLost, ServerRefused) as error:
-            raise self._elsewhere(error) from error
+            raise self._as_link_lost(error) from error
 
     def fetch(self) -> Any:
         """The reply to a command that answers with one string or nothing: bytes or None."""
@@ -213,7 +213,7 @@ class ClusterRangeConnection:
         try:
             return self._link.fetch()
         except (LinkLost, ServerRefused) as error:
-            raise self._elsewhere(error) from error
+            raise self._as_link_lost(error) from error
 
     def drop(self) -> None:
         """Close the connections; replies still under way are dropped."""
@@ -232,7 +232,7 @@ class ClusterRangeConnection:
             self._links[node] = RangeConnection(self.endpoint.server(node), self._start_bytes)
         return self._links[node]
 
-    def _elsewhere(self, error: BusError) -> BusError:
+    def _as_link_lost(self, error: BusError) -> BusError:
         """LinkLost when the node has said that the list is elsewhere, or said nothing at all; else the error itself."""
         found: Redirect | None = None
         if isinstance(error, ServerRefused):

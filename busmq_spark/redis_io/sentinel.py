@@ -31,9 +31,9 @@ class SentinelMaster:
     moves = True
 
     @property
-    def masked(self) -> str:
+    def masked_url(self) -> str:
         """``mymaster@`` and the sentinels."""
-        return f"{self.name}@{','.join(sentinel.masked for sentinel in self.sentinels)}"
+        return f"{self.name}@{','.join(sentinel.masked_url for sentinel in self.sentinels)}"
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ class SentinelMaster:
             connection = sync_connection(sentinel, reply_s=_ASK_S, connect_s=_ASK_S)
             try:
                 connection.connect()
-                connection.send_packed_command([self._question], check_health=False)
+                connection.send_packed_command([self._master_command], check_health=False)
                 reply = connection.read_response(disable_decoding=True)
             except (rx.RedisError, OSError) as error:
                 problems.append(translate(error, sentinel))
@@ -68,7 +68,7 @@ class SentinelMaster:
             try:
                 with cancellable():
                     await connection.connect()
-                    await connection.send_packed_command(self._question, check_health=False)
+                    await connection.send_packed_command(self._master_command, check_health=False)
                     reply = await connection.read_response(disable_decoding=True)
             except (rx.RedisError, OSError) as error:
                 problems.append(translate(error, sentinel))
@@ -81,7 +81,7 @@ class SentinelMaster:
         raise self._unreachable(problems)
 
     @property
-    def _question(self) -> bytes:
+    def _master_command(self) -> bytes:
         return pack_words(("SENTINEL", "get-master-addr-by-name", self.name))
 
     def _server(self, reply: Any) -> Server | None:
@@ -95,9 +95,9 @@ class SentinelMaster:
         """Why no sentinel named a master: that it does not know the name weighs more than that others are down."""
         if None in problems:
             return ConfigError(
-                reason=f"the sentinels know no master {self.name!r} ({self.masked}); name the one they watch with redis.sentinelMaster"
+                reason=f"the sentinels know no master {self.name!r} ({self.masked_url}); name the one they watch with redis.sentinelMaster"
             )
         last = problems[-1]
         if last is not None and not last.retriable:
             return last
-        return ServerUnreachable(url=self.masked, reason=f"no sentinel answers: {last.details['reason'] if last else 'none is named'}")
+        return ServerUnreachable(url=self.masked_url, reason=f"no sentinel answers: {last.details['reason'] if last else 'none is named'}")

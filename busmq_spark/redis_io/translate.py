@@ -51,36 +51,36 @@ def translate(error: Exception, endpoint: Endpoint) -> BusError:
     """
     if isinstance(error, BusError):
         return error
-    text = _plain(error, endpoint)
+    text = _plain_text(error, endpoint)
     if "BUSMQ_MAX_ID" in text:
         return MessageRefused(reason="the queue has used up its ids (2^53-1, the last that JavaScript can count). Drain it and create it anew")
     if "BUSMQ_QUEUE_IS_MIRROR" in text:
-        return QueueIsMirror(queue=_mirror(str(error)))
+        return QueueIsMirror(queue=_mirror_name(str(error)))
     if _TLS.search(text):
-        return TlsFailed(url=endpoint.masked, reason=text)
+        return TlsFailed(url=endpoint.masked_url, reason=text)
     kind = next((ours for theirs, ours in _CLASSES if isinstance(error, theirs)), None)
     if kind is None:
         found = _CODE.search(text)
-        kind = _KINDS[found[1]] if found else _wordy(text)
+        kind = _KINDS[found[1]] if found else _class_by_sentence(text)
     if endpoint.moves and (kind is ServerReadOnly or text.startswith("UNBLOCKED")):
         kind = LinkLost  # it was demoted: nothing was written, and its successor will take it
-    if kind is LinkLost and text.startswith("Timeout connecting") and "rediss://" in endpoint.masked:
+    if kind is LinkLost and text.startswith("Timeout connecting") and "rediss://" in endpoint.masked_url:
         text += " (so does a port that speaks no TLS)"
-    return kind(url=endpoint.masked, reason=text)
+    return kind(url=endpoint.masked_url, reason=text)
 
 
-def _mirror(text: str) -> str:
+def _mirror_name(text: str) -> str:
     """The queue whose metadata key is the last word of an error of push.lua."""
     key = text.partition("BUSMQ_QUEUE_IS_MIRROR ")[2]
     return announced_name(key.rpartition(METADATA_SUFFIX)[0] + METADATA_SUFFIX) or key
 
 
-def _wordy(text: str) -> type[BusError]:
+def _class_by_sentence(text: str) -> type[BusError]:
     """Redis before 7 and Valkey 9 drop the code of some errors inside scripts and keep the sentence."""
     return next((kind for words, kind in _SENTENCES.items() if words in text), ServerRefused)
 
 
-def _plain(error: Exception, endpoint: Endpoint) -> str:
+def _plain_text(error: Exception, endpoint: Endpoint) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     text = text.partition(", with args beginning with")[0]
     parts = text.split(_ABOUT_LOGINS)  # words of Redis' own, which may look like a user or a password

@@ -41,7 +41,7 @@ NO_LOGIN = Credentials()
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One Redis server. Its repr and ``masked`` show no credentials."""
+    """One Redis server. Its repr and ``masked_url`` show no credentials."""
 
     host: str
     port: int
@@ -68,7 +68,7 @@ class Server:
         return tuple(secret for secret in (self.password, self.user) if secret)
 
     @property
-    def masked(self) -> str:
+    def masked_url(self) -> str:
         """The address for people: credentials replaced by ``***``."""
         secret = "***@" if self.user or self.password else ""
         if self.path:

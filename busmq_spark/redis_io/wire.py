@@ -28,7 +28,7 @@ def pack(calls: Iterable[Call], *, whole: bool = False) -> bytes:
 
 
 def _pack(call: Call, whole: bool) -> bytes:
-    words = _words(call, whole)
+    words = _command_words(call, whole)
     packed = pack_words(words)
     if call.wired is None:
         return packed
@@ -45,7 +45,7 @@ def pack_words(words: tuple[Arg, ...]) -> bytes:
     return hiredis.pack_command(tuple([word if type(word) is str or type(word) is bytes else str(word) for word in words]))  # type: ignore[arg-type,no-any-return]  # its stub requires a tuple of one
 
 
-def _words(call: Call, whole: bool) -> tuple[Arg, ...]:
+def _command_words(call: Call, whole: bool) -> tuple[Arg, ...]:
     if call.script is None:
         return call.words
     if whole:
@@ -55,7 +55,7 @@ def _words(call: Call, whole: bool) -> tuple[Arg, ...]:
 
 def as_eval(call: Call) -> Call:
     """The call as a plain command that needs no script to be known."""
-    return call if call.script is None else Call(_words(call, True), idempotent=call.idempotent, wired=call.wired)
+    return call if call.script is None else Call(_command_words(call, True), idempotent=call.idempotent, wired=call.wired)
 
 
 def unknown_scripts(replies: Sequence[Any]) -> list[int]:

@@ -48,17 +48,17 @@ class WireProtocol(asyncio.Protocol):
         self.lost = asyncio.Event()
         """Set once the connection is gone."""
         self._transport.set_protocol(self)
-        self._watch = self._loop.call_later(min(_WATCH_S, reply_s), self._look)
+        self._watch = self._loop.call_later(min(_WATCH_S, reply_s), self._check_overdue)
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether the other side has not closed the connection, as far as is known."""
         return not self.lost.is_set() and not self._transport.is_closing()
 
     def ask(self, calls: Sequence[Call], *, whole: bool = False) -> asyncio.Future[list[Any]]:
         """Replies to the calls, errors among them as values; ``whole`` sends scripts with their text. Fails with redis-py's ConnectionError."""
         future: asyncio.Future[list[Any]] = self._loop.create_future()
-        if not self.open:
+        if not self.is_open:
             future.set_exception(rx.ConnectionError("Connection closed by server."))
             return future
         if not self._unsent:
@@ -80,7 +80,7 @@ class WireProtocol(asyncio.Protocol):
 
     def _send(self) -> None:
         unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
-        if unsent and self.open:
+        if unsent and self.is_open:
             self._transport.write(b"".join(unsent))
 
     def data_received(self, data: bytes) -> None:
@@ -108,15 +108,15 @@ class WireProtocol(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self._fail(rx.ConnectionError(str(error) if error else "Connection closed by server."))
 
-    def _look(self) -> None:
+    def _check_overdue(self) -> None:
         """Fail when a reply is overdue and no data arrives: half-open connections never break by themselves."""
-        if not self.open:
+        if not self.is_open:
             return
         if self._waiting and self._loop.time() - self._last_data_at > self._reply_s:
             self._transport.abort()
             self._fail(rx.TimeoutError(f"no reply within {self._reply_s:g} s"))
             return
-        self._watch = self._loop.call_later(min(_WATCH_S, self._reply_s), self._look)
+        self._watch = self._loop.call_later(min(_WATCH_S, self._reply_s), self._check_overdue)
 
     def _fail(self, error: Exception) -> None:
         self.lost.set()

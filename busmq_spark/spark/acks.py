@@ -39,7 +39,7 @@ class QueryAcks:
         self._replayed = False  # tasks were asked for before that: the batch of the first start is executed again
         self._durable: dict[str, Any] | None = None  # a start that is in the checkpoint for certain
 
-    def from_start(self, start: dict[str, Any] | None, positions: Mapping[str, Position], reader_queues: ReaderQueues) -> bool:
+    def ack_start(self, start: dict[str, Any] | None, positions: Mapping[str, Position], reader_queues: ReaderQueues) -> bool:
         """Acknowledge the start of a batch, where it is in the logs; false when that is put off to the next call.
 
         The first start of a process comes from the checkpoint itself. With the first call it is too early for an ack: other readers of the same
@@ -55,7 +55,7 @@ class QueryAcks:
             self._durable = None
         return True
 
-    def read(self, start: dict[str, Any], end: dict[str, Any], reader_queues: ReaderQueues, *, planned_here: bool) -> None:
+    def on_batch_read(self, start: dict[str, Any], end: dict[str, Any], reader_queues: ReaderQueues, *, planned_here: bool) -> None:
         """Called when Spark asks for the tasks of a batch. Notes whether Spark had committed the batch before, if this one was planned here."""
         if self._first:
             self._replayed = True  # the batch of the first start is executed again, so the start after it is no more durable than later ones
@@ -74,8 +74,8 @@ class QueryAcks:
 
     def now(self, positions: Mapping[str, Position], reader_queues: ReaderQueues) -> None:
         """Acknowledge, unless that was done before. Refused positions are a loss that planning will report."""
-        fresh = self.waiting(positions, reader_queues)
-        lowest = reader_queues.siblings.lowest(fresh) if fresh else {}
+        fresh = self.unacked_positions(positions, reader_queues)
+        lowest = reader_queues.siblings.lowest_positions(fresh) if fresh else {}
         results = reader_queues.store.ack(lowest, self._options.subscription) if lowest else {}
         for queue, position in fresh.items():
             if queue in results and results[queue].status != "ok":
@@ -83,7 +83,7 @@ class QueryAcks:
             if queue in results or queue not in lowest:  # else its source is unreachable
                 self._acked[queue] = position
 
-    def waiting(self, positions: Mapping[str, Position], reader_queues: ReaderQueues) -> dict[str, Position]:
+    def unacked_positions(self, positions: Mapping[str, Position], reader_queues: ReaderQueues) -> dict[str, Position]:
         """What of it has not been acknowledged."""
         if self._options.ack != "commit":
             return {}

@@ -11,16 +11,16 @@ from pyspark.sql.types import StructType
 
 from busmq_spark.core.clock import FoundTime
 from busmq_spark.core.flow import run_sync
-from busmq_spark.core.planner import AskTimes, check_given, skipped, without_times
+from busmq_spark.core.planner import AskTimes, check_given, loss_before_start, without_times
 from busmq_spark.core.position import Range
-from busmq_spark.core.sources import shown, spell, split
+from busmq_spark.core.sources import display_name, qualified_name, split
 from busmq_spark.core.state import QueueState
 from busmq_spark.core.tasks import tasks
 from busmq_spark.errors import ConfigError, QueueMissing
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark.message_times import COLUMN
 from busmq_spark.spark.partition import Partition, read_ranges
-from busmq_spark.spark.process import freeze
+from busmq_spark.spark.process import freeze_imports
 from busmq_spark.spark.queue_names import find_queues
 from busmq_spark.spark.stores import patient_store
 from busmq_spark.spark.time_notes import note_times
@@ -42,17 +42,17 @@ class BatchReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> Sequence[InputPartition]:
-        freeze()
+        freeze_imports()
         options = self._options
         store = patient_store(options)
         try:
-            names = [spell(source, queue) for source in options.sources for queue in options.subscribe]
+            names = [qualified_name(source, queue) for source in options.sources for queue in options.subscribe]
             if not options.subscribe:
                 names = find_queues(replace(options, partitions=None), store)
             states = store.states(dict.fromkeys(names, -1))
             if missing := [queue for queue, state in states.items() if not state.exists]:
                 if not options.topic:
-                    raise QueueMissing(queue=shown(missing[0]))
+                    raise QueueMissing(queue=display_name(missing[0]))
                 states = {queue: state for queue, state in states.items() if state.exists}  # the others have never been written to
             unnamed = [queue for queue, state in states.items() if not state.born]
             born = {queue: found.born for queue, found in store.attach(unnamed, QueueCreation(allowed=False, ttl_s=options.ttl_s)).items()}
@@ -78,8 +78,8 @@ class BatchReader(DataSourceReader):
             check_given("endingOffsets", queue, last, state)
         if type(self._options.asked_start(*split(queue))) is int:
             check_given("startingOffsets", queue, start, state)
-            if (loss := skipped(start, state)) and start < last and self._options.fail_on_data_loss:
-                raise loss_error(shown(queue), loss, store.traces(queue))
+            if (loss := loss_before_start(start, state)) and start < last and self._options.fail_on_data_loss:
+                raise loss_error(display_name(queue), loss, store.traces(queue))
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         # Spark makes one task of None where there are no partitions.

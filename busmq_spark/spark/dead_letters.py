@@ -8,7 +8,7 @@ from busmq_spark.core.dead_letter import ERROR_CHARACTERS, LINKED_SOURCE, SOURCE
 from busmq_spark.core.event import SPEC
 from busmq_spark.errors import ConfigError
 from busmq_spark.parsers import LOCAL
-from busmq_spark.spark.json_text import refused
+from busmq_spark.spark.json_text import raise_bus_error
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -45,22 +45,22 @@ def dead_letters(messages: DataFrame, condition: Column | str, reason: Column | 
         "id": concat(lit(f"{group}/"), id, lit("/"), expr("cast(unix_millis(current_timestamp()) as string)")),
         "source": concat(coalesce(concat(before, link, after), lit(SOURCE)), _percent_encoded(origin)),
         "type": lit(TYPE),
-        "time": _shown(now),
+        "time": _format_time(now),
         "datacontenttype": when(_is_text(text), lit("text/plain")).otherwise(lit("application/octet-stream")),
         "queue": origin,
         "originalid": id,
         "group": lit(group),
         "tries": lit(1),
         "error": _on_one_line(coalesce(lit(reason) if isinstance(reason, str) else reason.cast("string"), lit(""))),
-        "firsttime": _shown(now),
-        "lasttime": _shown(now),
+        "firsttime": _format_time(now),
+        "lasttime": _format_time(now),
         "link": link,
         "data": when(_is_text(text), text),
         "data_base64": when(~_is_text(text), col("value").cast("binary")),
     }
     value = to_json(struct(*(column.alias(name) for name, column in said.items())), {"ignoreNullFields": "true"})
     itself = concat(lit("the dead-letter queue of '"), origin, lit("' is that queue itself; name another with into=…"))
-    to = concat(origin, lit(".dead")) if into is None else when(origin == into, refused(itself, ConfigError)).otherwise(lit(into))
+    to = concat(origin, lit(".dead")) if into is None else when(origin == into, raise_bus_error(itself, ConfigError)).otherwise(lit(into))
     return dead.select(to.alias("queue"), "id", value.alias("value"))
 
 
@@ -81,7 +81,7 @@ def _is_text(text: Column) -> Column:
     return is_valid_utf8(text)
 
 
-def _shown(time: Column) -> Column:
+def _format_time(time: Column) -> Column:
     from pyspark.sql.functions import date_format
 
     return date_format(time, _TIME)

@@ -29,7 +29,7 @@ class DiscoveredQueues:
     """What one walk has found."""
 
     queues: Sequence[str] = ()
-    listed: Collection[str] = ()
+    listed_sources: Collection[str] = ()
     """The links that have said which queues they have."""
 
 
@@ -60,7 +60,7 @@ class QueueDiscovery(threading.Thread):
         while not self._stopped.wait(pause_s) and os.getppid() == self._parent:
             try:
                 store = store or self._open_store()
-                pause_s, logged = self._walk(store), ""
+                pause_s, logged = self._discover_once(store), ""
             except BusError as error:
                 if str(error) != logged:
                     log.warning("new queues are not found now: %s", error)
@@ -70,7 +70,7 @@ class QueueDiscovery(threading.Thread):
         if store is not None:
             store.close()
 
-    def _walk(self, store: SourceStore) -> float:
+    def _discover_once(self, store: SourceStore) -> float:
         """Look once; the result is how long to pause then."""
         paused_s = 0.0
 
@@ -81,7 +81,7 @@ class QueueDiscovery(threading.Thread):
             paused_s += time.monotonic() - began
 
         began = time.monotonic()
-        found = DiscoveredQueues(self._find_queues(store, pace), frozenset(store.listed))
+        found = DiscoveredQueues(self._find_queues(store, pace), frozenset(store.listed_sources))
         with self._lock:
             self._found = found
         took_s = time.monotonic() - began - paused_s

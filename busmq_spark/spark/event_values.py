@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from busmq_spark.core.event import SPEC
 from busmq_spark.errors import ConfigError
 from busmq_spark.spark.events import COLUMNS, EXTENSION, JSON_TYPE, NAMED, OF_MESSAGE, REQUIRED, TEXTS
-from busmq_spark.spark.json_text import any_of, is_json, joined, members, quoted, refused
+from busmq_spark.spark.json_text import any_of, is_json, json_object, json_string, members, raise_bus_error
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -42,7 +42,7 @@ def to_events(
     from pyspark.sql.functions import col, concat_ws, lit
 
     types = {column.name: column.dataType.typeName() for column in rows.schema.fields}
-    message = _of_message(types)
+    message = _message_columns(types)
     parts = {name: col(name) for name in COLUMNS if name in types and name not in message.values()}
     for name, given in {"type": type, "source": source, "datacontenttype": datacontenttype}.items():
         if given is not None and name in parts:
@@ -63,7 +63,7 @@ def to_events(
     return rows.select(*(col(name).alias(place) for place, name in message.items()), value.alias("value"))
 
 
-def _of_message(types: Mapping[str, str]) -> dict[str, str]:
+def _message_columns(types: Mapping[str, str]) -> dict[str, str]:
     """The columns of a message that go on to the sink: their name there, and that of the rows."""
     found = {name: name for name in TO_SINK if name in types}
     if types.get("id") == "long":
@@ -94,19 +94,19 @@ class _Value:
         from pyspark.sql.functions import coalesce, lit, struct, when
 
         named = [self._parts[name].alias(name) for name in (*REQUIRED, "time", *TEXTS) if name in self._parts]
-        found = joined([members(struct(lit(SPEC).alias("specversion"), *named)), *self._more()])
+        found = json_object([members(struct(lit(SPEC).alias("specversion"), *named)), *self._optional_members()])
         for wrong, why in self._checks():
-            found = when(wrong, refused(why)).otherwise(found)
-        return coalesce(found, refused("it is NULL"))
+            found = when(wrong, raise_bus_error(why)).otherwise(found)
+        return coalesce(found, raise_bus_error("it is NULL"))
 
-    def _more(self) -> Iterator[Column]:
+    def _optional_members(self) -> Iterator[Column]:
         from pyspark.sql.functions import concat, lit, struct, when
 
         if "extensions" in self._parts:
             yield members(self._extensions())
         if "data" in self._parts:
             data = self._parts["data"]
-            yield concat(lit('"data":'), when(self._is_json_type(), data).otherwise(quoted(data)))
+            yield concat(lit('"data":'), when(self._is_json_type(), data).otherwise(json_string(data)))
         if "data_base64" in self._parts:
             yield members(struct(self._parts["data_base64"].alias("data_base64")))
 

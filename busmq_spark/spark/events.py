@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from busmq_spark.core.event import SPEC
-from busmq_spark.spark.json_text import all_of, is_json, quoted
+from busmq_spark.spark.json_text import all_of, is_json, json_string
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -61,7 +61,7 @@ class _Members:
             *(self._string(name).alias(name) for name in REQUIRED),
             upper(self._string("time")).cast("timestamp").alias("time"),
             *(self._string(name).alias(name) for name in TEXTS),
-            when(is_json_type & (self._kind("data") == "STRING"), quoted(raw)).otherwise(raw).alias("data"),
+            when(is_json_type & (self._kind("data") == "STRING"), json_string(raw)).otherwise(raw).alias("data"),
             unbase64(self._string("data_base64")).alias("data_base64"),
             transform_values(kept, lambda _, value: try_variant_get(value, "$", "string")).alias("extensions"),
         )

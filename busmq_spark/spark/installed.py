@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 
-def says(file: str, word: str) -> bool:
+def file_has_word(file: str, word: str) -> bool:
     """Whether a file of that name in a ``conf`` folder has the word in it, in a comment or not."""
     return any(word in text for text in _texts(file))
 

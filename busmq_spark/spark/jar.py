@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from busmq_spark.errors import LocalToolMissing
-from busmq_spark.spark.installed import default_of, says
+from busmq_spark.spark.installed import default_of, file_has_word
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,7 +64,7 @@ def offer_jar() -> bool:
     """
     path = find_jar()
     # Spark's launcher reads this script first, and an assignment there is the last word.
-    if path is None or says("spark-env.sh", CLASS_PATH):
+    if path is None or file_has_word("spark-env.sh", CLASS_PATH):
         return False
     entries = [entry for entry in os.environ.get(CLASS_PATH, "").split(os.pathsep) if entry]
     if str(path) not in entries:

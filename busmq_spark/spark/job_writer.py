@@ -18,7 +18,7 @@ from pyspark.sql.types import BinaryType, DataType, LongType, MapType, StringTyp
 from busmq_spark.core import group as groups
 from busmq_spark.core import job as flows
 from busmq_spark.core.group import Delivery
-from busmq_spark.core.grouped import grouped
+from busmq_spark.core.grouping import group_by
 from busmq_spark.core.job import Fields, Work
 from busmq_spark.core.keys import JobKeys
 from busmq_spark.errors import ConfigError, MessageRefused
@@ -127,7 +127,7 @@ class JobTaskWriter:
         for batch in batches:
             for at in range(0, batch.num_rows, ROWS_AT_ONCE):
                 made = (self._row({name.lower(): value for name, value in row.items()}) for row in batch.slice(at, ROWS_AT_ONCE).to_pylist())
-                for queue, rows in grouped(made, lambda row: row.queue).items():
+                for queue, rows in group_by(made, lambda row: row.queue).items():
                     self._settle(queue, rows)
 
     def _settle(self, queue: str, rows: Sequence[_Row]) -> None:

@@ -22,7 +22,7 @@ def is_json(text: Column) -> Column:
     return try_parse_json(listed).isNotNull() & try_parse_json(named).isNotNull()
 
 
-def quoted(text: Column) -> Column:
+def json_string(text: Column) -> Column:
     """A text as JSON."""
     from pyspark.sql.functions import length, lit, struct, to_json, when
 
@@ -38,7 +38,7 @@ def members(structure: Column) -> Column:
     return whole.substr(lit(2), length(whole) - 2)
 
 
-def joined(parts: Iterable[Column]) -> Column:
+def json_object(parts: Iterable[Column]) -> Column:
     """A JSON object of such members; a part may be NULL or empty."""
     from pyspark.sql.functions import concat, concat_ws, lit, nullif
 
@@ -59,7 +59,7 @@ def any_of(conditions: Iterable[Column]) -> Column:
     return reduce(or_, (coalesce(condition, lit(False)) for condition in conditions))
 
 
-def refused(why: Column | str, error: type[BusError] = MessageRefused) -> Column:
+def raise_bus_error(why: Column | str, error: type[BusError] = MessageRefused) -> Column:
     """Ends the query where it is evaluated, with the code of an error and these words."""
     from pyspark.sql.functions import concat, lit, raise_error
 

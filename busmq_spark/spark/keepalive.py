@@ -24,7 +24,7 @@ class KeepAlive:
 
     def __init__(self, open_store: Callable[[], SourceStore], subscription: str, token: str) -> None:
         self.open_store, self.subscription, self.token = open_store, subscription, token
-        self.taken: str | None = None
+        self.taken_queue: str | None = None
         """A queue whose lease another reader holds now."""
         self.threads: dict[FailureDomain, DomainKeepAlive] = {}
         self._stopped = False
@@ -92,7 +92,7 @@ class DomainKeepAlive(threading.Thread):
     def _touch(self, store: SourceStore, queues: Mapping[str, int]) -> None:
         store.set_failure_domain(queues, self._domain)
         alive = store.keep_alive(list(queues), self._owner.subscription, self._owner.token)
-        self._owner.taken = next((queue for queue, state in alive.items() if state < 0), self._owner.taken)
+        self._owner.taken_queue = next((queue for queue, state in alive.items() if state < 0), self._owner.taken_queue)
         self._reassign({queue: domain for queue, domain in store.failure_domains(queues).items() if domain != self._domain})
 
     def _reassign(self, moved: Mapping[str, FailureDomain]) -> None:

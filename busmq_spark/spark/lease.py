@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Sequence
 
-from busmq_spark.core.sources import shown
+from busmq_spark.core.sources import display_name
 from busmq_spark.errors import QueueBusy
-from busmq_spark.redis_io.holder import LEASE_MS, described, is_dead, this_machine
+from busmq_spark.redis_io.holder import LEASE_MS, describe_holder, is_dead, this_machine
 from busmq_spark.store.protocol import ReadStore
 
 GRACE_S = 3.0
@@ -39,6 +39,6 @@ def acquire(store: ReadStore, queues: Sequence[str], subscription: str, token: s
 def busy(queue: str, holder: str, subscription: str) -> QueueBusy:
     """The error for a queue that another query reads; ``holder`` is its token, '' where it has gone meanwhile."""
     what = f"is read by another query as subscription {subscription!r}" if subscription else "is read by another query"
-    what += f" ({described(holder)})" if holder else ""
+    what += f" ({describe_holder(holder)})" if holder else ""
     remedy = "Stop that query, or give each query its own option 'subscription', or read with ack=none"
-    return QueueBusy(queue=shown(queue), found=what, remedy=remedy)
+    return QueueBusy(queue=display_name(queue), found=what, remedy=remedy)

@@ -14,7 +14,7 @@ from busmq_spark.errors import LocalToolMissing
 from busmq_spark.spark.tracebacks import strip_traceback
 
 
-def stand_in(error: Exception) -> type[DataSource]:
+def make_failing_source(error: Exception) -> type[DataSource]:
     """A data source that fails, with a remedy, when it is used. A class of its own, so that Spark carries the reason along with it."""
     package = getattr(error, "name", None) or "a package that busmq_spark needs"
     reason = f"{sys.executable}, which runs Spark's Python workers, cannot import it ({error})"

@@ -13,14 +13,14 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
 from busmq_spark.core.clock import TimesOfIds
-from busmq_spark.core.loss import lost
+from busmq_spark.core.loss import loss_between
 from busmq_spark.core.position import Position, Range
-from busmq_spark.core.sources import shown
+from busmq_spark.core.sources import display_name
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark.job_fields import COLUMN as FIELDS
 from busmq_spark.spark.job_fields import JobFields
 from busmq_spark.spark.message_times import COLUMN, TimestampColumn
-from busmq_spark.spark.process import freeze
+from busmq_spark.spark.process import freeze_imports
 from busmq_spark.spark.schema import ArrowRows
 from busmq_spark.spark.stores import task_store
 from busmq_spark.store.loss_errors import loss_error
@@ -59,7 +59,7 @@ class Partition(InputPartition):
 
 def read_ranges(options: ReadOptions, schema: StructType, partition: Partition) -> Iterator[Any]:
     """The record batches of a task."""
-    freeze()
+    freeze_imports()
     store = task_store(options)
     times = TimestampColumn.of(store, partition.ranges, partition.times) if COLUMN in schema.names and partition.ranges else None
     jobs = JobFields(store, options.job_fields) if FIELDS in schema.names else None
@@ -93,10 +93,10 @@ def _changed_queues(store: ReadStore, ends: Mapping[str, Position], strict: bool
     """The queues whose messages up to the end of the batch are others now."""
     found = set()
     for queue, state in store.states({queue: end.last for queue, end in ends.items()}).items() if ends else ():
-        loss = lost(ends[queue], state)
+        loss = loss_between(ends[queue], state)
         if loss is None or loss.kind not in {"rolled-back", "reissued"}:
             continue  # the reader of the range says the rest
-        error = loss_error(shown(queue), loss, RemovalTraces(None, 0, empty=False))
+        error = loss_error(display_name(queue), loss, RemovalTraces(None, 0, empty=False))
         if strict:
             raise error
         log.warning("%s; its rows of this batch are skipped", error)

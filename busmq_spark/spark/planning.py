@@ -26,7 +26,7 @@ from busmq_spark.spark.queue_names import QueueNames
 from busmq_spark.spark.reader_queues import ReaderQueues, warn_queues_differ_from_checkpoint
 from busmq_spark.spark.stores import planning_store, push_notifiers
 from busmq_spark.spark.time_notes import TimeNotes
-from busmq_spark.store.multi_source_store import within
+from busmq_spark.store.multi_source_store import rows_within
 from busmq_spark.store.protocol import MessageRows
 
 
@@ -59,24 +59,24 @@ class QueryPlanning:
     def latest(self, start: dict[str, Any] | None, limit: Any) -> dict[str, Any] | None:
         """The end of the next batch; None while a link cannot be reached whose positions an unread checkpoint may have."""
         self._start_unknown = start is None and self._planned is None
-        skipped = self.reader_queues.store.skipped if self.reader_queues else 0
+        skipped = self.reader_queues.store.unanswered_count if self.reader_queues else 0
         start = start and self._offsets.canonical(start)
         at = start or self._planned or offsets.INITIAL
         self._compared |= at == offsets.INITIAL and not self._start_unknown
         begin, sources = self._offsets.decode(at), offsets.sources_of(at)
         reader_queues = self._acquire(begin, sources)
         self._times.update(self.planner.last_ids, reader_queues.store)
-        self._acks_put_off = not self._acks.from_start(start, begin, reader_queues)
-        held = reader_queues.held(sources)
+        self._acks_put_off = not self._acks.ack_start(start, begin, reader_queues)
+        held = reader_queues.held_queues(sources)
         if at == self._planned and at != offsets.INITIAL and not self._has_news(begin, held, reader_queues):
-            return self._nothing_new(at, begin, reader_queues)
+            return self._offset_without_news(at, begin, reader_queues)
         positions = self._plan(begin, held, limit, reader_queues)
-        if self._start_unknown and (reader_queues.store.unavailable or reader_queues.store.skipped > skipped):
+        if self._start_unknown and (reader_queues.store.unavailable or reader_queues.store.unanswered_count > skipped):
             self._acks = QueryAcks(self._options)  # this is tried again within the same call of Spark
             return None  # the unread checkpoint may have positions of unreachable sources; the next one must keep them
         planned = self._offsets.encode(positions, self._known_links(sources, reader_queues))
-        if at != offsets.INITIAL and offsets.alike(planned, at):
-            return self._nothing_new(at, begin, reader_queues)
+        if at != offsets.INITIAL and offsets.have_same_positions(planned, at):
+            return self._offset_without_news(at, begin, reader_queues)
         if self._timed:
             self._times.update(self.planner.last_ids, reader_queues.store, at_once=True)
         self._planned = planned
@@ -97,7 +97,7 @@ class QueryPlanning:
             return None
         away = self.reader_queues.store.unavailable
         lag = self._lag.measure(self._offsets.decode(self._planned or offsets.INITIAL), self.planner.last_ids, self.reader_queues.store)
-        report = offsets.nested({queue: {"last": max(0, id)} for queue, id in self.planner.last_ids.items()}, away)
+        report = offsets.nest_by_source({queue: {"last": max(0, id)} for queue, id in self.planner.last_ids.items()}, away)
         for link in away:
             report["sources"][link]["away"] = True
         return {**report, "lag": lag.messages, "lag_s": lag.seconds}
@@ -110,7 +110,7 @@ class QueryPlanning:
         sources = offsets.sources_of(start)
         done = {queue: offsets.begin(begin.get(queue), position) for queue, position in goal.items()}
         reader_queues = self._acquire({**begin, **goal}, sources, done)
-        self._acks.read(start, end, reader_queues, planned_here=end == self._planned)
+        self._acks.on_batch_read(start, end, reader_queues, planned_here=end == self._planned)
         # Where a queue that was entered without the checkpoint lost messages, its start is the oldest message that was stored then.
         unseen = {queue for queue, position in goal.items() if queue in begin and is_planned_without(begin[queue], position)}
         compared = [queue for queue in begin if queue in unseen or (self._start_unknown and self.names.includes(queue))]
@@ -130,7 +130,7 @@ class QueryPlanning:
         prefetched = self.prefetched if end == self._planned else {}  # what is fetched belongs to the batch that was planned last
         self._planned, self._start_unknown = end, False
         cut = tasks(ranges(done, goal, reader_queues.store.locate(list(goal))), self._options.min_partitions, self._options.max_per_partition)
-        found = [{r: rows for r in part if (rows := within(prefetched.get(r.queue, ()), r))} for part in cut]
+        found = [{r: rows for r in part if (rows := rows_within(prefetched.get(r.queue, ()), r))} for part in cut]
         return [Partition(part, rows, goal, self._prefetched_times) for part, rows in zip(cut, found, strict=True)]
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -148,24 +148,24 @@ class QueryPlanning:
     def _known_links(self, sources: frozenset[str], reader_queues: ReaderQueues) -> set[str]:
         """The links whose queues are known: a link is in an offset from then on."""
         entering = {split(queue)[0] for queue in self.planner.unknown_last_ids}
-        return {*sources & {*self._options.sources}, *reader_queues.store.listed, *self.names.listed, *entering} - {""}
+        return {*sources & {*self._options.sources}, *reader_queues.store.listed_sources, *self.names.listed_sources, *entering} - {""}
 
     def _has_news(self, begin: Mapping[str, Position], held: HeldQueues, reader_queues: ReaderQueues) -> bool:
         """Whether planning may find anything beyond ``begin``; the cheap answer of an idle query, at most one small command per poll."""
         assert self._polling is not None
         if self.planner.has_more(begin, held, reader_queues.store.unavailable, _now_ms()):
             return True
-        woken = self._polling.woken()  # then a planning is not dearer than the question whether it finds something
-        if not woken and not self._polling.due():
+        woken = self._polling.wait_for_push()  # then a planning is not dearer than the question whether it finds something
+        if not woken and not self._polling.is_due():
             return False
-        pushed = woken or run_sync(self.planner.pushed(held), PlannerIO(reader_queues, strict=True))
-        self._polling.asked()
+        pushed = woken or run_sync(self.planner.has_pushes(held), PlannerIO(reader_queues, strict=True))
+        self._polling.on_answer()
         return pushed
 
-    def _nothing_new(self, at: dict[str, Any], begin: Mapping[str, Position], reader_queues: ReaderQueues) -> dict[str, Any]:
+    def _offset_without_news(self, at: dict[str, Any], begin: Mapping[str, Position], reader_queues: ReaderQueues) -> dict[str, Any]:
         """The same offset again; or one that differs, while messages of the last batch wait for Spark's commit and can be acknowledged."""
         away = reader_queues.store.unavailable
-        waiting = any(split(queue)[0] not in away for queue in self._acks.waiting(begin, reader_queues))
+        waiting = any(split(queue)[0] not in away for queue in self._acks.unacked_positions(begin, reader_queues))
         self._planned = self._idle.next(at, time.monotonic(), early=self._acks_put_off, available_now=self.planner.available_now) if waiting else at
         return self._planned
 
@@ -178,7 +178,7 @@ class QueryPlanning:
         reader_queues = self.reader_queues
         reader_queues.raise_if_taken()
         if known and not self._compared:
-            warn_queues_differ_from_checkpoint({queue: self.names.includes(queue) for queue in known}, self.names.named)
+            warn_queues_differ_from_checkpoint({queue: self.names.includes(queue) for queue in known}, self.names.named_queues)
         self._compared |= bool(known)
         # What comes after the start of Trigger.AvailableNow is not available now.
         names = self.names.to_acquire(known, reader_queues.queues, reader_queues.store, new_ones=not self.planner.available_now)

@@ -23,17 +23,17 @@ class Polling:
         self._options = options
         self._next = 0.0
 
-    def woken(self) -> bool:
+    def wait_for_push(self) -> bool:
         """Whether a push was notified; waits ``WAIT_S`` for one at most, and not beyond the time of the next question."""
         woken = self.notified.wait(max(0.0, min(WAIT_S, self._next - time.monotonic())))
         if woken:
             self.notified.clear()
         return woken
 
-    def due(self) -> bool:
+    def is_due(self) -> bool:
         """Whether to ask now, though no push was notified."""
         return time.monotonic() >= self._next
 
-    def asked(self) -> None:
+    def on_answer(self) -> None:
         """The answer has come; the next question is due an interval from now."""
         self._next = time.monotonic() + max(self._options.idle_poll_ms / 1000, LINK_POLL_S if self._options.links else LEAST_POLL_S)

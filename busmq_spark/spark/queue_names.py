@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from busmq_spark.core.position import Position
-from busmq_spark.core.sources import spell, split
+from busmq_spark.core.sources import qualified_name, split
 from busmq_spark.core.topic import topic_partition
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import ReadOptions
@@ -37,12 +37,12 @@ def find_queues(options: ReadOptions, store: ReadStore, pace: Callable[[], objec
 
 
 class QueueNames:
-    """The queues of one query. ``listed`` are the links that have said which queues they have."""
+    """The queues of one query. ``listed_sources`` are the links that have said which queues they have."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
-        self.named = [spell(source, queue) for source in options.sources for queue in options.subscribe]
-        self.listed: set[str] = set()
+        self.named_queues = [qualified_name(source, queue) for source in options.sources for queue in options.subscribe]
+        self.listed_sources: set[str] = set()
         self._discovery: QueueDiscovery | None = None
 
     def includes(self, queue: str) -> bool:
@@ -53,7 +53,7 @@ class QueueNames:
     def to_acquire(self, known: Collection[str], held: Collection[str], store: SourceStore, *, new_ones: bool) -> list[str]:
         """The queues that the query reads now. ``known`` are those of its checkpoint; ``new_ones``: whether such as come later are looked for."""
         if self.options.subscribe:
-            return self.named
+            return self.named_queues
         # One of the checkpoint that does not exist any more is not discovered, yet must be missed.
         here = set(held)
         missed = [queue for queue in known if queue not in here and self.includes(queue)]
@@ -74,7 +74,7 @@ class QueueNames:
         """The queues that are not named one by one: looked for here at the first call, so that it misses none; then beside the planning."""
         if self._discovery is not None:
             found = self._discovery.take()
-            self.listed |= {*found.listed} - {*store.unavailable}
+            self.listed_sources |= {*found.listed_sources} - {*store.unavailable}
             return found.queues
         options = self.options
         first = find_queues(options, store)

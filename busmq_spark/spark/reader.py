@@ -22,7 +22,7 @@ from busmq_spark.spark import compat
 from busmq_spark.spark.message_times import COLUMN
 from busmq_spark.spark.partition import Partition, read_ranges
 from busmq_spark.spark.planning import QueryPlanning
-from busmq_spark.spark.process import freeze
+from busmq_spark.spark.process import freeze_imports
 from busmq_spark.spark.tracebacks import without_traceback
 
 BLIND_S = 0.2
@@ -61,7 +61,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         Spark before 4.2 hands over neither start nor limit. What was planned last then stands for the start; where nothing was planned yet, a
         checkpoint may lie anywhere: such a batch goes up to the newest message, uncapped, so that it cannot end before the checkpoint.
         """
-        freeze()
+        freeze_imports()
         if (found := self._planning.latest(start, limit)) is None:
             log.warning(WAITS)
             while (found := self._planning.latest(start, limit)) is None:
@@ -74,7 +74,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         return self._planning.report()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        freeze()
+        freeze_imports()
         return self._planning.partitions(start, end)
 
     def commit(self, end: dict[str, Any]) -> None:

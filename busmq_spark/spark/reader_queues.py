@@ -9,11 +9,11 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from busmq_spark.core.flow import run_sync
-from busmq_spark.core.loss import Loss, lost, would_delete
+from busmq_spark.core.loss import Loss, loss_between, would_delete
 from busmq_spark.core.planner import HeldQueues, first_start, starts_after, without_times
 from busmq_spark.core.position import Position
 from busmq_spark.core.retention import TAKEN
-from busmq_spark.core.sources import shown, split
+from busmq_spark.core.sources import display_name, split
 from busmq_spark.core.state import UNKNOWN_ID, AckResult
 from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing, UnreadBacklog
 from busmq_spark.options import ReadOptions
@@ -36,8 +36,8 @@ log = logging.getLogger("busmq_spark")
 
 def warn_queues_differ_from_checkpoint(checkpoint: Mapping[str, bool], named: Sequence[str]) -> None:
     """A warning when the options name other queues than the checkpoint. ``checkpoint``: its queues, and whether the query still reads each."""
-    left_out = ", ".join(shown(queue) for queue, wanted in checkpoint.items() if not wanted)
-    added = ", ".join(shown(queue) for queue in named if queue not in checkpoint)
+    left_out = ", ".join(display_name(queue) for queue, wanted in checkpoint.items() if not wanted)
+    added = ", ".join(display_name(queue) for queue in named if queue not in checkpoint)
     if left_out or added:
         log.warning(
             "the checkpoint is of other queues than the options name: dropped %s, added %s. This query neither reads nor acknowledges the former, "
@@ -103,7 +103,7 @@ class ReaderQueues:
         if self._token and found:
             found = self._refuse_mixed(found)
             if not start_unknown:  # before the leases, which a query that is refused would keep as long as its process lives
-                self._enter_at({queue: first_start(self._options, queue, sources) for queue in found if queue not in known})
+                self._decide_entries({queue: first_start(self._options, queue, sources) for queue in found if queue not in known})
             self.siblings.refresh()
             found = lease.acquire(self.store, found, self._options.subscription, self._token, self.siblings.others)
         if self._options.subscription and found:
@@ -125,7 +125,7 @@ class ReaderQueues:
         self._keep_alive.watch(own, self.store.failure_domains(own))
 
     def _check_eviction(self) -> None:
-        own = self.store.own if isinstance(self.store, MultiSourceStore) else self.store
+        own = self.store.redis_store if isinstance(self.store, MultiSourceStore) else self.store
         if isinstance(own, RedisStore):
             eviction.check(own.policies(), required=self._options.require_no_eviction)
 
@@ -135,13 +135,13 @@ class ReaderQueues:
         Raises DataLoss for the first, unless that is allowed.
         """
         states = self.store.states({queue: known[queue].last for queue in queues}) if queues else {}
-        losses = {queue: lost(known[queue], state) for queue, state in states.items()}
+        losses = {queue: loss_between(known[queue], state) for queue, state in states.items()}
         for queue, loss in losses.items():
             if loss and self._options.fail_on_data_loss:
                 raise self._error(queue, loss, known[queue])
             if not loss and (done := states[queue].done) > (last := known[queue].last):
                 text = "queue %r: what was acknowledged up to id %d is kept, and is read again from id %d on, where this checkpoint is"
-                log.warning(text, shown(queue), done, last + 1)
+                log.warning(text, display_name(queue), done, last + 1)
         return losses
 
     def warn_of_loss(self, queue: str, loss: Loss, at: Position) -> None:
@@ -157,10 +157,10 @@ class ReaderQueues:
 
     def raise_if_taken(self) -> None:
         """Raises QueueBusy when another query has taken a queue over (this one was cut off from Redis for longer than its lease)."""
-        if queue := self._keep_alive.taken:
+        if queue := self._keep_alive.taken_queue:
             raise lease.busy(queue, self._other_holder(queue), self._options.subscription)
 
-    def held(self, sources: Collection[str]) -> HeldQueues:
+    def held_queues(self, sources: Collection[str]) -> HeldQueues:
         """What the planner has to know of it. ``sources`` are those of the checkpoint."""
         return HeldQueues(self.queues, self.paused, self._entering, sources)
 
@@ -168,7 +168,7 @@ class ReaderQueues:
         """Where reading goes on: at the oldest stored message, None when it cannot just now. Raises DataLoss, unless that is allowed."""
         if at is None or self._options.fail_on_data_loss:
             raise self._error(queue, loss, at)
-        return self._go_on(queue, at, loss)
+        return self._go_on_after_loss(queue, at, loss)
 
     def stop_holding(self, queue: str) -> None:
         """Hold a queue no more that expired before it was read; it is acquired anew when it is found again."""
@@ -204,12 +204,12 @@ class ReaderQueues:
         self.paused.update(queue for queue in queues if queue not in found)
         for queue, attached in found.items():
             if attached.taken:
-                log.warning(TAKEN, shown(queue))
+                log.warning(TAKEN, display_name(queue))
             if attached.existed and attached.ttl_s < SHORT_TTL_S:
                 log.warning(
                     "queue %r keeps its own ttl of %d s, that of its creation: if nothing holds it for longer, its messages are gone (and that will "
                     "be noticed). Keep a query or an attached producer on it, or create it anew with a longer one: ttl in Spark, ttl_s in Python",
-                    shown(queue),
+                    display_name(queue),
                     attached.ttl_s,
                 )
         return {queue: attached.ttl_s for queue, attached in found.items()}
@@ -221,7 +221,7 @@ class ReaderQueues:
             for queue, holder in holders.items():
                 if holder and not is_dead(holder):
                     raise QueueBusy(
-                        queue=shown(queue),
+                        queue=display_name(queue),
                         found="is read by a query without a subscription",
                         remedy="That query would lose messages to this one: stop it, or give it an option 'subscription' of its own",
                     )
@@ -230,7 +230,7 @@ class ReaderQueues:
         for queue, names in subscriptions.items():
             if names:
                 raise QueueBusy(
-                    queue=shown(queue),
+                    queue=display_name(queue),
                     found=f"has the subscriptions {', '.join(sorted(names))}",
                     remedy="A reader without one would wait for them or lose messages to them: set option 'subscription', or read with ack=none; "
                     "what reads no more is ended by busmq unsubscribe",
@@ -245,7 +245,7 @@ class ReaderQueues:
             if state.floor <= 0 or state.done:  # what a queue keeps is known to end somewhere
                 continue
             text = (
-                f"queue {shown(queue)!r}: {state.floor} messages (ids 1..{state.floor}) had left it before subscription {name!r} came, "
+                f"queue {display_name(queue)!r}: {state.floor} messages (ids 1..{state.floor}) had left it before subscription {name!r} came, "
                 f"acknowledged by {', '.join(sorted(others[queue]))}"
             )
             if split(queue)[0] not in sources and self._options.fail_on_data_loss and self._options.asked_start(*split(queue)) == "earliest":
@@ -253,7 +253,7 @@ class ReaderQueues:
                 raise ConfigError(reason=f"{text}, and startingOffsets=earliest asks for them. {remedy}")
             log.warning("%s; it begins with the oldest that is stored. To register one before others ack: busmq subscribe QUEUE NAME", text)
 
-    def _enter_at(self, starts: Mapping[str, Start]) -> None:
+    def _decide_entries(self, starts: Mapping[str, Start]) -> None:
         """Decide where queues begin that do not begin at their oldest message."""
         later = {queue: start for queue, start in starts.items() if start != "earliest"}
         if not later:
@@ -284,15 +284,15 @@ class ReaderQueues:
             if count and not self._options.discard:
                 earliest = self._options.start_of(*split(queue)) == "earliest"  # now, but not when the batch was planned that is in the checkpoint
                 start = "the checkpoint" if earliest else self._options.shown_start(*split(queue))
-                raise UnreadBacklog(queue=shown(queue), count=count, last=last, start=start)
+                raise UnreadBacklog(queue=display_name(queue), count=count, last=last, start=start)
             if count:
-                log.warning("queue %r: %d unread messages up to id %d will be deleted, as discardBacklog=true says", shown(queue), count, last)
+                log.warning("queue %r: %d unread messages up to id %d will be deleted, as discardBacklog=true says", display_name(queue), count, last)
 
     def _subscribe_at(self, queue: str) -> str | int:
         """Where a new subscription begins: no later than its query, or messages would go that it has still to read."""
         return self._entering[queue].last if queue in self._entering else "earliest"
 
-    def _go_on(self, queue: str, at: Position, loss: Loss) -> Position | None:
+    def _go_on_after_loss(self, queue: str, at: Position, loss: Loss) -> Position | None:
         """failOnDataLoss=false: a new entry at the oldest stored message, counted and logged once (the next offset has it behind it)."""
         self.warn_of_loss(queue, loss, at)
         ttls = self._open([queue], {})
@@ -322,7 +322,7 @@ class ReaderQueues:
         traces = self.store.traces(queue)
         if loss.kind == "removed" and at is not None and self._acked_up_to(queue, traces) >= at.last + loss.ids:
             loss = replace(loss, kind="acknowledged")
-        return loss_error(shown(queue), loss, traces, own_listeners=listening)
+        return loss_error(display_name(queue), loss, traces, own_listeners=listening)
 
     def _acked_up_to(self, queue: str, traces: RemovalTraces) -> int:
         """Up to where a query that reads as this one does has acknowledged the queue; 0 when that is not known."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 from busmq_spark.errors import ConfigError
 from busmq_spark.option_table import parse
 from busmq_spark.options import WriteOptions
-from busmq_spark.spark.installed import says
+from busmq_spark.spark.installed import file_has_word
 from busmq_spark.spark.jar import add_jar, starts_java, the_jar
 from busmq_spark.spark.tune import tune
 
@@ -121,7 +121,7 @@ def _java_settings(builder: SparkSession.Builder) -> dict[str, str]:
     """JAVA, but for what the defaults of this installation say: the builder would win over them."""
     if not starts_java(builder):
         return {}
-    return {name: value for name, value in JAVA.items() if not says("spark-defaults.conf", name)}
+    return {name: value for name, value in JAVA.items() if not file_has_word("spark-defaults.conf", name)}
 
 
 def _refuse_a_spark_without_it(jar: str) -> None:

@@ -28,19 +28,19 @@ class StagingRenewal:
         self._ended = Event()
 
     def __enter__(self) -> StagingRenewal:
-        Thread(target=self._keep, name="busmq-staged", daemon=True).start()
+        Thread(target=self._renew_regularly, name="busmq-staged", daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
 
-    def _keep(self) -> None:
+    def _renew_regularly(self) -> None:
         pause_s = RENEWAL_S
         while not self._ended.wait(pause_s):
             if self.run is not None:
-                pause_s = RENEWAL_S if self._renewed(self.run) else min(AGAIN_S, RENEWAL_S)
+                pause_s = RENEWAL_S if self._renew(self.run) else min(AGAIN_S, RENEWAL_S)
 
-    def _renewed(self, run: SinkRun) -> bool:
+    def _renew(self, run: SinkRun) -> bool:
         store = own_sink_store(self._options)
         try:
             store.renew(run)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, MapType, StringType, StructType, TimestampType
 
-from busmq_spark.core.sources import shown, split
+from busmq_spark.core.sources import display_name, split
 from busmq_spark.errors import ConfigError
 from busmq_spark.parsers import LOCAL
 from busmq_spark.spark.job_fields import COLUMN as FIELDS
@@ -83,7 +83,7 @@ class ArrowRows:
                 waiting.append(piece)
                 rows, size = rows + more, size + bytes_
             else:
-                yield from map(self._batch, _cut(piece))
+                yield from map(self._batch, _slice(piece))
         if waiting:
             yield self._batch(waiting)
 
@@ -103,7 +103,7 @@ def _arrow_schema(schema: StructType) -> Any:
     return pa.schema([pa.field(COLUMN, KIND) if column.name == COLUMN else next(others) for column in schema.fields])
 
 
-def _cut(piece: MessageRows) -> Iterator[list[MessageRows]]:
+def _slice(piece: MessageRows) -> Iterator[list[MessageRows]]:
     for at in range(0, len(piece.values), BATCH_ROWS):
         yield [MessageRows(piece.queue, piece.first + at, piece.values.slice(at, BATCH_ROWS))]
 
@@ -117,10 +117,10 @@ def _column(name: str, kind: Any, rows: MessageRows) -> Any:
         return _values(kind, rows.queue, rows.first, rows.values)
     if name == "id":
         return pa.array(np.arange(rows.first, rows.first + len(rows.values), dtype=np.int64))
-    return pa.repeat(pa.scalar(_place(name, *split(rows.queue)), kind), len(rows.values))
+    return pa.repeat(pa.scalar(_column_value(name, *split(rows.queue)), kind), len(rows.values))
 
 
-def _place(name: str, source: str, queue: str) -> str | int:
+def _column_value(name: str, source: str, queue: str) -> str | int:
     """What a column says of a queue."""
     if name == "queue":
         return queue
@@ -135,5 +135,6 @@ def _values(kind: Any, queue: str, first: int, values: Any) -> Any:
         return values if values.type == kind else values.cast(kind)
     except pa.ArrowInvalid as error:
         raise ConfigError(
-            reason=f"queue {shown(queue)!r}: a message in ids {first}..{first + len(values) - 1} is not UTF-8 text ({error}). Read value as binary"
+            reason=f"queue {display_name(queue)!r}: a message in ids {first}..{first + len(values) - 1} is not UTF-8 text ({error}). "
+            "Read value as binary"
         ) from None

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark import compat
 from busmq_spark.spark.job_writer import JobColumns, JobTaskWriter, QueueLife
-from busmq_spark.spark.process import freeze
+from busmq_spark.spark.process import freeze_imports
 from busmq_spark.spark.tracebacks import without_traceback
 
 ROWS = 10_000
@@ -26,7 +26,7 @@ class _Settling:
         self._lives: dict[str, QueueLife] = {}
 
     def _write(self, batches: Iterator[Any]) -> WriterCommitMessage:
-        freeze()
+        freeze_imports()
         JobTaskWriter(self._options, self._columns, self._lives).write(batches)
         return WriterCommitMessage()
 

@@ -56,7 +56,7 @@ class SiblingReaders:
                     del readers[token]
                 self._me["met"] = [token for token, reader in readers.items() if reader["beginning"]]
                 readers[self._token] = self._me
-                self.others = self._others(readers)
+                self.others = self._siblings(readers)
         except (OSError, ImportError) as error:
             log.debug("the readers of a query cannot find each other: %s", error)
             self._token = ""
@@ -65,7 +65,7 @@ class SiblingReaders:
         """See who has joined since, as long as some may."""
         if self._me["beginning"] and self._token:
             with _locked_state(self._file) as state:
-                self.others = self._others(state["readers"])
+                self.others = self._siblings(state["readers"])
 
     def close(self) -> None:
         """This reader is asked again, so no other of its query will come."""
@@ -74,7 +74,7 @@ class SiblingReaders:
         self._me["beginning"] = False
         with _locked_state(self._file) as state:
             state["readers"][self._token] = self._me
-            self.others = self._others(state["readers"])
+            self.others = self._siblings(state["readers"])
         if not self.others:
             self.leave()
 
@@ -85,7 +85,7 @@ class SiblingReaders:
                 state["readers"].pop(self._token, None)
             self._token = ""
 
-    def lowest(self, positions: Mapping[str, Position]) -> dict[str, Position]:
+    def lowest_positions(self, positions: Mapping[str, Position]) -> dict[str, Position]:
         """What all of them have done once this one has done ``positions``: nothing of a queue that one has still to begin."""
         if not self._token:
             return dict(positions)
@@ -94,10 +94,10 @@ class SiblingReaders:
             readers[self._token] = self._me
             self._me["acked"].update({queue: [p.born, p.last, p.mark] for queue, p in positions.items()})
             acked = [(other, readers.get(token, other)["acked"]) for token, other in self.others.items()]
-            found = {queue: _lowest(queue, position, acked) for queue, position in positions.items()}
+            found = {queue: _lowest_position(queue, position, acked) for queue, position in positions.items()}
         return {queue: position for queue, position in found.items() if position is not None}
 
-    def _others(self, readers: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    def _siblings(self, readers: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         """The readers that began with this one and may read what it reads."""
         found = {
             token: other
@@ -121,7 +121,7 @@ def _reads(reader: Mapping[str, Any], name: str) -> bool:
     return names_queue(reader["subscribe"], reader["pattern"], reader["topic"], name)
 
 
-def _lowest(queue: str, position: Position, others: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Position | None:
+def _lowest_position(queue: str, position: Position, others: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Position | None:
     """None where one of the others that read the queue has still to begin, or has ended and may go on at a restart."""
     for other, acked in others:
         if _reads(other, split(queue)[1]):

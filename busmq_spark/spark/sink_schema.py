@@ -69,7 +69,7 @@ class SinkColumns:
             raise ConfigError(reason="no queue is named: set option 'queue', or give the rows a column queue; for a topic option or column topic")
         return cls(found["value"], None if queue else found["queue"], queue)
 
-    def gathered(self, batches: Iterable[Any], topics: TopicRows | None = None) -> Iterator[dict[str, list[bytes]]]:
+    def gather(self, batches: Iterable[Any], topics: TopicRows | None = None) -> Iterator[dict[str, list[bytes]]]:
         """The values of record batches per queue, each in row order; of many queues those of several batches at once. ``topics``: for such rows.
 
         Spark's batches have 10,000 rows: ten for each of 1,000 queues, and a call to Redis with ten costs nearly as much as one with fifty.

@@ -23,7 +23,7 @@ from busmq_spark.spark.job_fields import check_fields
 from busmq_spark.spark.job_writer import JobColumns
 from busmq_spark.spark.message_times import COLUMN
 from busmq_spark.spark.missing_jar import MissingJarSource
-from busmq_spark.spark.process import freeze
+from busmq_spark.spark.process import freeze_imports
 from busmq_spark.spark.reader import StreamReader
 from busmq_spark.spark.schema import FIELDS_COLUMN, LINKED_SCHEMA, SOURCE_SCHEMA, TIME_COLUMN, TOPIC_COLUMNS, check_source_schema
 from busmq_spark.spark.settling import JobBatchWriter, job_stream_writer
@@ -159,7 +159,7 @@ def _option_text(options: Mapping[str, str], name: str) -> str:
 
 def _check_options(options: Options) -> Options:
     """The options with addresses and secrets spelled out and checked: an executor does not have the driver's environment."""
-    freeze()
+    freeze_imports()
     if options.engine == "java":  # with the jar Java has answered
         raise EngineUnavailable(engine="java", **_why_no_java())
     check_links(options)

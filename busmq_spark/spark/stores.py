@@ -78,7 +78,7 @@ def check_links(options: StoreOptions) -> None:
     """Raises ConfigError for what can be known to be wrong with addresses, secrets and TLS files before anything is connected."""
     for link, _ in options.links:
         address = link_address(options, link)
-        address.parsed()
+        address.parse()
         if options.link_ca or options.link_certificate:
             address.context()
 
@@ -92,7 +92,7 @@ def planning_store(options: ReadOptions, *, quiet: bool = False) -> SourceStore:
     callers: dict[str, SourceCaller] = {
         link: ThreadedCaller(link, partial(open_link, options, link, PLANNING_PATIENCE_S), quiet=quiet) for link, _ in options.links
     }
-    return MultiSourceStore({**_own(options), **callers})
+    return MultiSourceStore({**_redis_caller(options), **callers})
 
 
 def patient_store(options: StoreOptions, patience_s: float = DRIVER_PATIENCE_S) -> ReadStore:
@@ -104,10 +104,10 @@ def _multi_source_store(options: StoreOptions, patience_s: float) -> MultiSource
     # The caller waits, and logs once when that begins and once when it ends; the link underneath shall not do so, too.
     link_s = PLANNING_PATIENCE_S if patience_s else PATIENCE_S
     callers = {link: DirectCaller(link, open_link(options, link, link_s), patience_s) for link, _ in options.links}
-    return MultiSourceStore({**_own(options), **callers})
+    return MultiSourceStore({**_redis_caller(options), **callers})
 
 
-def _own(options: StoreOptions) -> dict[str, SourceCaller]:
+def _redis_caller(options: StoreOptions) -> dict[str, SourceCaller]:
     return {"": DirectCaller("", open_redis(options))} if options.has_redis else {}
 
 
@@ -136,7 +136,7 @@ def push_notifiers(options: ReadOptions, store: SourceStore, notified: Event) ->
     if isinstance(store, RedisStore):
         return RedisPushNotifiers(store, notified)
     assert isinstance(store, MultiSourceStore)
-    own = {"": [RedisPushNotifiers(store.own, notified)]} if store.own is not None else {}
+    own = {"": [RedisPushNotifiers(store.redis_store, notified)]} if store.redis_store is not None else {}
     return MultiSourcePushNotifiers({**own, **{link: open_link(options, link).push_notifiers(notified) for link, _ in options.links}})
 
 

@@ -72,11 +72,11 @@ class TopicRows:
         return topics, coded.indices.to_numpy().astype(np.int64)
 
     def _partitions(self, batch: Any, topics: list[str], of_row: Any) -> Any:
-        sizes = np.array([self._size(topic) for topic in topics], np.int64)
+        sizes = np.array([self._partition_count(topic) for topic in topics], np.int64)
         if self.columns.partition_column is not None:
             chosen = filled_column(batch, self.columns.partition_column).to_numpy().astype(np.int64)
             for topic, partition in ((topics[of_row[at]], int(chosen[at])) for at in np.flatnonzero((chosen < 0) | (chosen >= sizes[of_row]))[:1]):
-                if not 0 <= partition < self._size(topic, again=True):  # it may have grown
+                if not 0 <= partition < self._partition_count(topic, again=True):  # it may have grown
                     raise MessageRefused(
                         reason=f"column {self.columns.partition_column!r} is {partition} in some rows; topic {topic!r} has the partitions "
                         f"0 to {self._known[topic] - 1}"
@@ -90,7 +90,7 @@ class TopicRows:
         self.turn += 1
         return (self.turn - 1) % sizes[of_row]
 
-    def _size(self, topic: str, *, again: bool = False) -> int:
+    def _partition_count(self, topic: str, *, again: bool = False) -> int:
         if again or topic not in self._known:
             self._known[topic] = self.sizes(topic)
         return self._known[topic]

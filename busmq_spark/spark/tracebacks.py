@@ -36,12 +36,12 @@ def _without_traceback(method: Callable[..., Any]) -> Callable[..., Any]:
         except BusError as error:
             strip_traceback(error)
             raise
-        return _each(found) if isinstance(found, Iterator) else found
+        return _iterate_without_traceback(found) if isinstance(found, Iterator) else found
 
     return call
 
 
-def _each(items: Iterator[Any]) -> Iterator[Any]:
+def _iterate_without_traceback(items: Iterator[Any]) -> Iterator[Any]:
     try:
         yield from items
     except BusError as error:

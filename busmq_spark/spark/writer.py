@@ -21,7 +21,7 @@ from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.place import new_token
 from busmq_spark.spark import compat
 from busmq_spark.spark.batch_span import span, sync
-from busmq_spark.spark.process import freeze
+from busmq_spark.spark.process import freeze_imports
 from busmq_spark.spark.renewal import StagingRenewal
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.stores import sink_store
@@ -55,7 +55,7 @@ class TaskWriter:
 
     def write(self, batches: Iterator[Any]) -> TaskOutcome:
         """Runs in a task; Spark repeats it as a whole when it raises."""
-        freeze()
+        freeze_imports()
         if self._options.delivery == "exactly-once":
             with StagingRenewal(self._options) as renewal:
                 return self._stage(batches, renewal)
@@ -67,7 +67,7 @@ class TaskWriter:
         full = full_policy(self._options)
         attached: set[str] = set()
         try:
-            for parts in self._columns.gathered(batches, self._topic_rows(store, appender)):
+            for parts in self._columns.gather(batches, self._topic_rows(store, appender)):
                 if new := [queue for queue in parts if queue not in attached]:
                     store.attach(new, creation(self._options))
                     attached.update(new)
@@ -90,7 +90,7 @@ class TaskWriter:
         appender = store.appender()
         attached: set[str] = set()
         try:
-            for parts in self._columns.gathered(batches, self._topic_rows(store, appender)):
+            for parts in self._columns.gather(batches, self._topic_rows(store, appender)):
                 if new := [queue for queue in parts if queue not in attached]:
                     appender.settle()
                     begun = store.begin(sink, run, new)
@@ -200,7 +200,7 @@ class _StreamSink:
         self._plan = new_token()
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        freeze()
+        freeze_imports()
         query, staged, run = _combine(messages)
         if self._options.delivery == "exactly-once":
             committer = SinkCommitter(self._options, sink_store(self._options))
@@ -267,7 +267,7 @@ class BatchWriter(DataSourceArrowWriter):
         return TaskWriter(self._options, self._columns, self._plan).write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        freeze()
+        freeze_imports()
         store = sink_store(self._options)
         _, staged, run = _combine(messages)
         if self._truncate:

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Position, Range
-from busmq_spark.core.sources import by_source, spell, split
+from busmq_spark.core.sources import by_source, qualified_name, split
 from busmq_spark.errors import BusError
 from busmq_spark.redis_io.place import at_once
-from busmq_spark.store.per_queue import PerQueueOperations, only
+from busmq_spark.store.per_queue import PerQueueOperations, restrict_to
 from busmq_spark.store.protocol import FailureDomain, MessageRows, ReadStore, RemovalTraces
 from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.store.source_caller import BUDGET_S, DirectCaller, SourceCaller, SourceUnavailable
@@ -33,9 +33,9 @@ class MultiSourceStore(PerQueueOperations):
 
     def __init__(self, callers: Mapping[str, SourceCaller]) -> None:
         self._callers = callers
-        self.listed: set[str] = set()
+        self.listed_sources: set[str] = set()
         """Sources that have listed their queues."""
-        self.skipped = 0
+        self.unanswered_count = 0
 
     @property
     def unavailable(self) -> set[str]:
@@ -43,7 +43,7 @@ class MultiSourceStore(PerQueueOperations):
         return {source for source, caller in self._callers.items() if caller.unavailable}
 
     @property
-    def own(self) -> RedisStore | None:
+    def redis_store(self) -> RedisStore | None:
         """The store of Redis itself, where it takes part."""
         caller = self._callers.get("")
         return caller.store if isinstance(caller, DirectCaller) and isinstance(caller.store, RedisStore) else None
@@ -60,16 +60,21 @@ class MultiSourceStore(PerQueueOperations):
     def failure_domains(self, queues: Collection[str]) -> Mapping[str, FailureDomain]:
         """A link is one failure domain, whatever is behind it."""
         own = [queue for queue in queues if not split(queue)[0]]
-        return {**{queue: (split(queue)[0], 0, "") for queue in queues}, **(self.own.failure_domains(own) if own and self.own else {})}
+        return {
+            **{queue: (split(queue)[0], 0, "") for queue in queues},
+            **(self.redis_store.failure_domains(own) if own and self.redis_store else {}),
+        }
 
     def set_failure_domain(self, queues: Collection[str], domain: FailureDomain) -> None:
-        if not domain[0] and self.own is not None:
-            self.own.set_failure_domain(queues, domain)
+        if not domain[0] and self.redis_store is not None:
+            self.redis_store.set_failure_domain(queues, domain)
 
     def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = at_once) -> list[str]:
         def ask(source: str) -> Callable[[ReadStore], list[str]]:
             # A name that does not come back whole would be taken for another source's.
-            return lambda store: store.discover(lambda queue: split(spell(source, queue)) == (source, queue) and accept(spell(source, queue)), pace)
+            return lambda store: store.discover(
+                lambda queue: split(qualified_name(source, queue)) == (source, queue) and accept(qualified_name(source, queue)), pace
+            )
 
         return self._list_queues({source: ask(source) for source in self._callers})
 
@@ -79,13 +84,13 @@ class MultiSourceStore(PerQueueOperations):
     def _list_queues(self, asks: Mapping[str, Callable[[ReadStore], list[str]]]) -> list[str]:
         found: list[str] = []
         for source, queues in self._answers(asks).items():
-            self.listed.add(source)
-            found += [spell(source, queue) for queue in queues]
+            self.listed_sources.add(source)
+            found += [qualified_name(source, queue) for queue in queues]
         return found
 
     def counters(self, queues: Sequence[str]) -> Sequence[object]:
         """None for a queue that cannot be asked for now."""
-        found = self._spelt({source: _bound(_counters, own) for source, own in by_source(queues).items()})
+        found = self._ask_with_full_names({source: _bound(_counters, own) for source, own in by_source(queues).items()})
         return [found.get(queue) for queue in queues]
 
     def intact(self, wanted: Mapping[str, tuple[Position, int]]) -> Mapping[str, tuple[int, str] | None]:
@@ -94,11 +99,11 @@ class MultiSourceStore(PerQueueOperations):
 
     def traces(self, queue: str) -> RemovalTraces:
         """As of the source; nothing is known of a source that has become unreachable."""
-        return self._one(queue, lambda store, own: store.traces(own), RemovalTraces(None, 0, empty=False))
+        return self._ask_one(queue, lambda store, own: store.traces(own), RemovalTraces(None, 0, empty=False))
 
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
         """Nothing of a source that became unreachable meanwhile."""
-        return self._one(queue, lambda store, own: store.bytes_until(own, first, last, budget), (first - 1, 0))
+        return self._ask_one(queue, lambda store, own: store.bytes_until(own, first, last, budget), (first - 1, 0))
 
     def fetch(self, parts: Sequence[Range], most_bytes: int, fail_on_data_loss: bool) -> Mapping[str, Sequence[MessageRows] | None]:
         """The rows of ranges of links; None for what is over ``most_bytes`` of a link or slow. Queues of an unreachable link are left out."""
@@ -106,7 +111,9 @@ class MultiSourceStore(PerQueueOperations):
         for part in parts:
             source, queue = split(part.queue)
             asked.setdefault(source, []).append(replace(part, queue=queue))
-        found = self._spelt({s: _bound(lambda store, own: _fetch_parts(store, own, most_bytes, fail_on_data_loss), own) for s, own in asked.items()})
+        found = self._ask_with_full_names(
+            {s: _bound(lambda store, own: _fetch_parts(store, own, most_bytes, fail_on_data_loss), own) for s, own in asked.items()}
+        )
         return {name: rows and [replace(piece, queue=name) for piece in rows] for name, rows in found.items()}
 
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
@@ -115,8 +122,8 @@ class MultiSourceStore(PerQueueOperations):
     def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
         """For tasks, so with direct callers only. With patience it resumes after the last row received, however long its link was unreachable."""
         for source, group in groupby(parts, key=lambda part: split(part.queue)[0]):
-            if not source and self.own is not None:
-                yield from self.own.read_many(list(group), fail_on_data_loss)
+            if not source and self.redis_store is not None:
+                yield from self.redis_store.read_many(list(group), fail_on_data_loss)
             else:
                 yield from self._read(source, [replace(part, queue=split(part.queue)[1]) for part in group], fail_on_data_loss)
 
@@ -126,28 +133,28 @@ class MultiSourceStore(PerQueueOperations):
         while rest:
             try:
                 for rows in caller.store.read_many(_locate_parts(caller.store, rest), strict):
-                    caller.succeeded()
+                    caller.on_success()
                     rest = _ranges_after(rest, rows)
-                    yield replace(rows, queue=spell(source, rows.queue))
+                    yield replace(rows, queue=qualified_name(source, rows.queue))
                 return
             except BusError as error:
                 caller.wait_or_raise(error)
 
     def ask_each(self, name: str, queues: Sequence[str] | Mapping[str, Any], *rest: Any) -> dict[str, Any]:
         """Each source is asked about its own queues."""
-        asked = {source: [only(own, argument, source) for argument in (queues, *rest)] for source, own in by_source(queues).items()}
-        return self._spelt({source: methodcaller(name, *arguments) for source, arguments in asked.items()})
+        asked = {source: [restrict_to(own, argument, source) for argument in (queues, *rest)] for source, own in by_source(queues).items()}
+        return self._ask_with_full_names({source: methodcaller(name, *arguments) for source, arguments in asked.items()})
 
     def close(self) -> None:
         for caller in self._callers.values():
             caller.close()
 
-    def _one(self, name: str, ask: Callable[[ReadStore, str], T], absent: T) -> T:
+    def _ask_one(self, name: str, ask: Callable[[ReadStore, str], T], absent: T) -> T:
         source, queue = split(name)
         return self._answers({source: _bound(ask, queue)}).get(source, absent)
 
-    def _spelt(self, asks: Mapping[str, Callable[[ReadStore], Mapping[str, T]]]) -> dict[str, T]:
-        return {spell(source, queue): answer for source, found in self._answers(asks).items() for queue, answer in found.items()}
+    def _ask_with_full_names(self, asks: Mapping[str, Callable[[ReadStore], Mapping[str, T]]]) -> dict[str, T]:
+        return {qualified_name(source, queue): answer for source, found in self._answers(asks).items() for queue, answer in found.items()}
 
     def _answers(self, asks: Mapping[str, Callable[[ReadStore], T]]) -> dict[str, T]:
         """The answers of the sources that are there, asked all at the same time. An error is raised once all have answered."""
@@ -158,7 +165,7 @@ class MultiSourceStore(PerQueueOperations):
             try:
                 found[source] = answer()
             except SourceUnavailable:
-                self.skipped += 1
+                self.unanswered_count += 1
             except BusError as error:
                 errors.append(error)
         if errors:
@@ -166,7 +173,7 @@ class MultiSourceStore(PerQueueOperations):
         return found
 
 
-def within(rows: Sequence[MessageRows], part: Range) -> list[MessageRows]:
+def rows_within(rows: Sequence[MessageRows], part: Range) -> list[MessageRows]:
     """What of ``rows`` is in a range; nothing when they do not reach over all of it."""
     if not rows or rows[0].first > part.first or rows[-1].first + len(rows[-1].values) <= part.last:
         return []

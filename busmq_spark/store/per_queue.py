@@ -8,7 +8,7 @@ from functools import wraps
 from inspect import signature
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
-from busmq_spark.core.sources import spell
+from busmq_spark.core.sources import qualified_name
 from busmq_spark.store.protocol import ReadStore
 
 P = ParamSpec("P")
@@ -16,7 +16,7 @@ T = TypeVar("T")
 Method = Callable[Concatenate[Any, P], T]
 
 
-def passed_on(method: Method[P, T], to: Callable[..., Any]) -> Method[P, T]:
+def make_forwarder(method: Method[P, T], to: Callable[..., Any]) -> Method[P, T]:
     """A method with the signature of ``method`` that calls ``to(self, name, *arguments)``."""
     parameters, name = signature(method), method.__name__
 
@@ -31,7 +31,7 @@ def passed_on(method: Method[P, T], to: Callable[..., Any]) -> Method[P, T]:
 
 def asked_each(method: Method[P, T]) -> Method[P, T]:
     """A method that asks each store, or call, for its queues."""
-    return passed_on(method, lambda store, *asked: store.ask_each(*asked))
+    return make_forwarder(method, lambda store, *asked: store.ask_each(*asked))
 
 
 class PerQueueOperations(ABC):
@@ -56,8 +56,8 @@ class PerQueueOperations(ABC):
     keep_alive = asked_each(ReadStore.keep_alive)
 
 
-def only(queues: Sequence[str], argument: Any, source: str = "") -> Any:
+def restrict_to(queues: Sequence[str], argument: Any, source: str = "") -> Any:
     """What an argument says of these queues of a source: a part of a mapping, the queues themselves of a list, anything else as it is."""
     if isinstance(argument, Mapping):
-        return {queue: argument[name] for queue in queues if (name := spell(source, queue)) in argument}
+        return {queue: argument[name] for queue in queues if (name := qualified_name(source, queue)) in argument}
     return queues if isinstance(argument, Collection) and not isinstance(argument, str) else argument

@@ -67,7 +67,7 @@ class FullQueuePolicy:
         self._since: float | None = None
         self._left = -1
 
-    def stored(self) -> None:
+    def on_stored(self) -> None:
         """Some rows found room: the deadline starts anew with the next that do not."""
         self._since = None
 
@@ -77,7 +77,7 @@ class FullQueuePolicy:
             stored, maxsize = push(values)
             values = values[stored:]
             if stored:
-                self.stored()
+                self.on_stored()
             if values:
                 self.wait(queue, maxsize, len(values))
 
@@ -165,13 +165,13 @@ class SourceStore(ReadStore, Protocol):
         ...
 
     @property
-    def skipped(self) -> int:
+    def unanswered_count(self) -> int:
         """How many questions no source answered so far. A caller compares it before and after: a source that recovered in between is no longer in
         ``unavailable``, but its answers are still missing."""
         ...
 
     @property
-    def listed(self) -> Collection[str]:
+    def listed_sources(self) -> Collection[str]:
         """The sources that have listed their queues."""
         ...
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from busmq_spark.core.flow import Call, command, script
-from busmq_spark.core.grouped import grouped, slices
+from busmq_spark.core.grouping import group_by, slices
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, chunks
-from busmq_spark.core.sink import STAGE_AGAIN, StagedList, digest, discard, encode_chunks, next_segment, stage, stage_more, total
+from busmq_spark.core.sink import STAGE_AGAIN, StagedList, digest, discard, encode_chunks, next_segment, stage, stage_more, total_digest
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.errors import LinkLost, QueueMissing, ServerRefused, StagingLost
 from busmq_spark.redis_io.links import Link
@@ -54,7 +54,7 @@ class _GrowingList:
         """The segments in their order, with what is confirmed of each."""
         return [*self.closed, StagedList(self.queue, self.server, self.key, encode_chunks(self.sizes), self.digest)]
 
-    def cut(self) -> None:
+    def start_segment(self) -> None:
         """Go on in a new segment: what is under way to this one may arrive at any time."""
         self.closed = self.segments
         self.key, self.sent, self.sizes, self.digest = next_segment(self.key, new_token()), 0, [], 0
@@ -93,7 +93,7 @@ class _SentChunk:
         if found != expected:
             raise StagingLost(sink="", batch="?", queue=self.part.queue, expected=expected, found=found, key=self.part.key, remedy=STAGE_AGAIN)
         self.part.sizes.append(len(self.values))
-        self.part.digest = total((self.part.digest, digest(self.values)))
+        self.part.digest = total_digest((self.part.digest, digest(self.values)))
 
 
 class _ChunkPipeline:
@@ -153,7 +153,7 @@ class _ChunkPipeline:
         self._link.abandon()
         waiting, self._waiting = list(self._waiting), deque()
         for part in {id(sent.part): sent.part for sent in waiting}.values():
-            part.cut()
+            part.start_segment()
         for sent in waiting:
             again = _SentChunk.next(sent.part, sent.values)
             again.settle(self._link.execute(again.repeatable_call))
@@ -237,18 +237,18 @@ class RedisAppender:
 
     def push_each(self, parts: Mapping[str, Sequence[bytes]], full: FullQueuePolicy) -> None:
         """As ``push`` of each queue; the first chunks of several are one round trip, and all there is of small parts."""
-        for server, queues in self._together(list(parts)):
+        for server, queues in self._group_by_server(list(parts)):
             keys = [self._keys(queue) for queue in queues]
             replies = self._links[server].execute([_push(own, next(chunks(parts[own.name]))) for own in keys])
             for own, reply in zip(keys, replies, strict=True):
                 if stored := _stored_count(own, reply):
-                    full.stored()
+                    full.on_stored()
                 self.push(own.name, parts[own.name][stored:], full)
 
-    def _together(self, queues: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    def _group_by_server(self, queues: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
         """Queues of one server each, some at a time."""
         servers = self._locate(queues)
-        for server, own in grouped(servers, servers.__getitem__).items():
+        for server, own in group_by(servers, servers.__getitem__).items():
             yield from ((server, part) for part in slices(own, QUEUES_TOGETHER))
 
     def settle(self) -> None:

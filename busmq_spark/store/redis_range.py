@@ -19,7 +19,7 @@ from busmq_spark.core.flow import Call, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.pairs import ValueSpans
 from busmq_spark.core.position import Range
-from busmq_spark.core.ranges import TARGET_BYTES, RangeCursor, ReplySlice, probe, seek, shorts
+from busmq_spark.core.ranges import TARGET_BYTES, RangeCursor, ReplySlice, find_id, probe, read_short_ranges
 from busmq_spark.core.retry import Retry
 from busmq_spark.errors import LinkLost, QueueExpired, QueueRecreated
 from busmq_spark.redis_io.endpoint import patience
@@ -87,10 +87,10 @@ def _read_once(links: RangeConnections, part: Range, need: int, strict: bool) ->
         check_life(part, born, need)
         found = oldest
         if misses > MISSES and 0 < oldest <= need:  # the head stands still and yet the id is not where it should be: the list has a hole
-            position, exact, following = links.single.run(seek(keys, need))
+            position, exact, following = links.single.run(find_id(keys, need))
             found, oldest = (need if exact else following), need - position if exact else following - position - 1
         if found == 0 or found > need:
-            _skip(links, part, need, found, strict)
+            _skip_gap(links, part, need, found, strict)
             if found == 0:
                 return
             need = found
@@ -102,7 +102,7 @@ def _read_once(links: RangeConnections, part: Range, need: int, strict: bool) ->
             need, misses = rows.first + len(rows.values), 0
 
 
-def _skip(links: RangeConnections, part: Range, need: int, found: int, strict: bool) -> None:
+def _skip_gap(links: RangeConnections, part: Range, need: int, found: int, strict: bool) -> None:
     """Ids from ``need`` up to ``found`` (0: to the end) are not stored: an error, or a warning."""
     if strict:
         raise_removed(
@@ -173,7 +173,7 @@ def _read_around_holes(links: RangeConnections, part: Range, window: Call, need:
     for _, run in groupby(enumerate(wanted), key=lambda item: item[1][0] - item[0]):
         rows = [pair for _, pair in run]
         if rows[0][0] > need:
-            _skip(links, part, need, rows[0][0], strict)
+            _skip_gap(links, part, need, rows[0][0], strict)
         yield MessageRows(part.queue, rows[0][0], pa.array([value for _, value in rows], pa.binary()))
         need = rows[-1][0] + 1
 
@@ -184,7 +184,7 @@ def read_ranges(links: RangeConnections, parts: Sequence[Range], fail_on_data_lo
         if len(group) == 1:
             yield from read_range(links, group[0], fail_on_data_loss)
             continue
-        found = links.single.run(shorts([(links.keys(part.queue), part.first, part.last) for part in group], SHORT_BYTES))
+        found = links.single.run(read_short_ranges([(links.keys(part.queue), part.first, part.last) for part in group], SHORT_BYTES))
         for part, (born, values) in zip(group, found, strict=True):
             need = part.first
             if values and born == part.born:

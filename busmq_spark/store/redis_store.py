@@ -20,7 +20,7 @@ from busmq_spark.core import topic as topics_
 from busmq_spark.core.caching import MemoizedFunction, PerProcessCache
 from busmq_spark.core.clock import FoundTime, TimesOfIds
 from busmq_spark.core.flow import Flow, command, together
-from busmq_spark.core.grouped import grouped
+from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import SUBSCRIPTIONS, QueueKeys, TopicKeys, hash_index, sink_queues, sink_record
 from busmq_spark.core.mirror import Positions, Span
 from busmq_spark.core.position import Position, Range
@@ -53,8 +53,8 @@ class RedisStore:
     """Reads and writes of named queues, each on the server that owns it. Satisfies SourceStore and WriteStore."""
 
     unavailable: Collection[str] = ()
-    listed: Collection[str] = ()
-    skipped = 0
+    listed_sources: Collection[str] = ()
+    unanswered_count = 0
 
     def __init__(self, layout: RedisLayout, patience_s: float | None = None, reply_bytes: int = TARGET_BYTES) -> None:
         """``patience_s``: how long one step is retried while Redis is unreachable; None: what suits the endpoint (redis_io/endpoint.py).
@@ -76,7 +76,7 @@ class RedisStore:
     def policies(self) -> Mapping[str, str]:
         """The ``maxmemory-policy`` of every server, by its masked address."""
         nodes = [node for link in self._links for node in link.masters]
-        return {node.endpoint.masked: node.run(eviction.policy()) for node in nodes}
+        return {node.endpoint.masked_url: node.run(eviction.policy()) for node in nodes}
 
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]:
         if len(self._places) > MOST_PLACES:
@@ -107,7 +107,7 @@ class RedisStore:
         try:
             found: topics_.Topic | None = link.run(topics_.open_topic(keys, create, new_token()))
         except (Unauthorized, ServerReadOnly):
-            found = link.run(topics_.read(keys))  # one who may only read
+            found = link.run(topics_.read_topic(keys))  # one who may only read
         if found is None:
             raise TopicMissing(topic=topic)
         queues = topics_.partition_queues(topic, found.partitions)
@@ -144,7 +144,7 @@ class RedisStore:
         return self._run_per_server(list(wanted), lambda part: clock.find_times([(self.keys(queue), wanted[queue]) for queue in part]))
 
     def times(self, ids: Mapping[str, tuple[int, int]]) -> Mapping[str, TimesOfIds]:
-        return self._run_per_server(list(ids), lambda part: clock.some_times([(self.keys(queue), ids[queue]) for queue in part]))
+        return self._run_per_server(list(ids), lambda part: clock.known_times([(self.keys(queue), ids[queue]) for queue in part]))
 
     def ages(self, ids: Mapping[str, int]) -> Mapping[str, int]:
         return self._run_per_server(list(ids), lambda part: clock.ages([(self.keys(queue), ids[queue]) for queue in part]))
@@ -168,16 +168,16 @@ class RedisStore:
         return self._run_per_server(list(wanted), lambda part: mirrors.spans([(self.keys(q), wanted[q]) for q in part]))
 
     def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, Span], RowStream]:
-        spans, servers = self.spans(mirrors.around(parts)), self.locate([part.queue for part in parts])
-        return spans, self.read_many([replace(part, server=servers[part.queue]) for part in mirrors.stored(parts, spans)], False)
+        spans, servers = self.spans(mirrors.spans_around(parts)), self.locate([part.queue for part in parts])
+        return spans, self.read_many([replace(part, server=servers[part.queue]) for part in mirrors.stored_ranges(parts, spans)], False)
 
     def positions(self, queues: Sequence[str]) -> Mapping[str, tuple[str, Positions]]:
         """The groups of each queue, and the life they belong to."""
         return self._run_per_server(queues, lambda part: mirrors.positions([self.keys(q) for q in part]))
 
-    def own(self, queues: Sequence[str], subscription: str, owner: str, most: int) -> dict[str, tuple[str, str]]:
+    def claim_subscriptions(self, queues: Sequence[str], subscription: str, owner: str, most: int) -> dict[str, tuple[str, str]]:
         """Whose the subscription is in each queue (core/state.py)."""
-        return self._run_per_server(queues, lambda part: states_.own([self.keys(q) for q in part], subscription, owner, most))
+        return self._run_per_server(queues, lambda part: states_.claim_subscriptions([self.keys(q) for q in part], subscription, owner, most))
 
     def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]:
         return self._run_per_server(
@@ -248,29 +248,29 @@ class RedisStore:
 
     def event_subscriptions(self) -> list[tuple[str, str]]:
         """Every pattern with a queue that is subscribed with it."""
-        return self._table().run(publish.table())
+        return self._table().run(publish.read_table())
 
     def subscribe_events(self, queue: str, patterns: Sequence[str], end: bool) -> None:
         """Subscribe a queue to what the patterns take, or end that."""
         self._table().run((publish.unsubscribe if end else publish.subscribe)(patterns, queue, new_token()))
 
     def begin(self, sink: str, run: str, queues: Sequence[str]) -> SinkRun:
-        home = self._home(sink)
+        home = self._record_link(sink)
         epoch, held = home.run(stagings.begin(sink, run, queues))
         found = SinkRun(sink, epoch, tuple(dict.fromkeys(part.queue for part in held or ())))
         if held is not None:
-            before = list(home.run(stagings.listed(sink)))
+            before = list(home.run(stagings.staged_queues(sink)))
             self._run_per_server(before, lambda part: stagings.sweep([self.keys(queue) for queue in part], found, held))
-            home.run(stagings.unlist(sink, run, before))
+            home.run(stagings.forget_swept(sink, run, before))
         return found
 
     def renew(self, run: SinkRun) -> None:
-        home = self._home(run.sink)
+        home = self._record_link(run.sink)
         home.execute([command("EXPIRE", key, LONG_TTL_S) for key in (sink_record(run.sink), sink_queues(run.sink))])
-        self._run_per_server(list(home.run(stagings.listed(run.sink))), lambda part: stagings.renew([self.keys(queue) for queue in part], run))
+        self._run_per_server(list(home.run(stagings.staged_queues(run.sink))), lambda part: stagings.renew([self.keys(queue) for queue in part], run))
 
     def record(self, sink: str, batch: int, staged: Sequence[StagedList], query: str = "", span: str = "", epoch: int = 0) -> tuple[StagedList, ...]:
-        home = self._home(sink)
+        home = self._record_link(sink)
         try:
             for server, part in _staged_by_server(staged).items():
                 self._links[server].run(sinks.keep_staged(sink, batch, part))
@@ -288,10 +288,10 @@ class RedisStore:
         self._places[queue] = staged[0].server  # should it be missing, it is made anew there
         found = link.run(sinks.commit(keys, sink, batch, staged))
         if isinstance(found, RecordConflict):
-            void = int(self._home(sink).execute(command("HGET", sink_record(sink), "void")) or 0)
+            void = int(self._record_link(sink).execute(command("HGET", sink_record(sink), "void")) or 0)
             found = link.run(sinks.commit(keys, sink, batch, staged, void))
         if isinstance(found, RecordConflict):
-            raise BatchChanged(sink=sink, batch=batch, **sinks.other_record(queue, staged))
+            raise BatchChanged(sink=sink, batch=batch, **sinks.other_record_details(queue, staged))
         return found
 
     def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> dict[str, CommitStopped | QueueMissing | None]:
@@ -312,10 +312,10 @@ class RedisStore:
     def forget(self, sink: str, staged: Sequence[StagedList]) -> None:
         for server, part in _staged_by_server(staged).items():
             self._links[server].run(sinks.forget([self.keys(queue) for queue in dict.fromkeys(s.queue for s in part)], sink))
-        self._home(sink).execute([command("DEL", key) for key in (sink_record(sink), sink_queues(sink))])
+        self._record_link(sink).execute([command("DEL", key) for key in (sink_record(sink), sink_queues(sink))])
 
     def recorded(self, sink: str, batch: int) -> tuple[StagedList, ...]:
-        return self._home(sink).run(sinks.recorded(sink, batch))
+        return self._record_link(sink).run(sinks.recorded_lists(sink, batch))
 
     def ends(self, queues: Sequence[str]) -> dict[str, int]:
         """The id of the newest message of each; 0 when it has none."""
@@ -347,7 +347,7 @@ class RedisStore:
             self._range_connections = [RangeConnections(*both, self._patience_s, size) for both in zip(self._links, many, strict=True)]
         return self._range_connections[server]
 
-    def _home(self, sink: str) -> Link:
+    def _record_link(self, sink: str) -> Link:
         """The server that has the record of a sink."""
         return self._links[hash_index(sink_record(sink), len(self._links))]
 
@@ -372,11 +372,11 @@ class RedisStore:
 
     def _queues_by_server(self, queues: Sequence[str]) -> dict[int, list[str]]:
         servers = self.locate(queues)
-        return grouped(servers, servers.__getitem__)
+        return group_by(servers, servers.__getitem__)
 
 
 def _staged_by_server(staged: Sequence[StagedList]) -> dict[int, list[StagedList]]:
-    return grouped(staged, lambda each: each.server)
+    return group_by(staged, lambda each: each.server)
 
 
 def open_store(options: RedisOptions) -> RedisStore:

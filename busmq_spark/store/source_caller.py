@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
 from busmq_spark.core.retry import Pauses, Retry
-from busmq_spark.core.sources import shown, spell
+from busmq_spark.core.sources import display_name, qualified_name
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.store.protocol import ReadStore
 
@@ -44,7 +44,7 @@ def with_link_name(source: str, error: BusError) -> BusError:
         return error
     details = dict(error.details)
     if "queue" in details:
-        details["queue"] = shown(spell(source, str(details["queue"])))
+        details["queue"] = display_name(qualified_name(source, str(details["queue"])))
     elif "reason" in details:
         details["reason"] = f"link {source!r}: {details['reason']}"
     return type(error)(**details)
@@ -72,7 +72,7 @@ class DirectCaller:
         self._retry = retry
         time.sleep(pause_s)
 
-    def succeeded(self) -> None:
+    def on_success(self) -> None:
         """An answer came."""
         if self._retry is not None:
             log.warning("link %r is reached again", self._source)
@@ -88,7 +88,7 @@ class DirectCaller:
             except BusError as error:
                 self.wait_or_raise(error)
                 continue
-            self.succeeded()
+            self.on_success()
             return found
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from busmq_spark.spark.process import freeze
+from busmq_spark.spark.process import freeze_imports
 from busmq_spark.spark.schema import BATCH_ROWS, SOURCE_SCHEMA, ArrowRows
 from busmq_spark.store.protocol import MessageRows
 
@@ -39,7 +39,7 @@ class CeilingReader(DataSourceStreamReader):
         return [InputPartition((end["at"] - start["at"]) // self._tasks) for _ in range(self._tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        freeze()
+        freeze_imports()
         left = partition.value
         while left > 0:
             rows = min(left, self._per_batch)

@@ -46,7 +46,7 @@ def pushes(link: SyncLink, runs: int) -> Iterator[Row]:
             each = [fill(link, f"bench-clock-{timed}", 0, SIZE) for timed in (0, 1)]
             for block in range(count // TOGETHER):
                 for timed in (0, 1) if block % 2 else (1, 0):
-                    names = (*each[timed].shared, each[timed].clock) if timed else each[timed].shared
+                    names = (*each[timed].peer_keys, each[timed].clock) if timed else each[timed].peer_keys
                     blocks[timed].append(spent_us(link, [script("push", names, (each[timed].available, *values))] * TOGETHER))
             spent = [statistics.median(found_us) for found_us in blocks]  # of blocks: a shared machine stops Redis now and then
             if turn:

@@ -106,7 +106,7 @@ def short_ranges(url: str) -> list[Range]:
 
 def read_s(store: FederatedStore, parts: Sequence[Range]) -> float:
     """Seconds to read ranges into Arrow."""
-    store.ready()
+    store.connect()
     began = time.perf_counter()
     rows = sum(len(piece.values) for piece in (store.read_many(parts, True) if len(parts) > 1 else store.read(parts[0], True)))
     assert rows == sum(part.rows for part in parts)

@@ -102,7 +102,7 @@ def fill(link: SyncLink, queue: str, rows: int, size: int, value: Callable[[int,
     values = [value(i, size) for i in range(min(rows, 10_000))]
     for at in range(0, rows, len(values) or 1):
         part = values[: rows - at]
-        for _ in link.stream((script("push", keys.shared, (keys.available, *chunk)) for chunk in chunks(part)), 3):
+        for _ in link.stream((script("push", keys.peer_keys, (keys.available, *chunk)) for chunk in chunks(part)), 3):
             pass
     return keys
 

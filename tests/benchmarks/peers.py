@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from busmq_spark.core import queue as q
-from busmq_spark.demo.stopwatch import Workload, order, points
+from busmq_spark.demo.stopwatch import Workload, make_order, percentiles
 from busmq_spark.errors import LocalToolMissing
 from busmq_spark.redis_io.link import SyncLink
 from tests.benchmarks.harness import RUNS, Spread, fill, ratios, redis, write
@@ -144,7 +144,7 @@ class Bench:
         """A fresh queue or topic with so many messages; one that shall hold ``wanted`` in the end is counted."""
         name = f"peers{next(self._names)}"
         if way in ENGINES:
-            keys = fill(self.link, name, rows, size, lambda n, size: order(n, n, size))
+            keys = fill(self.link, name, rows, size, lambda n, size: make_order(n, n, size))
             yield name
             held = self.link.run(q.count(keys))
             self.link.run(q.close(keys))
@@ -164,7 +164,7 @@ class Bench:
     def _timed(self, load: Workload) -> dict[str, float]:
         took = self.kafka.ask("traffic", load.source, load.target, load.rate, load.count, load.size)
         assert len(took) == load.count, f"{len(took)} messages arrived of {load.count}"
-        return points(took)
+        return percentiles(took)
 
 
 def drains(bench: Bench, messages: int, size: int) -> Iterator[Line]:

@@ -14,7 +14,7 @@ from typing import Any
 import busmq_spark
 from busmq_spark.core import queue as q
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.demo.stopwatch import POINTS, Workload, points, traffic
+from busmq_spark.demo.stopwatch import POINTS, Workload, percentiles, traffic
 from tests.benchmarks.harness import Row, Spread, add_batch_s, alternating, drain, fill, ratios, redis, session
 from tests.benchmarks.latency import apart as python_apart
 from tests.spark.monitor import Monitor
@@ -125,7 +125,7 @@ def timed(url: str, load: Workload) -> dict[str, float]:
         found = list(said)[-1]
     took = found.pop("took_us")
     assert found == {"arrived": load.count, "twice": 0, "misplaced": 0}, found
-    return points(took)
+    return percentiles(took)
 
 
 def throughput() -> Row:

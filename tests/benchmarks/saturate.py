@@ -19,7 +19,7 @@ def main(url: str, name: str) -> None:
     def calls() -> Iterator[Call]:
         while True:
             for _ in range(200):
-                yield script("push", keys.shared, (keys.available, *[b"x" * 32] * 20))
+                yield script("push", keys.peer_keys, (keys.available, *[b"x" * 32] * 20))
             yield command("DEL", keys.messages)
 
     for _ in link.stream(calls(), 8):

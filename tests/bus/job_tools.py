@@ -58,7 +58,7 @@ async def letters(jobs: Jobs) -> list[DeadLetter]:
 async def keys_of(queue: Queue, job: Job) -> list[str]:
     """What of a job is in Redis, but for its outcomes."""
     found: list[bytes] = await redis(queue, "KEYS", f"*{job.in_redis.base}*")
-    return sorted(key.decode() for key in found if key.decode() != job.in_redis.done)
+    return sorted(key.decode() for key in found if key.decode() != job.in_redis.outcomes)
 
 
 async def soon(work: Awaitable[object]) -> object:

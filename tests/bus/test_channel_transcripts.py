@@ -116,7 +116,7 @@ def holds(link: SyncLink, mark: str) -> dict[str, Any]:
             metadata.pop("sizes", None)
             metadata.pop("clock", None)
             lists = {kind: link.execute(command("LRANGE", key, 0, -1)) for kind, key in (("messages", keys.messages), ("toack", keys.toack))}
-            lives = [link.execute(command("TTL", key)) > 0 for key in keys.shared]
+            lives = [link.execute(command("TTL", key)) > 0 for key in keys.peer_keys]
             held[f"channel:{role}:{name}"] = {"metadata": metadata, **lists, "msgid": link.execute(command("GET", keys.msgid)), "lives": lives}
     return held
 

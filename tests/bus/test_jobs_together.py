@@ -135,7 +135,7 @@ async def test_an_outcome_of_an_earlier_sending_does_not_count(redis_url: str, f
         await worker.pause()
         sending = asyncio.ensure_future(jobs.send_many(some, wait=["g"], timeout_s=UNTIL_S))
         await until(lambda: jobs.queue.pushed == 6)
-        await jobs._waits.read(jobs._waits._waits)  # as it does itself once a second: it finds those of the first sending
+        await jobs._waits.read_outcomes(jobs._waits._waits)  # as it does itself once a second: it finds those of the first sending
         assert not sending.done()
         await worker.resume()
         assert [[each["g"].message for each in done] for done in (first, await sending)] == [[1, 2, 3], [4, 5, 6]]
@@ -280,7 +280,7 @@ async def test_handlers_that_are_stopped_before_they_begin_leave_as_many_slots_a
             await jobs.send_many(some_of(jobs, 3))
             await begun.wait()
         assert (await worker.slots.take(), worker.running, held.begun) == (4, 0, [])
-        worker.slots.give(4)
+        worker.slots.give_back(4)
         worker._start = start  # type: ignore[method-assign]
         held.go.set()
         async with worker:

@@ -177,7 +177,7 @@ async def test_a_scope_loads_keeps_alive_and_saves_what_changed(open_bus: OpenBu
             job.value.tries += 1
             job.value.tags.append("urgent")
         assert await stored(job) == {b"tries": b"1", b"tags": b'["urgent"]'}
-        assert not job.kept
+        assert not job.is_kept_alive
         async with bus.persist(name, Job) as again:
             assert again.existed
             assert again.value == Job(tries=1, tags=["urgent"])
@@ -288,7 +288,7 @@ async def test_unpersist_forgets_values_and_deletes_nothing(open_bus: OpenBus, f
         await thing.save()
         thing["a"] = 2
         thing.unpersist()
-        assert (dict(thing), thing.dirty, thing.kept) == ({}, frozenset(), False)
+        assert (dict(thing), thing.dirty, thing.is_kept_alive) == ({}, frozenset(), False)
         async with quiet(thing):
             assert not await thing.save()
         assert await stored(thing) == {b"a": b"1"}
@@ -298,7 +298,7 @@ async def test_leaving_the_bus_ends_the_keep_alive(open_bus: OpenBus, fresh: Fre
     async with open_bus() as bus:
         thing = bus.persist(fresh())
         await thing.persist()
-    assert not thing.kept
+    assert not thing.is_kept_alive
     assert asyncio.all_tasks() == {asyncio.current_task()}
     thing["a"] = 1
     with pytest.raises(StateError, match="bus"):
@@ -366,7 +366,7 @@ async def test_a_dead_server_of_three_does_not_keep_the_others_from_being_touche
                 if len(counted) == 4:  # longer than it would live
                     touched.set()
 
-            alive.touched = count  # type: ignore[method-assign]
+            alive.on_touch_reply = count  # type: ignore[method-assign]
             await touched.wait()
             assert all(counted)
             assert await stored(alive) == {b"a": b"1"}

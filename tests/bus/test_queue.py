@@ -81,7 +81,7 @@ async def test_what_a_consumer_holds_lives_as_long_as_the_queue(open_bus: OpenBu
         await kept.push_many("abc")
         consumption = kept.consume()
         assert (await anext(consumption)).id == 1
-        [record] = kept.kept
+        [record] = kept.keys_to_touch
         for _ in range(2):
             await renewed(kept, kept.keys.metadata, kept.keys.msgid, record)
         await kept.stop()

@@ -193,7 +193,7 @@ async def test_each_reply_restarts_the_timeout() -> None:
     waiting = PendingRequest(0.2)
     before = waiting.deadline
     await asyncio.sleep(0.01)  # nothing is waited for: the clock goes on
-    waiting.arrived(ServiceReply("1", partial=True))
+    waiting.add_reply(ServiceReply("1", partial=True))
     assert waiting.deadline > before
     await waiting.next()
     with pytest.raises(TimeoutError):

@@ -67,4 +67,4 @@ async def test_a_push_cut_off_by_the_end_of_the_bus_names_the_address(redis_url:
         reply.cancel()
         pipeline._on_reply(reply)
         error = future.exception()
-        assert f"cannot reach Redis at {bus.servers.commands[queue.server].endpoint.masked}: the bus was closed" in str(error)
+        assert f"cannot reach Redis at {bus.servers.commands[queue.server].endpoint.masked_url}: the bus was closed" in str(error)

@@ -119,7 +119,7 @@ def holds(link: SyncLink, name: str) -> dict[str, Any]:
     metadata.pop("sizes", None)
     metadata.pop("clock", None)
     values = {kind: link.execute(command("LRANGE", key, 0, -1)) for kind, key in (("messages", keys.messages), ("toack", keys.toack))}
-    lives = [link.execute(command("TTL", key)) for key in keys.shared]
+    lives = [link.execute(command("TTL", key)) for key in keys.peer_keys]
     return {
         "metadata": metadata,
         **values,

@@ -97,7 +97,7 @@ async def test_a_worker_that_died_between_outcome_and_ack_has_not_done_it_in_vai
     async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs:
         first = jobs.worker("g", start="earliest", tries=tries)(count)
         async with first:
-            settle, first._group.settled = first._group.settled, lambda _: asyncio.sleep(0)  # type: ignore[method-assign,assignment]
+            settle, first._group.ack_settled = first._group.ack_settled, lambda _: asyncio.sleep(0)  # type: ignore[method-assign,assignment]
             done = await jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S)
             assert settle
             await first.pause()
@@ -113,7 +113,7 @@ async def test_a_job_whose_outcome_cannot_be_read_waits_for_its_dead_letter_and_
     with RedisServer() as server:
         server.command("ACL", "SETUSER", "holder", "on", ">secret", "~*", "&*", "+@all")
         async with Bus(server.url, user="holder", password="secret") as bus, bus.jobs(fresh()) as jobs:
-            await jobs.ready()
+            await jobs.attached_queue()
             worker = jobs.worker("g", start="earliest", tries=1)(nothing)
             async with JobGroup(jobs.queue, worker) as group:
                 await jobs.send(jobs.new())
@@ -260,7 +260,7 @@ async def test_a_message_that_names_no_job_is_a_dead_letter(redis_url: str, fres
 
 
 def test_a_worker_s_options_are_those_of_its_call() -> None:
-    assert WorkerOptions(group="g").shared().given() == {"lease_ms": 30_000, "tries": 3}
+    assert WorkerOptions(group="g").group_options().to_fields() == {"lease_ms": 30_000, "tries": 3}
 
 
 async def test_several_queues_take_turns_under_one_limit(redis_url: str, fresh: Fresh) -> None:

@@ -79,7 +79,7 @@ def test_dead_letters_are_listed_and_shown(busmq: Busmq, keys: QueueKeys, link: 
     assert "error 1" in done.text
     assert "2 more dead letters; --first N shows more" in done.err
     assert busmq("dead", "show", dead.name, "2").out == b"\xff\x00"
-    assert busmq("dead", "show", dead.name, "9", "--redis", link.endpoint.masked).code == 1
+    assert busmq("dead", "show", dead.name, "9", "--redis", link.endpoint.masked_url).code == 1
 
 
 def test_replay_puts_originals_back_once(busmq: Busmq, keys: QueueKeys, link: SyncLink) -> None:

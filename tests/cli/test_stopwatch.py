@@ -13,17 +13,17 @@ import pytest
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import attach, push_many
-from busmq_spark.demo.stopwatch import ArrivalCounter, Workload, order, points, read, traffic
+from busmq_spark.demo.stopwatch import ArrivalCounter, Workload, make_order, percentiles, read_order, traffic
 from tests.cli.conftest import environment
 from tests.conftest import Fresh, link_to
 
 
 @pytest.mark.parametrize("n", [1, 999_999_999])
 def test_an_order_carries_its_number_and_time_also_in_base64_and_as_spark_writes_it(n: int) -> None:
-    value = order(n, 123_456_789_012_345, 100)
+    value = make_order(n, 123_456_789_012_345, 100)
     assert len(value) == 100
     spark = json.dumps({"n": n, "at": 123_456_789_012_345, "gross": 1.5}).encode()
-    assert [read(value), read(base64.b64encode(value)), read(spark)] == [(n, 123_456_789_012_345)] * 3
+    assert [read_order(value), read_order(base64.b64encode(value)), read_order(spark)] == [(n, 123_456_789_012_345)] * 3
 
 
 def test_orders_that_are_missing_come_twice_or_late_are_distinguished() -> None:
@@ -35,8 +35,8 @@ def test_orders_that_are_missing_come_twice_or_late_are_distinguished() -> None:
 
 
 def test_points_are_those_of_the_sorted_times() -> None:
-    assert points([1000 * i for i in range(100, 0, -1)]) == {"p50": 51, "p95": 96, "p99": 100, "p99.9": 100, "max": 100}
-    assert points([]) == {}
+    assert percentiles([1000 * i for i in range(100, 0, -1)]) == {"p50": 51, "p95": 96, "p99": 100, "p99.9": 100, "max": 100}
+    assert percentiles([]) == {}
 
 
 @pytest.mark.redis
@@ -58,7 +58,7 @@ def test_what_one_pushes_the_other_takes_each_once_in_order(redis_url: str, fres
 def test_a_message_that_waited_is_known_to_have_waited(redis_url: str, fresh: Fresh) -> None:
     queue, link = fresh("q"), link_to(redis_url)
     link.run(attach(QueueKeys(queue), "born", ttl_s=60))
-    link.run(push_many(QueueKeys(queue), [order(1, time.monotonic_ns() - 5_000_000_000, 100)]))
+    link.run(push_many(QueueKeys(queue), [make_order(1, time.monotonic_ns() - 5_000_000_000, 100)]))
     taker = [sys.executable, "-m", "busmq_spark.demo.stopwatch", "take", redis_url, queue, "1", "0"]
     done = subprocess.run(taker, env=environment(None), capture_output=True, text=True, timeout=60, check=True)
     [took_us] = json.loads(done.stdout)["took_us"]

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.cli.peek import id_range
-from busmq_spark.cli.servers import dangers
+from busmq_spark.cli.servers import find_dangers
 from busmq_spark.cli.splitting import batches
-from busmq_spark.cli.terminal_text import duration, one_line, shown, size, value_text
+from busmq_spark.cli.terminal_text import duration, escape_control_characters, one_line, size, value_text
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.demo.flight_delays import DelayStatistics, by_carrier, worst_hours
 from busmq_spark.errors import ConfigError
@@ -31,13 +31,13 @@ def test_a_message_without_an_end_is_a_message_and_an_end_without_one_is_not() -
 
 @given(st.text())
 def test_shown_text_is_one_printable_line(text: str) -> None:
-    assert all(char.isprintable() or char in "\u200c\u200d" or char.isspace() for char in shown(text))
-    assert not set(shown(text)) & {chr(code) for code in (*range(32), *range(127, 160), 0x202E, 0x2066, 0x2028)}
+    assert all(char.isprintable() or char in "\u200c\u200d" or char.isspace() for char in escape_control_characters(text))
+    assert not set(escape_control_characters(text)) & {chr(code) for code in (*range(32), *range(127, 160), 0x202E, 0x2066, 0x2028)}
 
 
 def test_shown_keeps_what_people_write() -> None:
     for text in ("plain", "žluťoučký kůň", "日本語", "👩‍🚀", "عربي", "C:\\path [bold]"):
-        assert shown(text) == text
+        assert escape_control_characters(text) == text
 
 
 def test_binary_and_long_values_are_cut() -> None:
@@ -62,9 +62,9 @@ def test_id_ranges() -> None:
 
 def test_a_healthy_server_has_no_warnings() -> None:
     healthy = {"maxmemory_policy": "noeviction", "role": "master", "aof_enabled": "1", "redis_version": "7.2.4", "cluster_enabled": "0"}
-    assert dangers(healthy) == []
+    assert find_dangers(healthy) == []
     sick = {"maxmemory_policy": "volatile-lru", "role": "slave", "aof_enabled": "0", "redis_version": "5.0.1", "cluster_enabled": "1"}
-    assert len(dangers(sick)) == 5
+    assert len(find_dangers(sick)) == 5
 
 
 def test_means_are_weighted_by_flights() -> None:

@@ -98,7 +98,7 @@ def test_a_forgotten_subscription_holds_nothing_back(run: Run, born: Born) -> No
 def test_an_ack_of_an_earlier_incarnation_drops_nothing(run: Run, born: Born, redis: Redis) -> None:
     keys, before = born()
     run(queue.push_many(keys, [b"x"] * 5))
-    redis("DEL", *keys.shared)
+    redis("DEL", *keys.peer_keys)
     run(queue.attach(keys, "second-life", ttl_s=60))
     run(queue.push_many(keys, [b"y"] * 5))
     assert ack(run, keys, 5, before.born, subscription="s") == AckResult("recreated", "second-life")
@@ -108,7 +108,7 @@ def test_an_ack_of_an_earlier_incarnation_drops_nothing(run: Run, born: Born, re
 
 def test_an_ack_to_an_incarnation_that_a_peer_began_without_a_token_drops_nothing(run: Run, born: Born, redis: Redis) -> None:
     keys, before = born()
-    redis("DEL", *keys.shared)
+    redis("DEL", *keys.peer_keys)
     redis("HSET", keys.metadata, "ttl", 30, "source", "local", "discover", "false", "maxsize", 0)
     redis("RPUSH", keys.messages, 1, "x")
     redis("SET", keys.msgid, 1)
@@ -121,7 +121,7 @@ def test_positions_of_an_earlier_incarnation_hold_nothing_back_in_the_next(run: 
     run(queue.push_many(keys, [b"x"] * 5))
     run(state.subscribe([keys], "old", ["earliest"]))
     ack(run, keys, 3, before.born, subscription="old")
-    redis("DEL", *keys.shared)
+    redis("DEL", *keys.peer_keys)
     after = run(queue.attach(keys, "next", ttl_s=60))
     assert run(state.subscriptions([keys])) == [{}]
     run(queue.push_many(keys, [b"y"] * 5))
@@ -134,7 +134,7 @@ def test_a_subscription_does_not_take_over_its_position_in_an_earlier_life(run: 
     keys, before = born()
     run(queue.push_many(keys, [b"x"] * 5))
     ack(run, keys, 5, before.born, subscription="s")
-    redis("DEL", *keys.shared)
+    redis("DEL", *keys.peer_keys)
     redis("HSET", keys.metadata, "ttl", 30)  # a peer was here; the positions are still those of the first life
     assert run(state.subscribe([keys], "s", ["earliest"])) == [0]
     assert run(state.subscriptions([keys])) == [{"s": 0}]

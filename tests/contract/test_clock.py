@@ -88,7 +88,7 @@ def test_a_new_life_of_the_queue_has_times_of_its_own(run: Run, redis: Redis, ke
         run(queue.close(keys))
         assert redis("EXISTS", keys.clock) == 0
     elif how == "closed by a peer":
-        redis("DEL", *keys.shared)
+        redis("DEL", *keys.peer_keys)
     else:
         redis("DEL", keys.messages, keys.msgid)
     run(queue.attach(keys, "c" * 16, ttl_s=600))

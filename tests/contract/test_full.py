@@ -57,7 +57,7 @@ def test_a_source_starts_reads_and_acks(run: Run, stored: QueueKeys) -> None:
     assert run(state.lease([stored], "", ME, 60_000, [""])) == [ME]
     assert run(state.lease([stored], "", ME, 60_000, [""])) == [ME]  # it is there now
     assert run(state.lease([stored], "", "next", 60_000, [ME])) == ["next"]
-    assert ids(run(queue.after(stored, 0, 0, 3))) == [1, 2, 3]
+    assert ids(run(queue.read_after(stored, 0, 0, 3))) == [1, 2, 3]
     assert run(state.keep_alive([stored], "", "next", 60_000)) == [1]
     assert run(state.ack_to([AckUpTo(stored, 15, life, "")])) == [AckResult("ok", "15")]
     assert run(state.release(stored, "", "next"))

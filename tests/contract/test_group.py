@@ -6,7 +6,7 @@ import pytest
 
 from busmq_spark.core import group as flows
 from busmq_spark.core import queue, state
-from busmq_spark.core.subscription import listed, register, seek, unsubscribe
+from busmq_spark.core.subscription import list_subscriptions, register, seek, unsubscribe
 from busmq_spark.errors import ConfigError, QueueBusy
 from tests.contract.conftest import Redis, Run
 from tests.contract.group_tools import LEASE_MS, Make, Shared, ids
@@ -209,7 +209,7 @@ def test_a_group_that_is_dropped_leaves_nothing(shared: Make, run: Run) -> None:
     group = shared()
     held = group.lease(2)
     assert run(unsubscribe(group.keys, "g"))
-    assert (run(listed(group.keys)), [group.redis("EXISTS", key) for key in group.keys.group("g")]) == ([], [0, 0, 0, 0])
+    assert (run(list_subscriptions(group.keys)), [group.redis("EXISTS", key) for key in group.keys.group("g")]) == ([], [0, 0, 0, 0])
     assert (group.leased().status, group.settle("ack", held)) == ("no_group", None)
     run(state.subscribe([group.keys], "g", ["earliest"]))  # the name is free, also for the other kind
 

@@ -89,10 +89,10 @@ def test_a_field_that_was_forgotten_is_had_again_by_the_same_call_only(run: Run,
     assert loaded(run, keys, "a", "b", forget=("a",), token="t") == [1, 2]
     assert loaded(run, keys, "a", "b", forget=("a",), token="t", again=True) == [1, 2]  # its reply was lost
     assert loaded(run, keys, "a", "b", forget=("a",), token="other") == [None, 2]
-    assert 0 < redis("TTL", keys.spare("a", "t")) <= flows.SPARE_S
+    assert 0 < redis("TTL", keys.spare_field("a", "t")) <= flows.SPARE_S
 
     def dropped() -> flows.Flow[None]:
-        yield flows.forgotten(keys, ("a",), "t")
+        yield flows.forget_call(keys, ("a",), "t")
 
     run(dropped())
     assert loaded(run, keys, "a", forget=("a",), token="t") == [None]
@@ -116,7 +116,7 @@ def test_an_outcome_is_written_once_and_lives_for_its_ttl(worked: Worked) -> Non
     assert worked.outcome == (True, "", 7, 1)
     assert worked.finish("a", error="again") == "done"
     assert worked.outcome == (True, "", 7, 1)
-    assert 0 < worked.redis("TTL", worked.keys.done) <= TTL_S
+    assert 0 < worked.redis("TTL", worked.keys.outcomes) <= TTL_S
 
 
 def test_who_comes_late_is_refused_once_the_next_has_begun(worked: Worked) -> None:
@@ -147,7 +147,7 @@ def test_a_lease_that_was_given_back_and_had_again_is_the_later_one(worked: Work
 def test_a_first_lease_begins_without_a_record_and_is_refused_once_the_next_has_begun(worked: Worked, run: Run, redis: Redis) -> None:
     first = worked.first()
     assert run(flows.begin([first, worked.first(8)], TTL_S)) == [("ok", b"")] * 2
-    assert redis("EXISTS", worked.keys.done) == 0
+    assert redis("EXISTS", worked.keys.outcomes) == 0
     assert worked.begin("b", 7, 2, 200) == "ok"
     assert run(flows.finish([(first, None)], "q", TTL_S)) == [("late", b"")]
     assert worked.outcome is None
@@ -250,4 +250,4 @@ def test_everything_has_a_ttl(worked: Worked, run: Run, redis: Redis) -> None:
     saved(run, worked.keys, a=1, b=2)
     loaded(run, worked.keys, "a", forget=("a",))
     worked.begin("a")
-    assert all(redis("PTTL", key) > 0 for key in (worked.keys.field("b"), worked.keys.done))
+    assert all(redis("PTTL", key) > 0 for key in (worked.keys.field("b"), worked.keys.outcomes))

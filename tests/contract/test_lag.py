@@ -10,7 +10,7 @@ from busmq_spark.core import clock, queue
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.lag import ReaderLag, lags
 from busmq_spark.core.state import AckUpTo, ack_to, states, subscribe
-from busmq_spark.core.subscription import listed, register
+from busmq_spark.core.subscription import list_subscriptions, register
 from tests.clocks import HOUR, SECOND, npm_push, pass_by
 from tests.contract.conftest import Redis, Run
 
@@ -51,7 +51,12 @@ def test_every_reader_of_a_queue_is_listed_with_messages_and_seconds(run: Run, k
     run(subscribe([keys], "later", [0]))
     run(register(keys, "shared", 3, shared={"lease_ms": 60_000}))
     assert hours(run(lags([keys]))) == {"done": ("ordered", 0, 0), "late": ("ordered", 4, 2), "later": ("ordered", 6, 2), "shared": ("shared", 3, 1)}
-    assert {each.name: each.behind_s and each.behind_s // 3600 for each in run(listed(keys))} == {"done": 0, "late": 2, "later": 2, "shared": 1}
+    assert {each.name: each.behind_s and each.behind_s // 3600 for each in run(list_subscriptions(keys))} == {
+        "done": 0,
+        "late": 2,
+        "later": 2,
+        "shared": 1,
+    }
 
 
 def test_what_reads_without_a_name_is_behind_by_what_it_has_not_acknowledged(run: Run, redis: Redis, keys: QueueKeys) -> None:

@@ -16,7 +16,7 @@ from busmq_spark.core import mirror as flows
 from busmq_spark.core.dead_letter import put_back
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.mirror import NEWEST, NO_MARK, Appended, Chunk, MirrorOf, Span
+from busmq_spark.core.mirror import NEWEST, NO_MARK, AppendResult, Chunk, MirrorOf, Span
 from busmq_spark.core.sender import push_from
 from busmq_spark.core.sink import StagedList, commit
 from busmq_spark.core.subscription import register
@@ -43,7 +43,7 @@ class Pair:
         [found] = self.run(flows.spans([(self.origin, (after, upto))]))
         return found
 
-    def begin(self, **more: Any) -> flows.Begun:
+    def begin(self, **more: Any) -> flows.BeginResult:
         found = self.run(flows.begin(self.keys, self.span(), OF, **more))
         self.last = found.last
         return found
@@ -56,7 +56,7 @@ class Pair:
         pairs = b"".join(b"$%d\r\n%d\r\n$%d\r\n%b\r\n" % (len(str(id)), id, len(value), value) for id, value in stored)
         return Chunk(span.born, after, upto, span.last_id, floor, len(stored), pairs)
 
-    def append(self, chunk: Chunk) -> Appended:
+    def append(self, chunk: Chunk) -> AppendResult:
         found = self.run(flows.append(self.keys, chunk))
         self.last = max(self.last, found.last)
         return found
@@ -112,12 +112,12 @@ def test_what_comes_twice_late_or_too_early_changes_nothing(pair: Make) -> None:
     both = pair(6)
     both.begin()
     first, second = both.chunk(0, 3), both.chunk(3, 6)
-    assert both.append(second) == Appended("at", 0)
-    assert both.append(first) == Appended("ok", 3)
-    assert both.append(first) == Appended("ok", 3)
-    assert both.append(second) == Appended("ok", 6)
-    assert both.append(first) == Appended("ok", 6)
-    assert both.append(both.chunk(1, 5)) == Appended("ok", 6)
+    assert both.append(second) == AppendResult("at", 0)
+    assert both.append(first) == AppendResult("ok", 3)
+    assert both.append(first) == AppendResult("ok", 3)
+    assert both.append(second) == AppendResult("ok", 6)
+    assert both.append(first) == AppendResult("ok", 6)
+    assert both.append(both.chunk(1, 5)) == AppendResult("ok", 6)
     assert both.stored() == both.stored(both.origin)
 
 
@@ -125,7 +125,7 @@ def test_of_a_chunk_that_another_mirror_has_begun_the_rest_is_appended(pair: Mak
     both = pair(6)
     both.begin()
     both.append(both.chunk(0, 4))
-    assert both.append(both.chunk(2, 6)) == Appended("ok", 6)
+    assert both.append(both.chunk(2, 6)) == AppendResult("ok", 6)
     assert both.stored() == both.stored(both.origin)
 
 
@@ -171,7 +171,7 @@ def test_a_mirror_of_a_queue_that_was_trimmed_begins_where_the_origin_does(pair:
     empty = pair(3)
     run(queue.trim(empty.origin, 3))
     assert empty.begin().last == 3
-    assert empty.append(empty.chunk()) == Appended("ok", 3)
+    assert empty.append(empty.chunk()) == AppendResult("ok", 3)
     empty.push(1)
     empty.copy()
     assert empty.stored() == [(4, b"v4")]
@@ -198,7 +198,7 @@ def test_a_long_trim_goes_in_bounded_steps(pair: Make, monkeypatch: pytest.Monke
     both = pair(7)
     both.begin()
     both.copy()
-    assert both.append(both.chunk(floor=6)) == Appended("ok", 7)
+    assert both.append(both.chunk(floor=6)) == AppendResult("ok", 7)
     assert [id for id, _ in both.stored()] == [7]
 
 
@@ -266,8 +266,8 @@ def test_a_new_life_begins_only_in_the_place_of_the_one_that_was_seen(pair: Make
     run(queue.attach(both.origin, "c" * 16, ttl_s=60))
     both.push(2)
     assert both.begin().status == "life", "the caller expects no queue"
-    assert both.begin(expected=before) == flows.Begun("ok", "c" * 16, 0)
-    assert both.append(old) == Appended("life")
+    assert both.begin(expected=before) == flows.BeginResult("ok", "c" * 16, 0)
+    assert both.append(old) == AppendResult("life")
     late = run(flows.begin(both.keys, old_span, OF, expected=""))
     assert (late.status, late.born) == ("life", "c" * 16)
     late = run(flows.begin(both.keys, old_span, OF, expected=before))
@@ -283,7 +283,7 @@ def test_a_queue_of_this_place_s_own_is_not_written_over_but_on_request(pair: Ma
     run(queue.push(both.keys, b"mine"))
     found = both.begin()
     assert (found.status, found.born, found.last, found.promoted) == ("own", "d" * 16, 1, -1)
-    assert both.append(both.chunk(0, 3)) == Appended("own")
+    assert both.append(both.chunk(0, 3)) == AppendResult("own")
     assert both.stored() == [(1, b"mine")]
     assert both.begin(replace=True).status == "life", "another one than was seen"
     assert both.begin(replace=True, expected="d" * 16).status == "ok"
@@ -296,8 +296,8 @@ def test_a_mirror_that_expired_begins_again_with_the_same_life_and_its_local_pos
     both.begin()
     both.copy()
     run(register(both.keys, "local", 2))
-    redis("DEL", *both.keys.shared)
-    assert both.append(both.chunk(3, 3)) == Appended("missing")
+    redis("DEL", *both.keys.peer_keys)
+    assert both.append(both.chunk(3, 3)) == AppendResult("missing")
     with pytest.raises(QueueMissing):
         run(flows.promote(both.keys))
     both.begin()
@@ -319,7 +319,7 @@ def test_fingerprints_are_those_of_the_ids_asked_for(pair: Make, run: Run) -> No
     both.begin()
     assert both.span().mirror_of == ""
     assert run(flows.spans([(both.keys, (-1, -1))]))[0].mirror_of == OF.to_json()
-    assert MirrorOf.of(OF.to_json()) == OF
+    assert MirrorOf.parse(OF.to_json()) == OF
 
 
 def test_the_mark_of_the_last_message_is_known_without_the_message(pair: Make, run: Run) -> None:

@@ -39,7 +39,7 @@ def push(link: SyncLink, keys: QueueKeys, rows: Sequence[Row], query: str = "que
         for row in rows[at:until]:
             words += [row[1], row[2], value(row)]
         at = until
-    found: list[int] = link.execute(script("push_once", (*keys.shared, keys.sinks, keys.clock), words))
+    found: list[int] = link.execute(script("push_once", (*keys.peer_keys, keys.sinks, keys.clock), words))
     return found
 
 

@@ -52,7 +52,7 @@ def test_a_queue_that_died_and_came_back_is_another_incarnation_with_ids_from_1(
     keys = fresh_keys()
     run(queue.attach(keys, "one", ttl_s=30))
     run(queue.push(keys, b"x"))
-    redis("DEL", *keys.shared)  # what expiry leaves
+    redis("DEL", *keys.peer_keys)  # what expiry leaves
     assert run(queue.attach(keys, "two", ttl_s=30)).born == "two"
     assert run(queue.push(keys, b"y")) == 1
 
@@ -155,11 +155,11 @@ def test_a_push_renews_all_four_keys_with_the_stored_ttl(run: Run, born: Born, r
     keys, _ = born(ttl_s=50)
     run(queue.push_many(keys, [b"a", b"b"]))
     run(queue.pop(keys, reliable=True, ttl_s=50))
-    for key in keys.shared:
+    for key in keys.peer_keys:
         redis("EXPIRE", key, 40)
     life = Life(redis, 50)
     run(queue.push(keys, b"c"))
-    assert life.given_to(*keys.shared)
+    assert life.given_to(*keys.peer_keys)
 
 
 def test_ids_are_exact_up_to_the_last_that_javascript_can_count(run: Run, born: Born, redis: Redis) -> None:
@@ -202,10 +202,10 @@ def test_a_pop_stops_after_the_message_that_reaches_its_bytes(run: Run, born: Bo
 def test_reading_without_removing_stops_after_the_message_that_reaches_the_byte_limit(run: Run, born: Born) -> None:
     keys, _ = born()
     run(queue.push_many(keys, [b"x" * 100] * 5 + [b"x" * 100_000] * 3))
-    assert [message.id for message in run(queue.after(keys, 0, 1, 9, 150))] == [2, 3]
-    assert [message.id for message in run(queue.after(keys, 3, 0, 9, 200_000))] == [4, 5, 6, 7]
-    assert [message.id for message in run(queue.after(keys, 0, 0, 3, 200_000))] == [1, 2, 3]
-    assert run(queue.after(keys, 8, 0, 9, 150)) == []
+    assert [message.id for message in run(queue.read_after(keys, 0, 1, 9, 150))] == [2, 3]
+    assert [message.id for message in run(queue.read_after(keys, 3, 0, 9, 200_000))] == [4, 5, 6, 7]
+    assert [message.id for message in run(queue.read_after(keys, 0, 0, 3, 200_000))] == [1, 2, 3]
+    assert run(queue.read_after(keys, 8, 0, 9, 150)) == []
 
 
 def test_a_reliable_pop_records_what_it_took_until_it_is_acked(run: Run, born: Born, redis: Redis) -> None:
@@ -316,7 +316,7 @@ def test_close_removes_every_key_of_the_queue_but_how_far_sinks_have_come(run: R
     redis("HSET", keys.sinks, "s", "1:done")
     life = Life(redis, LONG_TTL_S)
     run(queue.close(keys))
-    assert redis("EXISTS", *keys.shared, keys.acks) == 0
+    assert redis("EXISTS", *keys.peer_keys, keys.acks) == 0
     assert life.given_to(keys.sinks)
     assert not run(queue.exists(keys))
 
@@ -326,7 +326,7 @@ def test_touch_renews_the_shared_keys(run: Run, born: Born, redis: Redis) -> Non
     run(queue.push(keys, b"x"))
     life = Life(redis, 90)
     run(queue.touch(keys, 90))
-    assert [life.given_to(key) for key in keys.shared] == [True, True, True, False]  # nothing to ack
+    assert [life.given_to(key) for key in keys.peer_keys] == [True, True, True, False]  # nothing to ack
 
 
 def test_attaching_keeps_our_own_records_longer_than_the_queue(run: Run, born: Born, redis: Redis) -> None:

@@ -48,7 +48,7 @@ def test_a_probe_of_a_queue_without_a_born_token_has_no_incarnation(run: Run, fr
 
 
 def noted(redis: Redis, keys: QueueKeys) -> ValueSizes:
-    return ValueSizes.of(redis("HGET", keys.metadata, "sizes"))
+    return ValueSizes.parse(redis("HGET", keys.metadata, "sizes"))
 
 
 def test_every_writer_of_ours_notes_how_long_its_values_are(run: Run, born: Born, redis: Redis) -> None:
@@ -129,7 +129,7 @@ def test_seek_finds_an_id_or_its_neighbours_in_a_list_with_holes(link: SyncLink,
     link.execute([command("RPUSH", keys.messages, id, "v") for id in stored])
     after = bisect_right(stored, wanted)
     expected = (after - 1, wanted in ids, stored[after] if after < len(stored) else 0)
-    assert link.run(ranges.seek(keys, wanted)) == expected
+    assert link.run(ranges.find_id(keys, wanted)) == expected
 
 
 sizes = st.lists(st.one_of(st.integers(0, 50), st.integers(0, 400_000)), min_size=1, max_size=25)
@@ -189,14 +189,14 @@ def test_short_ranges_bring_what_lies_next_to_each_other_and_fits(
             id += 1
         asked.append((keys, first, first + more))
         expected.append((f"life {n}" if named else "", found))
-    assert link.run(ranges.shorts(asked, room)) == expected
+    assert link.run(ranges.read_short_ranges(asked, room)) == expected
 
 
 def test_short_ranges_bring_nothing_from_deep_down(run: Run, born: Born, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranges, "DEEP", 3)
     keys, there = born()
     run(queue.push_many(keys, [b"1", b"2", b"3", b"4"]))
-    assert run(ranges.shorts([(keys, 3, 4), (keys, 4, 4)], 100)) == [(there.born, [b"3", b"4"]), (there.born, [])]
+    assert run(ranges.read_short_ranges([(keys, 3, 4), (keys, 4, 4)], 100)) == [(there.born, [b"3", b"4"]), (there.born, [])]
 
 
 @settings(max_examples=20)

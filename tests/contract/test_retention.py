@@ -60,8 +60,8 @@ def numbers(run: Run, keys: QueueKeys) -> tuple[int, int]:
     found = run(retention.retention(keys))
     [known] = run(state.states([(keys, -1)]))
     waiting = run(queue.count(keys))
-    assert (known.waiting, known.kept) == (waiting, found.kept if found else 0)
-    return waiting, known.kept
+    assert (known.waiting, known.kept_count) == (waiting, found.kept if found else 0)
+    return waiting, known.kept_count
 
 
 def test_an_ack_moves_the_position_and_deletes_nothing(run: Run, redis: Redis, keys: QueueKeys) -> None:
@@ -126,7 +126,7 @@ def test_time_goes_on_while_nobody_acks(run: Run, redis: Redis, keys: QueueKeys,
         case "push_from":
             assert run(sender.push_from(keys, "box", [1], [b"v"])) == (1, 0)
         case "push_once":
-            names = (*keys.shared, keys.sinks, keys.clock, keys.acks, keys.bytes)
+            names = (*keys.peer_keys, keys.sinks, keys.clock, keys.acks, keys.bytes)
             run(_one(script("push_once", names, (keys.available, "query", 600, "origin", 1, 1, 0, b"v"))))
         case "commit":
             redis("RPUSH", keys.stage("a:0:1"), "v")
@@ -163,7 +163,7 @@ def test_the_slowest_reader_holds_back_and_one_that_goes_back_too(run: Run, redi
     run(retention.retain(keys, rule(None, 2, None)))
     assert ids(redis, keys)[0] == 13, "it has still to read them"
     assert numbers(run, keys) == (0, 8), "and a producer need not wait for that"
-    assert [each.behind for each in run(subscription.listed(keys))] == [0, 8]
+    assert [each.behind for each in run(subscription.list_subscriptions(keys))] == [0, 8]
     ack(run, redis, keys, 20, "slow")
     assert ids(redis, keys) == [19, 20]
 
@@ -265,7 +265,7 @@ def test_a_call_counts_a_bounded_number_of_bytes_of_peers(run: Run, redis: Redis
     redis("RPUSH", keys.messages, *(word for id in range(1, 1501) for word in (id, "v")))
     redis("SET", keys.msgid, 1500)
     for counted in (b"1000", b"1500"):
-        run(_one(script("note_time", keys.keeping * 2, (1,))))
+        run(_one(script("note_time", keys.retention_keys * 2, (1,))))
         assert redis("HGET", keys.metadata, "bytes").split(b":")[1] == counted
 
 

@@ -235,7 +235,7 @@ def test_a_half_committed_batch_is_completed_in_the_next_life_of_its_queue(
     part, rows = stage(link.execute, keys, "one", [2, 2])
     with pytest.raises(Crash):
         link.run(through(sink.commit(keys, "s", 1, [part]), crashing(link.execute, 1, executed=False)))
-    run(queue.close(keys)) if closed_by == "us" else redis("DEL", *keys.shared)
+    run(queue.close(keys)) if closed_by == "us" else redis("DEL", *keys.peer_keys)
     run(attach(keys, "next", ttl_s=60))
     assert run(sink.commit(keys, "s", 1, [part])) is None
     assert stored(link.execute, keys) == numbered(rows[2:])

@@ -94,7 +94,7 @@ def test_another_batch_under_the_number_of_a_recorded_one_is_refused_and_the_rec
     with pytest.raises(BatchChanged, match=f"batch 4 is recorded with other {by}") as caught:
         run(sink.record(name, 4, [other], "q", now))
     assert caught.value.details["by"] == by
-    assert run(sink.recorded(name, 4)) == (one,)
+    assert run(sink.recorded_lists(name, 4)) == (one,)
 
 
 def test_a_record_of_an_older_version_is_recognized_by_its_counts(run: Run, fresh: Fresh, redis: Redis) -> None:
@@ -118,10 +118,10 @@ def test_the_next_batch_takes_the_place_of_the_record_and_an_older_one_is_stale(
 
 def test_a_batch_on_record_is_found_and_another_is_not(run: Run, fresh: Fresh) -> None:
     name, one = fresh("sink"), StagedList("q", 0, "k1", ((1, 1),))
-    assert run(sink.recorded(name, 4)) == ()
+    assert run(sink.recorded_lists(name, 4)) == ()
     run(sink.record(name, 4, [one]))
-    assert run(sink.recorded(name, 4)) == (one,)
-    assert run(sink.recorded(name, 3)) == run(sink.recorded(name, 5)) == ()
+    assert run(sink.recorded_lists(name, 4)) == (one,)
+    assert run(sink.recorded_lists(name, 3)) == run(sink.recorded_lists(name, 5)) == ()
 
 
 def test_a_batch_without_rows_can_be_recorded(run: Run, fresh: Fresh) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from busmq_spark.core import queue, state
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.loss import lost
+from busmq_spark.core.loss import loss_between
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.position import Position
 from busmq_spark.core.queue import LONG_TTL_S
@@ -181,11 +181,11 @@ def test_what_is_called_intact_has_lost_nothing(
     found, now = one_intact(link.run, keys, at, last + more), one_state(link.run, keys, last)
     if found is not None:
         upto = min(last + more, given_id)
-        assert lost(at, now) is None
+        assert loss_between(at, now) is None
         assert found == (given_id, link.run(state.marks([(keys, upto)]))[0] if upto > last else "")
         assert found[1] or upto == last
     elif not ids or ids == set(range(min(ids), given_id + 1)):  # in a list without holes that is told only of what is lost
-        assert lost(at, now) is not None
+        assert loss_between(at, now) is not None
 
 
 # Leases and keep-alive
@@ -225,7 +225,7 @@ def test_keeping_alive_renews_every_key_by_the_stored_ttl_and_ours_for_longer(ru
         redis("EXPIRE", key, 40)
     short, long = Life(redis, 50), Life(redis, LONG_TTL_S)
     assert run(state.keep_alive([keys])) == [1]
-    assert short.given_to(*keys.shared)
+    assert short.given_to(*keys.peer_keys)
     assert long.given_to(keys.acks, keys.sinks)
     assert redis("EXISTS", keys.lease("")) == 0
 
@@ -243,6 +243,6 @@ def test_keeping_alive_distinguishes_missing_and_taken_from_living(run: Run, bor
 
 def test_keeping_alive_does_not_create_a_lost_queue(run: Run, born: Born, redis: Redis) -> None:
     keys, _ = born()
-    redis("DEL", *keys.shared)
+    redis("DEL", *keys.peer_keys)
     assert run(state.keep_alive([keys])) == [0]
     assert not run(queue.exists(keys))

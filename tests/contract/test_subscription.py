@@ -7,7 +7,7 @@ import pytest
 from busmq_spark.core import queue, state
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.state import AckUpTo
-from busmq_spark.core.subscription import ABANDONED_S, Subscription, listed, unsubscribe
+from busmq_spark.core.subscription import ABANDONED_S, Subscription, list_subscriptions, unsubscribe
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import QueueBusy
 from busmq_spark.redis_io.link import SyncLink
@@ -17,7 +17,7 @@ from tests.contract.conftest import Born, Redis, Run
 
 
 def by_name(run: Run, keys: QueueKeys) -> dict[str, Subscription]:
-    return {each.name: each for each in run(listed(keys))}
+    return {each.name: each for each in run(list_subscriptions(keys))}
 
 
 def test_what_stays_for_a_subscription_is_what_another_has_acked(run: Run, born: Born) -> None:
@@ -33,7 +33,7 @@ def test_what_stays_for_a_subscription_is_what_another_has_acked(run: Run, born:
         "middle": (5, 4, 3),
         "slow": (0, 9, 8),
     }
-    assert all(each.idle_s is not None and each.idle_s < 3600 and not each.abandoned for each in found.values())
+    assert all(each.idle_s is not None and each.idle_s < 3600 and not each.is_abandoned for each in found.values())
 
 
 def test_one_that_has_been_away_for_long_and_holds_messages_back_is_abandoned(run: Run, born: Born, redis: Redis) -> None:
@@ -43,25 +43,25 @@ def test_one_that_has_been_away_for_long_and_holds_messages_back_is_abandoned(ru
         run(state.subscribe([keys], name, ["earliest"]))
     since = int(redis("HGET", keys.acks, ":at:away")) - ABANDONED_S - 5
     redis("HSET", keys.acks, ":at:away", since)
-    assert not by_name(run, keys)["away"].abandoned  # no subscription is further
+    assert not by_name(run, keys)["away"].is_abandoned  # no subscription is further
     run(state.ack_to([AckUpTo(keys, 4, there.born, "")], "here"))
     found = by_name(run, keys)
-    assert [name for name, each in found.items() if each.abandoned] == ["away"]
+    assert [name for name, each in found.items() if each.is_abandoned] == ["away"]
     assert (found["away"].idle_s or 0) >= ABANDONED_S
     redis("SET", keys.lease("away"), "a-reader", "PX", 600_000)
-    assert (by_name(run, keys)["away"].reader, by_name(run, keys)["away"].abandoned) == ("a-reader", False)
+    assert (by_name(run, keys)["away"].reader, by_name(run, keys)["away"].is_abandoned) == ("a-reader", False)
     redis("DEL", keys.lease("away"))
     run(state.subscribe([keys], "away", ["earliest"]))
-    assert not by_name(run, keys)["away"].abandoned  # it has come again
+    assert not by_name(run, keys)["away"].is_abandoned  # it has come again
 
 
 def test_positions_written_without_a_time_are_shown_without_one(run: Run, born: Born, redis: Redis) -> None:
     keys, there = born()
     run(queue.push_many(keys, [b"x"] * 4))
     redis("HSET", keys.acks, "old", 1, ":born", there.born)
-    [found] = run(listed(keys))
+    [found] = run(list_subscriptions(keys))
     assert (found.name, found.last, found.behind, found.holds_back, found.idle_s) == ("old", 1, 3, 3, None)
-    assert not found.abandoned
+    assert not found.is_abandoned
 
 
 def test_what_only_a_forgotten_subscription_held_back_leaves_at_once(run: Run, born: Born, redis: Redis) -> None:
@@ -91,7 +91,7 @@ def test_a_subscription_that_a_query_reads_with_is_kept(run: Run, born: Born, re
 def test_a_queue_that_does_not_exist_has_no_subscriptions(run: Run, born: Born, redis: Redis) -> None:
     keys, _ = born()
     redis("DEL", *keys.all)
-    assert run(listed(keys)) == []
+    assert run(list_subscriptions(keys)) == []
     assert not run(unsubscribe(keys, "s"))
 
 
@@ -104,7 +104,7 @@ def test_a_user_without_the_right_to_the_clock_may_do_everything_else(redis_serv
         link.run(queue.push_many(keys, [b"x"] * 4))
         link.run(state.subscribe([keys], "s", ["earliest"]))
         assert link.run(state.ack_to([AckUpTo(keys, 3, there.born, "")], "s"))[0].status == "ok"
-        [found] = link.run(listed(keys))
+        [found] = link.run(list_subscriptions(keys))
         assert (found.name, found.last, found.behind, found.idle_s) == ("s", 3, 1, None)
     finally:
         link.close()

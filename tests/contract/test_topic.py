@@ -21,10 +21,10 @@ def keys(where: RedisLayout, fresh: Fresh) -> TopicKeys:
 
 
 def test_who_opens_a_topic_first_says_how_many_partitions_it_has(run: Run, keys: TopicKeys, redis: Redis) -> None:
-    assert run(flows.read(keys)) is None
+    assert run(flows.read_topic(keys)) is None
     assert run(flows.open_topic(keys, 10, "b1")) == Topic(10, "b1")
     assert run(flows.open_topic(keys, 4, "b2")) == run(flows.open_topic(keys, 20, "b3")) == run(flows.open_topic(keys, None, "b4")) == Topic(10, "b1")
-    assert run(flows.read(keys)) == Topic(10, "b1")
+    assert run(flows.read_topic(keys)) == Topic(10, "b1")
     assert flows.TTL_S - 60 < redis("TTL", keys.base) <= flows.TTL_S
 
 
@@ -42,7 +42,7 @@ def test_a_topic_grows_and_never_shrinks(run: Run, keys: TopicKeys) -> None:
     with pytest.raises(TopicShrinks, match="has 20 partitions and cannot have 10") as refused:
         run(flows.grow(keys, 10))
     assert refused.value.details == {"topic": keys.name, "found": 20, "expected": 10}
-    assert run(flows.read(keys)) == Topic(20, "b")
+    assert run(flows.read_topic(keys)) == Topic(20, "b")
 
 
 def test_a_growth_that_comes_late_or_again_takes_nothing_back(run: Run, keys: TopicKeys) -> None:
@@ -53,7 +53,7 @@ def test_a_growth_that_comes_late_or_again_takes_nothing_back(run: Run, keys: To
     late.send(first)  # it is about to ask for 20
     run(flows.grow(keys, 30))
     run(_only(flows._topic_call(keys, 20, "b", grows=True)))
-    assert run(flows.read(keys)) == Topic(30, "b")
+    assert run(flows.read_topic(keys)) == Topic(30, "b")
 
 
 def _only(call: Any) -> flows.Flow[Any]:
@@ -63,7 +63,7 @@ def _only(call: Any) -> flows.Flow[Any]:
 def test_a_topic_that_redis_has_lost_is_made_anew_by_who_uses_it(run: Run, keys: TopicKeys, redis: Redis) -> None:
     known = run(flows.open_topic(keys, 10, "b"))
     redis("DEL", keys.base)
-    assert run(flows.keep(keys, known)) == Topic(10, "b")
+    assert run(flows.keep_alive(keys, known)) == Topic(10, "b")
     redis("DEL", keys.base)
     run(flows.open_topic(keys, 4, "b2"))
     assert run(flows.join(keys, known, "g", "m")).topic == Topic(10, "b2")  # partitions that are in use are not forgotten
@@ -72,7 +72,7 @@ def test_a_topic_that_redis_has_lost_is_made_anew_by_who_uses_it(run: Run, keys:
 @pytest.mark.parametrize("stored", ["x", "-3", "1001", ""])
 def test_a_number_of_partitions_that_is_none_is_told(run: Run, keys: TopicKeys, redis: Redis, stored: str) -> None:
     redis("HSET", keys.base, "partitions", stored, "born", "b")
-    for flow in (flows.read(keys), flows.open_topic(keys, 10, "c"), flows.open_topic(keys, None, "c")):
+    for flow in (flows.read_topic(keys), flows.open_topic(keys, 10, "c"), flows.open_topic(keys, None, "c")):
         with pytest.raises(QueueDamaged, match="the number of partitions of the topic is"):
             run(flow)
 

@@ -63,7 +63,7 @@ class Side:
             metadata.pop("sizes", None)
             metadata.pop("clock", None)
             lists = {kind: self.link.execute(command("LRANGE", key, 0, -1)) for kind, key in (("messages", keys.messages), ("toack", keys.toack))}
-            lives = [self.link.execute(command("TTL", key)) for key in keys.shared]
+            lives = [self.link.execute(command("TTL", key)) for key in keys.peer_keys]
             held[name] = {"metadata": metadata, **lists, "msgid": self.link.execute(command("GET", keys.msgid)), "lives": lives}
         return held
 
@@ -149,8 +149,8 @@ def bring(side: Side, other: Side, names: list[str]) -> None:
     """Copy what the other holds."""
     for name in names:
         mine, theirs = QueueKeys(f"{side.mark}-{name}"), QueueKeys(f"{other.mark}-{name}")
-        side.link.execute(command("DEL", *mine.shared))
-        for here, there in zip(mine.shared, theirs.shared, strict=True):
+        side.link.execute(command("DEL", *mine.peer_keys))
+        for here, there in zip(mine.peer_keys, theirs.peer_keys, strict=True):
             side.link.execute(command("COPY", there, here))
 
 

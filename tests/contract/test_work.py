@@ -191,7 +191,7 @@ def test_giving_back_between_many_moves_the_shorter_side_once(own: Watched, fill
 def test_pushing_popping_and_reading(own: Watched, filled: Callable[[int], QueueKeys], most: int) -> None:
     keys = filled(MANY)
     bounded(own, queue.push_many(keys, [b"x"] * 5_000), queue.pop(keys, reliable=True, ttl_s=60, most=most), queue.pop(keys, most=most))
-    bounded(own, queue.after(keys, 300_000, 0, most), ranges.probe(keys, 200_000), ranges.seek(keys, 200_000), queue.trim(keys, 10_000))
+    bounded(own, queue.read_after(keys, 300_000, 0, most), ranges.probe(keys, 200_000), ranges.find_id(keys, 200_000), queue.trim(keys, 10_000))
     bounded(own, queue.take(keys, keys.in_flight("h"), 0, most=most, ttl_s=60), queue.give_back(keys, keys.in_flight("h"), 0, ttl_s=60))
 
 
@@ -262,7 +262,7 @@ def test_staging_and_committing(own: Watched, fresh_keys: FreshKeys, maxsize: in
 @pytest.mark.parametrize("before", [0, 200_000])
 def test_reading_short_ranges(own: Watched, filled: Callable[[int], QueueKeys], before: int) -> None:
     keys = filled(before + 250)
-    bounded(own, ranges.shorts([(keys, before + 1, before + 250)] * 64, redis_range.SHORT_BYTES))
+    bounded(own, ranges.read_short_ranges([(keys, before + 1, before + 250)] * 64, redis_range.SHORT_BYTES))
 
 
 def test_planning_acking_and_keeping_alive_as_many_queues_as_one_call_takes(own: Watched, filled: Callable[[int], QueueKeys]) -> None:

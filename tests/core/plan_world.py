@@ -7,12 +7,12 @@ from typing import Any
 
 from busmq_spark.core.caps import AskLastIdWithinBytes
 from busmq_spark.core.clock import FoundTime
-from busmq_spark.core.loss import lost
+from busmq_spark.core.loss import loss_between
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.offsets import position_of
 from busmq_spark.core.planner import AskCounters, AskIntact, AskMarks, AskStates, AskTimes, FetchRows, HandleLoss, Question, StopHolding
 from busmq_spark.core.position import Position
-from busmq_spark.core.sources import spell
+from busmq_spark.core.sources import qualified_name
 from busmq_spark.core.state import QueueState
 
 
@@ -23,7 +23,7 @@ class LostInTest(Exception):
 def name_of(text: str) -> str:
     """``eu/q`` is queue q of link eu."""
     source, slash, queue = text.partition("/")
-    return spell(source, queue) if slash else text
+    return qualified_name(source, queue) if slash else text
 
 
 def positions(table: Mapping[str, Any]) -> dict[str, Position]:
@@ -72,7 +72,7 @@ class World:
         """As lua/intact.lua looks at the queue."""
         state = self._state(queue, at.last)
         upto = min(upto, state.last_id)
-        if lost(at, state) or upto < at.last or (upto > at.last and not state.oldest <= upto <= state.newest):
+        if loss_between(at, state) or upto < at.last or (upto > at.last and not state.oldest <= upto <= state.newest):
             return None
         return state.last_id, f"m{upto}" if upto > at.last else ""
 

@@ -50,55 +50,55 @@ def test_no_ack_goes_beyond_a_message_that_the_application_has_not_acked(steps: 
     for step in steps:
         if isinstance(step, bool):
             id += 1
-            acks.seen(id, waits=step)
+            acks.on_handed_over(id, waits=step)
             open_ |= {id} if step else set()
         else:
             acks.ack(step)
             open_ -= set(range(step + 1))
-        if due := acks.due:
+        if due := acks.id_to_ack:
             assert due > told
-            acks.acked(due)
+            acks.on_acked(due)
             told = due
         assert told == min(open_, default=id + 1) - 1  # and none that is allowed is held back
 
 
 def test_what_was_not_sent_to_redis_stays_due() -> None:
     acks = ChannelAcks()
-    acks.seen(1, waits=True)
+    acks.on_handed_over(1, waits=True)
     acks.ack(1)
-    assert (acks.due, acks.due) == (1, 1)
+    assert (acks.id_to_ack, acks.id_to_ack) == (1, 1)
     acks.ack(1)
-    assert acks.due == 1
-    acks.acked(1)
-    assert acks.due == 0
+    assert acks.id_to_ack == 1
+    acks.on_acked(1)
+    assert acks.id_to_ack == 0
 
 
 def test_nothing_is_due_before_the_first_frame_whatever_its_id() -> None:
     acks = ChannelAcks()
-    assert acks.due == 0
-    acks.seen(5, waits=True)
-    assert acks.due == 0
+    assert acks.id_to_ack == 0
+    acks.on_handed_over(5, waits=True)
+    assert acks.id_to_ack == 0
 
 
 def test_a_message_that_was_not_handed_over_is_not_acked() -> None:
     acks = ChannelAcks()
     acks.ack(100)
-    acks.seen(1, waits=True)
-    assert acks.due == 0
+    acks.on_handed_over(1, waits=True)
+    assert acks.id_to_ack == 0
 
 
 def test_a_new_life_of_the_queue_begins_anew() -> None:
     acks = ChannelAcks()
-    acks.seen(8, waits=False)
-    acks.seen(9, waits=True)
-    acks.seen(1, waits=False)
-    assert acks.due == 1
-    acks.acked(8)  # an ack of the earlier life comes home late
-    assert acks.due == 1
-    acks.acked(1)
-    acks.seen(2, waits=True)
+    acks.on_handed_over(8, waits=False)
+    acks.on_handed_over(9, waits=True)
+    acks.on_handed_over(1, waits=False)
+    assert acks.id_to_ack == 1
+    acks.on_acked(8)  # an ack of the earlier life comes home late
+    assert acks.id_to_ack == 1
+    acks.on_acked(1)
+    acks.on_handed_over(2, waits=True)
     acks.ack(2)
-    assert acks.due == 2
+    assert acks.id_to_ack == 2
 
 
 @pytest.mark.parametrize("id", [-1, "3", None, 2**53, 1.0])

@@ -82,7 +82,7 @@ def test_a_publication_has_an_outcome_a_line() -> None:
         f'{{"ms":5,"job":"{name}","queue":"q","group":"g","life":"l","ok":false,"error":"two\\nlines","tries":1,"message":{number}}}'.encode()
         for number, name in enumerate("ab", 1)
     ]
-    found = [job.outcome(each) for each in job.published(b"\n".join(texts))]
+    found = [job.outcome(each) for each in job.split_publication(b"\n".join(texts))]
     assert [(each.job, each.message, each.error, each.ok) for each in found] == [("a", 1, "two\nlines", False), ("b", 2, "two\nlines", False)]
 
 

@@ -35,13 +35,13 @@ def test_the_hash_is_the_sum_of_the_utf16_code_units(key: str, servers: int) -> 
 
 def test_the_keys_are_spelt_as_npm_busmq_spells_them() -> None:
     keys = QueueKeys("orders")
-    assert keys.shared == ("bus:queue:orders:metadata", "bus:queue:orders:messages", "bus:queue:orders:msgid", "bus:queue:orders:toack")
+    assert keys.peer_keys == ("bus:queue:orders:metadata", "bus:queue:orders:messages", "bus:queue:orders:msgid", "bus:queue:orders:toack")
     assert keys.available == "bus:queue:orders:available"
 
 
 def test_our_own_keys_stand_beside_the_shared_ones() -> None:
     keys = QueueKeys("orders")
-    assert keys.all == (*keys.shared, "bus:queue:orders:acks", "bus:queue:orders:sinks", "bus:queue:orders:clock", "bus:queue:orders:bytes")
+    assert keys.all == (*keys.peer_keys, "bus:queue:orders:acks", "bus:queue:orders:sinks", "bus:queue:orders:clock", "bus:queue:orders:bytes")
     assert keys.lease("daily") == "bus:queue:orders:lease:daily"
     assert keys.stage("a-1") == "bus:queue:orders:stage:a-1"
     assert sink_record("s1") == "bus:sink:s1"

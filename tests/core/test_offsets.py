@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from busmq_spark.core.offsets import INITIAL, OffsetCache, begin, decode, encode, links_of
 from busmq_spark.core.position import Position
-from busmq_spark.core.sources import spell
+from busmq_spark.core.sources import qualified_name
 from busmq_spark.errors import ConfigError
 
 VECTORS = json.loads((Path(__file__).parents[1] / "golden" / "offset-v1.json").read_text("utf-8"))
@@ -36,7 +36,7 @@ def test_an_offset_is_still_written_like_this_byte_for_byte(vector: dict[str, An
 @pytest.mark.parametrize("vector", LINKED, ids=lambda vector: vector["says"])
 def test_an_offset_with_links_is_read_and_written_byte_for_byte(vector: dict[str, Any]) -> None:
     sources = {"": vector["queues"], **vector["sources"]}
-    found = {spell(source, queue): Position(*fields) for source, queues in sources.items() for queue, fields in queues.items()}
+    found = {qualified_name(source, queue): Position(*fields) for source, queues in sources.items() for queue, fields in queues.items()}
     assert decode(json.loads(vector["text"])) == found
     assert links_of(json.loads(vector["text"])) == set(vector["sources"])
     assert json.dumps(encode(found, set(vector["sources"]))) == vector["text"]

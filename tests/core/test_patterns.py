@@ -75,4 +75,4 @@ def test_what_is_remembered_of_a_table_is_what_it_says(table: list[tuple[str, st
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(publish, "KNOWN_KEYS", 2)
         subscribers = publish.Subscribers(b"v", table)
-        assert [subscribers.of(each) for each in asked] == [destinations(table, each) for each in asked]
+        assert [subscribers.queues_for(each) for each in asked] == [destinations(table, each) for each in asked]

@@ -74,11 +74,11 @@ class Client:
         if self.under_way is None:
             return
         if self.under_way and (lost or self.created is None):
-            self.fields.failed(self.under_way)
+            self.fields.on_save_failed(self.under_way)
             self.dirty |= self.sent
         elif self.under_way:
             assert self.created is not None
-            self.fields.saved(self.under_way, self.created)
+            self.fields.on_saved(self.under_way, self.created)
         self.under_way = None
 
     def load(self) -> None:
@@ -123,7 +123,7 @@ def test_two_holders_see_and_store_what_the_model_does(steps: list[tuple[int, tu
 def saved(fields: TrackedFields, redis: Hash) -> PendingSave:
     sending = fields.send()
     if sending:
-        fields.saved(sending, run_sync(persisted.save("k", sending, 60), redis.execute))
+        fields.on_saved(sending, run_sync(persisted.save("k", sending, 60), redis.execute))
     return sending
 
 
@@ -136,7 +136,7 @@ def test_a_change_made_during_a_save_is_for_the_next_one() -> None:
     fields.assign("a", 1)
     sending = fields.send()
     fields.assign("a", 2)
-    fields.saved(sending, 1)
+    fields.on_saved(sending, 1)
     assert fields.values == {"a": 2}
     assert saved(fields, redis).fields == {"a": b"2"}
 
@@ -146,7 +146,7 @@ def test_what_a_failed_save_sent_is_still_to_be_saved_even_if_it_was_the_value_k
     redis.stored = {"a": b"1"}
     loaded(fields, redis)
     fields.assign("a", 1)
-    fields.failed(fields.send())
+    fields.on_save_failed(fields.send())
     assert saved(fields, redis).fields == {"a": b"1"}
 
 
@@ -155,7 +155,7 @@ def test_a_change_inside_a_value_is_found_also_during_a_save_and_before_a_load()
     fields.values["list"].append(1)
     sending = fields.send()
     fields.values["list"].append(2)
-    fields.saved(sending, 1)
+    fields.on_saved(sending, 1)
     redis.stored = {"list": b"[1]"}
     loaded(fields, redis)
     assert fields.values == {"list": [1, 2]}
@@ -201,7 +201,7 @@ def test_an_object_that_vanished_is_written_again_unless_another_has_done_so(not
     saved(fields, redis)
     redis.stored = {"c": b'"somebody else\'s"'}
     if noticed == "by a touch":
-        assert fields.gone()
+        assert fields.on_gone()
         assert fields.dirty == set()
     fields.assign("a", 2)
     while fields.dirty or fields.incomplete:

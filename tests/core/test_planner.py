@@ -37,7 +37,7 @@ def test_a_batch_ends_where_the_table_says_and_asks_what_it_says(case: dict[str,
         held = HeldQueues(
             [name_of(q) for q in table["held"]], [name_of(q) for q in table.get("paused", ())], positions(table.get("entering", {})), known
         )
-        assert [run_sync(plans.pushed(held), world) for _ in table.get("pushed", ())] == table.get("pushed", [])
+        assert [run_sync(plans.has_pushes(held), world) for _ in table.get("pushed", ())] == table.get("pushed", [])
         ends = outcome(plans.plan(positions(table["begin"]), held, unlimited=table.get("unlimited", False), now_ms=table.get("now_ms", 0)), world)
         assert ends == (table["raises"] if "raises" in table else positions(table["end"]))
         assert world.asked == table["asks"]

@@ -228,8 +228,8 @@ def test_where_nothing_is_noted_more_than_a_few_come_by_a_script_that_counts_the
 
 @pytest.mark.parametrize("noted", [b"", b"1:2", b"1:2:3:4:", b"1:2:3:4:5:6", b"1:2:x:4:5", b"1:2:-3:4:5"])
 def test_a_note_of_sizes_that_no_writer_of_ours_made_says_nothing(noted: bytes) -> None:
-    assert ValueSizes.of(noted) == ValueSizes()
-    assert ValueSizes.of(b"1:2:3:4:5") == ValueSizes(1, 2, 3, 4, 5)
+    assert ValueSizes.parse(noted) == ValueSizes()
+    assert ValueSizes.parse(b"1:2:3:4:5") == ValueSizes(1, 2, 3, 4, 5)
 
 
 def test_after_a_reply_of_fewer_messages_the_next_window_begins_behind_them() -> None:

@@ -51,10 +51,10 @@ def test_only_the_first_wait_for_a_reply_does_not_count() -> None:
     clock = Clock()
     retry = Retry(clock)
     clock.now += 10
-    retry.unanswered()
+    retry.on_no_reply()
     assert retry.pause_s(LOST, 8.0) <= 0.02
     clock.now += 10
-    retry.unanswered()
+    retry.on_no_reply()
     with pytest.raises(LinkLost):
         retry.pause_s(LOST, 8.0)
 

@@ -40,7 +40,7 @@ def test_a_captured_reply_is_encoded_as_it_came(text: str) -> None:
 def test_the_captures_hold_every_kind_of_frame() -> None:
     requests, replies = [decode_request(text) for text in REQUESTS], [decode_reply(text) for text in REPLIES]
     assert {request.reply_to is None for request in requests} == {True, False}
-    assert {(reply.partial, reply.failed, reply.reply is ABSENT) for reply in replies} == {
+    assert {(reply.partial, reply.is_error, reply.reply is ABSENT) for reply in replies} == {
         (False, False, False),
         (True, False, False),
         (False, True, True),
@@ -73,7 +73,7 @@ def test_whatever_a_peer_sends_is_understood_or_a_value_error(text: str) -> None
             continue
         frame.encode()
         if isinstance(frame, ServiceRequest):
-            frame.expired(0)
+            frame.is_expired(0)
             (frame.reply_to or "").encode()
 
 
@@ -100,13 +100,13 @@ def test_absent_keys_are_left_out_and_null_is_not_absent() -> None:
     assert decode_request('{"replyTo":""}').reply_to is None
     assert ServiceReply("1").encode() == b'{"err":null,"reqId":"1"}'
     assert ServiceReply("1", reply=None).encode() == b'{"err":null,"reply":null,"reqId":"1"}'
-    assert not decode_reply('{"reply":1,"reqId":"1"}').failed
+    assert not decode_reply('{"reply":1,"reqId":"1"}').is_error
     assert repr(ABSENT) == "ABSENT"
 
 
 def test_a_request_is_expired_only_after_its_time_and_never_without_one() -> None:
-    assert [ServiceRequest(1, expires_ms=100).expired(now_ms) for now_ms in (99, 100, 101)] == [False, False, True]
-    assert not ServiceRequest(1).expired(10**18)
+    assert [ServiceRequest(1, expires_ms=100).is_expired(now_ms) for now_ms in (99, 100, 101)] == [False, False, True]
+    assert not ServiceRequest(1).is_expired(10**18)
     assert [decode_request(f'{{"expires":{text}}}').expires_ms for text in ("true", '"5"', "null", "7.5")] == [None, None, None, 7.5]
 
 

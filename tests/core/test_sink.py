@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.core.message import MAX_ID
-from busmq_spark.core.sink import StagedList, changed, decode_manifest, digest, encode_chunks, encode_manifest, next_segment, total
+from busmq_spark.core.sink import StagedList, decode_manifest, differences, digest, encode_chunks, encode_manifest, next_segment, total_digest
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 BATCH = (
@@ -76,37 +76,37 @@ def lists(queue: str, *parts: list[bytes]) -> list[StagedList]:
 @given(rows, st.data())
 def test_rows_are_the_same_in_whatever_order_and_parts_they_come(values: list[bytes], data: st.DataObject) -> None:
     other, cut = data.draw(st.permutations(values)), data.draw(st.integers(0, len(values)))
-    assert digest(values) == total((digest(other[:cut]), digest(other[cut:]))) <= MAX_ID
-    assert changed(("", lists("q", values)), ("", lists("q", other[:cut], other[cut:]))) == {}
+    assert digest(values) == total_digest((digest(other[:cut]), digest(other[cut:]))) <= MAX_ID
+    assert differences(("", lists("q", values)), ("", lists("q", other[:cut], other[cut:]))) == {}
 
 
 @given(rows, rows)
 def test_other_rows_are_another_batch(one: list[bytes], other: list[bytes]) -> None:
     same = sorted(one) == sorted(other)
-    found = changed(("", lists("q", one)), ("a:b", lists("q", other)))
+    found = differences(("", lists("q", one)), ("a:b", lists("q", other)))
     assert (found == {}) == same
     assert found.get("by", "rows") == "rows"
 
 
 def test_rows_for_another_queue_are_another_batch_and_an_error_names_some_of_the_queues() -> None:
-    assert changed(("", lists("q", [b"1"])), ("", lists("r", [b"1"])))["expected"] == "1 rows for 'r'"
+    assert differences(("", lists("q", [b"1"])), ("", lists("r", [b"1"])))["expected"] == "1 rows for 'r'"
     many = [part for i in range(7) for part in lists(f"q{i}", [b"1"])]
-    found = changed(("", []), ("", many))
+    found = differences(("", []), ("", many))
     assert (found["found"], found["expected"].endswith("1 rows for 'q4' and 2 more queues")) == ("no rows", True)
 
 
 def test_where_the_offsets_are_known_they_decide() -> None:
     one, other = lists("q", [b"1"]), lists("q", [b"2", b"3"])
-    assert changed(("abc:x", one), ("abc:", other)) == {}
-    found = changed(("abc:x", one), ("abd:y", one))
+    assert differences(("abc:x", one), ("abc:", other)) == {}
+    found = differences(("abc:x", one), ("abd:y", one))
     assert (found["by"], found["found"], found["expected"]) == ("offsets", "up to x", "up to y")
     assert "onChangedBatch" not in found["remedy"]
 
 
 def test_of_a_manifest_without_digests_the_counts_decide() -> None:
     old = [replace(part, digest=None) for part in lists("q", [b"1", b"2"])]
-    assert changed(("", old), ("", lists("q", [b"3", b"4"]))) == {}
-    assert changed(("", old), ("", lists("q", [b"3"])))["by"] == "rows"
+    assert differences(("", old), ("", lists("q", [b"3", b"4"]))) == {}
+    assert differences(("", old), ("", lists("q", [b"3"])))["by"] == "rows"
 
 
 def test_a_segment_has_a_key_of_its_own_that_is_one_of_the_same_attempt() -> None:

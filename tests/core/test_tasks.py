@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.core.caps import share
-from busmq_spark.core.loss import lost
+from busmq_spark.core.loss import loss_between
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.state import QueueState
 from busmq_spark.core.tasks import PACK_OVER, PACK_ROWS, split, tasks
@@ -133,7 +133,7 @@ EMPTY = replace(FULL, oldest=0, newest=0, count=0, mark="", newest_mark="")
     ids=["next is the oldest", "acked meanwhile", "fingerprint unknown", "not acked yet", "at the end", "all acked"],
 )
 def test_nothing_is_lost(at: Position, now: QueueState) -> None:
-    assert lost(at, now) is None
+    assert loss_between(at, now) is None
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_nothing_is_lost(at: Position, now: QueueState) -> None:
     ids=["expired", "recreated", "recreated by a peer", "rolled back", "reissued", "the oldest went", "all went"],
 )
 def test_each_kind_of_loss_is_distinguished_with_what_was_found(at: Position, now: QueueState, kind: str, ids: int, found: str) -> None:
-    loss = lost(at, now)
+    loss = loss_between(at, now)
     assert loss is not None
     assert (loss.kind, loss.ids, loss.found) == (kind, ids, found)
     assert str(at.last + 1) in loss.expected or str(at.last) in loss.expected

@@ -131,7 +131,7 @@ def test_a_topic_is_found_again_in_its_key(name: str, cluster: bool) -> None:
 
 def test_all_keys_of_a_topic_share_the_hash_tag_of_a_cluster() -> None:
     keys = TopicKeys("metrics", cluster=True)
-    assert (keys.base, keys.members("agg"), keys.changed) == (
+    assert (keys.base, keys.members("agg"), keys.changed_channel) == (
         "{bus:topic:metrics}",
         "{bus:topic:metrics}:members:agg",
         "{bus:topic:metrics}:changed",

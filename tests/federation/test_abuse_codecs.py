@@ -13,7 +13,7 @@ from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS, decode_error
 from busmq_spark.federation.gate.grants import Grants
-from busmq_spark.federation.gate.handshake import BULK, Accept, HandshakePolicy, decide
+from busmq_spark.federation.gate.handshake import BULK, Accept, HandshakePolicy, decide_handshake
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.npm_wire.creation import METHODS, ObjectCreation, creation
 from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LineBuffer
@@ -22,7 +22,7 @@ from tests.federation.hostile import Bender
 from tests.support import FACTOR
 
 SECRET = "a-secret-of-some-length"
-RING = Keyring({"all": (SECRET, Grants.everything()), "other": ("another-secret-of-some-length", Grants.everything())})
+RING = Keyring({"all": (SECRET, Grants.all_verbs()), "other": ("another-secret-of-some-length", Grants.all_verbs())})
 POLICY = HandshakePolicy(RING, origins=("https://app.example.com",))
 TOKEN = RING.sign("all", 3600, {"read": ["orders-*"]})
 
@@ -51,7 +51,7 @@ REQUESTS = [
     "/healthz",
 ]
 
-BULK_SCHEMA = frames.schema_of(pa.array([b"x"]))
+BULK_SCHEMA = frames.rows_schema(pa.array([b"x"]))
 FRAMES = [
     Frame(BulkFrameKind.CALL, 1, {"op": "hello", "args": [1, "client"]}).encode(),
     Frame(BulkFrameKind.CALL, 2, {"op": "stage", "args": ["orders", "bus:queue:orders:stage:x", 9]}, frames.pack_values([b"a", b"bc"])).encode(),
@@ -94,7 +94,7 @@ def read_creation(data: bytes) -> None:
 def read_request(data: bytes) -> None:
     target, *lines = data.decode("latin-1").split("\n")
     headers = [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
-    found = decide(target, headers, POLICY)
+    found = decide_handshake(target, headers, POLICY)
     if isinstance(found, Accept):
         assert SECRET in target + str(headers) or TOKEN in target + str(headers)
 

@@ -79,7 +79,7 @@ def test_heads_wait_as_bytes_until_it_is_their_turn(redis_url: str, monkeypatch:
         return []
 
     monkeypatch.setattr(frames, "decode", decoding)
-    monkeypatch.setattr(PeerOperations, "do", doing)
+    monkeypatch.setattr(PeerOperations, "run_call", doing)
     with site(redis_url) as there:
         sockets = [BulkWebSocket(there.address()) for _ in range(LARGE + 2)]
         for socket in sockets:
@@ -95,7 +95,7 @@ def test_heads_wait_as_bytes_until_it_is_their_turn(redis_url: str, monkeypatch:
 
 
 async def test_the_sockets_of_one_secret_are_counted_and_shown(federation: Serve) -> None:
-    ring = Keyring({name: (f"the-secret-of-{name}", Grants.everything()) for name in ("greedy", "other")})
+    ring = Keyring({name: (f"the-secret-of-{name}", Grants.all_verbs()) for name in ("greedy", "other")})
     async with federation(ring, limits=PeerLimits(connections_per_secret=2)) as (_, server):
         first, second = [await Raw.open(server.port, "/bus?secret=the-secret-of-greedy") for _ in range(2)]
         with pytest.raises(ConnectionRefusedError, match="503"):
@@ -116,7 +116,7 @@ def test_what_one_secret_has_sent_and_is_not_worked_off_is_bounded_over_its_sock
         assert released.wait(PATIENCE_S)
         return 1, 0
 
-    monkeypatch.setattr(PeerOperations, "do", doing)
+    monkeypatch.setattr(PeerOperations, "run_call", doing)
     with site(redis_url, limits=PeerLimits(bytes_per_secret=1_000_000)) as there:
         sockets = [BulkWebSocket(there.address()) for _ in range(5)]
         message = Frame(BulkFrameKind.CALL, 1, {"op": "push", "args": ["q"]}, frames.pack_values([b"x" * 300_000])).encode()
@@ -124,7 +124,7 @@ def test_what_one_secret_has_sent_and_is_not_worked_off_is_bounded_over_its_sock
             for _ in range(3):
                 socket.send(message)
         [budget] = there.bulk.budgets._budgets.values()
-        wait_until(lambda: budget.full)
+        wait_until(lambda: budget.is_full)
         assert budget.bytes < 1_000_000 + len(sockets) * len(message)
         released.set()
         for socket in sockets:

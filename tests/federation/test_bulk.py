@@ -155,7 +155,7 @@ def test_rows_come_through_and_use_the_memory_of_the_message(values: list[bytes]
     array = pa.array(values, pa.large_binary() if wide else pa.binary())
     message = Frame(BulkFrameKind.ROWS, 1, {"first": 7}, memoryview(frames.encode_rows(array))).encode()
     body = frames.decode(message).body
-    found = frames.decode_rows(body, frames.decode_schema(memoryview(frames.encode_schema(frames.schema_of(array)))))
+    found = frames.decode_rows(body, frames.decode_schema(memoryview(frames.encode_schema(frames.rows_schema(array)))))
     assert found.to_pylist() == values
     assert found.type == array.type
     lies = pa.py_buffer(body).address
@@ -192,7 +192,7 @@ def test_a_damaged_record_batch_is_rows_or_a_wire_error(values: list[bytes], dat
     stop = data.draw(st.integers(0, len(damaged)))
     for body in (bytes(damaged), bytes(damaged[:stop])):
         with suppress(WireError):
-            assert len(frames.decode_rows(body, frames.schema_of(array)).to_pylist()) > 0
+            assert len(frames.decode_rows(body, frames.rows_schema(array)).to_pylist()) > 0
 
 
 @pytest.mark.parametrize(
@@ -231,11 +231,11 @@ def test_rows_that_point_beyond_their_message_are_refused(last: int) -> None:
     body, borders = frames.encode_rows(array).to_pybytes(), struct.pack("<iii", 0, 4, 8)
     assert body.count(borders) == 1
     with pytest.raises(WireError):
-        frames.decode_rows(body.replace(borders, struct.pack("<iii", 0, 4, last)), frames.schema_of(array))
+        frames.decode_rows(body.replace(borders, struct.pack("<iii", 0, 4, last)), frames.rows_schema(array))
 
 
 def test_rows_that_are_compressed_are_refused_before_they_are_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
-    narrow = frames.schema_of(pa.array([b""], pa.binary()))
+    narrow = frames.rows_schema(pa.array([b""], pa.binary()))
     packed = bulk_compressed(pa.RecordBatch.from_arrays([pa.array([bytes(50_000_000)], pa.binary())], schema=narrow))
     assert len(packed) < 1_000_000
     monkeypatch.setattr(pa.ipc, "read_record_batch", lambda *_: pytest.fail("it was unpacked"))
@@ -244,7 +244,7 @@ def test_rows_that_are_compressed_are_refused_before_they_are_unpacked(monkeypat
 
 
 def test_rows_that_are_compressed_or_null_are_refused() -> None:
-    narrow = frames.schema_of(pa.array([b""], pa.binary()))
+    narrow = frames.rows_schema(pa.array([b""], pa.binary()))
     batch = pa.RecordBatch.from_arrays([pa.array([b"x" * 100_000], pa.binary())], schema=narrow)
     packed = bulk_compressed(batch)
     with pytest.raises(WireError, match="not compressed"):

@@ -96,7 +96,7 @@ def test_a_call_that_waits_for_redis_is_not_sent_once_its_connection_is_gone(
         wire.cut()
         link.post("push", queue, values=[b"old"])
         wait_until(
-            lambda: here.call(lambda: any(not executor.idle for executor, _ in here.bulk.clients._executors.values())), what="the server tries"
+            lambda: here.call(lambda: any(not executor.is_idle for executor, _ in here.bulk.clients._executors.values())), what="the server tries"
         )
         link.drop()
         wait_until(lambda: not here.call(lambda: len(here.bulk.clients)), PATIENCE_S, "it gives up, long before its patience is over")

@@ -90,13 +90,13 @@ def test_a_head_that_is_too_long_is_refused_unread(here: Site) -> None:
 
 def test_questions_about_many_queues_are_cut_into_calls(store: FederatedStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(federated, "AT_ONCE", 10)
-    plain, most = PeerOperations.do, []
+    plain, most = PeerOperations.run_call, []
 
     def doing(self: PeerOperations, name: str, arguments: Any, body: Any) -> Any:
         most.append(max(len(argument) for argument in arguments if isinstance(argument, dict | tuple)))
         return plain(self, name, arguments, body)
 
-    monkeypatch.setattr(PeerOperations, "do", doing)
+    monkeypatch.setattr(PeerOperations, "run_call", doing)
     queues = [fresh() for _ in range(25)]
     assert {*store.attach(queues, HOUR)} == {*queues}
     assert {*store.states(dict.fromkeys(queues, -1))} == {*queues}
@@ -210,7 +210,7 @@ async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis
 
 
 def test_one_secret_does_not_take_all_places_of_readers(redis_url: str, fresh: Fresh) -> None:
-    keyring = Keyring({name: (f"{name}-" + "s" * 40, Grants.everything()) for name in ("greedy", "second", "other")})
+    keyring = Keyring({name: (f"{name}-" + "s" * 40, Grants.all_verbs()) for name in ("greedy", "second", "other")})
     with site(redis_url, keyring) as there:
         store = open_federated(there.address("other-" + "s" * 40))
         queue = fresh()

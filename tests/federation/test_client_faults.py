@@ -129,7 +129,7 @@ async def test_each_dial_gives_a_handshake_that_does_not_end_more_time(monkeypat
         async with Bus(federate=url, federate_secret=SECRET, federate_sockets=1) as bus:
             [pool] = bus._federation_links()._pools.values()
             said: list[str] = []
-            monkeypatch.setattr(pool.sockets[0], "_changed", lambda: said.append(str(pool.why)))
+            monkeypatch.setattr(pool.sockets[0], "_changed", lambda: said.append(str(pool.last_error)))
             await until(lambda: len(said) >= 4)
         for writer in came:
             writer.close()

@@ -43,7 +43,7 @@ async def test_answers_out_of_storage_wait_for_a_peer_that_does_not_read(federat
                 most = max(most, connection.send_buffer.waiting)
 
             connection.send_buffer.put = counted  # type: ignore[method-assign]  # looks over its shoulder
-            await until(lambda: connection.send_buffer.full)
+            await until(lambda: connection.send_buffer.is_full)
             answers = 0
             while answers < count:
                 answers += len(await socket.recv()) > size

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.federation.gate.handshake import BULK, Accept, HandshakePolicy, Refuse, decide, page, parameters, split, unescaped
+from busmq_spark.federation.gate.handshake import BULK, Accept, HandshakePolicy, Refuse, decide_handshake, page, parameters, split, unescape
 from busmq_spark.federation.gate.keyring import Keyring
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "handshake.json").read_text("utf-8"))
@@ -24,7 +24,7 @@ BEARER = ("Authorization", f"Bearer {SECRET}")
 
 
 def status(target: str, *headers: tuple[str, str], policy: HandshakePolicy = POLICY) -> int:
-    found = decide(target, headers, policy)
+    found = decide_handshake(target, headers, policy)
     return 101 if isinstance(found, Accept) else found.status
 
 
@@ -36,7 +36,7 @@ def test_outcomes_are_those_of_a_node_server(case: dict[str, Any]) -> None:
 
 
 def test_a_refusal_is_the_bytes_of_a_node_server() -> None:
-    found = decide("/bus?secret=no", (), POLICY)
+    found = decide_handshake("/bus?secret=no", (), POLICY)
     assert isinstance(found, Refuse)
     head = [f"HTTP/1.1 {found.status} {found.phrase}", *(f"{name}: {value}" for name, value in found.headers), "", ""]
     assert "\r\n".join(head).encode() + found.body == bytes.fromhex(GOLDEN["response_401_hex"])
@@ -60,14 +60,14 @@ def test_whatever_is_no_secret_is_refused(text: str) -> None:
 
 
 def test_bulk_looks_at_the_header_and_never_at_the_url() -> None:
-    assert decide("/bus", (OFFER, BEARER), POLICY) == Accept(POLICY.keyring.identify(SECRET), BULK)  # type: ignore[arg-type]  # it is one
+    assert decide_handshake("/bus", (OFFER, BEARER), POLICY) == Accept(POLICY.keyring.identify(SECRET), BULK)  # type: ignore[arg-type]  # it is one
     assert status(f"/bus?secret={SECRET}", OFFER) == 401
     assert status("/bus?secret=wrong", OFFER, BEARER) == 101
     assert status("/bus", ("Sec-WebSocket-Protocol", f"chat, {BULK}"), ("AUTHORIZATION", f"bearer  {SECRET}")) == 101
 
 
 def test_busmqs_own_protocol_takes_the_header_only_when_the_url_names_no_secret() -> None:
-    assert decide("/bus", (BEARER,), POLICY) == Accept(POLICY.keyring.identify(SECRET), "busmq")  # type: ignore[arg-type]  # it is one
+    assert decide_handshake("/bus", (BEARER,), POLICY) == Accept(POLICY.keyring.identify(SECRET), "busmq")  # type: ignore[arg-type]  # it is one
     assert status("/bus?secret=wrong", BEARER) == 401
     assert status(f"/bus?secret={SECRET}&secret={SECRET}", BEARER) == 401
 
@@ -174,7 +174,7 @@ def test_queries_are_decoded_exactly_as_node_does() -> None:
 
 @given(st.text())
 def test_decoding_takes_any_text(text: str) -> None:
-    assert isinstance(unescaped(text), str)
-    decide(
+    assert isinstance(unescape(text), str)
+    decide_handshake(
         text, [("Origin", text), ("Authorization", text), ("Sec-WebSocket-Protocol", text)], HandshakePolicy(POLICY.keyring, origins=("https://x",))
     )

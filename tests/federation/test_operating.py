@@ -103,7 +103,7 @@ async def test_a_server_that_leaves_answers_the_calls_under_way(redis_url: str, 
         assert released.wait(PATIENCE_S)
         return [None]
 
-    monkeypatch.setattr(PeerOperations, "do", doing)
+    monkeypatch.setattr(PeerOperations, "run_call", doing)
     async with Bus(redis_url) as bus:
         server = await FederationServer(bus, Keyring.single(SECRET), limits=PeerLimits(drain_s=PATIENCE_S)).__aenter__()
         raw, idle = [await Raw.open(server.port, "/bus", *BULK) for _ in range(2)]

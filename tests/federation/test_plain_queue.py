@@ -43,7 +43,7 @@ def test_where_ids_follow_each_other_two_looks_find_one(first: int, many: int, d
 class Full:
     """A queue that refuses the second push, and has room again for the third."""
 
-    over, attached = False, True
+    is_over, attached = False, True
 
     def __init__(self) -> None:
         self.stored: list[str] = []

@@ -92,6 +92,6 @@ async def test_a_file_of_authorities_that_is_away_for_a_moment_ends_no_bus(redis
             authority.file.rename(away)
             [pool] = bus._federation_links()._pools.values()
             pool.hang_up()
-            await until(lambda: "No such file" in str(pool.why))
+            await until(lambda: "No such file" in str(pool.last_error))
             away.rename(authority.file)
             await queue.push("after")

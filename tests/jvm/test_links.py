@@ -33,7 +33,7 @@ def url(server: Server) -> str:
 
 
 def push(keys: QueueKeys, *values: str) -> dict[str, object]:
-    return call(*keys.shared, keys.clock, keys.available, *values, script="push", keys=5, idempotent=False)
+    return call(*keys.peer_keys, keys.clock, keys.available, *values, script="push", keys=5, idempotent=False)
 
 
 # What is sent again

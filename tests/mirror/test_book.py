@@ -14,13 +14,13 @@ from busmq_spark.mirror.book import MirrorBook
 from busmq_spark.mirror.rows import WiredRows
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.status import MirrorMetrics
-from busmq_spark.mirror.windows import MirroredQueue, Window, WindowRows, behind
+from busmq_spark.mirror.windows import MirroredQueue, Window, WindowRows, drop_copied_rows
 
 
 class Here:
     """Servers that have nothing to say."""
 
-    masked = "redis://here"
+    masked_url = "redis://here"
 
     def __getattr__(self, name: str) -> Any:
         return lambda *_, **__: {}
@@ -39,20 +39,20 @@ def span(last_id: int, after_mark: str) -> Span:
 
 
 def test_a_look_from_before_more_was_copied_finds_nothing_lost_or_other(book: MirrorBook) -> None:
-    book.looked({"q": span(60, "of 50")}, {}, {"q": 50})
+    book.on_spans({"q": span(60, "of 50")}, {}, {"q": 50})
     assert book.queues["q"].stopped is None
     assert book.queues["q"].behind == 0
 
 
 def test_one_that_is_up_to_date_does(book: MirrorBook) -> None:
-    book.looked({"q": span(60, "")}, {}, {"q": 100})
+    book.on_spans({"q": span(60, "")}, {}, {"q": 100})
     assert "has lost ids 61..100" in str(book.queues["q"].stopped)
-    book.looked({"q": span(120, "of another")}, {}, {"q": 100})
+    book.on_spans({"q": span(120, "of another")}, {}, {"q": 100})
     assert "are other messages" in str(book.queues["q"].stopped)
 
 
 def test_a_rollback_is_found_also_when_more_was_copied_meanwhile(book: MirrorBook) -> None:
-    book.looked({"q": span(40, "")}, {}, {"q": 50})
+    book.on_spans({"q": span(40, "")}, {}, {"q": 50})
     assert "has lost ids 41..100" in str(book.queues["q"].stopped)
 
 
@@ -68,15 +68,15 @@ def test_counters_from_before_do_not_hide_what_is_known_to_be_there(book: Mirror
 def test_of_what_was_read_the_rest_is_taken_and_compared_with_the_message_copied_last() -> None:
     parts = [WiredRows.of(11, pa.array([b"11"])), WiredRows.of(12, pa.array([b"12", b"13"]))]
     rows = WindowRows(Window("q", "b", 10, 0, 13), span(13, "of 10"), 13, 10, parts)
-    assert behind(rows, 10).after_mark == "of 10"
-    found = behind(rows, 12)
+    assert drop_copied_rows(rows, 10).after_mark == "of 10"
+    found = drop_copied_rows(rows, 12)
     assert (rows.count, rows.last, rows.after, rows.mark(12), rows.mark(13)) == (1, 13, 12, "", fingerprint(b"13"))
     assert found.after_mark == fingerprint(b"12")
 
 
 def test_where_what_was_copied_meanwhile_was_not_read_its_fingerprint_is_not_known() -> None:
     rows = WindowRows(Window("q", "b", 10, 0, 13), span(13, "of 10"), 13, 10, [WiredRows.of(13, pa.array([b"13"]))])
-    assert behind(rows, 12).after_mark == ""
+    assert drop_copied_rows(rows, 12).after_mark == ""
     assert rows.count == 1
 
 

@@ -153,14 +153,14 @@ def test_what_is_read_in_one_call_is_bounded_over_all_of_its_queues(far: Centre,
     for name in names:
         far.create(name)
         far.push(name, 10, size=100_000)
-    whole, came = runners.read, list[int]()
+    whole, came = runners.read_windows, list[int]()
 
     def noted(store: OriginStore, windows: Sequence[Window]) -> list[WindowRows]:
         found = whole(store, windows)
         came.append(sum(rows.bytes for rows in found))
         return found
 
-    monkeypatch.setattr(runners, "read", noted)
+    monkeypatch.setattr(runners, "read_windows", noted)
     with mirroring(url(far), near, *names) as runner:
         copied(runner, far, names)
     for name in names:

@@ -34,7 +34,7 @@ def test_rows_are_the_words_of_a_command(first: int, values: list[bytes], kind: 
 
 @given(FIRST, VALUES, st.integers(-2, 25))
 def test_those_behind_an_id_are_the_same_rows(first: int, values: list[bytes], more: int) -> None:
-    rows = WiredRows.of(first, pa.array(values, pa.binary())).behind(first + more)
+    rows = WiredRows.of(first, pa.array(values, pa.binary())).rows_after(first + more)
     left = values[max(0, more + 1) :]
     assert (len(rows), sent(rows)) == (len(left), words_of(first + len(values) - len(left), left) if left else b"")
     assert not left or rows.value(rows.first) == left[0]

@@ -13,7 +13,7 @@ from busmq_spark.core import queue as queues
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost, MirrorStopped, QueueIsMirror, StateError
 from busmq_spark.metrics import Metrics
-from busmq_spark.mirror.origin import looked_at
+from busmq_spark.mirror.origin import look_at_queues
 from busmq_spark.mirror.runner import MirrorRunner
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.options import RedisOptions
@@ -176,9 +176,9 @@ def test_an_origin_that_goes_away_before_the_first_look_at_a_queue_keeps_its_cop
         def look(*asked: Any) -> Any:
             monkeypatch.undo()
             server.kill()
-            return looked_at(*asked)
+            return look_at_queues(*asked)
 
-        monkeypatch.setattr("busmq_spark.mirror.runner.looked_at", look)
+        monkeypatch.setattr("busmq_spark.mirror.runner.look_at_queues", look)
         with mirroring(server.url, near, pattern.format(name), pattern.format(mine)) as runner:
             wait_until(lambda: int(near.redis(name, "TTL", near.keys(name).metadata)) > 300, what="the copy lives on")
             assert isinstance(runner.error, LinkLost)

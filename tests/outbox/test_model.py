@@ -71,7 +71,7 @@ class Modelled:
         self.events.update({last[0] - back: queues for back in range(count)})
 
     def route(self, most: int, _: int) -> None:
-        for each in rows.unrouted(self.connection, most):
+        for each in rows.unrouted_entries(self.connection, most):
             self.do(lambda each=each: rows.route(self.connection, each.id, self.events.pop(each.id)))
 
     def forward(self, queue: str, most: int) -> bool:

@@ -38,7 +38,7 @@ class Rests:
 
         monkeypatch.setattr(RedisTarget, "push", noted)
         monkeypatch.setattr(forwarder.Forwarder, "_wait", idle)
-        monkeypatch.setattr(forwarder.Forwarder, "_rest", self._rest)
+        monkeypatch.setattr(forwarder.Forwarder, "_pause_between_turns", self._rest)
 
     def _rest(self) -> None:
         self._sent = False

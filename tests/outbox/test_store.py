@@ -43,15 +43,15 @@ def test_a_second_process_is_refused_with_pid_and_host_until_the_first_is_gone_h
             pass
         assert (busy.value.details["pid"], busy.value.details["host"]) == (program.pid, socket.gethostname())
         with pytest.raises(OutboxBusy):
-            lock.clear(path)
+            lock.clear_dead_owner(path)
         program.do("push", 3)
         program.kill()
-        assert lock.owner(path) is None
-        assert (found := lock.noted(path)) is not None
+        assert lock.find_owner(path) is None
+        assert (found := lock.read_owner(path)) is not None
         assert found.pid == program.pid
     with SyncOutbox(path, nowhere) as outbox:
         assert outbox.push("q", 1).number == 4
-    assert lock.noted(path) is None
+    assert lock.read_owner(path) is None
 
 
 def test_a_second_outbox_of_this_process_is_refused_too_and_one_that_was_closed_is_not(path: Path, nowhere: str) -> None:
@@ -83,10 +83,10 @@ def test_a_process_that_was_forked_from_the_owner_does_not_keep_the_lock(path: P
 def test_what_a_dead_owner_left_is_removed_by_unlock(path: Path, nowhere: str) -> None:
     with Program(path, nowhere, "q") as program:
         program.wait("open")
-    assert lock.noted(path) is not None
-    assert lock.clear(path)
-    assert not lock.clear(path)
-    assert lock.noted(path) is None
+    assert lock.read_owner(path) is not None
+    assert lock.clear_dead_owner(path)
+    assert not lock.clear_dead_owner(path)
+    assert lock.read_owner(path) is None
 
 
 # -- files that will not do -------------------------------------------------------------------------------------------------------------------
@@ -95,7 +95,7 @@ def test_what_a_dead_owner_left_is_removed_by_unlock(path: Path, nowhere: str) -
 def opens(path: Path, nowhere: str) -> str:
     with pytest.raises(OutboxUnusable) as unusable, SyncOutbox(path, nowhere):
         pass
-    assert lock.owner(path) is None
+    assert lock.find_owner(path) is None
     return str(unusable.value)
 
 
@@ -209,7 +209,7 @@ def test_who_looks_whether_a_store_is_open_keeps_nobody_from_opening_it(path: Pa
     looking = os.open(lock.lock_path(path), os.O_RDWR | os.O_CREAT)
     fcntl.flock(looking, fcntl.LOCK_EX)
     tries: list[bool] = []
-    taken = lock._taken
+    taken = lock._try_lock
 
     def counted(file: int) -> bool:
         tries.append(taken(file))
@@ -217,7 +217,7 @@ def test_who_looks_whether_a_store_is_open_keeps_nobody_from_opening_it(path: Pa
             os.close(looking)
         return tries[-1]
 
-    monkeypatch.setattr(lock, "_taken", counted)
+    monkeypatch.setattr(lock, "_try_lock", counted)
     with SyncOutbox(path, nowhere):
         assert tries[:3] == [False, False, True]
 

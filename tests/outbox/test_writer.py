@@ -165,14 +165,14 @@ def test_what_an_interrupted_call_left_open_is_rolled_back_by_the_next_one(store
 
 
 def test_what_is_interrupted_behind_its_commit_is_forwarded(opened: SyncOutbox, here: Place, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
-    queue, together = fresh("orders"), Writer._together
+    queue, together = fresh("orders"), Writer._run_in_one_transaction
 
     def interrupted(*arguments: Any, **named: Any) -> Any:
         together(*arguments, **named)
         raise Interrupted
 
     with monkeypatch.context() as patch:
-        patch.setattr(Writer, "_together", interrupted)
+        patch.setattr(Writer, "_run_in_one_transaction", interrupted)
         with pytest.raises(Interrupted):
             opened.push(queue, 1)
     drain(opened)
@@ -255,14 +255,14 @@ def test_calls_that_are_written_together_wake_their_loop_once(store: Store, monk
         wake = loop.call_soon_threadsafe
         monkeypatch.setattr(loop, "call_soon_threadsafe", lambda *about: (woken.append(about), wake(*about)))
         with store.held():
-            futures = [store.writer.awaited(store.append) for _ in range(50)]
-            failing = store.writer.awaited(lambda _: 1 / 0)
+            futures = [store.writer.submit_async(store.append) for _ in range(50)]
+            failing = store.writer.submit_async(lambda _: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             await failing
         assert await asyncio.gather(*futures) == [*range(1, 51)]
         woken.clear()
         with store.held():
-            futures = [store.writer.awaited(store.append) for _ in range(50)]
+            futures = [store.writer.submit_async(store.append) for _ in range(50)]
         assert await asyncio.gather(*futures) == [*range(51, 101)]
         return len(woken)
 
@@ -272,7 +272,7 @@ def test_calls_that_are_written_together_wake_their_loop_once(store: Store, monk
 def test_a_call_that_is_cancelled_before_it_is_begun_is_not_stored(store: Store) -> None:
     async def calls() -> None:
         with store.held():
-            first, second = store.writer.awaited(store.append), store.writer.awaited(store.append)
+            first, second = store.writer.submit_async(store.append), store.writer.submit_async(store.append)
             first.cancel()
         assert await second == 1
 
@@ -283,8 +283,8 @@ def test_a_call_that_is_cancelled_before_it_is_begun_is_not_stored(store: Store)
 def test_a_call_that_is_cancelled_while_it_is_written_disturbs_no_other(store: Store) -> None:
     async def calls() -> None:
         begun, over = threading.Event(), threading.Event()
-        first = store.writer.awaited(lambda _: (begun.set(), over.wait()))
-        second = store.writer.awaited(store.append)
+        first = store.writer.submit_async(lambda _: (begun.set(), over.wait()))
+        second = store.writer.submit_async(store.append)
         await asyncio.to_thread(begun.wait)
         first.cancel()
         over.set()
@@ -295,7 +295,7 @@ def test_a_call_that_is_cancelled_while_it_is_written_disturbs_no_other(store: S
 
 def test_a_loop_that_ends_before_its_calls_are_written_leaves_them_to_be_written(store: Store) -> None:
     async def call() -> None:
-        store.writer.awaited(store.append)
+        store.writer.submit_async(store.append)
 
     with store.held() as busy:
         asyncio.run(call())
@@ -309,9 +309,9 @@ def test_a_loop_that_ends_before_its_calls_are_written_leaves_them_to_be_written
 def test_calls_for_a_queue_whose_server_is_away_do_not_wake_the_forwarder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks there when its pause is over, so that calls need not share the processor with it."""
     turns: list[object] = []
-    turn = forwarder.Forwarder._turn
+    turn = forwarder.Forwarder._run_turn
     monkeypatch.setattr(forwarder, "PAUSES_S", (600.0, 600.0))
-    monkeypatch.setattr(forwarder.Forwarder, "_turn", lambda its: (turns.append(its), turn(its))[1])
+    monkeypatch.setattr(forwarder.Forwarder, "_run_turn", lambda its: (turns.append(its), turn(its))[1])
     with SyncOutbox(path, f"redis://127.0.0.1:{lasting_port()}") as outbox:
         outbox.push("q", 0)
         outbox.publish(["k"], 0)

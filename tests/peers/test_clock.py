@@ -101,7 +101,7 @@ def test_another_life_of_the_queue_has_its_own_times(peer: Peer, link: SyncLink,
     burst(peer, link, keys, reader, redis, 2)
     pass_by(redis, keys, MINUTE)
     assert link.run(clock.id_at(keys, -10 * MINUTE)) == 4
-    redis("DEL", *keys.shared)  # what close of npm does, while others are attached
+    redis("DEL", *keys.peer_keys)  # what close of npm does, while others are attached
     peer.attach(keys.name, ttl=3600)
     burst(peer, link, keys, reader, redis, 3)
     pass_by(redis, keys, 11 * MINUTE)

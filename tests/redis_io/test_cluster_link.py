@@ -225,7 +225,7 @@ def test_what_is_asked_of_each_master_is_asked_anew_when_one_does_not_answer(clu
     def ask(node: SyncLink) -> int:
         asked.append(node)
         if len(asked) == 2:
-            raise LinkLost(url=node.endpoint.masked, reason="gone")
+            raise LinkLost(url=node.endpoint.masked_url, reason="gone")
         return len(asked)
 
     assert link.ask_each_master(ask) == [3, 4, 5]

@@ -109,7 +109,7 @@ def test_scripts_that_must_keep_their_order_travel_whole_from_the_start() -> Non
 def test_idempotent_calls_whose_replies_were_lost_go_again_and_others_are_in_doubt() -> None:
     made = cluster_step(command("GET", NEAR), command("GET", "far"))
     near, far = made.batches(MAP)
-    made.lost(near, LOST)
+    made.on_connection_lost(near, LOST)
     made.add_replies(far, [2])
     made.check()
     assert made.pending == [0]
@@ -118,7 +118,7 @@ def test_idempotent_calls_whose_replies_were_lost_go_again_and_others_are_in_dou
     made = cluster_step(command("GET", NEAR), once("far"))
     near, far = made.batches(MAP)
     made.add_replies(near, [1])
-    made.lost(far, LOST)
+    made.on_connection_lost(far, LOST)
     with pytest.raises(LinkLost):
         made.check()
 
@@ -126,7 +126,7 @@ def test_idempotent_calls_whose_replies_were_lost_go_again_and_others_are_in_dou
 def test_calls_that_were_not_sent_go_again_whatever_they_are() -> None:
     made = cluster_step(once(NEAR))
     [batch] = made.batches(MAP)
-    made.unsent(batch, LOST)
+    made.on_node_unreachable(batch, LOST)
     made.check()
     assert made.pending == [0]
     assert made.retry_reason is LOST

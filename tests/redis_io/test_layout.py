@@ -54,9 +54,9 @@ def test_what_to_trust_reaches_every_server(layout: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("layout", ["direct", "sentinel", "cluster"])
 def test_no_secret_shows(layout: str) -> None:
     found = redis_layout(RedisOptions(url="redis://x:hunter2@a", user="hunter3", password="hunter4", layout=layout))
-    shown = repr(found) + found.masked + "".join(endpoint.masked + repr(endpoint) for endpoint in found.endpoints)
+    shown = repr(found) + found.masked_url + "".join(endpoint.masked_url + repr(endpoint) for endpoint in found.endpoints)
     assert "hunter" not in shown
-    assert "***@a" in found.masked
+    assert "***@a" in found.masked_url
 
 
 def test_a_url_that_is_none_is_an_error_of_the_options() -> None:

@@ -41,7 +41,7 @@ def test_a_stream_survives_a_script_cache_flushed_in_its_middle(fresh_keys: Fres
     with RedisServer() as server:
         keys, link = fresh_keys(), link_to(server.url)
         link.run(queue.attach(keys, "b", ttl_s=60))
-        calls = [script("push", keys.shared, (keys.available, b"%d" % n), idempotent=False) for n in range(1, 40)]
+        calls = [script("push", keys.peer_keys, (keys.available, b"%d" % n), idempotent=False) for n in range(1, 40)]
         for first, stored in link.stream(calls, 3):
             assert stored == 1
             assert first

@@ -82,10 +82,10 @@ def test_a_bad_url_among_several_is_named_by_its_place() -> None:
 
 
 def test_a_masked_url_shows_the_address_and_that_there_are_credentials() -> None:
-    assert Server("h", 1, user="me", password="secret").masked == "redis://***@h:1"
-    assert Server("h", 1).masked == "redis://h:1"
-    assert Server("::1", 1, tls=True, password="secret").masked == "rediss://***@[::1]:1"
-    assert Server("", 0, path="/run/s", password="secret").masked == "unix://***@/run/s"
+    assert Server("h", 1, user="me", password="secret").masked_url == "redis://***@h:1"
+    assert Server("h", 1).masked_url == "redis://h:1"
+    assert Server("::1", 1, tls=True, password="secret").masked_url == "rediss://***@[::1]:1"
+    assert Server("", 0, path="/run/s", password="secret").masked_url == "unix://***@/run/s"
 
 
 def test_a_server_travels_with_its_password_though_it_never_shows_it() -> None:
@@ -111,7 +111,7 @@ def test_a_password_never_shows_however_it_breaks_its_url(secret: str, frame: st
     except ConfigError as error:
         shown = str(error) + repr(error)
     else:
-        shown = " ".join(f"{server.masked} {server!r}" for server in servers if server.password)
+        shown = " ".join(f"{server.masked_url} {server!r}" for server in servers if server.password)
         shown += "".join(server.host for server in servers)
         assert [server.password for server in servers if server.password] or frame in ("redis://:{}", "redis://me:{}")
     assert "xq" not in shown.lower()

@@ -302,7 +302,7 @@ def sink_closed(run: Run) -> str:
     run.feed(1000)
     pause(run.chance, 0, 1)
     keys, ours = run.bus.keys(run.out), run.chance.random() < 0.5
-    names = keys.all if ours else keys.shared
+    names = keys.all if ours else keys.peer_keys
     text = "local held = redis.call('LRANGE', KEYS[2], 0, -1) redis.call('DEL', unpack(KEYS)) return held"
     run.bus.link.execute(command("PING"))
     held = run.bus.link.execute(command("EVAL", text, len(names), *names))

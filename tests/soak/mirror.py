@@ -131,7 +131,7 @@ class MirrorRun(Run):
     def is_refused(self) -> bool:
         """Whether a mirroring process has said why it copies the queue no further."""
         keys = self.sink_bus.link.execute(command("KEYS", MIRROR_REPORTS))
-        reports = [MirrorReport.of(self.sink_bus.link.execute(command("GET", key)) or b"") for key in keys]
+        reports = [MirrorReport.parse(self.sink_bus.link.execute(command("GET", key)) or b"") for key in keys]
         return any(report and report.odd.get(self.source, (0, 0, None))[2] for report in reports)
 
     def value(self, seq: int) -> bytes:

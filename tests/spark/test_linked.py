@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.sources import spell, split
+from busmq_spark.core.sources import qualified_name, split
 from busmq_spark.errors import ConfigError, LinkLost, QueueBusy, QueueFlushed, QueueMissing
 from busmq_spark.option_table import parse
 from busmq_spark.options import ReadOptions
@@ -303,7 +303,7 @@ def test_what_a_link_missed_it_gets_when_it_is_back(
     assert query.step()
     centres["eu"].down = True
     store = query.reader._planning.reader_queues.store  # type: ignore[union-attr]
-    assert store.counters([spell("eu", queue)]) == [None]  # before the ack: a first failed call is repeated as the probe
+    assert store.counters([qualified_name("eu", queue)]) == [None]  # before the ack: a first failed call is repeated as the probe
     assert query.drain() == []
     assert buses["eu"].ids(queue) == [1, 2, 3]
     centres["eu"].down = False
@@ -338,7 +338,7 @@ def test_only_what_has_answered_is_leased() -> None:
 
 def test_a_queue_here_whose_name_looks_like_one_of_a_link_is_left_alone(buses: dict[str, Bus], centres: dict[str, Centre], fresh: Fresh) -> None:
     base = fresh("p")
-    buses[""].fill(spell("eu", base), 3)
+    buses[""].fill(qualified_name("eu", base), 3)
     buses["us"].fill(base, 2)
     batch = BatchReader(parse(ReadOptions, {"redis.url": buses[""].url, **LINKS, "subscribePattern": f".*{base}"}), LINKED)
     rows = [row for part in batch.partitions() for row in rows_of(batch, part)]  # type: ignore[arg-type]  # it has a read, too
@@ -396,5 +396,5 @@ def test_redis_itself_is_not_waited_for(linked: Callable[..., Engine], buses: di
 @given(st.from_regex(r"[a-z][a-z0-9_-]*", fullmatch=True) | st.just(""), st.text())
 def test_a_name_of_a_link_is_taken_apart_as_it_was_made(source: str, queue: str) -> None:
     if source:
-        assert split(spell(source, queue)) == (source, queue)
-    assert spell(*split(queue)) == queue
+        assert split(qualified_name(source, queue)) == (source, queue)
+    assert qualified_name(*split(queue)) == queue

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core.sources import spell
+from busmq_spark.core.sources import qualified_name
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost
 from busmq_spark.option_table import parse
@@ -133,7 +133,7 @@ def test_what_a_slow_link_has_not_brought_in_time_is_left_to_the_tasks(far: Far,
 
 def test_a_call_that_cannot_do_without_a_link_waits_for_it_and_not_for_ever(far: Far) -> None:
     where = {"federation.url": f"far=ws://127.0.0.1:{far.line.port}/bus", "federation.secret": SECRET, "subscribe": "q"}
-    name = spell("far", "q")
+    name = qualified_name("far", "q")
     far.bus.fill("q", 2)
     far.redis.kill()
     back = threading.Timer(0.5, far.redis.restart)
@@ -190,12 +190,12 @@ def test_a_link_that_is_away_at_a_batch_read_is_mentioned_once_when_that_begins_
     far.line.down = repeat(10)
     try:
         with ThreadPoolExecutor() as pool:
-            asked = pool.submit(store.states, {spell("far", queue): -1})
+            asked = pool.submit(store.states, {qualified_name("far", queue): -1})
             wait_until(lambda: any("waiting for it" in text for text in caplog.messages), PATIENCE_S)
             tried = far.line.connections
             wait_until(lambda: far.line.connections > tried + 3, PATIENCE_S)
             far.line.down = iter(())
-            assert asked.result(timeout=PATIENCE_S)[spell("far", queue)].count == 3
+            assert asked.result(timeout=PATIENCE_S)[qualified_name("far", queue)].count == 3
     finally:
         store.close()
     assert [text.partition(" (")[0] for text in caplog.messages] == ["link 'far' cannot be reached", "link 'far' is reached again"]

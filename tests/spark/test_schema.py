@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
-from busmq_spark.core.sources import spell, split
+from busmq_spark.core.sources import qualified_name, split
 from busmq_spark.errors import ConfigError
 from busmq_spark.spark.schema import BATCH_ROWS, SHARED_BYTES, SHORT_ROWS, ArrowRows
 from busmq_spark.store.protocol import MessageRows
@@ -18,7 +18,7 @@ from busmq_spark.store.protocol import MessageRows
 BINARY = StructType().add("queue", "string").add("id", "long").add("value", "binary")
 TEXT = StructType().add("value", "string").add("source", "string").add("id", "long").add("queue", "string")
 
-names = st.sampled_from(["a", "b", "ü", spell("east", "a")])
+names = st.sampled_from(["a", "b", "ü", qualified_name("east", "a")])
 counts = st.one_of(st.integers(0, 20), st.sampled_from([SHORT_ROWS - 1, SHORT_ROWS, SHORT_ROWS + 1, BATCH_ROWS, BATCH_ROWS + 1, 2 * BATCH_ROWS + 7]))
 pieces = st.lists(st.tuples(names, st.integers(1, 2**53), counts, st.sampled_from([0, 1, 100])), max_size=30)
 
@@ -58,7 +58,7 @@ def test_a_value_larger_than_that_has_its_own() -> None:
 
 
 def test_columns_come_in_the_order_and_the_types_of_the_schema() -> None:
-    [batch] = batches(TEXT, piece(spell("east", "orders"), 4, 1, 0), piece("orders", 9, 1, 0))
+    [batch] = batches(TEXT, piece(qualified_name("east", "orders"), 4, 1, 0), piece("orders", 9, 1, 0))
     assert batch.schema.names == ["value", "source", "id", "queue"]
     assert batch.to_pylist() == [
         {"value": "0", "source": "east", "id": 4, "queue": "orders"},

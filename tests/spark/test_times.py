@@ -103,7 +103,7 @@ def test_messages_of_another_life_of_a_queue_are_seen_too(bus: Bus, engine: Make
         query.step()
         npm_push(bus, keys, pushed)
         wait_until(lambda pushed=pushed: seen(pushed), PATIENCE_S)  # type: ignore[misc]
-        bus("DEL", *keys.shared)
+        bus("DEL", *keys.peer_keys)
 
 
 def test_where_the_clock_does_not_reach_back_it_says_so_or_begins_as_told(bus: Bus, engine: MakeEngine, queue: str) -> None:

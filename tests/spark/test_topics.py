@@ -93,10 +93,10 @@ def test_a_topic_that_does_not_exist_is_an_error_unless_the_number_of_its_partit
     assert bus("EXISTS", TopicKeys(name).base) == 0
     query = engine({**options, "partitions": "2", "ttl": "77"})
     query.step()
-    assert bus.link.run(core.read(TopicKeys(name))).partitions == 2
+    assert bus.link.run(core.read_topic(TopicKeys(name))).partitions == 2
     assert [bus("HGET", QueueKeys(f"{name}/{p}").metadata, "ttl") for p in range(2)] == [b"77", b"77"]
     assert rows(engine({**options, "partitions": "5", "ack": "none"})) == set()
-    assert bus.link.run(core.read(TopicKeys(name))).partitions == 2, "one that exists stays as it is"
+    assert bus.link.run(core.read_topic(TopicKeys(name))).partitions == 2, "one that exists stays as it is"
 
 
 def test_a_partition_that_nobody_has_written_to_is_created_or_left_out_until_it_is_there(bus: Bus, engine: MakeEngine, topic: str) -> None:

@@ -22,5 +22,5 @@ def grow(bus: Bus, name: str, partitions: int) -> None:
 
 def partitions_of(bus: Bus, name: str) -> list[list[bytes]]:
     """What is stored in each partition."""
-    found = bus.link.run(core.read(TopicKeys(name)))
+    found = bus.link.run(core.read_topic(TopicKeys(name)))
     return [bus.stored(queue) for queue in core.partition_queues(name, found.partitions if found else 0)]

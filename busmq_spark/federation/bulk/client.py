@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from busmq_spark.core.mirror import Span, stored
+from busmq_spark.core.mirror import Span, stored_ranges
 from busmq_spark.core.position import Range
 from busmq_spark.core.retry import FAILOVER_PATIENCE_S, PATIENCE_S, Retry
 from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, WireError
@@ -53,7 +53,7 @@ class BulkLink:
             try:
                 return self.result(self.post(name, *arguments, values=values), name)
             except LinkLost as error:
-                self._endure(error, retry)
+                self._wait_before_retry(error, retry)
 
     def post(self, name: str, *arguments: Any, values: Sequence[bytes] = ()) -> int:
         """Send a call and do not wait: it needs a :meth:`result`. Raises FederationLost when the link breaks; then none of those posted has one."""
@@ -62,14 +62,14 @@ class BulkLink:
 
     def result(self, id: int, name: str) -> Any:
         """The result of a call that was posted."""
-        frame = self._next(id)
+        frame = self._next_frame(id)
         del self._inbox[id]
         if frame.kind is not BulkFrameKind.REPLY:
-            raise self._lost(frames.wrong(f"{frame.kind.name} in answer to {name}", "REPLY or ERROR"))
+            raise self._drop_and_return(frames.wire_error(f"{frame.kind.name} in answer to {name}", "REPLY or ERROR"))
         try:
             return OPERATIONS[name].decode_result(frame.head)
         except WireError as error:
-            raise self._lost(error) from None
+            raise self._drop_and_return(error) from None
 
     def calls(self, name: str, several: Sequence[Sequence[Any]], kept: tuple[type[BusError], ...] = ()) -> list[Any]:
         """The results of calls of one operation, all under way at once; as :meth:`call` of each. Errors of a class in ``kept`` are results, too."""
@@ -80,9 +80,9 @@ class BulkLink:
                 for arguments in several[len(results) :]:
                     waiting.append(self.post(name, *arguments))
                     if len(waiting) >= UNDER_WAY:
-                        results.append(self._kept(waiting, name, kept))
+                        results.append(self._result_or_error(waiting, name, kept))
                 while waiting:
-                    results.append(self._kept(waiting, name, kept))
+                    results.append(self._result_or_error(waiting, name, kept))
             except LinkLost as error:
                 log.debug("%s; asked again one by one", error)
                 self._drain(waiting, name)
@@ -96,7 +96,7 @@ class BulkLink:
                 raise
         return results
 
-    def _kept(self, waiting: deque[int], name: str, kept: tuple[type[BusError], ...]) -> Any:
+    def _result_or_error(self, waiting: deque[int], name: str, kept: tuple[type[BusError], ...]) -> Any:
         try:
             return self.result(waiting.popleft(), name)
         except kept as error:
@@ -130,7 +130,7 @@ class BulkLink:
                 return
             except LinkLost as error:
                 rest, asked = expected.rest, None
-                self._endure(error, retry := retry or Retry(time.monotonic))
+                self._wait_before_retry(error, retry := retry or Retry(time.monotonic))
 
     def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, Span], RowStream]:
         """What the queues of ranges are, one range of each, and then the rows that are stored of them; in one round trip."""
@@ -141,20 +141,20 @@ class BulkLink:
                 spans = self._spans(id)
                 break
             except LinkLost as error:
-                self._endure(error, retry)
-        if ranges := stored(parts, spans):
+                self._wait_before_retry(error, retry)
+        if ranges := stored_ranges(parts, spans):
             return spans, self.read(ranges, False, id)
         return spans, self._rows(id, None)
 
     def _spans(self, id: int) -> Mapping[str, Span]:
-        frame = self._next(id)
+        frame = self._next_frame(id)
         try:
             if frame.kind is not BulkFrameKind.SPANS:
-                raise frames.wrong(f"{frame.kind.name} in answer to read_with_spans", "SPANS or ERROR")
+                raise frames.wire_error(f"{frame.kind.name} in answer to read_with_spans", "SPANS or ERROR")
             found: Mapping[str, Span] = OPERATIONS["read_with_spans"].decode_result(frame.head)
             return found
         except WireError as error:
-            raise self._lost(error) from None
+            raise self._drop_and_return(error) from None
 
     def drop(self) -> None:
         """Close the connection; calls under way are dropped."""
@@ -163,7 +163,7 @@ class BulkLink:
             self._socket.close()
             self._socket = None
 
-    def _endure(self, error: LinkLost, retry: Retry) -> None:
+    def _wait_before_retry(self, error: LinkLost, retry: Retry) -> None:
         """Wait before the next try; raises the error when patience is over."""
         if isinstance(error, FederationLost):
             self.drop()
@@ -182,7 +182,7 @@ class BulkLink:
         socket, schema, done = self._ready(), None, False
         try:
             while True:
-                frame = self._next(id)
+                frame = self._next_frame(id)
                 if frame.kind is BulkFrameKind.SCHEMA:
                     schema = frames.decode_schema(frame.body)
                 elif frame.kind is BulkFrameKind.ROWS and schema is not None and expected is not None:
@@ -195,7 +195,7 @@ class BulkLink:
                         expected.end()
                     return
                 else:
-                    raise frames.wrong(f"{frame.kind.name} in a range read", "SCHEMA, ROWS, END or ERROR")
+                    raise frames.wire_error(f"{frame.kind.name} in a range read", "SCHEMA, ROWS, END or ERROR")
         except BusError as error:
             done = True  # answered, or the link is gone
             if isinstance(error, WireError):
@@ -212,7 +212,7 @@ class BulkLink:
             except FederationLost:
                 self.drop()
 
-    def _next(self, id: int) -> Frame:
+    def _next_frame(self, id: int) -> Frame:
         """The next frame of a call. Frames of other open calls are kept for them, frames of ended calls dropped. Raises the server's error."""
         while not self._inbox.get(id):
             if self._socket is None or id not in self._inbox:
@@ -220,7 +220,7 @@ class BulkLink:
             try:
                 frame = frames.decode(self._socket.receive())
             except WireError as error:
-                raise self._lost(error) from None
+                raise self._drop_and_return(error) from None
             if frame.id in self._inbox:
                 self._inbox[frame.id].append(frame)
         frame = self._inbox[id].popleft()
@@ -250,7 +250,7 @@ class BulkLink:
 
     def _ready(self) -> BulkWebSocket:
         """The open connection; one that broke meanwhile is replaced, since that is better known before something is sent."""
-        if self._socket is not None and not self._inbox and not self._socket.usable():
+        if self._socket is not None and not self._inbox and not self._socket.is_usable():
             self.drop()
         if self._socket is None:
             self._socket = BulkWebSocket(self.address)
@@ -258,7 +258,7 @@ class BulkLink:
             self.hello = self.result(id, "hello")
         return self._socket
 
-    def _lost(self, error: BusError) -> BusError:
+    def _drop_and_return(self, error: BusError) -> BusError:
         """A server out of step: the connection is of no use any more."""
         self.drop()
         return error

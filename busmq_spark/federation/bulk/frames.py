@@ -75,17 +75,17 @@ class Frame:
 def decode(message: bytes | memoryview | str) -> Frame:
     """The frame of a message; its body is a view of the message. Raises WireError."""
     if isinstance(message, str):
-        raise wrong("a text message", "binary ones only")
+        raise wire_error("a text message", "binary ones only")
     view = memoryview(message)
     if len(view) < _PREFIX_BYTES:
-        raise wrong(f"{len(view)} bytes", f"at least {_PREFIX_BYTES}")
+        raise wire_error(f"{len(view)} bytes", f"at least {_PREFIX_BYTES}")
     kind, id, length = struct.unpack_from(_PREFIX, view)
     start = _PREFIX_BYTES + length
     if start > len(view):
-        raise wrong(f"a head of {length} bytes in a message of {len(view)}", "one that is there")
+        raise wire_error(f"a head of {length} bytes in a message of {len(view)}", "one that is there")
     if kind not in BulkFrameKind._value2member_map_:
-        raise wrong(f"frame kind {kind}", f"one of {', '.join(k.name for k in BulkFrameKind)}")
-    return Frame(BulkFrameKind(kind), id, _json(view[_PREFIX_BYTES:start]), view[start:])
+        raise wire_error(f"frame kind {kind}", f"one of {', '.join(k.name for k in BulkFrameKind)}")
+    return Frame(BulkFrameKind(kind), id, _decode_json(view[_PREFIX_BYTES:start]), view[start:])
 
 
 def head_bytes(message: bytes | str) -> int:
@@ -93,16 +93,16 @@ def head_bytes(message: bytes | str) -> int:
     return int(struct.unpack_from(_PREFIX, message)[2]) if isinstance(message, bytes) and len(message) >= _PREFIX_BYTES else 0
 
 
-def _json(head: memoryview) -> Any:
+def _decode_json(head: memoryview) -> Any:
     if too_many(text := bytes(head)):
-        raise wrong(f"a head of {len(text)} bytes with more than {MOST_VALUES} values", "fewer")
+        raise wire_error(f"a head of {len(text)} bytes with more than {MOST_VALUES} values", "fewer")
     try:
         return json.loads(text.decode(), parse_constant=refuse_constant, parse_float=refuse_constant)
     except (ValueError, RecursionError):
-        raise wrong("a head that is no JSON of ours", "JSON in UTF-8, without fractions") from None
+        raise wire_error("a head that is no JSON of ours", "JSON in UTF-8, without fractions") from None
 
 
-def wrong(found: str, expected: str) -> WireError:
+def wire_error(found: str, expected: str) -> WireError:
     """The error for what a peer sent; both texts are ours, or numbers of the peer."""
     return WireError(found=found, expected=expected)
 
@@ -118,10 +118,10 @@ def unpack_values(body: bytes | memoryview) -> list[bytes]:
     count = struct.unpack_from(_COUNT, view)[0] if len(view) >= _COUNT_BYTES else 0
     at = _COUNT_BYTES * (1 + count)
     if not count or at > len(view):
-        raise wrong(f"a list of {count} values in {len(view)} bytes", "at least one, and all of them")
+        raise wire_error(f"a list of {count} values in {len(view)} bytes", "at least one, and all of them")
     lengths = struct.unpack_from(f"<{count}I", view, _COUNT_BYTES)
     if at + sum(lengths) != len(view):
-        raise wrong(f"values of {sum(lengths)} bytes in {len(view) - at}", "lengths that add up")
+        raise wire_error(f"values of {sum(lengths)} bytes in {len(view) - at}", "lengths that add up")
     values = []
     for length in lengths:
         values.append(bytes(view[at : at + length]))
@@ -129,7 +129,7 @@ def unpack_values(body: bytes | memoryview) -> list[bytes]:
     return values
 
 
-def schema_of(values: Any) -> Any:
+def rows_schema(values: Any) -> Any:
     """The schema of ROWS that carry this Arrow array: one column ``value``, binary, or large_binary beyond 2 GB."""
     return _WIDE if pa.types.is_large_binary(values.type) else _NARROW
 
@@ -147,20 +147,20 @@ def decode_schema(body: bytes | memoryview) -> Any:
     try:
         found = pa.ipc.read_schema(pa.py_buffer(body))
     except (pa.ArrowException, OSError, EOFError):
-        raise wrong("no Arrow schema", "one") from None
+        raise wire_error("no Arrow schema", "one") from None
     for known in (_NARROW, _WIDE):
         if found.equals(known):
             return known
-    raise wrong(f"an Arrow schema of {len(found)} columns", "one column 'value' of binary or large_binary, not nullable")
+    raise wire_error(f"an Arrow schema of {len(found)} columns", "one column 'value' of binary or large_binary, not nullable")
 
 
 def encode_rows(values: Any) -> Any:
     """The body of ROWS: an Arrow IPC record batch, as an Arrow buffer."""
     # Arrow's own pool keeps what it once had, for each thread: a server that was busy for a moment would stay large for ever (measured).
-    return pa.RecordBatch.from_arrays([values], schema=schema_of(values)).serialize(memory_pool=pa.system_memory_pool())
+    return pa.RecordBatch.from_arrays([values], schema=rows_schema(values)).serialize(memory_pool=pa.system_memory_pool())
 
 
-def _compressed(metadata: bytes) -> bool:
+def _has_compressed_buffers(metadata: bytes) -> bool:
     """Whether the record batch that this flatbuffer describes has compressed buffers, each with a length that Arrow would allocate unchecked."""
 
     def field(table: int, number: int) -> int:
@@ -181,13 +181,13 @@ def decode_rows(body: bytes | memoryview, schema: Any) -> Any:
     buffer = pa.py_buffer(body)
     try:
         message = pa.ipc.read_message(buffer)
-        if _compressed(message.metadata.to_pybytes()):
-            raise wrong("a compressed record batch", "rows that are all there, not compressed")
+        if _has_compressed_buffers(message.metadata.to_pybytes()):
+            raise wire_error("a compressed record batch", "rows that are all there, not compressed")
         batch = pa.ipc.read_record_batch(message, schema)
         batch.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, MemoryError, EOFError, struct.error):
-        raise wrong("no Arrow record batch of the schema", "one") from None
+        raise wire_error("no Arrow record batch of the schema", "one") from None
     values = batch.column(0)
     if not len(values) or values.null_count or values.nbytes > len(buffer):
-        raise wrong(f"a record batch of {len(values)} rows, {values.null_count} of them null", "rows that are all there, not compressed")
+        raise wire_error(f"a record batch of {len(values)} rows, {values.null_count} of them null", "rows that are all there, not compressed")
     return values

@@ -23,7 +23,7 @@ from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.core.topic import partition_queue
 from busmq_spark.errors import BusError
 from busmq_spark.federation import fault
-from busmq_spark.federation.bulk.frames import MAX_WHOLE, wrong
+from busmq_spark.federation.bulk.frames import MAX_WHOLE, wire_error
 from busmq_spark.federation.gate.grants import VERBS
 from busmq_spark.federation.gate.rights import Right, Verbs
 from busmq_spark.store.protocol import QueueCreation, RemovalTraces
@@ -40,7 +40,7 @@ class JsonCodec:
     decode: Callable[[Any], Any]
 
 
-def _same(value: Any) -> Any:
+def _unchanged(value: Any) -> Any:
     return value
 
 
@@ -54,7 +54,7 @@ def _text(value: Any) -> str:
     return value
 
 
-def _whole(value: Any) -> int:
+def _whole_number(value: Any) -> int:
     if type(value) is not int or abs(value) > MAX_WHOLE:
         raise ValueError("a whole number of at most 53 bits")
     return value
@@ -66,33 +66,38 @@ def _flag(value: Any) -> bool:
     return value
 
 
-def _raw(value: Any) -> bytes:
+def _decode_base64(value: Any) -> bytes:
     return base64.b64decode(_text(value).encode("ascii"), validate=True)
 
 
 def _start(value: Any) -> str | int:
     if value in ("earliest", "latest") and isinstance(value, str):
         return value
-    return _whole(value)
+    return _whole_number(value)
 
 
-TEXT, WHOLE, FLAG, START = JsonCodec(_same, _text), JsonCodec(_same, _whole), JsonCodec(_same, _flag), JsonCodec(_same, _start)
-RAW = JsonCodec(lambda value: base64.b64encode(value).decode(), _raw)
+TEXT, WHOLE, FLAG, START = (
+    JsonCodec(_unchanged, _text),
+    JsonCodec(_unchanged, _whole_number),
+    JsonCodec(_unchanged, _flag),
+    JsonCodec(_unchanged, _start),
+)
+RAW = JsonCodec(lambda value: base64.b64encode(value).decode(), _decode_base64)
 
 
-def maybe(shape: JsonCodec) -> JsonCodec:
+def or_null(shape: JsonCodec) -> JsonCodec:
     """Null, or the shape."""
     return JsonCodec(lambda v: None if v is None else shape.encode(v), lambda v: None if v is None else shape.decode(v))
 
 
-NOTHING = maybe(JsonCodec(_same, lambda _: _refuse("null")))
+NOTHING = or_null(JsonCodec(_unchanged, lambda _: _refuse("null")))
 
 
 def _refuse(expected: str) -> None:
     raise ValueError(expected)
 
 
-def listed(shape: JsonCodec) -> JsonCodec:
+def list_of(shape: JsonCodec) -> JsonCodec:
     """A list of them; decoded to a tuple."""
 
     def decode(value: Any) -> tuple[Any, ...]:
@@ -103,7 +108,7 @@ def listed(shape: JsonCodec) -> JsonCodec:
     return JsonCodec(lambda values: [shape.encode(item) for item in values], decode)
 
 
-def mapped(shape: JsonCodec) -> JsonCodec:
+def map_of(shape: JsonCodec) -> JsonCodec:
     """From texts to them."""
 
     def decode(value: Any) -> dict[str, Any]:
@@ -114,12 +119,12 @@ def mapped(shape: JsonCodec) -> JsonCodec:
     return JsonCodec(lambda values: {key: shape.encode(item) for key, item in values.items()}, decode)
 
 
-def several(*shapes: JsonCodec) -> JsonCodec:
+def tuple_of(*shapes: JsonCodec) -> JsonCodec:
     """A tuple, each place with a shape of its own."""
     return of_fields(lambda *values: values, lambda value: value, *shapes)
 
 
-def record(cls: type[Any], *shapes: JsonCodec) -> JsonCodec:
+def record_of(cls: type[Any], *shapes: JsonCodec) -> JsonCodec:
     """A dataclass, as the list of its fields."""
     names = list(cls.__dataclass_fields__)
     return of_fields(cls, lambda value: [getattr(value, name) for name in names], *shapes)
@@ -136,20 +141,20 @@ def of_fields(make: Callable[..., Any], fields: Callable[[Any], Sequence[Any]], 
     return JsonCodec(lambda value: [shape.encode(item) for shape, item in zip(shapes, fields(value), strict=True)], decode)
 
 
-NAMES = listed(TEXT)
-POSITION = record(Position, TEXT, WHOLE, TEXT, maybe(WHOLE), WHOLE)
-RANGE = record(Range, TEXT, TEXT, WHOLE, WHOLE, WHOLE)
-CREATION = record(QueueCreation, FLAG, WHOLE, WHOLE)
-ATTACHED = record(AttachResult, FLAG, WHOLE, WHOLE, TEXT, FLAG)
-SPAN = record(Span, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, WHOLE, TEXT, TEXT, TEXT)
-STATE = record(QueueState, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, TEXT, TEXT, WHOLE)
-FOUND_TIME = record(FoundTime, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE)
-TIMES = of_fields(TimesOfIds, tuple, TEXT, listed(several(WHOLE, WHOLE)))
-ACK_RESULT = record(AckResult, TEXT, TEXT)
-TRACES = of_fields(RemovalTraces, lambda traces: (traces.unacked, traces.listeners, traces.empty), maybe(several(WHOLE, WHOLE)), WHOLE, FLAG)
-STAGED = record(StagedList, TEXT, WHOLE, TEXT, listed(several(WHOLE, WHOLE)), maybe(WHOLE), WHOLE)
-FULL = record(CommitStopped, TEXT, WHOLE, WHOLE)
-RUN = record(SinkRun, TEXT, WHOLE, NAMES)
+NAMES = list_of(TEXT)
+POSITION = record_of(Position, TEXT, WHOLE, TEXT, or_null(WHOLE), WHOLE)
+RANGE = record_of(Range, TEXT, TEXT, WHOLE, WHOLE, WHOLE)
+CREATION = record_of(QueueCreation, FLAG, WHOLE, WHOLE)
+ATTACHED = record_of(AttachResult, FLAG, WHOLE, WHOLE, TEXT, FLAG)
+SPAN = record_of(Span, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, WHOLE, TEXT, TEXT, TEXT)
+STATE = record_of(QueueState, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, TEXT, TEXT, WHOLE)
+FOUND_TIME = record_of(FoundTime, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE)
+TIMES = of_fields(TimesOfIds, tuple, TEXT, list_of(tuple_of(WHOLE, WHOLE)))
+ACK_RESULT = record_of(AckResult, TEXT, TEXT)
+TRACES = of_fields(RemovalTraces, lambda traces: (traces.unacked, traces.listeners, traces.empty), or_null(tuple_of(WHOLE, WHOLE)), WHOLE, FLAG)
+STAGED = record_of(StagedList, TEXT, WHOLE, TEXT, list_of(tuple_of(WHOLE, WHOLE)), or_null(WHOLE), WHOLE)
+FULL = record_of(CommitStopped, TEXT, WHOLE, WHOLE)
+RUN = record_of(SinkRun, TEXT, WHOLE, NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +201,7 @@ def _decode_shape(shape: JsonCodec, head: Any) -> Any:
     try:
         return shape.decode(head)
     except (ValueError, RecursionError) as error:
-        raise wrong("arguments or a result of another form", str(error)) from None
+        raise wire_error("arguments or a result of another form", str(error)) from None
 
 
 BROWSE: Verbs = ("browse",)
@@ -205,12 +210,12 @@ PUSH: Verbs = ("push",)
 ADMIN: Verbs = ("admin",)
 
 
-def some_queue(verbs: Verbs) -> Callable[..., Iterable[Right]]:
+def on_some_queue(verbs: Verbs) -> Callable[..., Iterable[Right]]:
     """The verbs on any queue: what is asked names none."""
     return lambda *_: [Right(verbs, "queue", None)]
 
 
-def each_queue(verbs: Verbs) -> Callable[..., list[Right]]:
+def on_each_queue(verbs: Verbs) -> Callable[..., list[Right]]:
     """The verbs on the queues in the first argument: names or ranges, one or several."""
 
     def needs(first: Any, *_: Any) -> list[Right]:
@@ -223,12 +228,12 @@ def each_queue(verbs: Verbs) -> Callable[..., list[Right]]:
 
 def _subscription(queues: Any, name: str, *_: Any) -> list[Right]:
     """To consume the queues, and as this subscription, if it is one."""
-    return [*each_queue(CONSUME)(queues), *([Right(CONSUME, "subscription", name)] if name else [])]
+    return [*on_each_queue(CONSUME)(queues), *([Right(CONSUME, "subscription", name)] if name else [])]
 
 
 def _keep_alive(queues: Any, subscription: str, token: str) -> Iterable[Right]:
     """Without a token no lease is renewed: who only looks keeps its queues, too."""
-    return _subscription(queues, subscription) if token else each_queue(BROWSE)(queues)
+    return _subscription(queues, subscription) if token else on_each_queue(BROWSE)(queues)
 
 
 def _topic(topic: str) -> list[Right]:
@@ -237,7 +242,7 @@ def _topic(topic: str) -> list[Right]:
 
 
 def _rights_of_lists(lists: Iterable[StagedList]) -> list[Right]:
-    return each_queue(PUSH)(dict.fromkeys(part.queue for part in lists))
+    return on_each_queue(PUSH)(dict.fromkeys(part.queue for part in lists))
 
 
 def _sink(name: str, *rest: Any) -> list[Right]:
@@ -247,7 +252,7 @@ def _sink(name: str, *rest: Any) -> list[Right]:
 
 
 def _begin(name: str, _: str, queues: Any) -> list[Right]:
-    return [*_sink(name), *each_queue(PUSH)(queues)]
+    return [*_sink(name), *on_each_queue(PUSH)(queues)]
 
 
 def _stage(queue: str, _: str, __: int, run: SinkRun) -> list[Right]:
@@ -261,47 +266,47 @@ def _commit(queue: str, sink: str, _: int, lists: Any) -> list[Right]:
 
 SINK = (TEXT, WHOLE)
 OPERATIONS: dict[str, Operation] = {
-    "hello": Operation(several(WHOLE, TEXT), record(ServerHello, WHOLE, FLAG, WHOLE), some_queue(VERBS), ServedBy.SESSION),
-    "discover": Operation(several(), NAMES, some_queue(BROWSE), ServedBy.PEER),
-    "attach": Operation(several(NAMES, CREATION), mapped(ATTACHED), each_queue(VERBS), ServedBy.PEER),
-    "states": Operation(several(mapped(WHOLE)), mapped(STATE), each_queue(BROWSE), ServedBy.STORE),
-    "spans": Operation(several(mapped(several(WHOLE, WHOLE))), mapped(SPAN), each_queue(BROWSE), ServedBy.STORE),
-    "positions": Operation(several(NAMES), mapped(several(TEXT, mapped(several(WHOLE, FLAG)))), each_queue(CONSUME), ServedBy.STORE),
-    "marks": Operation(several(mapped(WHOLE)), mapped(TEXT), each_queue(BROWSE), ServedBy.STORE),
-    "counters": Operation(several(NAMES), listed(maybe(RAW)), each_queue(BROWSE), ServedBy.STORE),
-    "note_times": Operation(several(NAMES), mapped(WHOLE), each_queue(BROWSE), ServedBy.STORE),
-    "find_times": Operation(several(mapped(WHOLE)), mapped(FOUND_TIME), each_queue(BROWSE), ServedBy.STORE),
-    "times": Operation(several(mapped(several(WHOLE, WHOLE))), mapped(TIMES), each_queue(BROWSE), ServedBy.STORE),
-    "ages": Operation(several(mapped(WHOLE)), mapped(WHOLE), each_queue(BROWSE), ServedBy.STORE),
-    "ack": Operation(several(mapped(POSITION), TEXT), mapped(ACK_RESULT), _subscription, ServedBy.PEER, subscription=True),
-    "subscribe": Operation(several(mapped(START), TEXT), mapped(WHOLE), _subscription, ServedBy.PEER, subscription=True),
-    "subscriptions": Operation(several(NAMES), mapped(mapped(WHOLE)), each_queue(CONSUME), ServedBy.STORE),
-    "lease": Operation(several(NAMES, TEXT, TEXT, mapped(TEXT)), mapped(TEXT), _subscription, ServedBy.PEER, subscription=True),
-    "holders": Operation(several(NAMES, TEXT), mapped(TEXT), each_queue(CONSUME), ServedBy.PEER, subscription=True),
-    "keep_alive": Operation(several(NAMES, TEXT, TEXT), mapped(WHOLE), _keep_alive, ServedBy.PEER, subscription=True),
-    "traces": Operation(several(TEXT), TRACES, each_queue(BROWSE), ServedBy.STORE),
-    "bytes_until": Operation(several(TEXT, WHOLE, WHOLE, WHOLE), several(WHOLE, WHOLE), each_queue(BROWSE), ServedBy.STORE),
-    "read": Operation(several(RANGE, FLAG, WHOLE), NOTHING, each_queue(BROWSE), ServedBy.BESIDE),
-    "read_many": Operation(several(listed(RANGE), FLAG, WHOLE), NOTHING, each_queue(BROWSE), ServedBy.BESIDE),
-    "read_with_spans": Operation(several(listed(RANGE), WHOLE), mapped(SPAN), each_queue(BROWSE), ServedBy.BESIDE),
-    "listen": Operation(several(NAMES), NOTHING, each_queue(BROWSE), ServedBy.SESSION),
-    "wait": Operation(several(WHOLE), FLAG, some_queue(BROWSE), ServedBy.BESIDE),
-    "begin": Operation(several(TEXT, TEXT, NAMES), RUN, _begin, ServedBy.PEER),
-    "renew": Operation(several(RUN), NOTHING, lambda run: _sink(run.sink), ServedBy.PEER),
-    "stage": Operation(several(TEXT, TEXT, WHOLE, RUN), several(WHOLE, WHOLE), _stage, ServedBy.PEER, values=True),
-    "push": Operation(several(TEXT), several(WHOLE, WHOLE), each_queue(PUSH), ServedBy.STORE, values=True),
-    "push_from": Operation(several(TEXT, TEXT, listed(WHOLE)), several(WHOLE, WHOLE), each_queue(PUSH), ServedBy.PEER, values=True),
-    "partitions": Operation(several(TEXT), WHOLE, _topic, ServedBy.STORE),
-    "take_commands": Operation(several(TEXT), NOTHING, each_queue(PUSH), ServedBy.STORE),
-    "event_queues": Operation(several(listed(NAMES)), listed(NAMES), some_queue(PUSH), ServedBy.PEER),
-    "subscribe_events": Operation(several(TEXT, NAMES, FLAG), NOTHING, each_queue(PUSH), ServedBy.STORE),
-    "record": Operation(several(*SINK, listed(STAGED), TEXT, TEXT, WHOLE), listed(STAGED), _sink, ServedBy.PEER),
-    "commit": Operation(several(TEXT, *SINK, listed(STAGED)), maybe(FULL), _commit, ServedBy.PEER),
-    "recorded": Operation(several(*SINK), listed(STAGED), _sink, ServedBy.PEER),
-    "discard": Operation(several(listed(STAGED)), NOTHING, _rights_of_lists, ServedBy.PEER),
-    "forget": Operation(several(TEXT, listed(STAGED)), NOTHING, _sink, ServedBy.PEER),
-    "ends": Operation(several(NAMES), mapped(WHOLE), each_queue(ADMIN), ServedBy.STORE),
-    "trim": Operation(several(mapped(WHOLE)), NOTHING, each_queue(ADMIN), ServedBy.STORE),
+    "hello": Operation(tuple_of(WHOLE, TEXT), record_of(ServerHello, WHOLE, FLAG, WHOLE), on_some_queue(VERBS), ServedBy.SESSION),
+    "discover": Operation(tuple_of(), NAMES, on_some_queue(BROWSE), ServedBy.PEER),
+    "attach": Operation(tuple_of(NAMES, CREATION), map_of(ATTACHED), on_each_queue(VERBS), ServedBy.PEER),
+    "states": Operation(tuple_of(map_of(WHOLE)), map_of(STATE), on_each_queue(BROWSE), ServedBy.STORE),
+    "spans": Operation(tuple_of(map_of(tuple_of(WHOLE, WHOLE))), map_of(SPAN), on_each_queue(BROWSE), ServedBy.STORE),
+    "positions": Operation(tuple_of(NAMES), map_of(tuple_of(TEXT, map_of(tuple_of(WHOLE, FLAG)))), on_each_queue(CONSUME), ServedBy.STORE),
+    "marks": Operation(tuple_of(map_of(WHOLE)), map_of(TEXT), on_each_queue(BROWSE), ServedBy.STORE),
+    "counters": Operation(tuple_of(NAMES), list_of(or_null(RAW)), on_each_queue(BROWSE), ServedBy.STORE),
+    "note_times": Operation(tuple_of(NAMES), map_of(WHOLE), on_each_queue(BROWSE), ServedBy.STORE),
+    "find_times": Operation(tuple_of(map_of(WHOLE)), map_of(FOUND_TIME), on_each_queue(BROWSE), ServedBy.STORE),
+    "times": Operation(tuple_of(map_of(tuple_of(WHOLE, WHOLE))), map_of(TIMES), on_each_queue(BROWSE), ServedBy.STORE),
+    "ages": Operation(tuple_of(map_of(WHOLE)), map_of(WHOLE), on_each_queue(BROWSE), ServedBy.STORE),
+    "ack": Operation(tuple_of(map_of(POSITION), TEXT), map_of(ACK_RESULT), _subscription, ServedBy.PEER, subscription=True),
+    "subscribe": Operation(tuple_of(map_of(START), TEXT), map_of(WHOLE), _subscription, ServedBy.PEER, subscription=True),
+    "subscriptions": Operation(tuple_of(NAMES), map_of(map_of(WHOLE)), on_each_queue(CONSUME), ServedBy.STORE),
+    "lease": Operation(tuple_of(NAMES, TEXT, TEXT, map_of(TEXT)), map_of(TEXT), _subscription, ServedBy.PEER, subscription=True),
+    "holders": Operation(tuple_of(NAMES, TEXT), map_of(TEXT), on_each_queue(CONSUME), ServedBy.PEER, subscription=True),
+    "keep_alive": Operation(tuple_of(NAMES, TEXT, TEXT), map_of(WHOLE), _keep_alive, ServedBy.PEER, subscription=True),
+    "traces": Operation(tuple_of(TEXT), TRACES, on_each_queue(BROWSE), ServedBy.STORE),
+    "bytes_until": Operation(tuple_of(TEXT, WHOLE, WHOLE, WHOLE), tuple_of(WHOLE, WHOLE), on_each_queue(BROWSE), ServedBy.STORE),
+    "read": Operation(tuple_of(RANGE, FLAG, WHOLE), NOTHING, on_each_queue(BROWSE), ServedBy.BESIDE),
+    "read_many": Operation(tuple_of(list_of(RANGE), FLAG, WHOLE), NOTHING, on_each_queue(BROWSE), ServedBy.BESIDE),
+    "read_with_spans": Operation(tuple_of(list_of(RANGE), WHOLE), map_of(SPAN), on_each_queue(BROWSE), ServedBy.BESIDE),
+    "listen": Operation(tuple_of(NAMES), NOTHING, on_each_queue(BROWSE), ServedBy.SESSION),
+    "wait": Operation(tuple_of(WHOLE), FLAG, on_some_queue(BROWSE), ServedBy.BESIDE),
+    "begin": Operation(tuple_of(TEXT, TEXT, NAMES), RUN, _begin, ServedBy.PEER),
+    "renew": Operation(tuple_of(RUN), NOTHING, lambda run: _sink(run.sink), ServedBy.PEER),
+    "stage": Operation(tuple_of(TEXT, TEXT, WHOLE, RUN), tuple_of(WHOLE, WHOLE), _stage, ServedBy.PEER, values=True),
+    "push": Operation(tuple_of(TEXT), tuple_of(WHOLE, WHOLE), on_each_queue(PUSH), ServedBy.STORE, values=True),
+    "push_from": Operation(tuple_of(TEXT, TEXT, list_of(WHOLE)), tuple_of(WHOLE, WHOLE), on_each_queue(PUSH), ServedBy.PEER, values=True),
+    "partitions": Operation(tuple_of(TEXT), WHOLE, _topic, ServedBy.STORE),
+    "take_commands": Operation(tuple_of(TEXT), NOTHING, on_each_queue(PUSH), ServedBy.STORE),
+    "event_queues": Operation(tuple_of(list_of(NAMES)), list_of(NAMES), on_some_queue(PUSH), ServedBy.PEER),
+    "subscribe_events": Operation(tuple_of(TEXT, NAMES, FLAG), NOTHING, on_each_queue(PUSH), ServedBy.STORE),
+    "record": Operation(tuple_of(*SINK, list_of(STAGED), TEXT, TEXT, WHOLE), list_of(STAGED), _sink, ServedBy.PEER),
+    "commit": Operation(tuple_of(TEXT, *SINK, list_of(STAGED)), or_null(FULL), _commit, ServedBy.PEER),
+    "recorded": Operation(tuple_of(*SINK), list_of(STAGED), _sink, ServedBy.PEER),
+    "discard": Operation(tuple_of(list_of(STAGED)), NOTHING, _rights_of_lists, ServedBy.PEER),
+    "forget": Operation(tuple_of(TEXT, list_of(STAGED)), NOTHING, _sink, ServedBy.PEER),
+    "ends": Operation(tuple_of(NAMES), map_of(WHOLE), on_each_queue(ADMIN), ServedBy.STORE),
+    "trim": Operation(tuple_of(map_of(WHOLE)), NOTHING, on_each_queue(ADMIN), ServedBy.STORE),
 }
 """Every method of ReadStore and WriteStore that ask the other side (``truncate`` in two steps), and what notifies of pushes: ``listen``, ``wait``."""
 
@@ -316,11 +321,11 @@ def encode_error(error: BusError) -> dict[str, Any]:
 def decode_error(head: Any, url: str) -> BusError:
     """The same error, or RemoteError for a code this version does not know. ``url`` is the server asked. Raises WireError."""
     if not isinstance(head, dict) or not isinstance(head.get("code"), str) or not isinstance(head.get("details"), dict):
-        raise wrong("an error of another form", "a code and details")
+        raise wire_error("an error of another form", "a code and details")
     code = _printable(head["code"])[:100]
     details = {_printable(name): _printable(value) if isinstance(value, str) else value for name, value in head["details"].items()}
     if any(not isinstance(value, str | int | None) for value in details.values()):
-        raise wrong("an error whose details are no plain values", "texts and numbers")
+        raise wire_error("an error whose details are no plain values", "texts and numbers")
     if code == "BUSMQ_FEDERATION_REFUSED":
         details["url"] = url
     return fault.from_wire({"code": code, "message": _printable(str(head.get("text"))), "details": details}, _ERRORS)

@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from busmq_spark.core.keys import federated, is_subscription, sink_of
+from busmq_spark.core.keys import federated_prefix, is_subscription, sink_of
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.patterns import check_key, destinations
 from busmq_spark.core.position import Position
@@ -24,7 +24,7 @@ from busmq_spark.core.sink import ATTEMPT, CommitStopped, StagedList
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.state import AckResult
 from busmq_spark.errors import BusError, QueueMissing
-from busmq_spark.federation.bulk.frames import unpack_values, wrong
+from busmq_spark.federation.bulk.frames import unpack_values, wire_error
 from busmq_spark.federation.bulk.operations import OPERATIONS, Operation, ServedBy
 from busmq_spark.federation.gate.rights import Identity
 from busmq_spark.store.protocol import QueueCreation
@@ -43,15 +43,15 @@ class PeerOperations:
     def __init__(self, store: RedisStore, identity: Identity, most_subscriptions: int) -> None:
         self.store = store
         self._identity, self._most = identity, most_subscriptions
-        self._mark = federated(identity.owner)
+        self._mark = federated_prefix(identity.owner)
 
-    def do(self, name: str, arguments: Sequence[Any], body: memoryview | bytes) -> Any:
+    def run_call(self, name: str, arguments: Sequence[Any], body: memoryview | bytes) -> Any:
         """The result of a call whose rights were checked by :func:`check`."""
         operation = OPERATIONS[name]
         if operation.values:
             arguments = (*arguments, unpack_values(body))
         elif len(body):
-            raise wrong(f"a body of {len(body)} bytes behind {name}", "none")
+            raise wire_error(f"a body of {len(body)} bytes behind {name}", "none")
         method: Callable[..., Any] = getattr(self.store if operation.by is ServedBy.STORE else self, name)
         return method(*arguments)
 
@@ -71,7 +71,7 @@ class PeerOperations:
 
     def ack(self, positions: Mapping[str, Position], subscription: str) -> Mapping[str, AckResult]:
         """As the store's, unless another reader holds the queue, or the subscription is not the peer's."""
-        self._own(positions, subscription)
+        self._claim_subscription(positions, subscription)
         for queue, holder in self.store.holders(list(positions), subscription).items():
             if holder and not holder.startswith(self._mark):
                 self._identity.refuse(f"ack queue {queue!r}, which another reader holds")
@@ -80,8 +80,8 @@ class PeerOperations:
     def subscribe(self, starts: Mapping[str, str | int], subscription: str) -> Mapping[str, int]:
         """As the store's, for queues that exist, if the subscription is the peer's or is new."""
         if not subscription:
-            raise wrong("a subscription without a name", "a name")
-        for queue, status in self._own(starts, subscription).items():
+            raise wire_error("a subscription without a name", "a name")
+        for queue, status in self._claim_subscription(starts, subscription).items():
             if status == "missing":
                 raise QueueMissing(queue=queue)
         return self.store.subscribe(starts, subscription)
@@ -89,36 +89,36 @@ class PeerOperations:
     def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]:
         """As the store's. A peer replaces its own dead readers only."""
         if not token or not all(map(_PLAIN_TEXT.fullmatch, (token, *dead.values()))):
-            raise wrong("a holder that is empty, too long or has control characters", "1 to 300 characters")
-        self._own(queues, subscription)
+            raise wire_error("a holder that is empty, too long or has control characters", "1 to 300 characters")
+        self._claim_subscription(queues, subscription)
         ours = {queue: f"{self._mark}{holder}" for queue, holder in dead.items() if holder}
-        return self._shown(self.store.lease(queues, subscription, f"{self._mark}{token}", ours))
+        return self._hide_other_holders(self.store.lease(queues, subscription, f"{self._mark}{token}", ours))
 
     def holders(self, queues: Sequence[str], subscription: str) -> Mapping[str, str]:
         """As the store's; which reader of another peer it is, is not shown."""
-        return self._shown(self.store.holders(queues, subscription))
+        return self._hide_other_holders(self.store.holders(queues, subscription))
 
     def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:
         """As the store's, with leases of the peer."""
         if not token:
             return self.store.keep_alive(queues, "", "")
-        self._own(queues, subscription)
+        self._claim_subscription(queues, subscription)
         return self.store.keep_alive(queues, subscription, f"{self._mark}{token}")
 
-    def _shown(self, holders: Mapping[str, str]) -> dict[str, str]:
+    def _hide_other_holders(self, holders: Mapping[str, str]) -> dict[str, str]:
         return {q: holder.removeprefix(self._mark) if not holder or holder.startswith(self._mark) else OTHER for q, holder in holders.items()}
 
-    def _own(self, queues: Iterable[str], subscription: str) -> dict[str, str]:
+    def _claim_subscription(self, queues: Iterable[str], subscription: str) -> dict[str, str]:
         """Make a new subscription the peer's. Raises FederationRefused for one that is not; the result says which queues are ``missing``."""
         if not subscription:
             return {}
-        owners = self.store.own(list(queues), subscription, self._identity.owner, self._most)
+        owners = self.store.claim_subscriptions(list(queues), subscription, self._identity.owner, self._most)
         for queue, (status, owner) in owners.items():
             if status == "full":
                 self._identity.refuse(f"register subscription {subscription!r}: queue {queue!r} has {self._most} of them (limit subscriptions)")
             if status == "shared":
                 self._identity.refuse(f"use {subscription!r} of queue {queue!r}, a shared group, which cannot be read over federation")
-            if status == "ok" and not self._identity.uses(queue, subscription, owner):
+            if status == "ok" and not self._identity.may_use(queue, subscription, owner):
                 self._identity.refuse(
                     f"use subscription {subscription!r} of queue {queue!r}, which another has registered; "
                     f'grant it with consume = ["subscription:{subscription}"]'
@@ -130,19 +130,21 @@ class PeerOperations:
     def stage(self, queue: str, key: str, before: int, run: SinkRun, values: Sequence[bytes]) -> tuple[int, int]:
         """As the store's ``stage_at``, for the peer's own sink if it is one that can be named."""
         if before < 0:
-            raise wrong(f"place {before}", "one from 0")
+            raise wire_error(f"place {before}", "one from 0")
         self._check_key(queue, key)
         if not run.sink:
             return self.store.stage_at(queue, key, before, values)
-        with self._own_sink(run.sink) as own:
+        with self._sink_of_peer(run.sink) as own:
             return self.store.stage_at(queue, key, before, values, SinkRun(own, run.epoch))
 
     def push_from(self, queue: str, sender: str, sequences: Sequence[int], values: Sequence[bytes]) -> tuple[int, int]:
         """As the store's, for the peer's own sender of this name."""
         if not _RUN.fullmatch(sender):
-            raise wrong("a sender whose name has other characters, or too many", "1 to 64 letters, digits and hyphens")
+            raise wire_error("a sender whose name has other characters, or too many", "1 to 64 letters, digits and hyphens")
         if len(sequences) != len(values) or any(a >= b for a, b in pairwise((0, *sequences))):
-            raise wrong("numbers of messages that do not rise from 1 on, or are not as many as the values", "one for each value, each above the last")
+            raise wire_error(
+                "numbers of messages that do not rise from 1 on, or are not as many as the values", "one for each value, each above the last"
+            )
         return self.store.push_from(queue, f"{self._mark}{sender}", sequences, values)
 
     def event_queues(self, events: Sequence[Sequence[str]]) -> list[list[str]]:
@@ -153,34 +155,34 @@ class PeerOperations:
     def begin(self, sink: str, run: str, queues: Sequence[str]) -> SinkRun:
         """As the store's, for the peer's own sink of this name."""
         if not _RUN.fullmatch(run):
-            raise wrong("a run whose name has other characters, or too many", "1 to 64 letters, digits and hyphens")
-        with self._own_sink(sink) as own:
+            raise wire_error("a run whose name has other characters, or too many", "1 to 64 letters, digits and hyphens")
+        with self._sink_of_peer(sink) as own:
             return replace(self.store.begin(own, run, queues), sink=sink)
 
     def renew(self, run: SinkRun) -> None:
         """As the store's, for the peer's own sink of this name."""
-        with self._own_sink(run.sink) as own:
+        with self._sink_of_peer(run.sink) as own:
             self.store.renew(SinkRun(own, run.epoch))
 
     def record(self, sink: str, batch: int, staged: Sequence[StagedList], query: str, span: str, epoch: int) -> tuple[StagedList, ...]:
         """As the store's, for the peer's own sink of this name."""
         if not _PLAIN_TEXT.fullmatch(query):
-            raise wrong("a query id that is too long or has control characters", "at most 300 characters")
+            raise wire_error("a query id that is too long or has control characters", "at most 300 characters")
         self._check_staged(staged)
-        with self._own_sink(sink) as own:
+        with self._sink_of_peer(sink) as own:
             return self.store.record(own, batch, staged, query, span, epoch)
 
     def recorded(self, sink: str, batch: int) -> tuple[StagedList, ...]:
         """As the store's, for the peer's own sink of this name."""
-        with self._own_sink(sink) as own:
+        with self._sink_of_peer(sink) as own:
             return self.store.recorded(own, batch)
 
     def commit(self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]) -> CommitStopped | None:
         """As the store's, for lists of that queue."""
         self._check_staged(staged)
         if not staged or {part.queue for part in staged} != {queue}:
-            raise wrong(f"a commit of {len(staged)} lists", "at least one, all of the queue itself")
-        with self._own_sink(sink) as own:
+            raise wire_error(f"a commit of {len(staged)} lists", "at least one, all of the queue itself")
+        with self._sink_of_peer(sink) as own:
             return self.store.commit(queue, own, batch, staged)
 
     def discard(self, staged: Sequence[StagedList]) -> None:
@@ -191,14 +193,14 @@ class PeerOperations:
     def forget(self, sink: str, staged: Sequence[StagedList]) -> None:
         """As the store's, for the peer's own sink of this name."""
         self._check_staged(staged)
-        with self._own_sink(sink) as own:
+        with self._sink_of_peer(sink) as own:
             self.store.forget(own, staged)
 
     @contextmanager
-    def _own_sink(self, sink: str) -> Iterator[str]:
+    def _sink_of_peer(self, sink: str) -> Iterator[str]:
         """What the sink is called in Redis; errors call it as the peer does."""
         if not _SINK.fullmatch(sink):
-            raise wrong("a sink id that is empty, too long or has control characters", "1 to 200 characters")
+            raise wire_error("a sink id that is empty, too long or has control characters", "1 to 200 characters")
         own = sink_of(self._identity.owner, sink)
         try:
             yield own
@@ -212,21 +214,21 @@ class PeerOperations:
         for part in staged:
             self._check_key(part.queue, part.key)
             if not 0 <= part.server < servers:
-                raise wrong(f"server {part.server}", f"one below {servers}")
+                raise wire_error(f"server {part.server}", f"one below {servers}")
             if any(not 1 <= size <= CHUNK_MESSAGES or times < 1 for size, times in part.chunks):
-                raise wrong("chunks of a staged list that no sink makes", f"1 to {CHUNK_MESSAGES} rows in each")
+                raise wire_error("chunks of a staged list that no sink makes", f"1 to {CHUNK_MESSAGES} rows in each")
 
     def _check_key(self, queue: str, key: str) -> None:
         prefix = self.store.keys(queue).stage("")
         if not key.startswith(prefix) or not ATTEMPT.fullmatch(key[len(prefix) :]):
-            raise wrong("a key that is not one of a staged list of the queue", "query:batch:partition:token behind the queue's own prefix")
+            raise wire_error("a key that is not one of a staged list of the queue", "query:batch:partition:token behind the queue's own prefix")
 
 
 def check(identity: Identity, operation: Operation, arguments: Sequence[Any]) -> None:
     """Raises FederationRefused, or WireError for names that are none."""
     rights = list(operation.needs(*arguments))
     if any(not right.name for right in rights if right.name is not None):
-        raise wrong("an empty name of a queue or sink", "a name")
+        raise wire_error("an empty name of a queue or sink", "a name")
     identity.require(rights)
     if operation.subscription and not is_subscription(arguments[1]):
-        raise wrong("a subscription whose name would be that of another key", "letters, digits and the like")
+        raise wire_error("a subscription whose name would be that of another key", "letters, digits and the like")

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from busmq_spark.federation.bulk.frames import wrong
+from busmq_spark.federation.bulk.frames import wire_error
 
 if TYPE_CHECKING:
     from busmq_spark.federation.bulk.store_executor import StoreExecutor
@@ -28,7 +28,7 @@ class PushSubscriptions:
     async def listen(self, queues: tuple[str, ...]) -> None:
         """Subscribe to exactly these queues; after it has returned every push is noticed."""
         if len(queues) > MOST_LISTENED:
-            raise wrong(f"{len(queues)} queues to listen to", f"at most {MOST_LISTENED}")
+            raise wire_error(f"{len(queues)} queues to listen to", f"at most {MOST_LISTENED}")
         store = self._executor.work.store
         places = await self._executor.run(store.locate, queues)
         wanted = {store.keys(queue).available: places[queue] for queue in queues}

@@ -11,10 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from busmq_spark.core.mirror import Span, around, stored
+from busmq_spark.core.mirror import Span, spans_around, stored_ranges
 from busmq_spark.core.position import Range
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.frames import Frame, wrong
+from busmq_spark.federation.bulk.frames import Frame, wire_error
 from busmq_spark.store.protocol import MessageRows
 from busmq_spark.store.redis_store import RedisStore
 
@@ -63,7 +63,7 @@ class RowFrames:
         runs = [[self._index(rows), rows.first, len(rows.values)] for rows in taken]
         head: dict[str, Any] = {"runs": runs} if self._many else {"first": taken[0].first}
         parts = [self._parts[index] for index, _, _ in runs]
-        return RowFrame(head, len(values), frames.schema_of(values), frames.encode_rows(values), parts)
+        return RowFrame(head, len(values), frames.rows_schema(values), frames.encode_rows(values), parts)
 
     def _index(self, rows: MessageRows) -> int:
         """Rows come in the order of the ranges."""
@@ -76,8 +76,8 @@ def with_spans(store: RedisStore, parts: Sequence[Range]) -> tuple[Mapping[str, 
     """The spans around ranges whose server is known, one of each queue, and what of them is to be read; in a thread."""
     for part in parts:
         store.set_failure_domain([part.queue], ("", part.server, ""))
-    spans = store.spans(around(parts))
-    return spans, stored(parts, spans)
+    spans = store.spans(spans_around(parts))
+    return spans, stored_ranges(parts, spans)
 
 
 class RemainingRanges:
@@ -98,9 +98,9 @@ class RemainingRanges:
         values, head = frames.decode_rows(frame.body, schema), frame.head if isinstance(frame.head, dict) else {}
         runs = head.get("runs", [[0, head.get("first"), len(values)]])
         if not isinstance(runs, list) or not all(isinstance(run, list) and len(run) == 3 and all(type(n) is int for n in run) for run in runs):
-            raise wrong("rows of no range", "which range, first id, how many")
+            raise wire_error("rows of no range", "which range, first id, how many")
         if sum(run[2] for run in runs) != len(values):
-            raise wrong(f"runs of {sum(run[2] for run in runs)} rows in {len(values)}"[:100], "as many")
+            raise wire_error(f"runs of {sum(run[2] for run in runs)} rows in {len(values)}"[:100], "as many")
         done = 0
         for index, first, count in runs:
             part = self._expect(index, first, count)
@@ -113,7 +113,7 @@ class RemainingRanges:
             at, need = at + 1, self._parts[at + 1].first
         part = self._parts[at]
         if index != at or count < 1 or not need <= first <= part.last + 1 - count or (self._strict and first != need):
-            raise wrong(
+            raise wire_error(
                 f"{count} rows from id {first}"[:100] if index == at else f"rows of range {index}"[:100], f"ids {need}..{part.last} of range {at}"
             )
         self._at, self._need = at, first + count
@@ -122,4 +122,4 @@ class RemainingRanges:
     def end(self) -> None:
         """Raises WireError when something is missing."""
         if self._strict and (rest := self.rest):
-            raise wrong(f"the end of a read with {len(rest)} ranges to come, from id {rest[0].first}", "all of their rows")
+            raise wire_error(f"the end of a read with {len(rest)} ranges to come, from id {rest[0].first}", "all of their rows")

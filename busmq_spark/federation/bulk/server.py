@@ -114,15 +114,15 @@ class BulkServer:
         """A store for a peer."""
         return StoreExecutor(self.layout, self.pool, identity, self.limits.subscriptions, self.budgets.of(identity.name), self.stores.take())
 
-    def left(self, client: tuple[str, str], executor: StoreExecutor) -> None:
+    def on_disconnect(self, client: tuple[str, str], executor: StoreExecutor) -> None:
         """A client's connection is gone."""
-        if executor.idle:
-            self.clients.left(client, executor)
+        if executor.is_idle:
+            self.clients.on_disconnect(client, executor)
             return
         task = asyncio.create_task(executor.wait_ended(), name="bulk: a call outlives its connection")
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
-        task.add_done_callback(lambda _: self.clients.left(client, executor))
+        task.add_done_callback(lambda _: self.clients.on_disconnect(client, executor))
 
     def listen(self) -> None:
         """Subscribe to pushes, at the request of the first peer."""
@@ -159,7 +159,7 @@ class _Session:
 
     async def run(self) -> None:
         """Until the peer is gone, or breaks the rules."""
-        worker = asyncio.create_task(self._work(), name="bulk: calls")
+        worker = asyncio.create_task(self._answer_calls(), name="bulk: calls")
         taking = asyncio.create_task(self._take(), name="bulk: taking")
         try:
             done, _ = await asyncio.wait((worker, taking), return_when=asyncio.FIRST_COMPLETED)
@@ -190,7 +190,7 @@ class _Session:
         self._budget.add(-self._pending_bytes)
         self._executor.close()
         if self._client is not None:
-            self._server.left(self._client, self._executor)
+            self._server.on_disconnect(self._client, self._executor)
 
     async def _take(self) -> None:
         async for message in self._socket:
@@ -205,27 +205,27 @@ class _Session:
                     await self._call(bytes(message))  # type: ignore[arg-type]  # texts were refused
                 case BulkFrameKind.CREDIT if type(frame.head) is int and 0 < frame.head <= frames.MAX_WHOLE:
                     if frame.id in self._reads:
-                        self._reads[frame.id].grant(frame.head)
+                        self._reads[frame.id].grant_credit(frame.head)
                 case BulkFrameKind.CANCEL:
                     if (reading := self._reads.get(frame.id)) and reading.task:
                         reading.task.cancel()
                 case _:
-                    raise frames.wrong(f"frame {frame.kind.name} from a client", "CALL, CREDIT or CANCEL")
+                    raise frames.wire_error(f"frame {frame.kind.name} from a client", "CALL, CREDIT or CANCEL")
 
     async def _call(self, message: bytes) -> None:
         """In its turn. Nothing more is read while too much waits."""
         size = frames.head_bytes(message)
         if size > frames.HEAD_BYTES:
-            raise frames.wrong(f"a head of {size} bytes", f"at most {frames.HEAD_BYTES}")
+            raise frames.wire_error(f"a head of {size} bytes", f"at most {frames.HEAD_BYTES}")
         self._pending += 1
         self._pending_bytes += len(message)
         self._budget.add(len(message))
         await self._calls.put(message)
-        while self._pending >= CALLS or self._pending_bytes >= self._limits.in_flight_bytes or self._budget.full:
+        while self._pending >= CALLS or self._pending_bytes >= self._limits.in_flight_bytes or self._budget.is_full:
             self._room.clear()
             await self._room.wait()
 
-    async def _work(self) -> None:
+    async def _answer_calls(self) -> None:
         while True:
             message = await self._calls.get()
             if frames.head_bytes(message) > SMALL_HEAD:
@@ -244,10 +244,10 @@ class _Session:
         """Check the call and work it off, or begin to; what goes wrong on purpose is the answer."""
         try:
             if frame.kind is not BulkFrameKind.CALL:
-                raise frames.wrong(f"a large frame {frame.kind.name}", "a CALL")
+                raise frames.wire_error(f"a large frame {frame.kind.name}", "a CALL")
             name, operation, arguments = await asyncio.to_thread(self._decode_call, frame) if large else self._decode_call(frame)
             self._server.counts.calls.add(operation=name)
-            await self._do(frame, name, operation, arguments)
+            await self._run_call(frame, name, operation, arguments)
         except ConnectionClosed:
             raise
         except BusError as error:
@@ -261,17 +261,17 @@ class _Session:
     def _decode_call(self, frame: Frame) -> tuple[str, Operation, tuple[Any, ...]]:
         head = frame.head
         if not isinstance(head, dict) or not isinstance(head.get("op"), str) or head.keys() != {"op", "args"}:
-            raise frames.wrong("a call of another form", "op and args")
+            raise frames.wire_error("a call of another form", "op and args")
         name, operation = head["op"], OPERATIONS.get(head["op"])
         if operation is None:
-            raise frames.wrong("an unknown operation", f"one of {', '.join(OPERATIONS)}")
+            raise frames.wire_error("an unknown operation", f"one of {', '.join(OPERATIONS)}")
         if self._identity.expires is not None and time.time() > self._identity.expires:
             raise FederationRefused(url="", reason="the token has expired")
         arguments = operation.decode_arguments(head["args"])
         check(self._identity, operation, arguments)
         return name, operation, arguments
 
-    async def _do(self, frame: Frame, name: str, operation: Operation, arguments: tuple[Any, ...]) -> None:
+    async def _run_call(self, frame: Frame, name: str, operation: Operation, arguments: tuple[Any, ...]) -> None:
         if operation.by is ServedBy.BESIDE:
             getattr(self, f"_{name}")(frame.id, *arguments)
         elif operation.by is ServedBy.SESSION:
@@ -284,12 +284,12 @@ class _Session:
 
     def _reply(self, frame: Frame, name: str, operation: Operation, arguments: tuple[Any, ...]) -> bytes:
         """In a thread, since it may be large."""
-        return Frame(BulkFrameKind.REPLY, frame.id, operation.result.encode(self._executor.work.do(name, arguments, frame.body))).encode()
+        return Frame(BulkFrameKind.REPLY, frame.id, operation.result.encode(self._executor.work.run_call(name, arguments, frame.body))).encode()
 
     async def _hello(self, _: int, name: str) -> ServerHello:
         """Who the client is, so that nothing of its last connection is under way any more when its next call comes."""
         if len(name) > MAX_CLIENT:
-            raise frames.wrong(f"the name of a client of {len(name)} characters", f"at most {MAX_CLIENT}")
+            raise frames.wire_error(f"the name of a client of {len(name)} characters", f"at most {MAX_CLIENT}")
         if name and self._client is None:
             self._client = (self._identity.name, name)
             await self._server.clients.take_over(self._client, self._executor, self._socket.transport.abort)
@@ -303,7 +303,7 @@ class _Session:
 
     def _wait(self, id: int, timeout_ms: int) -> None:
         if self._waits:
-            raise frames.wrong("a second wait", "one at a time")
+            raise frames.wire_error("a second wait", "one at a time")
         task = asyncio.create_task(self._wait_for_push(id, min(max(0.0, timeout_ms / 1000), LONGEST_WAIT_S)), name="bulk: beside")
         self._waits.add(task)
         task.add_done_callback(self._waits.discard)
@@ -323,9 +323,9 @@ class _Session:
 
     def _read_many(self, id: int, parts: Sequence[Range], strict: bool, credit: int, name: str = "read_many") -> None:
         if not 0 < len(parts) <= MOST_RANGES:
-            raise frames.wrong(f"{len(parts)} ranges", f"1 to {MOST_RANGES}")
+            raise frames.wire_error(f"{len(parts)} ranges", f"1 to {MOST_RANGES}")
         if len(self._reads) >= READS or id in self._reads:
-            raise frames.wrong(f"a read beside {len(self._reads)} others", f"at most {READS}, under ids of their own")
+            raise frames.wire_error(f"a read beside {len(self._reads)} others", f"at most {READS}, under ids of their own")
         reading = self._reads[id] = RunningRead(credit)
         reading.task = asyncio.create_task(self._send_rows(id, reading, parts, strict, name), name="bulk: read")
         reading.task.add_done_callback(lambda _: self._read_ended(id, reading))  # also when cancelled before its first step
@@ -339,7 +339,7 @@ class _Session:
                 await self._send(Frame(BulkFrameKind.SPANS, id, OPERATIONS[name].result.encode(spans)))
             async with AsyncExitStack() as turns:
                 for server in sorted({part.server for part in parts}):  # in one order, so that two never wait for each other
-                    await turns.enter_async_context(self._budget.reads(server))
+                    await turns.enter_async_context(self._budget.read_slots(server))
                     await turns.enter_async_context(self._server.reads[server])
                 await self._stream(id, reading, executor, RowFrames(executor.work.store, parts, strict, many=name != "read"))
             well = True
@@ -371,8 +371,8 @@ class _Session:
                     await self._send(Frame(BulkFrameKind.SCHEMA, id, None, frames.encode_schema(body.schema)))
                     schema = body.schema
                 for part in body.parts:
-                    self._server.places.found(part)
-                await self._spend(reading, body.data.size)
+                    self._server.places.remember(part)
+                await self._wait_for_credit(reading, body.data.size)
                 await self._send(Frame(BulkFrameKind.ROWS, id, body.head, body.data))
                 self._server.counts.rows.add(body.rows)
                 self._server.counts.bytes.add(body.data.size)
@@ -380,11 +380,11 @@ class _Session:
                 following.cancel()
                 raise
 
-    async def _spend(self, reading: RunningRead, amount: int) -> None:
+    async def _wait_for_credit(self, reading: RunningRead, amount: int) -> None:
         """Wait for credit; a peer that gives none for ``send_s`` is cut off, too: others wait for its place."""
         try:
             async with asyncio.timeout(self._limits.send_s):
-                await reading.spend(amount)
+                await reading.spend_credit(amount)
         except TimeoutError:
             log.warning("bulk: a peer gave no credit for %g s and was cut off", self._limits.send_s)
             self._socket.transport.abort()

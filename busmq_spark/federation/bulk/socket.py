@@ -22,7 +22,7 @@ from websockets.uri import WebSocketURI
 
 from busmq_spark.errors import FederationLost, FederationRefused, TlsFailed, WireError
 from busmq_spark.federation.address import CONNECT_S, NOT_KNOWN, FederationAddress, authorization
-from busmq_spark.federation.bulk.frames import wrong
+from busmq_spark.federation.bulk.frames import wire_error
 from busmq_spark.federation.gate.handshake import BULK
 from busmq_spark.federation.silent_log import WIRE_LOG
 
@@ -47,11 +47,11 @@ class BulkWebSocket:
         self.url = address.url
         self._buffer = memoryview(bytearray(_SMALL))
         self._at = self._used = 0
-        uri = address.parsed()
+        uri = address.parse()
         try:
             self._socket = _dial(uri, address)
         except OSError as error:
-            raise self._lost(error.strerror or str(error) or type(error).__name__) from error
+            raise self._lost_error(error.strerror or str(error) or type(error).__name__) from error
         try:
             self._handshake(uri, address.secret)
         except BaseException:
@@ -69,29 +69,29 @@ class BulkWebSocket:
         while True:
             final, opcode, length = self._head()
             if opcode >= Opcode.CLOSE:
-                self._control(opcode, bytes(self._take(length)))
+                self._handle_control_frame(opcode, bytes(self._take(length)))
                 continue
             size += length
             if opcode != (Opcode.CONT if parts else Opcode.BINARY) or size > MOST_BYTES or len(parts) >= MOST_PARTS:
-                raise wrong(f"a web-socket frame {opcode} of {length} bytes behind {len(parts)} others", "binary messages")
+                raise wire_error(f"a web-socket frame {opcode} of {length} bytes behind {len(parts)} others", "binary messages")
             parts.append(self._take(length))
             if final:
                 return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether the link seems whole; for between calls, when nothing but pings can come."""
         try:
-            while self._used > self._at or self._arrived():
+            while self._used > self._at or self._receive_without_wait():
                 _, opcode, length = self._head()
                 if opcode < Opcode.CLOSE:
                     self._take(length)  # rows of a read that was given up
                     continue
-                self._control(opcode, bytes(self._take(length)))
+                self._handle_control_frame(opcode, bytes(self._take(length)))
         except (FederationLost, WireError):
             return False
         return True
 
-    def _arrived(self) -> bool:
+    def _receive_without_wait(self) -> bool:
         """Take what has come without waiting. Asking the socket itself, since under TLS not all that comes is for us."""
         try:
             self._socket.settimeout(0)
@@ -101,9 +101,9 @@ class BulkWebSocket:
             self._socket.settimeout(SILENCE_S)
             return False
         except OSError as error:
-            raise self._lost(error.strerror or str(error)) from error
+            raise self._lost_error(error.strerror or str(error)) from error
         if not self._used:
-            raise self._lost("it closed the connection")
+            raise self._lost_error("it closed the connection")
         return True
 
     def close(self) -> None:
@@ -127,55 +127,55 @@ class BulkWebSocket:
                 self._socket.sendall(data)
             while response is None and protocol.handshake_exc is None:
                 if time.monotonic() > deadline:
-                    raise self._lost(f"no answer to the handshake within {CONNECT_S:g} s")
+                    raise self._lost_error(f"no answer to the handshake within {CONNECT_S:g} s")
                 if data := self._socket.recv(_SMALL):
                     protocol.receive_data(data)
                 else:
                     protocol.receive_eof()
                 response = next((event for event in protocol.events_received() if isinstance(event, Response)), None)
         except OSError as error:
-            raise self._lost(str(error) or type(error).__name__) from error
+            raise self._lost_error(str(error) or type(error).__name__) from error
         self._check(protocol, response)
         self._socket.settimeout(SILENCE_S)
 
     def _check(self, protocol: ClientProtocol, response: Response | None) -> None:
         if response is None:
-            raise self._lost(f"no HTTP answer to the handshake ({type(protocol.handshake_exc).__name__})")
+            raise self._lost_error(f"no HTTP answer to the handshake ({type(protocol.handshake_exc).__name__})")
         status = response.status_code
         if status in _TEMPORARY:
-            raise self._lost(f"it answered the handshake with {status}")
+            raise self._lost_error(f"it answered the handshake with {status}")
         if status != 101:
             why = {401: NOT_KNOWN, 404: "it serves nothing at this path"}.get(status, f"status {status}")
             raise FederationRefused(url=self.url, reason=why, status=status)
         if protocol.subprotocol != BULK:
             raise FederationRefused(url=self.url, reason=f"it does not speak {BULK}", status=status)
         if isinstance(protocol.handshake_exc, InvalidHandshake | WebSocketException):
-            raise self._lost(f"a handshake that is none ({type(protocol.handshake_exc).__name__})")
+            raise self._lost_error(f"a handshake that is none ({type(protocol.handshake_exc).__name__})")
 
     # -- bytes ----------------------------------------------------------------------------------------------------------------------------
 
     def _head(self) -> tuple[bool, int, int]:
         """Whether the next frame ends a message, its opcode, and the length of its payload."""
-        first, second = self._small(2)
+        first, second = self._read_few_bytes(2)
         length = second & 0x7F
         if second & 0x80 or first & 0x70:
-            raise wrong("a masked or extended frame from a server", "a plain one")
+            raise wire_error("a masked or extended frame from a server", "a plain one")
         if length == 126:
-            length = struct.unpack(">H", self._small(2))[0]
+            length = struct.unpack(">H", self._read_few_bytes(2))[0]
         elif length == 127:
-            length = struct.unpack(">Q", self._small(8))[0]
+            length = struct.unpack(">Q", self._read_few_bytes(8))[0]
         if length > (MOST_BYTES if first & 0x0F < Opcode.CLOSE else 125):
-            raise wrong(f"a web-socket frame of {length} bytes", f"at most {MOST_BYTES}, and 125 of a control frame")
+            raise wire_error(f"a web-socket frame of {length} bytes", f"at most {MOST_BYTES}, and 125 of a control frame")
         return bool(first & 0x80), first & 0x0F, length
 
-    def _control(self, opcode: int, payload: bytes) -> None:
+    def _handle_control_frame(self, opcode: int, payload: bytes) -> None:
         if opcode == Opcode.PING:
             self._write(Frame(Opcode.PONG, payload).serialize(mask=True))
         elif opcode == Opcode.CLOSE:
             code = struct.unpack(">H", payload[:2])[0] if len(payload) >= 2 else 1005
-            raise self._lost(f"it closed the connection with code {code}")
+            raise self._lost_error(f"it closed the connection with code {code}")
 
-    def _small(self, count: int) -> memoryview:
+    def _read_few_bytes(self, count: int) -> memoryview:
         """The next few bytes."""
         while self._used - self._at < count:
             left = self._used - self._at
@@ -212,11 +212,11 @@ class BulkWebSocket:
                 self._write(Frame(Opcode.PING, b"").serialize(mask=True))
                 continue
             except OSError as error:
-                raise self._lost(error.strerror or str(error)) from error
+                raise self._lost_error(error.strerror or str(error)) from error
             if not got:
-                raise self._lost("it closed the connection")
+                raise self._lost_error("it closed the connection")
             return got
-        raise self._lost(f"no byte within {2 * SILENCE_S:g} s, although it was pinged")
+        raise self._lost_error(f"no byte within {2 * SILENCE_S:g} s, although it was pinged")
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
@@ -226,9 +226,9 @@ class BulkWebSocket:
                 view = view[self._socket.send(view) :]
             self._socket.settimeout(SILENCE_S)
         except OSError as error:
-            raise self._lost(error.strerror or str(error) or "it takes nothing") from error
+            raise self._lost_error(error.strerror or str(error) or "it takes nothing") from error
 
-    def _lost(self, reason: str) -> FederationLost:
+    def _lost_error(self, reason: str) -> FederationLost:
         return FederationLost(url=self.url, reason=reason)
 
 

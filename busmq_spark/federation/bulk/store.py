@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from busmq_spark.core.grouped import slices
+from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
 from busmq_spark.core.mirror import Span
 from busmq_spark.core.position import Range
-from busmq_spark.core.sink import STAGE_AGAIN, CommitStopped, StagedList, by_queue, digest, encode_chunks, total
+from busmq_spark.core.sink import STAGE_AGAIN, CommitStopped, StagedList, by_queue, digest, encode_chunks, total_digest
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.topic import topic_partition
 from busmq_spark.errors import BusError, FederationLost, FederationRefused, LinkLost, MessageRefused, QueueMissing, StagingLost
@@ -29,7 +29,7 @@ from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.client import UNDER_WAY, BulkLink
 from busmq_spark.federation.bulk.row_frames import MOST_RANGES
 from busmq_spark.redis_io.place import at_once
-from busmq_spark.store.per_queue import Method, P, PerQueueOperations, T, asked_each, only, passed_on
+from busmq_spark.store.per_queue import Method, P, PerQueueOperations, T, asked_each, make_forwarder, restrict_to
 from busmq_spark.store.protocol import FullQueuePolicy, MessageRows, OriginStore, QueueAppender, ReadStore, RowStream, WriteStore
 
 PIECE_BYTES = 256 * 1024
@@ -49,7 +49,7 @@ log = logging.getLogger("busmq_spark")
 
 def _call(method: Method[P, T]) -> Method[P, T]:
     """The operation of this name, in one call."""
-    return passed_on(method, lambda store, *asked: store._link.call(*asked))
+    return make_forwarder(method, lambda store, *asked: store._link.call(*asked))
 
 
 class FederatedStore(PerQueueOperations):
@@ -157,7 +157,7 @@ class FederatedStore(PerQueueOperations):
 
     def ask_each(self, name: str, queues: Sequence[str] | Mapping[str, Any], *rest: Any) -> dict[str, Any]:
         """As many queues in a call as fit; without queues the server is not called."""
-        asked = [[only(some, argument) for argument in (queues, *rest)] for some in slices(list(queues), AT_ONCE)]
+        asked = [[restrict_to(some, argument) for argument in (queues, *rest)] for some in slices(list(queues), AT_ONCE)]
         found: dict[str, Any] = {}
         for answer in [self._link.call(name, *asked[0])] if len(asked) == 1 else self._link.calls(name, asked):
             found.update(answer)
@@ -189,7 +189,7 @@ def _check_size(size: int, most: int) -> None:
 class _StagedChunk:
     """Some rows of a staged list, and their place there."""
 
-    def __init__(self, part: _List, before: int, values: Sequence[bytes]) -> None:
+    def __init__(self, part: _GrowingList, before: int, values: Sequence[bytes]) -> None:
         self.part, self.before, self.values = part, before, values
         self.arguments = (part.queue, part.key, before, part.run)
 
@@ -201,7 +201,7 @@ class _StagedChunk:
             raise StagingLost(sink="", batch="?", queue=self.part.queue, expected=expected, found=rows, key=key, remedy=STAGE_AGAIN)
 
 
-class _List:
+class _GrowingList:
     """One staged list as it grows."""
 
     def __init__(self, queue: str, key: str, run: SinkRun) -> None:
@@ -210,7 +210,7 @@ class _List:
         self.sizes: list[int] = []
 
     @property
-    def staged(self) -> StagedList:
+    def staged_list(self) -> StagedList:
         return StagedList(self.queue, self.server, self.key, encode_chunks(self.sizes), self.digest)
 
 
@@ -219,21 +219,21 @@ class FederatedAppender(QueueAppender):
 
     def __init__(self, link: BulkLink) -> None:
         self._link = link
-        self._lists: dict[str, _List] = {}
+        self._lists: dict[str, _GrowingList] = {}
         self._waiting: deque[tuple[int, _StagedChunk]] = deque()
 
     def stage(self, queue: str, key: str, values: Sequence[bytes], run: SinkRun | None = None) -> None:
         """Append values to the staged list ``key`` of a queue."""
-        part = self._lists.setdefault(key, _List(queue, key, run or SinkRun("", 0)))
-        for piece, sizes in self._pieces(values):
+        part = self._lists.setdefault(key, _GrowingList(queue, key, run or SinkRun("", 0)))
+        for piece, sizes in self._split_into_calls(values):
             self._send(_StagedChunk(part, part.rows, piece))
-            part.digest = total((part.digest, digest(piece)))
+            part.digest = total_digest((part.digest, digest(piece)))
             part.rows += len(piece)
             part.sizes += sizes
 
     def push(self, queue: str, values: Sequence[bytes], full: FullQueuePolicy) -> None:
         """Append values to the queue itself, piece by piece, since a full queue may take a part of one."""
-        for piece, _ in self._pieces(values):
+        for piece, _ in self._split_into_calls(values):
             full.push_all(queue, piece, lambda left: self._link.call("push", queue, values=left))
 
     def settle(self) -> None:
@@ -244,7 +244,7 @@ class FederatedAppender(QueueAppender):
     def finish(self) -> list[StagedList]:
         """Wait until everything is stored; the staged lists in the order of their first row."""
         self.settle()
-        return [part.staged for part in self._lists.values()]
+        return [part.staged_list for part in self._lists.values()]
 
     def discard(self) -> None:
         """Take back what was staged, once every piece under way is answered."""
@@ -254,7 +254,7 @@ class FederatedAppender(QueueAppender):
             except BusError as error:
                 log.debug("discarding: %s", error)
         if self._lists:
-            self._link.call("discard", [part.staged for part in self._lists.values()])
+            self._link.call("discard", [part.staged_list for part in self._lists.values()])
 
     def abandon(self) -> None:
         """Stop in the middle; what was sent stays where it is."""
@@ -262,7 +262,7 @@ class FederatedAppender(QueueAppender):
             self._waiting.clear()
             self._link.drop()
 
-    def _pieces(self, values: Sequence[bytes]) -> Iterator[tuple[Sequence[bytes], list[int]]]:
+    def _split_into_calls(self, values: Sequence[bytes]) -> Iterator[tuple[Sequence[bytes], list[int]]]:
         """Values cut into calls, each with the sizes of the chunks in it, by which a commit moves them later."""
         most = self._link.connect().message_bytes - _HEAD_BYTES
         piece: list[bytes] = []

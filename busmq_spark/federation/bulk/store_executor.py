@@ -53,7 +53,7 @@ class StoreExecutor:
     ) -> None:
         self.work = PeerOperations(store or RedisStore(layout, PATIENCE_S, REPLY_BYTES), identity, most_subscriptions)
         self._pool, self._budget = pool, budget
-        self._busy: Future[Any] | None = None
+        self._current_call: Future[Any] | None = None
         self._doubtful = False
 
     async def run(self, function: Callable[..., T], *arguments: Any) -> T:
@@ -72,37 +72,37 @@ class StoreExecutor:
 
     def start(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         """Begin a call in a thread of the pool; the future is its result."""
-        self._busy = begun = self._pool.submit(function, *arguments)
+        self._current_call = begun = self._pool.submit(function, *arguments)
         ending = asyncio.wrap_future(begun)
         ending.add_done_callback(_retrieve_exception)
         return asyncio.shield(ending)
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether no thread uses the store."""
-        return self._busy is None or self._busy.done()
+        return self._current_call is None or self._current_call.done()
 
     def stop(self) -> None:
         """A call that waits for a thread never gets one, one under way is not repeated any more, and no other reaches Redis."""
         self.work.store.stop()
-        if self._busy is not None:
-            self._busy.cancel()
+        if self._current_call is not None:
+            self._current_call.cancel()
 
     async def wait_ended(self) -> None:
         """Until no thread uses the store."""
-        if self._busy is not None and not self._busy.done():
+        if self._current_call is not None and not self._current_call.done():
             ending = asyncio.Event()
             loop = asyncio.get_running_loop()
-            self._busy.add_done_callback(lambda _: loop.call_soon_threadsafe(ending.set))
+            self._current_call.add_done_callback(lambda _: loop.call_soon_threadsafe(ending.set))
             await ending.wait()
 
     def close(self) -> None:
         """Stop, and close the store as soon as no thread uses it."""
         self.stop()
-        if self._busy is None:
+        if self._current_call is None:
             self.work.store.close()
         else:
-            self._busy.add_done_callback(lambda _: self.work.store.close())
+            self._current_call.add_done_callback(lambda _: self.work.store.close())
 
 
 def _retrieve_exception(done: asyncio.Future[Any]) -> None:
@@ -119,11 +119,11 @@ class RunningRead:
         self._credit = credit
         self._more = asyncio.Event()
 
-    def grant(self, amount: int) -> None:
+    def grant_credit(self, amount: int) -> None:
         self._credit += amount
         self._more.set()
 
-    async def spend(self, amount: int) -> None:
+    async def spend_credit(self, amount: int) -> None:
         """Waits until there is credit; one frame may overdraw it, or a single large message would never pass."""
         while self._credit <= 0:
             self._more.clear()
@@ -150,7 +150,7 @@ class ClientExecutors:
             if self._executors.get(client) is before:
                 self._executors[client] = (executor, leave)
 
-    def left(self, client: tuple[str, str], executor: StoreExecutor) -> None:
+    def on_disconnect(self, client: tuple[str, str], executor: StoreExecutor) -> None:
         """The connection is gone, and its executor no longer at work."""
         if (found := self._executors.get(client)) is not None and found[0] is executor:
             del self._executors[client]
@@ -169,7 +169,7 @@ class KnownServers:
         asked = store.locate(unknown) if unknown else {}
         return [replace(part, server=asked[part.queue] if server is None else server) for part, server in zip(parts, known, strict=True)]
 
-    def found(self, part: Range) -> None:
+    def remember(self, part: Range) -> None:
         """Remember the server that the rows came from: a queue stays on it until the queue ends."""
         if len(self._known) >= MOST_PLACES:
             self._known.clear()
@@ -189,7 +189,7 @@ class Stores:
 
     def give_back(self, executor: StoreExecutor) -> None:
         """The executor has ended, and no thread uses its store."""
-        if executor.idle and len(self._idle) < self._most:
+        if executor.is_idle and len(self._idle) < self._most:
             self._idle.append(executor.work.store)
         else:
             executor.close()

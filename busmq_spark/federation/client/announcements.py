@@ -80,7 +80,7 @@ class Announcements(Owner):
                 keys = QueueKeys(name, cluster)
                 try:
                     link = bus.servers.commands[await bus.servers.locate(keys.metadata)]
-                    await link.run(flows.announced(keys, self._url, ttl_s))
+                    await link.run(flows.remember_announcement(keys, self._url, ttl_s))
                 except BusError as error:
                     log.debug("queue %r of %s is not remembered: %s", name, self._url, error)
 

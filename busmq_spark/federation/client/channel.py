@@ -145,7 +145,7 @@ class RemoteChannel(BaseChannel, Owner):
                 self._emit(event)
         elif event == "disconnect":
             if self.connected:
-                self._gone()
+                self._on_left()
                 self._emit(event)
         else:
             self._handle.close()
@@ -175,7 +175,7 @@ class RemoteChannel(BaseChannel, Owner):
         """Report an error that no caller awaits."""
         self._report(error)
         if not self._handle.keep_open and self.connected:
-            self._gone()
+            self._on_left()
             self._handle.close()
             self._emit("disconnect")
 
@@ -197,7 +197,7 @@ class RemoteChannel(BaseChannel, Owner):
         self._last = 0
         self._there = self._iterated = False
         try:
-            await self._handle.up()
+            await self._handle.wait_open()
         except BaseException:
             self._options, self._state = None, State.AWAY
             self._handle.close()
@@ -207,7 +207,7 @@ class RemoteChannel(BaseChannel, Owner):
 
     async def _restore(self, remote: RemoteObject) -> None:
         options = self._options
-        remote.on("error", self._far_error)
+        remote.on("error", self._on_remote_error)
         if options is None or self._state not in (State.JOINING, State.CONNECTED):  # one that only sends to a role
             return
         answered = self._failing = remote.expect("connect")
@@ -217,7 +217,7 @@ class RemoteChannel(BaseChannel, Owner):
         remote.call("connect", {"ttl": options.ttl_s, "maxsize": options.maxsize, "reliable": options.reliable, "last": options.last})
         await answered
         self._failing = None
-        asyncio.get_running_loop().call_soon(self._pushes.go_on)
+        asyncio.get_running_loop().call_soon(self._pushes.send_waiting)
 
     def _on_arrival(self, remote: RemoteObject, what: Message | str) -> None:
         """Messages may come before the event ``connect``; they are kept until then."""
@@ -226,7 +226,7 @@ class RemoteChannel(BaseChannel, Owner):
         else:
             self._received.append(what)
 
-    def _far_error(self, found: Any = None, *_: Any) -> None:
+    def _on_remote_error(self, found: Any = None, *_: Any) -> None:
         error = error_of_event(found)
         # A full queue of the peer does not prevent a connection.
         if self._failing is not None and not self._failing.done() and not isinstance(error, QueueFull):
@@ -246,14 +246,14 @@ class RemoteChannel(BaseChannel, Owner):
                 failed = FederationLost(url=self._pool.target.url, reason="the link is down, so the end of the channel was not sent to the peer")
             was_disconnected = not self.connected  # with the server's event
             if not was_disconnected:
-                self._gone()
+                self._on_left()
             self._handle.close()
         if not was_disconnected:
             self._emit("disconnect")
         if failed is not None:
             raise failed
 
-    def _gone(self) -> None:
+    def _on_left(self) -> None:
         """This side has left. Its remote object still says that the channel has ended, if it has."""
         self._state = State.LEFT
         left = sum(isinstance(item, Message) for item in self._received)

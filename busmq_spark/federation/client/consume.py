@@ -73,19 +73,19 @@ class RemoteConsumption(MessageIterator):
             return
         queue = self._queue
         if (before := self.follows) is not None:
-            if not await self._inherited(before):
+            if not await self._try_take_over(before):
                 await before.stop()
             self.follows = None  # not earlier: this may be cancelled on the way
         while self._remote is None and not self.ending:
             try:
-                self._remote = await queue.handle.up()
+                self._remote = await queue.handle.wait_open()
             except FederationLost as error:
                 queue._report(error)
         if self.ending:
             return
         self._phase, queue.current = Phase.RUNNING, self
         if self._takes:
-            self._take_over()  # and nothing more yet: what has come cannot go back
+            self._take_undelivered()  # and nothing more yet: what has come cannot go back
         else:
             self._ask()
         while self._remote_state is not RemoteState.IDLE and not self._begun.is_set() and not self.ending:
@@ -120,7 +120,7 @@ class RemoteConsumption(MessageIterator):
 
     # -- called by the queue, from its remote object ----------------------------------------------------------------------------------------
 
-    def arrived(self, message: Message) -> None:
+    def on_message(self, message: Message) -> None:
         """A message. What came twice, since the server began anew, is dropped."""
         if self._remote_state is RemoteState.PROBING:  # the oldest of all: from its id follows where the one after the last received stands
             self._position = max(0, self._received + 1 - message.id)
@@ -131,7 +131,7 @@ class RemoteConsumption(MessageIterator):
         self._skipping = False
         if self._left == 0:
             if self._takes:
-                self._queue.taken.append(message)
+                self._queue.undelivered.append(message)
             return  # else it is still there, or un-acked
         if self._left is not None:
             self._left -= 1
@@ -171,17 +171,17 @@ class RemoteConsumption(MessageIterator):
             self._position = self._received = 0
         self._ask()
 
-    def failed(self, error: BusError) -> None:
+    def on_failure(self, error: BusError) -> None:
         """The server consumes for us no longer."""
         self._failed, self._remote_state = error, RemoteState.IDLE
         self._begin_to_stop()
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
-    async def _inherited(self, before: RemoteConsumption) -> bool:
+    async def _try_take_over(self, before: RemoteConsumption) -> bool:
         """Take over what the server does for the one before, if it is the same: to stop it, only to begin anew, would lose what is under way."""
         if (older := before.follows) is not None:
-            if not await before._inherited(older):
+            if not await before._try_take_over(older):
                 await older.stop()
             before.follows = None
         if not (self._takes and before._takes and before.running):
@@ -197,18 +197,18 @@ class RemoteConsumption(MessageIterator):
             await before._end()
         return True
 
-    def _take_over(self) -> None:
+    def _take_undelivered(self) -> None:
         """What the consumption before has left."""
-        taken, self._queue.taken = self._queue.taken, []
+        taken, self._queue.undelivered = self._queue.undelivered, []
         most = len(taken) if self._left is None else min(self._left, len(taken))
         self._buffer.extend(taken[:most])
-        self._queue.taken = taken[most:]
+        self._queue.undelivered = taken[most:]
         if self._left is not None:
             self._left -= most
 
     def _ask_early(self) -> None:
         """Before the last message is handed over. A consumption with a small prefetch asks later: other consumers may take those messages."""
-        if self._buffer and (self.prefetch >= EARLY or not self._in_parts):
+        if self._buffer and (self.prefetch >= EARLY or not self._is_in_parts):
             self._ask()
 
     @property
@@ -216,7 +216,7 @@ class RemoteConsumption(MessageIterator):
         return MOST_UNRELIABLE if self._takes else max(MOST_WAITING, 4 * self.prefetch)
 
     @property
-    def _in_parts(self) -> bool:
+    def _is_in_parts(self) -> bool:
         return self._takes and self._remote is not None and self._remote.ours
 
     def _ask(self, *, probed: bool = False) -> None:
@@ -224,7 +224,7 @@ class RemoteConsumption(MessageIterator):
         options, left, waiting, state = self._options, self._left, len(self._buffer), RemoteState.CONSUMING
         if self._remote is None or self._remote_state is not RemoteState.IDLE or self.ending or not self.running:
             return
-        if self._in_parts:
+        if self._is_in_parts:
             if left == 0 or waiting * 2 > self.prefetch:
                 return
             most = self.prefetch - waiting
@@ -234,7 +234,7 @@ class RemoteConsumption(MessageIterator):
         elif left == 0 or waiting > self.prefetch:
             return
         elif options.reliable:
-            last = max(options.last, self._queue.acked)
+            last = max(options.last, self._queue.last_acked)
             again = max(0, self._received - last)
             asked = {"reliable": True, "last": last} if left is None else {"reliable": True, "last": last, "max": left + again}
             self._skipping, self._from = bool(again), last
@@ -263,9 +263,9 @@ class RemoteConsumption(MessageIterator):
             self._wake.set()
 
     def _takes_more(self) -> bool:
-        return self._in_parts and self._remote_state is not RemoteState.IDLE
+        return self._is_in_parts and self._remote_state is not RemoteState.IDLE
 
-    async def _nap(self) -> None:
+    async def _sleep_before_retry(self) -> None:
         self._wake.clear()
         with suppress(TimeoutError):
             async with asyncio.timeout(0.02):
@@ -276,10 +276,12 @@ class RemoteConsumption(MessageIterator):
         if self._remote_state is not RemoteState.IDLE and remote is not None:
             with suppress(BusError):  # the remote object is lost, and with it the consumption over there
                 while self._takes_more() and values.first(await remote.ask("count"), "a count"):
-                    await self._nap()  # the part ends by itself; npm servers lose a message that they are just taking when they stop (protocol Q24)
+                    await (
+                        self._sleep_before_retry()
+                    )  # the part ends by itself; npm servers lose a message that they are just taking when they stop (protocol Q24)
                 remote.call("stop")
                 await remote.ask("count")  # after it: what the server was taking just then has come, too
         self._remote_state = RemoteState.IDLE
         if self._takes:
-            self._queue.taken = [*self._buffer, *self._queue.taken]
+            self._queue.undelivered = [*self._buffer, *self._queue.undelivered]
         self._buffer.clear()

@@ -62,7 +62,7 @@ class SendWindow:
         self._soon: asyncio.Handle | None = None
 
     @property
-    def free(self) -> bool:
+    def has_room(self) -> bool:
         """Whether one more call may be made."""
         return self.waiting < HIGH and self.under_way < UNDER_WAY_BYTES
 
@@ -73,7 +73,7 @@ class SendWindow:
 
     def serve_waiting(self) -> None:
         """Call those that wait, if there is room."""
-        if self._turns and self._soon is None and self.free:
+        if self._turns and self._soon is None and self.has_room:
             self._soon = asyncio.get_running_loop().call_soon(self._resume_waiting)
 
     def clear(self) -> None:
@@ -84,7 +84,7 @@ class SendWindow:
     def _resume_waiting(self) -> None:
         self._soon = None
         for go_on in tuple(self._turns):
-            if not self.free:
+            if not self.has_room:
                 return
             self._turns.pop(go_on, None)
             go_on()
@@ -101,7 +101,7 @@ class PongTracker:
         """The pong of a ping that was sent at ``at``."""
         self._times.append((at, now))
 
-    def arrived(self, since: float) -> float:
+    def proven_send_time(self, since: float) -> float:
         """A time: what was sent before it had arrived at ``since``."""
         while self._times and self._times[0][1] <= since:
             self._before = self._times.popleft()[0]

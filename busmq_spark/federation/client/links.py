@@ -44,7 +44,7 @@ class FederationClients:
         self._pools: dict[FederationTarget, Pool] = {}
         self.urls = tuple(url.strip() for url in (bus.options.federate or "").split(",") if url.strip())
         for url in self.urls:
-            self._pool(url)
+            self._pool_for(url)
 
     def start(self) -> None:
         """Dial those of the option, and listen to what they announce."""
@@ -61,13 +61,13 @@ class FederationClients:
         """The same object on the bus behind ``url``. Raises ConfigError for a bad URL, a missing secret, or what is no object of a bus."""
         if url is None and len(self.urls) != 1:
             raise ConfigError(reason=f"federate() was given no URL, and the bus knows {len(self.urls)}; name one")
-        pool = self._pool(url or self.urls[0], secret, secret_in_url)
+        pool = self._pool_for(url or self.urls[0], secret, secret_in_url)
         for kind, remote in REMOTES.items():
             if isinstance(thing, kind):
                 return remote(self._bus, thing, pool)
         raise ConfigError(reason=f"a {type(thing).__name__} cannot be federated; hand over a queue, channel, pubsub, persisted object or service")
 
-    def _pool(self, url: str, secret: str | None = None, secret_in_url: bool | None = None) -> Pool:
+    def _pool_for(self, url: str, secret: str | None = None, secret_in_url: bool | None = None) -> Pool:
         options = self._bus.options
         if secret_in_url is None:
             named = options.federate_secret_in_url

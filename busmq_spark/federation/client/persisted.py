@@ -34,16 +34,16 @@ class _Remote(Owner, Persistable):
 
     def __init__(self, bus: Bus, pool: Pool, *args: Any) -> None:
         super().__init__(bus, *args)
-        self._handle = RemoteHandle(pool, creation("persistify", self.name, {}, []), bus.spawn, self, _nothing)
+        self._handle = RemoteHandle(pool, creation("persistify", self.name, {}, []), bus.spawn, self, _restore_nothing)
 
     async def persist(self, ttl_s: int | None = None) -> None:
         """As at home, except that the server gives it 60 s, whatever is asked for; touched as often as the shorter of both needs."""
         self._set_ttl(ttl_s)
         await self.touch()
-        if not self.kept:
-            self.kept = True
+        if not self.is_kept_alive:
+            self.is_kept_alive = True
             self.bus.adopt(self)
-            self._task = self.bus.spawn(self._keep(), f"keeping {self.name} alive")
+            self._task = self.bus.spawn(self._touch_regularly(), f"keeping {self.name} alive")
 
     async def _write(self, sending: PendingSave) -> int:
         fields = dict(sending.fields)
@@ -59,11 +59,11 @@ class _Remote(Owner, Persistable):
         return {name: text.encode("utf-8", "replace") for name, text in found.items()}
 
     async def _touch(self) -> bool:
-        (await self._handle.up()).call("ptouch")
+        (await self._handle.wait_open()).call("ptouch")
         return bool(await self._read())
 
     def _leave(self) -> bool:
-        kept, self.kept = self.kept, False
+        kept, self.is_kept_alive = self.is_kept_alive, False
         if kept:
             if self._task is not None:
                 self._task.cancel()
@@ -71,7 +71,7 @@ class _Remote(Owner, Persistable):
         self._handle.close()
         return kept
 
-    async def _keep(self) -> None:
+    async def _touch_regularly(self) -> None:
         while True:
             await asyncio.sleep(min(self.ttl_s, GIVEN_S) / 3)
             try:
@@ -88,5 +88,5 @@ class RemoteRecord(_Remote, PersistedRecord[D]):
     """A persisted dataclass behind a federation server."""
 
 
-async def _nothing(remote: RemoteObject) -> None:
+async def _restore_nothing(remote: RemoteObject) -> None:
     """Such an object has no state over there, and emits no events."""

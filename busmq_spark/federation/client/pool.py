@@ -28,7 +28,7 @@ class Pool:
 
     def start(self) -> None:
         """Dial, unless the sockets are running. Raises StateError while the bus is not open."""
-        if all(task.done() for task in self._tasks) and not isinstance(self.why, FederationRefused):
+        if all(task.done() for task in self._tasks) and not isinstance(self.last_error, FederationRefused):
             self._tasks = [self._spawn(socket.run(), f"a federation link to {self.target.url}") for socket in self.sockets]
 
     def hang_up(self) -> None:
@@ -41,12 +41,12 @@ class Pool:
         await asyncio.gather(*(socket.close() for socket in self.sockets))
 
     @property
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether a socket is open: a call that takes its time is under way then, and not lost."""
         return any(socket.open for socket in self.sockets)
 
     @property
-    def why(self) -> BusError:
+    def last_error(self) -> BusError:
         """Why there is no remote object, as far as is known."""
         return next((socket.why for socket in self.sockets if isinstance(socket.why, FederationRefused)), self.sockets[0].why)
 
@@ -66,7 +66,7 @@ class Pool:
         """The open sockets; waits for the first. Raises FederationRefused."""
         self.start()
         while not (found := [socket for socket in self.sockets if socket.open]):
-            if isinstance(why := self.why, FederationRefused):
+            if isinstance(why := self.last_error, FederationRefused):
                 raise why
             self._change.clear()
             await self._change.wait()

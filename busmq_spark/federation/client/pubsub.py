@@ -47,7 +47,7 @@ class RemotePubsub(Pubsub, Owner):
         self._handle.close()  # a remote object that has only published
         self._on_message = on_message
         try:
-            await self._handle.up()
+            await self._handle.wait_open()
         except BaseException:
             self._stop_receiving(on_message)
             raise
@@ -73,7 +73,7 @@ class RemotePubsub(Pubsub, Owner):
         self._report(error)
 
     async def _restore(self, remote: RemoteObject) -> None:
-        remote.on("error", self._far_error)  # first: an error event without a listener ends a Node server
+        remote.on("error", self._on_remote_error)  # first: an error event without a listener ends a Node server
         if (on_message := self._on_message) is None:
             return
         answered = self._failing = remote.expect("subscribed")
@@ -82,7 +82,7 @@ class RemotePubsub(Pubsub, Owner):
         await answered
         self._failing = None
 
-    def _far_error(self, found: Any = None, *_: Any) -> None:
+    def _on_remote_error(self, found: Any = None, *_: Any) -> None:
         error = error_of_event(found)
         if self._failing is not None and not self._failing.done():
             self._failing.set_exception(error)

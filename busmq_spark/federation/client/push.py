@@ -55,8 +55,8 @@ class RemotePushPipeline:
         """Nothing of what waits is sent any more."""
         pending, self._pending = self._pending, deque()
         for push in pending:
-            push.failed(error)
-        self._rest()
+            push.fail(error)
+        self._set_if_idle()
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
@@ -68,8 +68,8 @@ class RemotePushPipeline:
             return
         most = 1 if self.maxsize else UNDER_WAY
         while self._pending and self._under_way < most and not remote.over:
-            if not remote.send_window.free:
-                remote.send_window.wait(self.go_on)
+            if not remote.send_window.has_room:
+                remote.send_window.wait(self.send_waiting)
                 return
             push = self._pending[0]
             if push.sent == len(push.values):
@@ -81,32 +81,32 @@ class RemotePushPipeline:
             if push.sent == len(push.values):
                 self._pending.popleft()
             remote.push(self._method, text, partial(self._on_answer, push))
-        self._rest()
+        self._set_if_idle()
 
     def _on_answer(self, push: PendingPush[str], found: list[Any] | BusError) -> None:
         if not self._begun:  # a remote object that is lost answers all of them: the first must not send before the last has failed
             self._begun = True
-            asyncio.get_running_loop().call_soon(self.go_on)
+            asyncio.get_running_loop().call_soon(self.send_waiting)
         self._under_way -= 1
         if isinstance(found, BusError):
-            push.failed(found)
+            push.fail(found)
         elif found and found[0] is not None:
-            push.failed(fault.from_wire(found[0]))
+            push.fail(fault.from_wire(found[0]))
         elif len(found) < 2 or found[1] is None:
             left = len(push.values) - len(push.ids)
-            push.failed(QueueFull(queue=self._name, maxsize=self.maxsize, left=left, waited=""))
+            push.fail(QueueFull(queue=self._name, maxsize=self.maxsize, left=left, waited=""))
         else:
-            self._one(push, found[1])
+            self._on_id(push, found[1])
 
-    def _one(self, push: PendingPush[str], id: Any) -> None:
+    def _on_id(self, push: PendingPush[str], id: Any) -> None:
         try:
-            push.stored(values.number(id, "the id of a push"), 1)
+            push.on_stored(values.number(id, "the id of a push"), 1)
             self._stored()
         except WireError as error:
-            push.failed(error)
+            push.fail(error)
             raise
 
-    def go_on(self) -> None:
+    def send_waiting(self) -> None:
         """Send what waits, if there is a remote object."""
         self._begun = False
         self._next()
@@ -121,7 +121,7 @@ class RemotePushPipeline:
 
     async def _wait(self) -> None:
         try:
-            await self._handle.up()
+            await self._handle.wait_open()
         except BusError as error:
             self.fail(error)
         except asyncio.CancelledError:
@@ -131,7 +131,7 @@ class RemotePushPipeline:
             self._waking = False
         self._next()
 
-    def _rest(self) -> None:
+    def _set_if_idle(self) -> None:
         if self._idle is not None and not self._pending and not self._under_way:
             self._idle.set()
             self._idle = None

@@ -47,9 +47,9 @@ class RemoteQueue(BaseQueue, Owner):
 
     def __init__(self, bus: Bus, name: str, pool: Pool) -> None:
         super().__init__(bus, name)
-        self.acked = 0
+        self.last_acked = 0
         """The highest id that was acked through this object since it was attached."""
-        self.taken: list[Message] = []
+        self.undelivered: list[Message] = []
         """Taken from the queue and not handed over by the consumption before: the wire has no way back for them."""
         self.handle = RemoteHandle(pool, creation("queue", name), bus.spawn, self, self._restore)
         self._attach_options: _AttachOptions | None = None
@@ -75,9 +75,9 @@ class RemoteQueue(BaseQueue, Owner):
                 raise StateError(event="attach", what=f"queue {self.name!r}", state="attached already", remedy="Detach it first")
             self._emit("attaching")
             self.handle.close()  # a remote object that has only asked
-            self._attach_options, self.acked, self.handed, self.reliable_on = _AttachOptions(ttl_s, maxsize, discoverable), 0, 0, None
+            self._attach_options, self.last_acked, self.handed, self.reliable_on = _AttachOptions(ttl_s, maxsize, discoverable), 0, 0, None
             try:
-                await self.handle.up()
+                await self.handle.wait_open()
             except BaseException:
                 self._attach_options, self.ttl_s = None, 0
                 self.handle.close()
@@ -111,7 +111,7 @@ class RemoteQueue(BaseQueue, Owner):
             try:
                 await self.stop()
                 await self._pushes.wait_flushed()
-                await self.handle.up()
+                await self.handle.wait_open()
                 await self.handle.finish("close", "closed")
             finally:
                 self._leave()
@@ -152,12 +152,12 @@ class RemoteQueue(BaseQueue, Owner):
         if self.reliable_on is None:
             raise self._not_reliable("Consume with reliable=True first; its option last acks what an earlier consumer had")
         last = min(last, self.handed)  # a later consumption begins with what was acked: messages that come later must not be among it
-        self.acked = max(self.acked, last)
+        self.last_acked = max(self.last_acked, last)
         while True:
-            remote = await self.handle.up()
+            remote = await self.handle.wait_open()
             if remote is not self.reliable_on:  # a new one, on which nothing is consumed: Node dies of an ack there
                 self.reliable_on = remote
-                remote.call("consume", {"reliable": True, "max": 0, "last": self.acked})
+                remote.call("consume", {"reliable": True, "max": 0, "last": self.last_acked})
             remote.call("ack", last)
             try:
                 await remote.ask("count")  # acks are never answered (protocol 1.9); this goes the same way after it
@@ -181,11 +181,11 @@ class RemoteQueue(BaseQueue, Owner):
 
     async def ttl(self) -> int | None:
         """As Queue.ttl."""
-        return _whole(await self.handle.ask("ttl"))
+        return _whole_number(await self.handle.ask("ttl"))
 
     async def maxsize(self) -> int:
         """As Queue.maxsize."""
-        return _whole(await self.handle.ask("maxsize")) or 0
+        return _whole_number(await self.handle.ask("maxsize")) or 0
 
     async def find(self) -> str | None:
         """As Queue.find, asked of the other bus: ``local`` means that it has the queue."""
@@ -219,11 +219,11 @@ class RemoteQueue(BaseQueue, Owner):
     def remote_failed(self, error: BusError) -> None:
         """Report an error that no caller awaits."""
         if self.current is not None and not self.handle.keep_open:
-            self.current.failed(error)
+            self.current.on_failure(error)
         self._report(error)
 
     async def _restore(self, remote: RemoteObject) -> None:
-        remote.on("error", self._far_error)  # first: an error event without a listener ends a Node server
+        remote.on("error", self._on_remote_error)  # first: an error event without a listener ends a Node server
         if self._attach_options is None:
             await remote.ask("exists")  # finds the queue's server; without it Node dies of every other question
             return
@@ -235,33 +235,33 @@ class RemoteQueue(BaseQueue, Owner):
         self._existed = (await answered)[:1] == [True]
         self._failing = None
         asked = [remote.ask("ttl"), *([remote.ask("maxsize")] if remote.ours else [])]  # npm's go by what we attach with, and old ones die of it
-        ttl, *maxsize = [_whole(found) for found in await asyncio.gather(*asked)]
+        ttl, *maxsize = [_whole_number(found) for found in await asyncio.gather(*asked)]
         self.ttl_s, self._pushes.maxsize = ttl or options.ttl_s, max(options.maxsize, *[known or 0 for known in maxsize], 0)
         if self.current is not None:
             self.current.resume_on(remote, existed=self._existed)
-        asyncio.get_running_loop().call_soon(self._pushes.go_on)
+        asyncio.get_running_loop().call_soon(self._pushes.send_waiting)
 
     def _message(self, text: Any = None, id: Any = None, *_: Any) -> None:
         if self.current is not None:
-            self.current.arrived(values.message(text, id))
+            self.current.on_message(values.message(text, id))
 
     def _consumes(self, state: Any = False, *_: Any) -> None:
         if self.current is not None:
             self.current.on_consuming(bool(state))
 
-    def _far_error(self, found: Any = None, *_: Any) -> None:
+    def _on_remote_error(self, found: Any = None, *_: Any) -> None:
         error = error_of_event(found)
         if self._failing is not None and not self._failing.done():
             self._failing.set_exception(error)
         elif isinstance(error, ENDS) and self.current is not None and self.current.running:
-            self.current.failed(error)
+            self.current.on_failure(error)
         else:
             self._report(error)
 
     def _leave(self) -> None:
-        if self.taken:
-            log.warning("queue %r: %d messages were taken and not handed over, and federation has no way back", self.name, len(self.taken))
-        self.taken = []
+        if self.undelivered:
+            log.warning("queue %r: %d messages were taken and not handed over, and federation has no way back", self.name, len(self.undelivered))
+        self.undelivered = []
         self._attach_options, self._consumption, self.current, self.ttl_s = None, None, None, 0
         self.handle.close()
         self.bus.release(self)
@@ -270,7 +270,7 @@ class RemoteQueue(BaseQueue, Owner):
         self.pushed += 1
 
 
-def _whole(found: list[Any]) -> int | None:
+def _whole_number(found: list[Any]) -> int | None:
     """None where a queue that does not exist has none, or the server says what is no number."""
     try:
         return values.first(found, "a number")

@@ -66,29 +66,29 @@ class RemoteHandle:
         """The URL of the server."""
         return self._pool.target.url
 
-    async def up(self) -> RemoteObject:
+    async def wait_open(self) -> RemoteObject:
         """The remote object. Waits as long as a socket to the server is open: much may be under way on it.
 
         Raises FederationLost when there is none for PATIENCE_S, or tries have failed for as long; FederationRefused, and what restoring raises.
         """
         if self.remote is not None:
             return self.remote
-        coming = self._come()
+        coming = self._begin_opening()
         self._waiting += 1
         try:
-            await self._patiently(coming)
+            await self._wait_with_patience(coming)
             return await asyncio.shield(coming)
         finally:
             self._waiting -= 1
             self._give_up()
 
-    async def _patiently(self, coming: asyncio.Future[RemoteObject]) -> None:
+    async def _wait_with_patience(self, coming: asyncio.Future[RemoteObject]) -> None:
         clock = asyncio.get_running_loop().time
         began = seen = clock()
         while not coming.done():
             await asyncio.wait({coming}, timeout=LOOK_S)
             now = clock()
-            if self._pool.alive:
+            if self._pool.is_alive:
                 seen = now
             if self._failed is not None and now - began > PATIENCE_S:
                 raise self._failed
@@ -98,14 +98,14 @@ class RemoteHandle:
     def open_and_keep(self) -> None:
         """Open a remote object, now and whenever it is lost, without waiting for it."""
         self.keep_open = True
-        self._come()
+        self._begin_opening()
 
     async def ask(self, method: str, *args: Any, again: bool = True) -> list[Any]:
         """What the callback gets after the error. A call that changes nothing is repeated when the link breaks; ``again=False`` is for others."""
         until = asyncio.get_running_loop().time() + PATIENCE_S
         self._use()
         while True:
-            remote = await self.up()
+            remote = await self.wait_open()
             try:
                 return await remote.ask(method, *args)
             except FederationLost:
@@ -143,7 +143,7 @@ class RemoteHandle:
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
-    def _come(self) -> asyncio.Future[RemoteObject]:
+    def _begin_opening(self) -> asyncio.Future[RemoteObject]:
         if self._coming is None:
             self._coming = asyncio.get_running_loop().create_future()
             self._task = self._spawn(self._open(self._coming, back=self.keep_open), f"opening a remote object for {self._owner!r}")
@@ -186,7 +186,7 @@ class RemoteHandle:
             self._owner.remote_back()
 
     async def _create_remote(self) -> RemoteObject:
-        remote = await self._pool.create(self._creation, self._lost)
+        remote = await self._pool.create(self._creation, self._on_remote_lost)
         try:
             await self._restore(remote)
         except BaseException:
@@ -196,14 +196,14 @@ class RemoteHandle:
             raise self._unreachable()
         return remote
 
-    def _lost(self, remote: RemoteObject, why: BusError) -> None:
+    def _on_remote_lost(self, remote: RemoteObject, why: BusError) -> None:
         if remote is not self.remote:
             return  # it broke while its state was being restored: the restoring task gets the error
         self.remote = None
         self._owner.remote_lost(why)
         if self.keep_open:
             with suppress(BusError):  # the bus is closed
-                self._come()
+                self._begin_opening()
 
     def _give_up(self) -> None:
         if self._task is not None and not self._waiting and not self.keep_open and self._coming is not None:
@@ -211,5 +211,5 @@ class RemoteHandle:
             self._coming = None
 
     def _unreachable(self) -> BusError:
-        why = self._failed or self._pool.why
+        why = self._failed or self._pool.last_error
         return why if isinstance(why, FederationLost) else FederationLost(url=self.url, reason="no answer in good time")

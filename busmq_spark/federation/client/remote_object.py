@@ -35,7 +35,7 @@ class RemoteObject:
     def __init__(self, socket: ClientSocket, creation: ObjectCreation, on_lost: Callable[[RemoteObject, BusError], None]) -> None:
         self.id = secrets.token_hex(8)
         self._socket, self._on_lost = socket, on_lost
-        self.ours = socket.ours
+        self.ours = socket.is_ours
         """Whether the server is of our kind."""
         self._head = self.id.encode() + b"1"
         self._methods: dict[str, int] = {}
@@ -72,25 +72,25 @@ class RemoteObject:
 
     def call(self, method: str, *args: Any) -> None:
         """Call a method without a callback."""
-        self._send(dnode.DnodeMessage(self._number(method), [{str(place): value for place, value in enumerate(args)}]).encode())
+        self._send(dnode.DnodeMessage(self._method_number(method), [{str(place): value for place, value in enumerate(args)}]).encode())
 
     def ask(self, method: str, *args: Any) -> asyncio.Future[list[Any]]:
         """Call a method; the result are the values its callback gets after the error. Fails with RemoteError and FederationLost."""
         future: asyncio.Future[list[Any]] = self._loop.create_future()
 
-        def answered(found: list[Any] | BusError) -> None:
+        def on_answer(found: list[Any] | BusError) -> None:
             if not future.done():
                 settle(future, found)
 
-        self._with_callback(method, args, answered)
+        self._with_callback(method, args, on_answer)
         return future
 
     def push(self, method: str, text: str, answered: ReplyCallback) -> None:
         """``ask`` with one text, the quickest way: it is what most calls are."""
         if self.over or method not in self._methods:
-            answered(self._gone() if self.over else _without(method))
+            answered(self._lost_error() if self.over else _missing_method_error(method))
             return
-        data = dnode.utf8(quoted(text))
+        data = dnode.encode_utf8(quoted(text))
         id = self._slot(answered, len(data))
         body = b'{"method":%d,"arguments":[{"0":%b,"1":"[Function]"}],"callbacks":{"%d":["0","1"]},"links":[]}\n'
         self._send(body % (self._methods[method], data, id))
@@ -99,13 +99,13 @@ class RemoteObject:
         """Call ``handler`` with the arguments of every such event, until the object is lost or closed."""
         id, self._next = self._next, self._next + 1
         self._handlers[id] = handler
-        self._send(dnode.DnodeMessage(self._number("on"), [{"0": event, "1": "[Function]"}], {str(id): ("0", "1")}).encode())
+        self._send(dnode.DnodeMessage(self._method_number("on"), [{"0": event, "1": "[Function]"}], {str(id): ("0", "1")}).encode())
 
     def expect(self, event: str) -> asyncio.Future[list[Any]]:
         """The arguments of the next such event; fails when the object is lost first."""
         future: asyncio.Future[list[Any]] = self._loop.create_future()
         if self.over:
-            future.set_exception(self._gone())
+            future.set_exception(self._lost_error())
         else:
             self._expected.add(future)
             future.add_done_callback(self._expected.discard)
@@ -121,7 +121,7 @@ class RemoteObject:
 
     # -- called by the socket ---------------------------------------------------------------------------------------------------------------
 
-    def received(self, body: bytes) -> None:
+    def feed(self, body: bytes) -> None:
         """Raises WireError."""
         if not self.ready:
             if body[:5] != b"ready":
@@ -135,9 +135,9 @@ class RemoteObject:
         """End the object at the server, which does not speak the protocol."""
         if not self.over:
             self._socket.send(Packet(self.id, None).encode())
-            self.lost(FederationLost(url=self._socket.target.url, reason=f"it does not speak the protocol: {error}"))
+            self.lose(FederationLost(url=self._socket.target.url, reason=f"it does not speak the protocol: {error}"))
 
-    def lost(self, why: BusError) -> None:
+    def lose(self, why: BusError) -> None:
         """The socket is gone, or the server has closed the channel."""
         if not self.over:
             self._socket.remove(self)
@@ -149,7 +149,7 @@ class RemoteObject:
         oldest = next((sent for _, sent, _ in self._asked.values()), None) if self._opening.done() else self._began
         if oldest is not None and oldest < arrived:
             self._socket.send(Packet(self.id, None).encode())
-            self.lost(FederationLost(url=self._socket.target.url, reason="it has had a call for long, and does not answer it"))
+            self.lose(FederationLost(url=self._socket.target.url, reason="it has had a call for long, and does not answer it"))
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
@@ -169,16 +169,16 @@ class RemoteObject:
 
     def _with_callback(self, method: str, args: tuple[Any, ...], answered: ReplyCallback) -> None:
         if self.over:
-            answered(self._gone())
+            answered(self._lost_error())
             return
-        number, size = self._number(method), sum(len(arg) for arg in args if isinstance(arg, str))
+        number, size = self._method_number(method), sum(len(arg) for arg in args if isinstance(arg, str))
         id, last = self._slot(answered, size), str(len(args))
         values = {**{str(place): value for place, value in enumerate(args)}, last: "[Function]"}
         self._send(dnode.DnodeMessage(number, [values], {str(id): ("0", last)}).encode())
 
-    def _number(self, method: str) -> int:
+    def _method_number(self, method: str) -> int:
         if method not in self._methods:
-            raise _without(method)
+            raise _missing_method_error(method)
         return self._methods[method]
 
     def _slot(self, answered: ReplyCallback, size: int) -> int:
@@ -212,11 +212,11 @@ class RemoteObject:
                 future.set_exception(why)
                 future.exception()
 
-    def _gone(self) -> FederationLost:
+    def _lost_error(self) -> FederationLost:
         return FederationLost(url=self._socket.target.url, reason="the link was lost")
 
 
-def _without(method: str) -> WireError:
+def _missing_method_error(method: str) -> WireError:
     return WireError(found=f"a list of methods without {method!r}", expected="those that were asked for")
 
 

@@ -24,7 +24,7 @@ from busmq_spark.errors import BusError, FederationLost, FederationRefused, Wire
 from busmq_spark.federation.address import NOT_KNOWN
 from busmq_spark.federation.client.flow import LARGE, PIECE, SLOWEST, CountingConnection, PongTracker, SendWindow
 from busmq_spark.federation.gate.handshake import OURS
-from busmq_spark.federation.npm_wire.deflate import offered
+from busmq_spark.federation.npm_wire.deflate import client_deflate
 from busmq_spark.federation.npm_wire.mux import Packet
 from busmq_spark.federation.silent_log import WIRE_LOG
 
@@ -61,7 +61,7 @@ class ClientSocket:
         self, target: FederationTarget, spawn: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]], changed: Callable[[], None]
     ) -> None:
         self.target = target
-        self.why: BusError = self._lost("it was not reached yet")
+        self.why: BusError = self._lost_error("it was not reached yet")
         """What happened last; FederationRefused is final."""
         self._spawn, self._changed = spawn, changed
         self._socket: CountingConnection | None = None
@@ -73,7 +73,7 @@ class ClientSocket:
         self._open_s = OPEN_S[0]
 
     @property
-    def ours(self) -> bool:
+    def is_ours(self) -> bool:
         """Whether the server is of our kind, and not npm's."""
         response = self._socket.response if self._socket is not None else None
         return response is not None and OURS in response.headers
@@ -99,7 +99,7 @@ class ClientSocket:
                 await asyncio.sleep(pauses.next_s())
                 continue
             began = asyncio.get_running_loop().time()
-            await self._live(socket)
+            await self._serve_socket(socket)
             # One that is closed again and again at once is not hammered at.
             pauses = Pauses(*PAUSES_S) if asyncio.get_running_loop().time() - began > 1 else pauses
             await asyncio.sleep(pauses.next_s())
@@ -142,7 +142,7 @@ class ClientSocket:
                 additional_headers=self.target.headers,
                 create_connection=CountingConnection,
                 compression=None,
-                extensions=[offered()] if self.target.compression else None,
+                extensions=[client_deflate()] if self.target.compression else None,
                 open_timeout=self._open_s,
                 ping_interval=None,
                 close_timeout=1,
@@ -158,19 +158,19 @@ class ClientSocket:
             if status == 401:
                 why = "it does not know the secret (401)" if self.target.secret_in_url else NOT_KNOWN
                 raise FederationRefused(url=self.target.url, reason=why) from None
-            raise self._lost(f"it answered with HTTP status {status}; is the path right?") from None
+            raise self._lost_error(f"it answered with HTTP status {status}; is the path right?") from None
         except TimeoutError:
             within, self._open_s = self._open_s, min(2 * self._open_s, OPEN_S[1])
-            raise self._lost(f"no handshake within {within:g} s; npm servers are silent when the path is wrong") from None
+            raise self._lost_error(f"no handshake within {within:g} s; npm servers are silent when the path is wrong") from None
         except (OSError, InvalidHandshake, EOFError) as error:
-            raise self._lost(str(error) or type(error).__name__) from None
+            raise self._lost_error(str(error) or type(error).__name__) from None
 
-    async def _live(self, socket: CountingConnection) -> None:
+    async def _serve_socket(self, socket: CountingConnection) -> None:
         self._socket, self._silent = socket, ""
         socket.on_room = self._flush_soon
         self._outbox.clear()
         self.send_window.clear()
-        beat = self._spawn(self._beat(socket), "the heartbeat of a federation link")
+        beat = self._spawn(self._send_heartbeats(socket), "the heartbeat of a federation link")
         reason = "the link was closed"
         try:
             self._changed()
@@ -186,7 +186,7 @@ class ClientSocket:
             beat.cancel()
             self._socket = None
             socket.transport.abort()
-            self._drop(self._lost(reason))
+            self._drop(self._lost_error(reason))
 
     def _on_packet(self, message: bytes) -> None:
         try:
@@ -199,10 +199,10 @@ class ClientSocket:
             return  # late, for a remote object that is closed
         if packet.body is None:
             self.remove(remote)
-            remote.lost(self._lost("the server closed the channel" if remote.ready else self._refusal_reason()))
+            remote.lose(self._lost_error("the server closed the channel" if remote.ready else self._refusal_reason()))
             return
         try:
-            remote.received(packet.body)
+            remote.feed(packet.body)
         except WireError as error:
             remote.fail(error)
 
@@ -215,17 +215,17 @@ class ClientSocket:
         self._outbox.clear()
         self._changed()
         for remote in remotes.values():
-            remote.lost(why)
+            remote.lose(why)
         self.send_window.clear()
 
-    async def _beat(self, socket: CountingConnection) -> None:
+    async def _send_heartbeats(self, socket: CountingConnection) -> None:
         """Send pings, which npm servers answer as well: a server that does not, and sends nothing else either, counts as lost."""
         clock, pong_times = asyncio.get_running_loop().time, PongTracker()
         with suppress(ConnectionClosed):
             while True:
                 await asyncio.sleep(BEAT_S)
                 if socket.partial <= LARGE:  # else answers may wait behind a long message
-                    arrived = pong_times.arrived(clock() - ANSWER_S)
+                    arrived = pong_times.proven_send_time(clock() - ANSWER_S)
                     for remote in tuple(self._remotes.values()):
                         remote.check(arrived)
                 asked, pong = clock(), asyncio.create_task(_pong(socket), name="busmq: a ping of a federation link")
@@ -269,7 +269,7 @@ class ClientSocket:
             socket.write(packets)
         self.send_window.serve_waiting()
 
-    def _lost(self, reason: str) -> FederationLost:
+    def _lost_error(self, reason: str) -> FederationLost:
         return FederationLost(url=self.target.url, reason=reason)
 
 

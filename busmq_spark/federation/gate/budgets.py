@@ -24,20 +24,20 @@ class SecretBudget:
         self._reads: dict[int, asyncio.Semaphore] = {}
         self._waiting: set[asyncio.Event] = set()
 
-    def reads(self, server: int) -> asyncio.Semaphore:
+    def read_slots(self, server: int) -> asyncio.Semaphore:
         """Range reads at one Redis."""
         return self._reads.setdefault(server, asyncio.Semaphore(self._limits.reads_per_secret))
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether nothing more should be read from its peers."""
         return self.bytes >= self._limits.bytes_per_secret
 
     def add(self, size: int) -> None:
         """Count ``size`` bytes more, or fewer, as taken from peers and not worked off."""
-        full = self.full
+        full = self.is_full
         self.bytes += size
-        if full and not self.full:
+        if full and not self.is_full:
             for room in self._waiting:
                 room.set()
 

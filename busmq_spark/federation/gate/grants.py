@@ -78,7 +78,7 @@ class Grants:
     denied: tuple[NamePattern, ...] = ()
 
     @classmethod
-    def everything(cls) -> Self:
+    def all_verbs(cls) -> Self:
         """All verbs on everything."""
         return cls({verb: (NamePattern.parse("*"),) for verb in VERBS})
 
@@ -98,7 +98,7 @@ class Grants:
         """Whether ``verb`` (or each of a set of them) on the object is granted, and not denied."""
         if verb in SETS:
             return all(self.may(each, kind, name) for each in SETS[verb])
-        if not any(pattern.matches(kind, name) for pattern in self._of(verb)):
+        if not any(pattern.matches(kind, name) for pattern in self._patterns_of(verb)):
             return False
         return not self.denies(kind, name)
 
@@ -108,13 +108,13 @@ class Grants:
 
     def may_any(self, verb: str, kind: str) -> bool:
         """Whether any object of the kind may fall under what is granted."""
-        return any(pattern.covers(kind) for pattern in self._of(verb))
+        return any(pattern.covers(kind) for pattern in self._patterns_of(verb))
 
-    def _of(self, verb: str) -> Iterator[NamePattern]:
+    def _patterns_of(self, verb: str) -> Iterator[NamePattern]:
         return iter(self.allowed.get(cast("Verb", verb), ()))
 
 
-def inside_of(kind: str, name: str) -> list[tuple[str, str]]:
+def outer_objects(kind: str, name: str) -> list[tuple[str, str]]:
     """Which object a queue is the inside of, if of any: who may not use that does not get at it this way."""
     head, colon, rest = name.partition(":")
     if kind != "queue" or not colon:

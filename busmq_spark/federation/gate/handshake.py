@@ -84,14 +84,14 @@ def networks(texts: Sequence[str]) -> tuple[IPv4Network | IPv6Network, ...]:
 
 def client_address(peer: str, headers: Sequence[tuple[str, str]], trusted: Sequence[IPv4Network | IPv6Network]) -> str:
     """The last address in X-Forwarded-For that is no trusted proxy's: the addresses before it may be forged by the client."""
-    hops = [word.strip() for line in _all(headers, "x-forwarded-for") for word in line.split(",")]
+    hops = [word.strip() for line in _header_values(headers, "x-forwarded-for") for word in line.split(",")]
     address = peer
-    while _is_in(address, trusted) and hops:
+    while _is_trusted(address, trusted) and hops:
         address = hops.pop()
     return address
 
 
-def _is_in(text: str, trusted: Sequence[IPv4Network | IPv6Network]) -> bool:
+def _is_trusted(text: str, trusted: Sequence[IPv4Network | IPv6Network]) -> bool:
     try:
         address = ip_address(text)
     except ValueError:
@@ -106,21 +106,21 @@ def page(target: str) -> str | None:
     return path if path in PAGES else None
 
 
-def decide(target: str, headers: Sequence[tuple[str, str]], policy: HandshakePolicy) -> Accept | Refuse:
+def decide_handshake(target: str, headers: Sequence[tuple[str, str]], policy: HandshakePolicy) -> Accept | Refuse:
     """``target`` is the second word of the request line, ``headers`` every header line in any case, repeated ones repeatedly."""
     path, query = split(target)
-    origins = _all(headers, "origin")
+    origins = _header_values(headers, "origin")
     if policy.keyring is None and origins and not policy.origins:
         return refuse(403, "Forbidden", "origin", "a server without secrets serves no web pages unless their origin is named\n")
     if path != policy.path:
         return refuse(404, "Not Found", "path", "there is nothing at this path\n")
-    if policy.origins and origins and (len(origins) > 1 or _origin(origins[0]) not in map(_origin, policy.origins)):
+    if policy.origins and origins and (len(origins) > 1 or _normalize_origin(origins[0]) not in map(_normalize_origin, policy.origins)):
         return refuse(403, "Forbidden", "origin", "pages of this origin may not use this bus\n")
-    offered = [word.strip() for line in _all(headers, "sec-websocket-protocol") for word in line.split(",")]
+    offered = [word.strip() for line in _header_values(headers, "sec-websocket-protocol") for word in line.split(",")]
     protocol: Literal["busmq", "busmq.bulk.v1"] = BULK if BULK in offered else "busmq"
     if policy.keyring is None:
         return Accept(ANYONE, protocol)
-    shown = _shown(headers, query, bulk=protocol == BULK)
+    shown = _find_secret(headers, query, bulk=protocol == BULK)
     identity = None if shown is None else policy.keyring.identify_either(shown)
     if identity is None:
         # compat: exactly this header and no body
@@ -135,11 +135,11 @@ def refuse(status: int, phrase: str, why: str, text: str) -> Refuse:
     return Refuse(status, phrase, headers, body, why)
 
 
-def _shown(headers: Sequence[tuple[str, str]], query: str, *, bulk: bool) -> str | None:
+def _find_secret(headers: Sequence[tuple[str, str]], query: str, *, bulk: bool) -> str | None:
     """The one secret or token shown. URLs are logged on the way, so bulk takes none from there; with busmq's own protocol it goes first."""
     if not bulk and (secrets := parameters(query, "secret")):
         return secrets[0] if len(secrets) == 1 else None
-    lines = _all(headers, "authorization")
+    lines = _header_values(headers, "authorization")
     found = _BEARER.fullmatch(lines[0].strip(" \t")) if len(lines) == 1 else None
     return _text(found[1]) if found else None
 
@@ -153,10 +153,10 @@ def split(target: str) -> tuple[str, str]:
 def parameters(query: str, name: str) -> list[str]:
     """Every value of a parameter, decoded as Node does it."""
     pairs = [pair.partition("=") for pair in query.split("&") if pair][:MOST_PAIRS]
-    return [unescaped(value) for key, _, value in pairs if unescaped(key) == name]
+    return [unescape(value) for key, _, value in pairs if unescape(key) == name]
 
 
-def unescaped(text: str) -> str:
+def unescape(text: str) -> str:
     """compat: Node's querystring. Text whose escapes are no UTF-8, or not all complete, is decoded byte by byte."""
     text = text.replace("+", " ")
     if not _ESCAPES.search(text):
@@ -169,7 +169,7 @@ def unescaped(text: str) -> str:
         return unquote_to_bytes(bytes(ord(char) & 0xFF for char in text)).decode("utf-8", "replace")
 
 
-def _all(headers: Sequence[tuple[str, str]], name: str) -> list[str]:
+def _header_values(headers: Sequence[tuple[str, str]], name: str) -> list[str]:
     return [value for key, value in headers if key.lower() == name]
 
 
@@ -181,5 +181,5 @@ def _text(value: str) -> str:
         return value
 
 
-def _origin(text: str) -> str:
+def _normalize_origin(text: str) -> str:
     return text.strip().rstrip("/").lower()

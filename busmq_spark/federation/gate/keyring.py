@@ -46,7 +46,7 @@ _SAFE_IN_URL = re.compile(r"[A-Za-z0-9!$'()*,./:;=?@_~-]*")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class _Key:
+class _NamedSecret:
     name: str
     digest: bytes
     signing: bytes
@@ -72,7 +72,7 @@ class Keyring:
     @classmethod
     def single(cls, secret: str, *, name: str = "all", shortest: int = SHORTEST) -> Self:
         """One secret that may do everything."""
-        return cls({name: (secret, Grants.everything())}, shortest=shortest)
+        return cls({name: (secret, Grants.all_verbs())}, shortest=shortest)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -105,7 +105,7 @@ class Keyring:
 
     def identify_token(self, text: str) -> Identity | None:
         """Whose token this is, while it is valid."""
-        claim = token.verified(text, {key.name: key.signing for key in self._keys}, self._clock())
+        claim = token.verify_token(text, {key.name: key.signing for key in self._keys}, self._clock())
         if claim is None:
             return None
         [key] = [key for key in self._keys if key.name == claim.name]
@@ -127,10 +127,10 @@ class Keyring:
         key = next((key for key in self._keys if key.name == name), None)
         if key is None:
             raise ConfigError(reason=f"there is no secret named {name!r}; known are: {', '.join(self.names)}")
-        return token.signed(name, key.signing, self._clock(), expires_s, narrow)
+        return token.sign_token(name, key.signing, self._clock(), expires_s, narrow)
 
 
-def _key(name: str, secret: str, grants: Grants, shortest: int) -> _Key:
+def _key(name: str, secret: str, grants: Grants, shortest: int) -> _NamedSecret:
     if not _NAME.fullmatch(name):
         raise ConfigError(reason=f"a secret is called {name!r}; expected letters, digits, _ . and -, at most 64")
     if len(secret) < shortest:
@@ -138,7 +138,7 @@ def _key(name: str, secret: str, grants: Grants, shortest: int) -> _Key:
         raise ConfigError(reason=f"the secret {name!r} is {found}; expected at least {shortest}. Make one with: openssl rand -hex 24")
     if not _SAFE_IN_URL.fullmatch(secret):
         log.warning("the secret %r has characters that mean something else in a URL: npm busmq clients, which do not escape it, are refused", name)
-    return _Key(name, _digest(secret), token.signing_key(secret), grants)
+    return _NamedSecret(name, _digest(secret), token.signing_key(secret), grants)
 
 
 def _digest(secret: str) -> bytes:

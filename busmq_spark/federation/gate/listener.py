@@ -120,9 +120,9 @@ class CountedSocket(ServerConnection):
             self._begin(transport)
         else:
             transport.pause_reading()
-            self._securing = asyncio.get_running_loop().create_task(self._secure(transport, self._listener.tls), name="busmq: a handshake of TLS")
+            self._securing = asyncio.get_running_loop().create_task(self._start_tls(transport, self._listener.tls), name="busmq: a handshake of TLS")
 
-    async def _secure(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
+    async def _start_tls(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
         limits, start_tls = self._listener.limits, asyncio.get_running_loop().start_tls
         try:
             secured = await start_tls(
@@ -142,7 +142,7 @@ class CountedSocket(ServerConnection):
         self._made = True
         self._listener.sockets.add(self)
         super().connection_made(transport)
-        self.recv_messages.resume = self._go_on
+        self.recv_messages.resume = self._resume_reading
 
     def stalled_s(self, now: float) -> float:
         """How long the peer has taken nothing although something waits for it."""
@@ -201,7 +201,7 @@ class CountedSocket(ServerConnection):
         if not self.recv_messages.paused:
             self.transport.resume_reading()
 
-    def _go_on(self) -> None:
+    def _resume_reading(self) -> None:
         """Read on: there is room for more messages."""
         if self._compressed:
             self.loop.call_soon(self._inflate)

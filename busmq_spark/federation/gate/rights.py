@@ -17,7 +17,7 @@ from hashlib import sha256
 from typing import NoReturn
 
 from busmq_spark.errors import FederationRefused
-from busmq_spark.federation.gate.grants import OWNED, VERBS, Grants, Verb, inside_of
+from busmq_spark.federation.gate.grants import OWNED, VERBS, Grants, Verb, outer_objects
 
 Verbs = tuple[Verb, ...]
 
@@ -54,14 +54,14 @@ class Identity:
     def may(self, verb: str, kind: str, name: str) -> bool:
         """Whether it may ``verb`` the object. The queues inside a channel or service take the grants of both."""
         if kind in OWNED:
-            return all(_may_own(grants, verb, kind, name) for grants in self._levels)
-        objects = [(kind, name), *inside_of(kind, name)]
-        return all(grants.may(verb, *each) for grants in self._levels for each in objects)
+            return all(_may_own(grants, verb, kind, name) for grants in self._grant_levels)
+        objects = [(kind, name), *outer_objects(kind, name)]
+        return all(grants.may(verb, *each) for grants in self._grant_levels for each in objects)
 
-    def has(self, right: Right) -> bool:
+    def has_right(self, right: Right) -> bool:
         """Whether it has this right."""
         if right.name is None:
-            return any(all(grants.may_any(verb, right.kind) for grants in self._levels) for verb in right.verbs)
+            return any(all(grants.may_any(verb, right.kind) for grants in self._grant_levels) for verb in right.verbs)
         return any(self.may(verb, right.kind, right.name) for verb in right.verbs)
 
     def require(self, rights: Iterable[Right]) -> None:
@@ -69,14 +69,14 @@ class Identity:
         none = True
         for right in rights:
             none = False
-            if not self.has(right):
+            if not self.has_right(right):
                 self.refuse(str(right))
         if none:
             self.refuse("do what names no object")
 
-    def uses(self, queue: str, subscription: str, owner: str) -> bool:
+    def may_use(self, queue: str, subscription: str, owner: str) -> bool:
         """Whether a subscription that belongs to ``owner`` is its to use."""
-        named = any(grants.may_any("consume", "subscription") for grants in self._levels)
+        named = any(grants.may_any("consume", "subscription") for grants in self._grant_levels)
         return owner == self.owner or self.may("admin", "queue", queue) or (named and self.may("consume", "subscription", subscription))
 
     def refuse(self, what: str) -> NoReturn:
@@ -84,7 +84,7 @@ class Identity:
         raise FederationRefused(url="this bus", reason=f"{self.name!r} may not {what}")
 
     @property
-    def _levels(self) -> list[Grants]:
+    def _grant_levels(self) -> list[Grants]:
         return [self.grants] if self.narrowed is None else [self.grants, self.narrowed]
 
 
@@ -96,5 +96,5 @@ def _may_own(grants: Grants, verb: str, kind: str, name: str) -> bool:
     return grants.may(verb, kind, name) if grants.may_any(verb, kind) else grants.may_any(verb, "queue")
 
 
-ANYONE = Identity("anyone", Grants.everything())
+ANYONE = Identity("anyone", Grants.all_verbs())
 """Who connects to a server without secrets, which listens on this machine only."""

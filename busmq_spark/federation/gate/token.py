@@ -38,7 +38,7 @@ def signing_key(secret: str) -> bytes:
     return hmac.digest(secret.encode("utf-8", "surrogatepass"), b"busmq_spark token 1", sha256)
 
 
-def signed(name: str, key: bytes, now: float, expires_s: float, narrow: Mapping[str, Any] | None = None) -> str:
+def sign_token(name: str, key: bytes, now: float, expires_s: float, narrow: Mapping[str, Any] | None = None) -> str:
     """A token; raises ConfigError for a lifetime or a narrowing that makes no sense."""
     if not 0 < expires_s <= LONGEST_S:
         raise ConfigError(reason=f"a token is to be valid for {expires_s} s; expected more than 0 and at most {LONGEST_S} (a year)")
@@ -53,7 +53,7 @@ def signed(name: str, key: bytes, now: float, expires_s: float, narrow: Mapping[
     return made
 
 
-def verified(text: str, keys: Mapping[str, bytes], now: float) -> TokenClaims | None:
+def verify_token(text: str, keys: Mapping[str, bytes], now: float) -> TokenClaims | None:
     """The claim of a token signed with one of ``keys`` that has not ended."""
     if len(text) > MOST_CHARS or not _SHAPE.fullmatch(text):
         return None

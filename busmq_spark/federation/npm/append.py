@@ -31,7 +31,7 @@ class PlainAppender(QueueAppender):
             before = len(left)
             maxsize = self._store.push(queue, left)
             if len(left) < before:
-                full.stored()
+                full.on_stored()
             if left:
                 full.wait(queue, maxsize, len(left))
 

@@ -38,7 +38,7 @@ class DetectedStore:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return getattr(self._known(), name)
+        return getattr(self._detect(), name)
 
     def push_notifiers(self, notified: threading.Event) -> list[FederatedPushNotifier]:
         """As of the store; nothing is connected yet."""
@@ -48,7 +48,7 @@ class DetectedStore:
         """What is open."""
         (self._found or self._bulk).close()
 
-    def _known(self) -> FederatedStore | PlainStore:
+    def _detect(self) -> FederatedStore | PlainStore:
         if self._found is None:
             try:
                 self._bulk.connect()
@@ -57,10 +57,10 @@ class DetectedStore:
                 status = refused.details.get("status")
                 if status not in NO_BULK or (status == 401 and not self.address.secret_in_url):
                     raise
-                self._found = self._plain(refused)
+                self._found = self._make_plain_store(refused)
         return self._found
 
-    def _plain(self, refused: FederationRefused) -> PlainStore:
+    def _make_plain_store(self, refused: FederationRefused) -> PlainStore:
         """Raises ``refused`` when the server does not know the secret in this protocol either, or is one of ours."""
         plain = PlainStore(self.address)
         with ExitStack() as undo:

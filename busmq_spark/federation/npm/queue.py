@@ -84,7 +84,7 @@ class PlainQueue:
             if not oldest or not newest:
                 continue  # another consumer is removing them at this moment
             (first, _), (last, text) = oldest[0], newest[0]
-            if 0 <= wanted < first - 1 and not back and (back := await self._put_back(fields)):
+            if 0 <= wanted < first - 1 and not back and (back := await self._was_put_back(fields)):
                 continue
             mark = fingerprint(text) if wanted == last else await self.mark(wanted) if first <= wanted < last else ""
             return QueueState(*known, last, first, last, count, mark, fingerprint(text))
@@ -99,7 +99,7 @@ class PlainQueue:
         found = await remote.peek(place[0])
         return fingerprint(found[0][1]) if found and found[0][0] == id else ""
 
-    async def newest(self) -> int:
+    async def newest_id(self) -> int:
         """Something that changes with every push: the newest id as far as ids follow each other. 0 for an empty queue, -1 for none."""
         remote, fields = await self._object_and_fields()
         count = await remote.count() if fields else -1
@@ -117,9 +117,9 @@ class PlainQueue:
             if at is None:
                 place = await place_of(remote, need)
                 if place is None or place[1] != need:
-                    if attempt == 0 or (attempt == 1 and await self._put_back(fields)):
+                    if attempt == 0 or (attempt == 1 and await self._was_put_back(fields)):
                         continue  # what moves is not what is missing
-                    place = await self._skip(remote, part, need, place, strict)
+                    place = await self._skip_gap(remote, part, need, place, strict)
                     if place is None:
                         return [], 0
                 at, need = place
@@ -200,19 +200,19 @@ class PlainQueue:
 
     # -- inside ---------------------------------------------------------------------------------------------------------------------------
 
-    async def _object(self, *, texts: bool) -> PlainQueueObject:
-        if (remote := self._objects.get(texts)) is None or remote.over:
+    async def _open_object(self, *, texts: bool) -> PlainQueueObject:
+        if (remote := self._objects.get(texts)) is None or remote.is_over:
             remote = self._objects[texts] = await self._open(self.name, texts)
         return remote
 
     async def _object_and_fields(self) -> tuple[PlainQueueObject, dict[str, str]]:
         """The object and the metadata. Attached where there is such a queue, so that messages can be looked at."""
-        remote = await self._object(texts=True)
+        remote = await self._open_object(texts=True)
         fields = await remote.fields()
         if not fields and remote.attached:  # to one that was closed: its ttl is not that of the next
             for dead in self._objects.values():
                 dead.close()
-            remote = await self._object(texts=True)
+            remote = await self._open_object(texts=True)
             fields = await remote.fields()
         if fields and not remote.attached:
             # Should the queue end just now, attach creates it again without a ``born`` field: readers of the old one see that.
@@ -221,12 +221,12 @@ class PlainQueue:
         return remote, fields
 
     async def _remover(self, fields: dict[str, str]) -> PlainQueueObject:
-        remote = await self._object(texts=False)
+        remote = await self._open_object(texts=False)
         if not remote.attached:
             await remote.attach(int(fields["ttl"]))
         return remote
 
-    async def _put_back(self, fields: dict[str, str]) -> bool:
+    async def _was_put_back(self, fields: dict[str, str]) -> bool:
         """Whether what a removal took may be there again. A removal whose link broke goes on in the server, and a second one beside it
         makes the two take more than was to go, which is not lost. Only where a query of ours removes: un-acked messages of others are theirs.
         """
@@ -234,7 +234,7 @@ class PlainQueue:
             await (await self._remover(fields)).remove(0, 0)
         return bool(fields.get(READER))
 
-    async def _skip(self, remote: PlainQueueObject, part: Range, need: int, place: Place | None, strict: bool) -> Place | None:
+    async def _skip_gap(self, remote: PlainQueueObject, part: Range, need: int, place: Place | None, strict: bool) -> Place | None:
         """Ids from ``need`` on are not stored: an error, or a warning. Position and id of the next that is; None when none is in the range."""
         if strict:
             count = await remote.count()
@@ -267,10 +267,10 @@ async def place_of(remote: PlainQueueObject, id: int) -> Place | None:
 
 def fingerprint(text: str) -> str:
     """As include/mark.lua."""
-    value = encoded(text)
+    value = encode_text(text)
     return sha1(b"%d:" % len(value) + value[:512] + value[-512:], usedforsecurity=False).hexdigest()[:12]
 
 
-def encoded(text: str) -> bytes:
+def encode_text(text: str) -> bytes:
     """The bytes of a message. Node has put U+FFFD for what was no UTF-8 before it came here."""
     return text.encode("utf-8", "replace")

@@ -24,7 +24,7 @@ QUIET_S = 0.25
 
 
 class PlainQueueObject:
-    """Every method raises FederationLost when the object is lost or the server reports an error; then ``over`` is true, and it must not be used."""
+    """Every method raises FederationLost when the object is lost or the server reports an error; then ``is_over`` is true."""
 
     def __init__(self, pool: Pool) -> None:
         self.located = self.attached = False
@@ -45,10 +45,12 @@ class PlainQueueObject:
         made = cls(pool)
         try:
             async with asyncio.timeout(patience_s):
-                made._remote = await pool.create(creation("queue", queue), lambda _, why: made._lost(str(why.details.get("reason", why))))
+                made._remote = await pool.create(creation("queue", queue), lambda _, why: made._on_lost(str(why.details.get("reason", why))))
         except TimeoutError:
             pool.hang_up()
-            raise pool.why if isinstance(pool.why, FederationLost) else FederationLost(url=made.url, reason="no connection in good time") from None
+            raise (
+                pool.last_error if isinstance(pool.last_error, FederationLost) else FederationLost(url=made.url, reason="no connection in good time")
+            ) from None
         on = made._remote.on
         on("error", made._on_error)
         on("attached", made._on_attached)
@@ -58,13 +60,13 @@ class PlainQueueObject:
         return made
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         """Whether it is of no more use."""
         return self._why is not None or self._remote.over
 
     def close(self) -> None:
         """The server detaches the object."""
-        self._lost("the queue was let go of here")
+        self._on_lost("the queue was let go of here")
         self._remote.close()
 
     async def fields(self) -> dict[str, str]:
@@ -78,7 +80,7 @@ class PlainQueueObject:
     async def attach(self, ttl_s: int, maxsize: int = 0) -> bool:
         """Whether the queue existed; else it does now."""
         self._remote.call("attach", {"ttl": ttl_s, "maxsize": maxsize})
-        await self._ended(lambda: self._existed is not None, self._nothing)
+        await self._wait_for_end(lambda: self._existed is not None, self._is_never_stuck)
         self.located = self.attached = True
         assert self._existed is not None
         return self._existed
@@ -95,25 +97,25 @@ class PlainQueueObject:
         """Ids and texts of ``most`` messages from a position on, or of all that are left there. Nothing is removed."""
         self._messages = []
 
-        async def at_end() -> bool:
+        async def is_at_end() -> bool:
             return await self.count() <= position + len(self._messages)
 
-        await self._consume({"remove": False, "index": position, "max": most}, at_end)
+        await self._consume({"remove": False, "index": position, "max": most}, is_at_end)
         return self._messages
 
     async def remove(self, many: int, last: int) -> None:
         """Remove ``many`` messages from the head, but none with an id above ``last``."""
         left = many
 
-        async def at_end() -> bool:
+        async def is_at_end() -> bool:
             nonlocal left
             self._steps += (now := await self.count()) != left
             left = now
             return now == 0
 
         if many:
-            await self._consume({"reliable": True, "last": last, "max": many}, at_end)
-        await self._consume({"reliable": True, "last": last, "max": 0}, self._nothing)
+            await self._consume({"reliable": True, "last": last, "max": many}, is_at_end)
+        await self._consume({"reliable": True, "last": last, "max": 0}, self._is_never_stuck)
         await self.count()  # goes the same way after it: now it is done
 
     async def push(self, text: str) -> int | None:
@@ -144,16 +146,16 @@ class PlainQueueObject:
         self._consuming = None
         try:
             self._remote.call("consume", options)
-            if not await self._ended(lambda: self._consuming is False, stuck):
+            if not await self._wait_for_end(lambda: self._consuming is False, stuck):
                 self._remote.call("stop")
-                await self._ended(lambda: self._consuming is False, self._nothing)
+                await self._wait_for_end(lambda: self._consuming is False, self._is_never_stuck)
                 await self.count()  # what it had asked of Redis is answered before this
         except BaseException:
-            if not self.over:
+            if not self.is_over:
                 self.close()
             raise
 
-    async def _ended(self, done: Callable[[], bool], stuck: Callable[[], Awaitable[bool]]) -> bool:
+    async def _wait_for_end(self, done: Callable[[], bool], stuck: Callable[[], Awaitable[bool]]) -> bool:
         """Whether it came to its end."""
         loop = asyncio.get_running_loop()
         until, seen = loop.time() + ANSWER_S, self._steps
@@ -174,7 +176,7 @@ class PlainQueueObject:
                 self._pool.hang_up()
                 raise self._lost_error(f"nothing more within {ANSWER_S:g} s")
 
-    async def _nothing(self) -> bool:
+    async def _is_never_stuck(self) -> bool:
         return False
 
     def _check(self) -> None:
@@ -182,17 +184,17 @@ class PlainQueueObject:
             raise self._why
 
     def _lost_error(self, reason: str) -> FederationLost:
-        self._lost(reason)
+        self._on_lost(reason)
         self._remote.close()
         assert self._why is not None
         return self._why
 
-    def _lost(self, reason: str) -> None:
+    def _on_lost(self, reason: str) -> None:
         self._why = self._why or FederationLost(url=self.url, reason=reason)
         self._happened.set()
 
     def _on_error(self, *found: Any) -> None:
-        self._lost(f"it says: {str(found[0])[:300] if found else 'an error'}")
+        self._on_lost(f"it says: {str(found[0])[:300] if found else 'an error'}")
         self._remote.close()
 
     def _on_attached(self, existed: bool) -> None:

@@ -33,7 +33,7 @@ from busmq_spark.federation.address import CONNECT_S, FederationAddress
 from busmq_spark.federation.client.pool import Pool
 from busmq_spark.federation.client.target import FederationTarget
 from busmq_spark.federation.npm.append import PlainAppender, text_of
-from busmq_spark.federation.npm.queue import NO_TRACES, Message, PlainQueue, encoded
+from busmq_spark.federation.npm.queue import NO_TRACES, Message, PlainQueue, encode_text
 from busmq_spark.federation.npm.queue_object import PlainQueueObject
 from busmq_spark.redis_io.place import at_once
 from busmq_spark.store.protocol import MessageRows, QueueCreation, RemovalTraces
@@ -65,7 +65,7 @@ class PlainStore:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="busmq-plain-link", daemon=True)
         self._thread.start()
-        secure = address.parsed().secure
+        secure = address.parse().secure
         target = _Target(address.url, address.secret, None, address.secret_in_url, context=address.context() if secure else None)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._pool = Pool(target, 1, self._spawn)
@@ -73,7 +73,7 @@ class PlainStore:
 
     def connect(self) -> bool:
         """Whether a server of ours is there, and not npm's. Raises FederationLost, and FederationRefused where the secret is not known."""
-        return self._patiently(self._connected)
+        return self._ask_with_patience(self._connects_to_ours)
 
     def keys(self, queue: str) -> QueueKeys:
         return QueueKeys(queue)
@@ -83,30 +83,30 @@ class PlainStore:
 
     def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = at_once) -> NoReturn:  # noqa: ARG002  # as the protocol has it
         """The wire lists no queues."""
-        raise self.impossible("it cannot list its queues; name them in option 'subscribe' instead of 'subscribePattern'")
+        raise self.impossible_error("it cannot list its queues; name them in option 'subscribe' instead of 'subscribePattern'")
 
     def topic_queues(self, topics: Sequence[str], partitions: int | None = None) -> NoReturn:  # noqa: ARG002  # as the protocol has it
         """Nor topics."""
-        raise self.impossible("it knows no topics; name the partition queues in option 'subscribe'")
+        raise self.impossible_error("it knows no topics; name the partition queues in option 'subscribe'")
 
     def attach(self, queues: Sequence[str], creation: QueueCreation) -> Mapping[str, AttachResult]:
-        return self._each(queues, lambda queue: queue.attach(creation))
+        return self._ask_each(queues, lambda queue: queue.attach(creation))
 
     def states(self, wanted: Mapping[str, int]) -> Mapping[str, QueueState]:
-        return self._each(list(wanted), lambda queue: queue.state(wanted[queue.name]))
+        return self._ask_each(list(wanted), lambda queue: queue.state(wanted[queue.name]))
 
     def marks(self, ids: Mapping[str, int]) -> Mapping[str, str]:
-        return self._each(list(ids), lambda queue: queue.mark(ids[queue.name]))
+        return self._ask_each(list(ids), lambda queue: queue.mark(ids[queue.name]))
 
     def counters(self, queues: Sequence[str]) -> Sequence[object]:
-        found = self._each(queues, lambda queue: queue.newest())
+        found = self._ask_each(queues, lambda queue: queue.newest_id())
         return [found[queue] for queue in queues]
 
     def note_times(self, queues: Sequence[str]) -> Mapping[str, int]:
         return dict.fromkeys(queues, 0)
 
     def find_times(self, wanted: Mapping[str, int]) -> NoReturn:  # noqa: ARG002  # as the protocol has it
-        raise self.impossible("its queues have no clock; begin at earliest, latest, an id or with the newest messages")
+        raise self.impossible_error("its queues have no clock; begin at earliest, latest, an id or with the newest messages")
 
     def times(self, ids: Mapping[str, tuple[int, int]]) -> Mapping[str, TimesOfIds]:
         """The wire shows none."""
@@ -118,7 +118,7 @@ class PlainStore:
 
     def ack(self, positions: Mapping[str, Position], subscription: str) -> Mapping[str, AckResult]:
         self._check(subscription)
-        return self._each(list(positions), lambda queue: queue.ack(positions[queue.name]))
+        return self._ask_each(list(positions), lambda queue: queue.ack(positions[queue.name]))
 
     def subscribe(self, starts: Mapping[str, str | int], subscription: str) -> NoReturn:  # noqa: ARG002  # as the protocol has it
         raise self._no_subscriptions()
@@ -128,7 +128,7 @@ class PlainStore:
 
     def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]:
         self._check(subscription)
-        return self._each(queues, lambda queue: queue.lease(token, dead.get(queue.name, "")))
+        return self._ask_each(queues, lambda queue: queue.lease(token, dead.get(queue.name, "")))
 
     def holders(self, queues: Sequence[str], subscription: str) -> Mapping[str, str]:
         """The wire shows none."""
@@ -136,7 +136,7 @@ class PlainStore:
         return dict.fromkeys(queues, "")
 
     def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:  # noqa: ARG002  # as the protocol has it
-        return self._each(queues, lambda queue: queue.keep_alive(token))
+        return self._ask_each(queues, lambda queue: queue.keep_alive(token))
 
     def traces(self, queue: str) -> RemovalTraces:  # noqa: ARG002  # as the protocol has it
         """The wire shows none: which client removed messages is unknown."""
@@ -169,10 +169,10 @@ class PlainStore:
         coming = self._begin(rows())
         try:
             while True:
-                run, at = self._patiently(rows, coming)
+                run, at = self._ask_with_patience(rows, coming)
                 if not run:
                     return
-                values = [encoded(text) for _, text in run]
+                values = [encode_text(text) for _, text in run]
                 need = run[-1][0] + 1
                 most = max(1, min(MOST_ROWS, 4 * most, PIECE_BYTES * len(values) // max(1, sum(map(len, values)))))
                 if need <= part.last:
@@ -195,7 +195,7 @@ class PlainStore:
             async with asked.lock:
                 return await asked.push(left)
 
-        return self._patiently(push)
+        return self._ask_with_patience(push)
 
     def push_from(self, queue: str, sender: str, sequences: Sequence[int], values: Sequence[bytes]) -> tuple[int, int]:  # noqa: ARG002  as of others
         """As of a RedisStore, at least once: the wire remembers no sender."""
@@ -210,7 +210,7 @@ class PlainStore:
 
     def partitions(self, topic: str, create: int | None = None) -> NoReturn:  # noqa: ARG002  # as the protocol has it
         """The server knows no topics."""
-        raise self.impossible("it knows no topics; name the partition queues in column queue")
+        raise self.impossible_error("it knows no topics; name the partition queues in column queue")
 
     def take_commands(self, queue: str) -> None:
         """A queue there has no groups."""
@@ -226,7 +226,7 @@ class PlainStore:
 
     def once(self, *_: Any) -> NoReturn:
         """Raises ConfigError: nothing is written exactly once."""
-        raise self.impossible("nothing is written exactly once, or instead of something else; set delivery=at-least-once and mode append")
+        raise self.impossible_error("nothing is written exactly once, or instead of something else; set delivery=at-least-once and mode append")
 
     begin = renew = record = commit = forget = truncate = once
 
@@ -246,18 +246,18 @@ class PlainStore:
         self._thread.join()
         self._loop.close()
 
-    def impossible(self, reason: str) -> ConfigError:
+    def impossible_error(self, reason: str) -> ConfigError:
         """The error for what the wire has not."""
         return ConfigError(reason=f"the federation server at {self.address.url} speaks busmq's own protocol only, as npm's does: {reason}")
 
     # -- in the thread --------------------------------------------------------------------------------------------------------------------
 
-    async def _connected(self) -> bool:
+    async def _connects_to_ours(self) -> bool:
         try:
             async with asyncio.timeout(CONNECT_S):
-                return (await self._pool.open())[0].ours
+                return (await self._pool.open())[0].is_ours
         except TimeoutError:
-            raise self._pool.why from None
+            raise self._pool.last_error from None
 
     async def _end_tasks(self) -> None:
         await self._pool.close()
@@ -268,7 +268,7 @@ class PlainStore:
     async def _open(self, queue: str, texts: bool) -> PlainQueueObject:
         return await PlainQueueObject.open(self._pool, queue, CONNECT_S, texts=texts)
 
-    async def _all(self, queues: Sequence[str], ask: Callable[[PlainQueue], Awaitable[T]]) -> list[T]:
+    async def _ask_all(self, queues: Sequence[str], ask: Callable[[PlainQueue], Awaitable[T]]) -> list[T]:
         """All are waited for, also when one fails: on none of them may two questions be under way."""
         limit = asyncio.Semaphore(AT_ONCE)
 
@@ -295,13 +295,13 @@ class PlainStore:
             self._queues[name] = PlainQueue(name, self._open)
         return self._queues[name]
 
-    def _each(self, queues: Sequence[str], ask: Callable[[PlainQueue], Awaitable[T]]) -> dict[str, T]:
-        return dict(zip(queues, self._patiently(lambda: self._all(queues, ask)), strict=True))
+    def _ask_each(self, queues: Sequence[str], ask: Callable[[PlainQueue], Awaitable[T]]) -> dict[str, T]:
+        return dict(zip(queues, self._ask_with_patience(lambda: self._ask_all(queues, ask)), strict=True))
 
     def _begin(self, asked: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(asked, self._loop)
 
-    def _patiently(self, ask: Callable[[], Coroutine[Any, Any, T]], coming: Future[T] | None = None) -> T:
+    def _ask_with_patience(self, ask: Callable[[], Coroutine[Any, Any, T]], coming: Future[T] | None = None) -> T:
         """The answer; asked again while the link breaks, with the patience of the address. Everything here is made for that."""
         retry = Retry(time.monotonic)
         while True:
@@ -316,4 +316,4 @@ class PlainStore:
             raise self._no_subscriptions()
 
     def _no_subscriptions(self) -> ConfigError:
-        return self.impossible("it keeps no subscriptions; leave option 'subscription' out, and read each of its queues with one query")
+        return self.impossible_error("it keeps no subscriptions; leave option 'subscription' out, and read each of its queues with one query")

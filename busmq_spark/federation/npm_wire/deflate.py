@@ -16,11 +16,11 @@ _BITS = 12
 _SETTINGS: dict[str, Any] = {"memLevel": 5, "level": 1}
 
 
-def offered() -> ClientPerMessageDeflateFactory:
+def client_deflate() -> ClientPerMessageDeflateFactory:
     """What a client asks for; a server that does not know it goes without."""
     return ClientPerMessageDeflateFactory(server_max_window_bits=_BITS, client_max_window_bits=_BITS, compress_settings=_SETTINGS)
 
 
-def accepted() -> ServerPerMessageDeflateFactory:
+def server_deflate() -> ServerPerMessageDeflateFactory:
     """What a server agrees to with a client that asks."""
     return ServerPerMessageDeflateFactory(server_max_window_bits=_BITS, client_max_window_bits=_BITS, compress_settings=_SETTINGS)

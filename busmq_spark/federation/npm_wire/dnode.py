@@ -132,7 +132,7 @@ def methods_message(methods: Iterable[str]) -> DnodeMessage:
 
 def message_line(id: int, text: str, number: int) -> bytes:
     """The bytes of an invocation with a text and a number: the shortest way, since each message of a queue takes it."""
-    return b'{"method":%d,"arguments":[%b,%d],"callbacks":{},"links":[]}\n' % (id, utf8(quoted(text)), number)
+    return b'{"method":%d,"arguments":[%b,%d],"callbacks":{},"links":[]}\n' % (id, encode_utf8(quoted(text)), number)
 
 
 def result_line(id: int, number: int) -> bytes:
@@ -181,7 +181,7 @@ class LineBuffer:
 def encode_json(value: Any) -> bytes:
     """Compact, in the order of insertion, characters as they are; half a surrogate pair as ``\\udxxx``. Raises WireError."""
     try:
-        return utf8(_ENCODER.encode(value))
+        return encode_utf8(_ENCODER.encode(value))
     except (TypeError, ValueError, RecursionError) as error:
         raise WireError(found=f"a value that is no JSON ({error})", expected="what JSON can express") from None
 
@@ -200,7 +200,7 @@ def decode_json(data: bytes, what: str, depth: int = DEPTH) -> Any:
     return value
 
 
-def utf8(text: str) -> bytes:
+def encode_utf8(text: str) -> bytes:
     """The bytes of a JSON text."""
     try:
         return text.encode()
@@ -256,7 +256,7 @@ def _callbacks(found: Any) -> dict[str, Path]:
         raise WireError(found="a line whose callbacks are no object", expected="numbers with their paths")
     if len(found) > CALLBACKS:
         raise WireError(found=f"a line with {len(found)} functions", expected=f"at most {CALLBACKS}")
-    return {_number(id): _path(path) for id, path in found.items()}
+    return {_parse_number(id): _path(path) for id, path in found.items()}
 
 
 def _links(found: Any) -> tuple[tuple[Path, Path], ...]:
@@ -268,7 +268,7 @@ def _links(found: Any) -> tuple[tuple[Path, Path], ...]:
     return tuple((_path(link.get("from")), _path(link.get("to"))) for link in links)
 
 
-def _number(id: str) -> str:
+def _parse_number(id: str) -> str:
     if id.isascii() and id.isdecimal() and len(id) <= 15:
         return id
     raise WireError(found="a callback without a number", expected="a decimal number")
@@ -291,10 +291,10 @@ def _place_callbacks(arguments: list[Any], callbacks: Mapping[str, Path]) -> lis
         for length in range(1, len(path)):
             if path[:length] not in copied:
                 whole, step = copied[path[: length - 1]], path[length - 1]
-                copied[path[:length]] = inner = copy.copy(_at(whole, step))
+                copied[path[:length]] = inner = copy.copy(_item_at(whole, step))
                 whole[_key(whole, step)] = inner
         whole, step = copied[path[:-1]], path[-1]
-        _at(whole, step)
+        _item_at(whole, step)
         whole[_key(whole, step)] = RemoteFunction(int(id))
     return root
 
@@ -303,7 +303,7 @@ def _key(whole: Any, step: str) -> Any:
     return int(step) if isinstance(whole, list) else step
 
 
-def _at(whole: Any, step: str) -> Any:
+def _item_at(whole: Any, step: str) -> Any:
     if isinstance(whole, dict) and step in whole:
         return whole[step]
     # As JavaScript writes it: "00" is another path to the same list, which would be copied once for each.

@@ -71,7 +71,7 @@ class PeerConnection:
         """Until the socket is closed."""
         self._budget.enter(self._worked)
         sending = asyncio.create_task(self._sending(), name="busmq: sending to a peer")
-        watching = asyncio.create_task(self._watching(), name="busmq: watching a peer")
+        watching = asyncio.create_task(self._watch_socket(), name="busmq: watching a peer")
         try:
             async for message in self._socket:
                 if not self._leaving:
@@ -93,7 +93,7 @@ class PeerConnection:
         """Execute nothing more, detach every object, and wait until the peer has been sent what was taken for it."""
         self._leaving = True
         for session in self._sessions.values():
-            session.shut()
+            session.stop()
         with suppress(TimeoutError):
             async with asyncio.timeout(self.limits.close_s / 2):
                 await self.send_buffer.wait_sent()
@@ -124,7 +124,7 @@ class PeerConnection:
         self._bytes += size
         self._budget.add(size)
 
-    def ended(self, messages: int, size: int) -> None:
+    def finish_calls(self, messages: int, size: int) -> None:
         """``messages`` calls of ``size`` bytes in all are finished."""
         self._messages -= messages
         self._bytes -= size
@@ -144,7 +144,7 @@ class PeerConnection:
             await self.send_buffer.wait_room()
             yield
 
-    async def give_way(self) -> None:
+    async def yield_to_others(self) -> None:
         """Let others go on, if it was this connection's turn for long enough."""
         clock = asyncio.get_running_loop().time
         if clock() >= self._turn_ends:
@@ -155,12 +155,12 @@ class PeerConnection:
         """Returns when the next line may be executed: at once, unless too much is in work or it was done long enough."""
         if self._over_limits:
             await self._wait_below_limits()
-        await self.give_way()
+        await self.yield_to_others()
 
     @property
     def _over_limits(self) -> bool:
         limits = self.limits
-        return self._budget.full or self._messages >= limits.in_flight_messages or self._bytes + self.send_buffer.waiting >= limits.in_flight_bytes
+        return self._budget.is_full or self._messages >= limits.in_flight_messages or self._bytes + self.send_buffer.waiting >= limits.in_flight_bytes
 
     async def _wait_below_limits(self) -> None:
         while self._over_limits and not self._gone:
@@ -196,7 +196,7 @@ class PeerConnection:
         """The channel is closed; its object detaches on its own time."""
         session = self._sessions.pop(channel, None)
         if session is not None:
-            session.shut()
+            session.stop()
             self._remember(channel)
             task = asyncio.create_task(session.end(), name="busmq: ending a federated object")
             self._ending.add(task)
@@ -217,7 +217,7 @@ class PeerConnection:
             for task in self._ending:  # the server leaves, and has waited long enough
                 task.cancel()
 
-    async def _watching(self) -> None:
+    async def _watch_socket(self) -> None:
         """Release the tasks that wait for the peer to read when its connection has closed."""
         await self._socket.wait_closed()
         self._gone = True

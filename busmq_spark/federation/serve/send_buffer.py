@@ -47,13 +47,13 @@ class SendBuffer:
             self._room.clear()
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
         """Whether nothing more should be put now."""
         return self.waiting > self._high
 
     async def wait_room(self) -> bool:
         """True when something more may be put: at once, without a step of the loop, when there is room. False when it is closed."""
-        while self.full and not self.closed:
+        while self.is_full and not self.closed:
             await self._room.wait()
         return not self.closed
 
@@ -63,7 +63,7 @@ class SendBuffer:
             return not self.closed
         waiter: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
-        self._packets.append((b"", lambda: _reach(waiter, passed=True)))
+        self._packets.append((b"", lambda: _settle_waiter(waiter, passed=True)))
         try:
             return await waiter
         finally:
@@ -78,7 +78,7 @@ class SendBuffer:
         self.closed, self.waiting = True, 0
         self._packets.clear()
         for waiter in self._waiters:
-            _reach(waiter, passed=False)
+            _settle_waiter(waiter, passed=False)
         self._room.set()
         self._sent.set()
 
@@ -109,6 +109,6 @@ class SendBuffer:
             await self._filled.wait()
 
 
-def _reach(waiter: asyncio.Future[bool], *, passed: bool) -> None:
+def _settle_waiter(waiter: asyncio.Future[bool], *, passed: bool) -> None:
     if not waiter.done():
         waiter.set_result(passed)

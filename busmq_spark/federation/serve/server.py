@@ -37,7 +37,7 @@ from busmq_spark.federation.gate.handshake import (
     HandshakePolicy,
     Refuse,
     client_address,
-    decide,
+    decide_handshake,
     is_loopback,
     networks,
     page,
@@ -45,7 +45,7 @@ from busmq_spark.federation.gate.handshake import (
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.listener import CountedSocket, Listener, network_of
-from busmq_spark.federation.npm_wire.deflate import accepted
+from busmq_spark.federation.npm_wire.deflate import server_deflate
 from busmq_spark.federation.serve.connection import PeerConnection
 from busmq_spark.federation.serve.memory import MassDisconnect, trim_memory
 from busmq_spark.federation.silent_log import WIRE_LOG
@@ -113,7 +113,7 @@ class FederationServer:
                 process_response=_add_our_header,
                 select_subprotocol=_subprotocol,
                 compression=None,
-                extensions=[accepted()] if self._compression else None,
+                extensions=[server_deflate()] if self._compression else None,
                 server_header=None,
                 open_timeout=limits.handshake_s,
                 ping_interval=limits.idle_s / 2,
@@ -130,7 +130,7 @@ class FederationServer:
             reason = error.strerror or str(error)
             raise LinkLost(url=f"{self._host}:{self._port}", reason=f"the federation server cannot listen there ({reason})") from None
         self._port = self._server.sockets[0].getsockname()[1]
-        self._watch = asyncio.create_task(self._watching(), name="busmq: watching federation peers")
+        self._watch = asyncio.create_task(self._watch_peers(), name="busmq: watching federation peers")
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -140,7 +140,9 @@ class FederationServer:
         assert self._watch is not None
         self._draining = True  # /readyz reports it, and new connections are refused
         try:
-            await asyncio.gather(_within(self._limits.drain_s, self._bulk.drain), _within(self._limits.close_s, self._leave))
+            await asyncio.gather(
+                _run_with_deadline(self._limits.drain_s, self._bulk.drain), _run_with_deadline(self._limits.close_s, self._detach_peers)
+            )
         finally:  # a stop that is cancelled leaves no server that listens
             self._watch.cancel()
             self._server = None
@@ -150,7 +152,7 @@ class FederationServer:
             finally:
                 await self._bulk.__aexit__(kind, error, trace)
 
-    async def _leave(self) -> None:
+    async def _detach_peers(self) -> None:
         await asyncio.gather(*(connection.leave() for connection in self._connections))
 
     async def _wait_until_closed(self, server: Server) -> None:
@@ -200,7 +202,7 @@ class FederationServer:
         if self._server is None or self._draining:
             return self._respond_at_capacity()
         headers = list(request.headers.raw_items())
-        decision = decide(request.path, headers, self._policy)
+        decision = decide_handshake(request.path, headers, self._policy)
         if isinstance(decision, Refuse):
             self._counts.refused.add(reason=decision.why)
             return Response(decision.status, decision.phrase, Headers(decision.headers), decision.body)
@@ -254,7 +256,7 @@ class FederationServer:
         finally:
             self._connections.discard(connection)
 
-    async def _watching(self) -> None:
+    async def _watch_peers(self) -> None:
         """Disconnect peers that read nothing, that do not answer pings, and whose token has expired."""
         clock, mass_disconnect = asyncio.get_running_loop().time, MassDisconnect()
         limits = self._limits
@@ -303,7 +305,7 @@ class ServerCounters:
         self.waiting = metrics.gauge("busmq_federation_waiting_bytes", "Bytes that wait to be sent to peers")
 
 
-async def _within(seconds: float, work: Callable[[], Awaitable[object]]) -> None:
+async def _run_with_deadline(seconds: float, work: Callable[[], Awaitable[object]]) -> None:
     """Until it is done, or given up after so long."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):

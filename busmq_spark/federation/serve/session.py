@@ -18,7 +18,7 @@ from busmq_spark.federation import fault
 from busmq_spark.federation.npm_wire.creation import ObjectCreation
 from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LineBuffer, LocalFunctions, RemoteFunction, methods_message, pack
 from busmq_spark.federation.npm_wire.mux import HEAD_BYTES
-from busmq_spark.federation.serve.objects import expose
+from busmq_spark.federation.serve.objects import make_served_object
 from busmq_spark.federation.serve.objects.base import MethodCall
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Session:
             self._on_defect(error)
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether what is sent to the peer is on its way to it; else nothing should be taken for it."""
         return self._open and not (self.connection.send_buffer.closed or self.connection.send_buffer.flooded)
 
@@ -73,7 +73,7 @@ class Session:
         """End the channel from our side."""
         self.connection.close_channel(self._channel)
 
-    def shut(self) -> None:
+    def stop(self) -> None:
         """Nothing is sent and nothing is executed from now on."""
         if self._open:
             self._open = False
@@ -82,12 +82,12 @@ class Session:
             self._calls.clear()
             if self._object is not None:
                 self._object.forget_listeners()
-            self.connection.ended(self._messages, self._bytes)
+            self.connection.finish_calls(self._messages, self._bytes)
             self._set_partial_bytes(0)
 
     async def end(self) -> None:
         """Detach the object. While Redis is unreachable this waits as long as the bus retries: cut short, the object would stay attached."""
-        self.shut()
+        self.stop()
         for task in tuple(self._tasks):
             task.cancel()
         if self._tasks:
@@ -165,19 +165,19 @@ class Session:
         more, self._partial_bytes = size - self._partial_bytes, size
         self.connection.add_partial_bytes(more)
 
-    def ended(self, size: int) -> None:
+    def finish_call(self, size: int) -> None:
         """A call of ``size`` bytes is finished."""
         if self._open:
             self._messages -= 1
             self._bytes -= size
-            self.connection.ended(1, size)
+            self.connection.finish_calls(1, size)
 
     # -- from the peer ----------------------------------------------------------------------------------------------------------------------
 
     def _create(self, made: ObjectCreation) -> None:
         self._methods = made.methods
         self.functions = LocalFunctions(self.limits.callbacks_per_channel, first=len(made.methods))
-        self._object = expose(self, made)
+        self._object = make_served_object(self, made)
         self.send(READY)
         self.send(methods_message(made.methods).encode())
 
@@ -201,23 +201,23 @@ class Session:
         size = len(text)
         if self._working is not None:
             assert self._object is not None
-            self._object.coming(name)
+            self._object.on_waiting_call(name)
             self.began(size)
             self._calls.append((name, text))
         elif (outcome := self._execute(name, message.call_values(), size)) is not None:
             self.began(size)
-            self._working = self.spawn(self._work_off(outcome, size), "working off calls")
+            self._working = self.spawn(self._finish_calls(outcome, size), "working off calls")
             self._working.add_done_callback(lambda _: outcome.close())
 
-    async def _work_off(self, outcome: Coroutine[Any, Any, None] | None, size: int) -> None:
+    async def _finish_calls(self, outcome: Coroutine[Any, Any, None] | None, size: int) -> None:
         """Finish a call that takes its time, then those that came meanwhile."""
         try:
             while True:
                 if outcome is not None:
                     await outcome
-                self.ended(size)
+                self.finish_call(size)
                 await self.connection.send_buffer.wait_room()
-                await self.connection.give_way()
+                await self.connection.yield_to_others()
                 if not self._calls:
                     return
                 name, text = self._calls.popleft()
@@ -230,7 +230,7 @@ class Session:
         assert self._object is not None
         callback = values.pop() if values and isinstance(values[-1], RemoteFunction) else None
         try:
-            method = self._object.allowed(name, values)
+            method = self._object.allowed_method(name, values)
             outcome: Coroutine[Any, Any, None] | None = method.handler(self._object, MethodCall(values, callback, size))
         except WireError:
             raise

@@ -24,6 +24,6 @@ KINDS: dict[Type, type[ServedObject]] = {
 }
 
 
-def expose(session: Session, made: ObjectCreation) -> ServedObject:
+def make_served_object(session: Session, made: ObjectCreation) -> ServedObject:
     """The object that a creation message asks for. Nothing is sent to Redis yet."""
     return KINDS[made.type](session, made)

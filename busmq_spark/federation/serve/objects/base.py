@@ -51,7 +51,7 @@ class MethodCall:
 
     def number(self, place: int, name: str, default: int) -> int:
         """The whole number at a place, as of an option called ``name``."""
-        return number({name: self.values[place]} if place < len(self.values) else {}, name, default)
+        return whole_number_option({name: self.values[place]} if place < len(self.values) else {}, name, default)
 
     @property
     def options(self) -> dict[str, Any]:
@@ -85,18 +85,18 @@ class ServedObject:
 
     # -- who may --------------------------------------------------------------------------------------------------------------------------------
 
-    def allowed(self, name: str, values: list[Any]) -> ServedMethod:
+    def allowed_method(self, name: str, values: list[Any]) -> ServedMethod:
         """The method with this name. Raises FederationRefused when there is none, or the peer may not call it."""
         method = self.methods.get(name)
         if method is None:
-            raise refused(f"a {self.kind} has no method {name}")
-        need = self.need(name, method, values)
+            raise refusal(f"a {self.kind} has no method {name}")
+        need = self.required_rights(name, method, values)
         if need not in self._granted:  # found out once, since neither changes
             self.session.identity.require(Right(verbs, self.kind, self.name) for verbs in need)
             self._granted.add(need)
         return method
 
-    def need(self, name: str, method: ServedMethod, values: list[Any]) -> Need:  # noqa: ARG002  # some look at name and values
+    def required_rights(self, name: str, method: ServedMethod, values: list[Any]) -> Need:  # noqa: ARG002  # some look at name and values
         """What a call needs."""
         return method.need
 
@@ -171,7 +171,7 @@ class ServedObject:
         future.add_done_callback(partial(self._on_stored, call))
 
     def _on_stored(self, call: MethodCall, future: asyncio.Future[int]) -> None:
-        self.session.ended(call.size)
+        self.session.finish_call(call.size)
         if future.cancelled():
             return
         error = future.exception()
@@ -204,10 +204,10 @@ class ServedObject:
             self._reader = None
         await self.session.connection.send_buffer.wait_sent_so_far()
 
-    def nothing(self, call: MethodCall) -> None:
+    def do_nothing(self, call: MethodCall) -> None:
         """A method of the client's own, named for compatibility."""
 
-    def coming(self, name: str) -> None:
+    def on_waiting_call(self, name: str) -> None:
         """A call has come that has to wait for the one under way."""
 
     async def end(self) -> None:
@@ -217,16 +217,16 @@ class ServedObject:
 EVENTS = {
     "on": ServedMethod(ServedObject.on, NOTHING),
     "once": ServedMethod(ServedObject.once, NOTHING),
-    "promisify": ServedMethod(ServedObject.nothing, NOTHING),
+    "promisify": ServedMethod(ServedObject.do_nothing, NOTHING),
 }
 
 
-def refused(reason: str) -> FederationRefused:
+def refusal(reason: str) -> FederationRefused:
     """The error for a peer without the right."""
     return FederationRefused(url="this bus", reason=reason)
 
 
-def number(options: dict[str, Any], name: str, default: int) -> int:
+def whole_number_option(options: dict[str, Any], name: str, default: int) -> int:
     """A whole number among options; missing and null mean the default. Raises ConfigError."""
     found = options.get(name)
     if found is None:
@@ -238,12 +238,12 @@ def number(options: dict[str, Any], name: str, default: int) -> int:
 
 def ttl_of(options: dict[str, Any]) -> int:
     """The ttl among options, in seconds; 0 and nothing mean npm's default. Raises ConfigError."""
-    ttl_s = number(options, "ttl", TTL_S) or TTL_S
+    ttl_s = whole_number_option(options, "ttl", TTL_S) or TTL_S
     if not 0 < ttl_s <= LONGEST_TTL_S:
         raise ConfigError(reason=f"ttl is {ttl_s}; expected seconds, at least 1")
     return ttl_s
 
 
-def storable(value: Any) -> Any:
+def to_storable(value: Any) -> Any:
     """A message as JavaScript would store it: half a surrogate pair, which is no character, becomes U+FFFD."""
     return HALF_A_PAIR.sub("�", value) if isinstance(value, str) and not value.isascii() else value

@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from busmq_spark.bus.channel import ChannelKeywords
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueBusy
 from busmq_spark.federation.npm_wire.dnode import RemoteFunction
-from busmq_spark.federation.serve.objects.base import CONSUME, EVENTS, PUSH, MethodCall, ServedMethod, ServedObject, number, storable, ttl_of
+from busmq_spark.federation.serve.objects.base import (
+    CONSUME,
+    EVENTS,
+    PUSH,
+    MethodCall,
+    ServedMethod,
+    ServedObject,
+    to_storable,
+    ttl_of,
+    whole_number_option,
+)
 
 if TYPE_CHECKING:
     from busmq_spark.bus.channel import Channel
@@ -54,7 +64,7 @@ class ServedChannel(ServedObject):
         await self.stop_handing_over()
         await self._channel.disconnect()
 
-    def coming(self, name: str) -> None:
+    def on_waiting_call(self, name: str) -> None:
         """Who connects reliably may wait for another reader to end; who leaves waits no longer."""
         if name in ("disconnect", "detach", "end") and self._opening is not None:
             self._opening.cancel()
@@ -98,13 +108,13 @@ class ServedChannel(ServedObject):
     def send(self, call: MethodCall) -> None:
         if not call.values or isinstance(call.values[0], RemoteFunction):
             raise MessageRefused(reason="send without a message; undefined cannot be sent")
-        self.answer_push(call, self._channel.send(storable(call.values[0])))
+        self.answer_push(call, self._channel.send(to_storable(call.values[0])))
 
     async def send_to(self, call: MethodCall) -> None:
         endpoint = call.value(0, str, "the endpoint")
         if not endpoint or ":" in endpoint or len(call.values) < 2:
             raise ConfigError(reason="sendTo takes a role without a colon, and a message")
-        self.answer(call, None, await self._channel.send_to(storable(endpoint), storable(call.values[1])))
+        self.answer(call, None, await self._channel.send_to(to_storable(endpoint), to_storable(call.values[1])))
 
     async def ack(self, call: MethodCall) -> None:
         """Answered only when it fails, as for a queue."""
@@ -122,7 +132,7 @@ class ServedChannel(ServedObject):
                 return
             except BusError:
                 return  # the channel has emitted it as ``error``
-            if not self.session.open:
+            if not self.session.is_open:
                 return  # disconnecting puts it back
             self.hand_over(message, arrived)
 
@@ -146,9 +156,9 @@ class ServedChannel(ServedObject):
 
 def _keywords(call: MethodCall) -> ChannelKeywords:
     options = call.options
-    found: ChannelKeywords = {"ttl_s": ttl_of(options), "maxsize": max(0, number(options, "maxsize", 0))}
+    found: ChannelKeywords = {"ttl_s": ttl_of(options), "maxsize": max(0, whole_number_option(options, "maxsize", 0))}
     if options.get("reliable") is True:
         found["reliable"] = True
-        found["last"] = number(options, "last", 0)
+        found["last"] = whole_number_option(options, "last", 0)
         found["wait"] = options.get("wait") is not False  # ours: npm knows no lease
     return found

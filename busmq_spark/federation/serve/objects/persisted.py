@@ -11,7 +11,7 @@ from busmq_spark.core.message import encode
 from busmq_spark.core.persisted import PendingSave
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.federation.npm_wire.dnode import encode_json
-from busmq_spark.federation.serve.objects.base import BROWSE, PUSH, MethodCall, ServedMethod, ServedObject, refused, storable
+from busmq_spark.federation.serve.objects.base import BROWSE, PUSH, MethodCall, ServedMethod, ServedObject, refusal, to_storable
 
 if TYPE_CHECKING:
     from busmq_spark.federation.npm_wire.creation import ObjectCreation
@@ -45,7 +45,7 @@ class ServedPersisted(ServedObject):
         fields = call.value(1, dict, "what is to be written")
         if not fields:
             raise ConfigError(reason="nothing is to be written")
-        sending = PendingSave({storable(name): _to_stored(value) for name, value in fields.items()})
+        sending = PendingSave({to_storable(name): _encode_stored(value) for name, value in fields.items()})
         await self._run(persisted.save(self._key, sending, TTL_S))
         self.answer(call, None, "OK", self._key)
 
@@ -54,7 +54,7 @@ class ServedPersisted(ServedObject):
 
     def _check(self, call: MethodCall) -> None:
         if call.value(0, str, "the key") != self._key:
-            raise refused(f"this channel is for persisted object {self.name!r}, and for no other key")
+            raise refusal(f"this channel is for persisted object {self.name!r}, and for no other key")
 
     async def _run(self, flow: Flow[T]) -> T:
         servers = self.bus.servers
@@ -67,6 +67,6 @@ class ServedPersisted(ServedObject):
     }
 
 
-def _to_stored(value: Any) -> bytes:
+def _encode_stored(value: Any) -> bytes:
     """JSON of any value, text included: in a field it stands in quotes."""
     return encode(encode_json(value))

@@ -14,10 +14,10 @@ from busmq_spark.federation import fault
 from busmq_spark.federation.gate.grants import VERBS
 from busmq_spark.federation.gate.rights import Right
 from busmq_spark.federation.npm_wire.dnode import RemoteFunction
-from busmq_spark.federation.serve.objects.base import ADMIN, BROWSE, EVENTS, NOTHING, PUSH, MethodCall, Need, ServedMethod, ServedObject, storable
+from busmq_spark.federation.serve.objects.base import ADMIN, BROWSE, EVENTS, NOTHING, PUSH, MethodCall, Need, ServedMethod, ServedObject, to_storable
 
 if TYPE_CHECKING:
-    from busmq_spark.core.message import Published
+    from busmq_spark.core.message import PublishedMessage
     from busmq_spark.federation.npm_wire.creation import ObjectCreation
     from busmq_spark.federation.serve.session import Session
 
@@ -39,11 +39,11 @@ class ServedPubsub(ServedObject):
             self._pubsub.on(event, partial(self.emit, event))
         self._pubsub.on("error", lambda error: self.emit("error", fault.text(error)))
         self._pubsub.on("message", self._on_message)
-        self._waiting: deque[Published] = deque()
+        self._waiting: deque[PublishedMessage] = deque()
         self._sending: asyncio.Task[None] | None = None
         self._missed = 0
 
-    def need(self, name: str, method: ServedMethod, values: list[Any]) -> Need:  # noqa: ARG002  # only the name counts here
+    def required_rights(self, name: str, method: ServedMethod, values: list[Any]) -> Need:  # noqa: ARG002  # only the name counts here
         """Every peer may subscribe to notifications and receives those of queues it may use; other buses trust them, so only admins may send."""
         if not self._notifications:
             return method.need
@@ -64,24 +64,24 @@ class ServedPubsub(ServedObject):
     async def publish(self, call: MethodCall) -> None:
         if not call.values or isinstance(call.values[0], RemoteFunction):
             raise MessageRefused(reason="publish without a message; undefined cannot be published")
-        await self._pubsub.publish(storable(call.values[0]))
+        await self._pubsub.publish(to_storable(call.values[0]))
         self.answer(call)
 
-    def _on_message(self, message: Published) -> None:
+    def _on_message(self, message: PublishedMessage) -> None:
         """Send it, or keep it until there is room. It never waits: messages that wait in the bus may be many times as much."""
-        if not self.session.open or (self._notifications and not self._concerns(message.text)):
+        if not self.session.is_open or (self._notifications and not self._may_receive(message.text)):
             return
-        if not self._waiting and not self.session.connection.send_buffer.full:
+        if not self._waiting and not self.session.connection.send_buffer.is_full:
             self.emit("message", message.text)
             return
         missed = self._missed
-        self._keep(message)
+        self._buffer(message)
         if self._missed and not missed:
             self.emit("error", fault.text(MessagesMissed(pubsub=self.name, dropped=self._missed)))
         if self._waiting and (self._sending is None or self._sending.done()):
             self._sending = self.session.spawn(self._send_waiting(), f"sending messages of {self.name}")
 
-    def _keep(self, message: Published) -> None:
+    def _buffer(self, message: PublishedMessage) -> None:
         """The oldest of ours give way, and where others have used up the room this one does."""
         connection, size = self.session.connection, len(message.value)
         while self._waiting and (len(self._waiting) >= MOST or connection.pubsub_bytes + size > MOST_BYTES):
@@ -93,7 +93,7 @@ class ServedPubsub(ServedObject):
         connection.pubsub_bytes += size
         self._waiting.append(message)
 
-    def _take(self) -> Published:
+    def _take(self) -> PublishedMessage:
         message = self._waiting.popleft()
         self.session.connection.pubsub_bytes -= len(message.value)
         return message
@@ -103,14 +103,14 @@ class ServedPubsub(ServedObject):
             if self._waiting:
                 self.emit("message", self._take().text)
 
-    def _concerns(self, text: str) -> bool:
+    def _may_receive(self, text: str) -> bool:
         """Whether a notification is about a queue that the peer may use."""
         try:
             key = json.loads(text)["key"]
         except (ValueError, TypeError, KeyError, RecursionError):
             return False
         name = announced_name(key) if isinstance(key, str) else None
-        return name is not None and self.session.identity.has(Right(VERBS, "queue", name))
+        return name is not None and self.session.identity.has_right(Right(VERBS, "queue", name))
 
     methods: ClassVar[dict[str, ServedMethod]] = {
         **EVENTS,

@@ -29,9 +29,9 @@ from busmq_spark.federation.serve.objects.base import (
     Need,
     ServedMethod,
     ServedObject,
-    number,
-    storable,
+    to_storable,
     ttl_of,
+    whole_number_option,
 )
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class ServedQueue(ServedObject):
         self._deferred: list[MethodCall] = []
         self._pending_consume: MethodCall | None = None
 
-    def need(self, name: str, method: ServedMethod, values: list[Any]) -> Need:
+    def required_rights(self, name: str, method: ServedMethod, values: list[Any]) -> Need:
         """Metadata are read with any verb and set with the one that creates; to look at messages that stay is to browse."""
         if name == "consume" and values and isinstance(values[0], dict):
             return BROWSE if values[0].get("remove") is False and values[0].get("reliable") is not True else CONSUME
@@ -73,7 +73,7 @@ class ServedQueue(ServedObject):
 
     async def end(self) -> None:
         """Detach; a consumption ends with it."""
-        self._undefer()
+        self._take_deferred_calls()
         await self.session.connection.send_buffer.wait_sent_so_far()
         await self._queue.detach()
 
@@ -85,13 +85,13 @@ class ServedQueue(ServedObject):
         # With npm's protocol who consumes may be the first: it creates the queue, and sets nothing for those who push.
         if not (owner or self.may("consume") or await self._queue.exists()):
             raise QueueMissing(queue=self.name)
-        maxsize = max(0, number(options, "maxsize", 0)) if owner else 0
+        maxsize = max(0, whole_number_option(options, "maxsize", 0)) if owner else 0
         ttl_s = ttl_of(options) if owner else TTL_S
         await self._queue.attach(ttl_s=ttl_s, maxsize=maxsize, discoverable=owner and options.get("discoverable") is True)
         pending, self._pending_consume = self._pending_consume, None
         if pending is not None:
             self.consume(pending)
-        for push in self._undefer():
+        for push in self._take_deferred_calls():
             try:
                 self.push(push)
             except BusError as error:
@@ -117,7 +117,7 @@ class ServedQueue(ServedObject):
             return
         if not call.values or isinstance(call.values[0], RemoteFunction):
             raise MessageRefused(reason="a push without a message; undefined cannot be pushed")
-        self._last = self._queue.push(storable(call.values[0]))
+        self._last = self._queue.push(to_storable(call.values[0]))
         self.answer_push(call, self._last)
 
     def push_failed(self, call: MethodCall, error: BusError) -> None:
@@ -135,7 +135,7 @@ class ServedQueue(ServedObject):
         connection.deferred_bytes += cost
         self._deferred.append(call)
 
-    def _undefer(self) -> list[MethodCall]:
+    def _take_deferred_calls(self) -> list[MethodCall]:
         deferred, self._deferred = self._deferred, []
         self.session.connection.deferred_bytes -= sum(push.size + CALL_BYTES for push in deferred)
         return deferred
@@ -170,7 +170,7 @@ class ServedQueue(ServedObject):
                     await self._wait_until_released(throttle)
                 count = 0
                 while (message := consumption.head) is not None:
-                    if not await room() or not self.session.open:
+                    if not await room() or not self.session.is_open:
                         return  # detaching puts it back
                     if consumption.head is not message:
                         break  # stopped meanwhile: it has gone back
@@ -208,7 +208,7 @@ class ServedQueue(ServedObject):
             )
             raise MessageRefused(reason=reason)
         consumption.pop_head(arrived=False)
-        self.hand_over(message, partial(consumption.arrived, message.id))
+        self.hand_over(message, partial(consumption.on_handed_over, message.id))
 
     async def _wait_until_released(self, throttle: RemoteFunction) -> None:
         """Let the peer say when to go on: it gets a function, and calls it."""
@@ -306,7 +306,7 @@ def _field(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str | int | float):
-        return str(storable(value))
+        return str(to_storable(value))
     raise ConfigError(reason=f"a metadata field is {type(value).__name__}; expected text or a number")
 
 
@@ -316,10 +316,10 @@ def _keywords(options: dict[str, Any]) -> ConsumeKeywords:
     remove = options.get("remove", True) is not False
     found: ConsumeKeywords = {"remove": remove, "reliable": reliable, "prefetch": PREFETCH}
     if most is not None:
-        found["max"] = number(options, "max", -1)
+        found["max"] = whole_number_option(options, "max", -1)
     if not remove:
-        found["index"] = number(options, "index", 0)
+        found["index"] = whole_number_option(options, "index", 0)
     if reliable:
-        found["last"] = number(options, "last", 0)
+        found["last"] = whole_number_option(options, "last", 0)
         found["wait"] = options.get("wait") is not False  # ours: npm knows no lease
     return found

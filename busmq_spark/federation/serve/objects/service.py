@@ -16,7 +16,7 @@ from busmq_spark.bus.request import Request
 from busmq_spark.core.keys import REPLIES
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, RequestFailed
 from busmq_spark.federation import fault
-from busmq_spark.federation.serve.objects.base import CONSUME, EVENTS, PUSH, MethodCall, ServedMethod, ServedObject, number, ttl_of
+from busmq_spark.federation.serve.objects.base import CONSUME, EVENTS, PUSH, MethodCall, ServedMethod, ServedObject, ttl_of, whole_number_option
 
 if TYPE_CHECKING:
     from busmq_spark.federation.npm_wire.creation import ObjectCreation
@@ -43,7 +43,7 @@ class ServedService(ServedObject):
         self._service.on("disconnect", partial(self.emit, "disconnect"))
         self._service.on("error", self._on_error)
 
-    def allowed(self, name: str, values: list[Any]) -> ServedMethod:
+    def allowed_method(self, name: str, values: list[Any]) -> ServedMethod:
         """As for the others, save that a service without a name has no methods."""
         if not self.name and name not in EVENTS:
             raise ConfigError(
@@ -51,7 +51,7 @@ class ServedService(ServedObject):
             )
         if REPLIES.search(self.name):
             raise ConfigError(reason=f"a service may not be named {self.name!r}: its requests would be the replies of another one")
-        return super().allowed(name, values)
+        return super().allowed_method(name, values)
 
     async def end(self) -> None:
         """Disconnect without grace."""
@@ -61,13 +61,13 @@ class ServedService(ServedObject):
         options: ServeKeywords = {"ttl_s": ttl_of(call.options)}
         for name in ("max", "concurrency"):
             if call.options.get(name) is not None:
-                options[name] = number(call.options, name, 1)
+                options[name] = whole_number_option(call.options, name, 1)
         options["concurrency"] = min(options.get("concurrency", CONCURRENCY), CONCURRENCY)
         await self._service.serve(self._handle, **options)
         self.answer(call)
 
     async def connect(self, call: MethodCall) -> None:
-        await self._service.connect(timeout_ms=number(call.options, "reqTimeout", TIMEOUT_MS), ttl_s=ttl_of(call.options))
+        await self._service.connect(timeout_ms=whole_number_option(call.options, "reqTimeout", TIMEOUT_MS), ttl_s=ttl_of(call.options))
         self.answer(call)
 
     async def disconnect(self, call: MethodCall) -> None:
@@ -78,11 +78,11 @@ class ServedService(ServedObject):
         if not call.values:
             raise ConfigError(reason="a request without data")
         options = call.values[1] if len(call.values) > 1 and isinstance(call.values[1], dict) else {}
-        timeout_ms = None if options.get("reqTimeout") is None else number(options, "reqTimeout", TIMEOUT_MS)
+        timeout_ms = None if options.get("reqTimeout") is None else whole_number_option(options, "reqTimeout", TIMEOUT_MS)
         self.session.began(call.size)
         work = self._request(call, timeout_ms, parts=options.get("allowPartial") is True)
         task = self.session.spawn(work, f"asking {self.name} for a peer")
-        task.add_done_callback(lambda _: self.session.ended(call.size))
+        task.add_done_callback(lambda _: self.session.finish_call(call.size))
 
     async def _request(self, call: MethodCall, timeout_ms: int | None, *, parts: bool) -> None:
         room = self.session.connection.send_buffer.wait_room
@@ -161,13 +161,13 @@ class _Replies:
         part = True
         while part:
             error, value, part, size = await self._waiting.get()
-            self._owner.session.ended(size)
+            self._owner.session.finish_call(size)
             yield error, value, part
 
     def forget(self) -> None:
         """The peer may not call it any more, and what it said too much is dropped."""
         self._over = True
         while not self._waiting.empty():
-            self._owner.session.ended(self._waiting.get_nowait()[3])
+            self._owner.session.finish_call(self._waiting.get_nowait()[3])
         functions = self._owner.session.functions
         functions.forget(functions.register(self.on_reply))

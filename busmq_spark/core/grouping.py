@@ -10,7 +10,7 @@ K = TypeVar("K", bound=Hashable)
 S = TypeVar("S", bound=Sequence[Any])
 
 
-def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     """The items of each key, in their order; the keys in the order of their first items."""
     found: dict[K, list[T]] = {}
     for item in items:
