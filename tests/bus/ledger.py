@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import signal
 from collections import defaultdict
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from tests.bus.killable import Killable
+from tests.bus.tools import until
 
 
 class Ledger:
@@ -62,3 +65,11 @@ class Worker(Killable):
         with suppress(ProcessLookupError):
             self.process.send_signal(signal.SIGCONT)
         return self.answers > answers or self.process.returncode is not None
+
+
+async def wake(ledger: Ledger, hang: Sequence[int]) -> None:
+    """A worker that hangs with a message goes on when another has it, which hangs, too, until the first has answered: too late."""
+    for id in hang:
+        await until(lambda id=id: ledger.latest.get(id, 0) > 1)
+        for worker in [worker for tries in (1, 2) for worker in ledger.begun.get((id, tries), [])]:
+            await until(partial(worker.goes_on, worker.answers))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from busmq_spark.core.group import Delivery
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost
 from tests.bus.group_tools import dead_letters, end_leases, ids, some
-from tests.bus.ledger import Ledger
+from tests.bus.ledger import Ledger, wake
 from tests.bus.tools import UNTIL_S, stored, until
 from tests.conftest import Fresh
 from tests.faults.proxy import Command, Proxy
@@ -132,14 +131,6 @@ async def test_workers_and_redis_are_killed_and_each_message_is_handled(fresh: F
             letters = [dead_letter.decode_letter(message.value).id for message in await dead_letters(dead, await dead.count())]
     ledger.check(state.subscription.last)
     assert set(letters) == {1, 4}
-
-
-async def wake(ledger: Ledger, hang: Sequence[int]) -> None:
-    """A worker that hangs with a message goes on when another has it, which hangs, too, until the first has answered: too late."""
-    for id in hang:
-        await until(lambda id=id: ledger.latest.get(id, 0) > 1)
-        for worker in [worker for tries in (1, 2) for worker in ledger.begun.get((id, tries), [])]:
-            await until(partial(worker.goes_on, worker.answers))
 
 
 async def test_workers_are_killed_one_after_the_other_or_hang_and_each_message_is_handled(layout: str, place: dict[str, Any], fresh: Fresh) -> None:

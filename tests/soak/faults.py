@@ -20,7 +20,7 @@ from tests.soak.machine import can_be_set
 from tests.soak.mirror import mirror_killed, mirror_link_cut
 from tests.soak.pause import pause
 from tests.soak.run import KINDS, QUEUES, VARIANTS, Run
-from tests.soak.shared import group_worker_killed, group_worker_stopped
+from tests.soak.shared import group_worker_answers_late, group_worker_killed, group_worker_stopped
 from tests.soak.topic import topic_grown
 
 FEDERATED = ("federation", "mirror")
@@ -346,6 +346,7 @@ FAULTS = [
     Fault(topic_grown, kinds=("topic",), own=True),
     Fault(group_worker_killed, kinds=("shared",), own=True),
     Fault(group_worker_stopped, kinds=("shared",), own=True),
+    Fault(group_worker_answers_late, kinds=("shared",), own=True),
     Fault(mirror_killed, kinds=("mirror",), own=True),
     Fault(mirror_link_cut, kinds=("mirror",), own=True),
     Fault(queue_closed, harms=True, kinds=QUEUES),

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from busmq_spark.core.dead_letter import DeadLetter, decode_letter
 from busmq_spark.core.flow import command
 from busmq_spark.core.subscription import register
-from tests.bus.group_worker import POISON
-from tests.bus.ledger import Ledger, Worker
+from tests.bus.group_worker import HANG, POISON
+from tests.bus.ledger import Ledger, Worker, wake
 from tests.soak.drivers import Drivers
 from tests.soak.pause import pause
 from tests.soak.run import Run, Violation
@@ -38,6 +38,8 @@ class SharedRun(Run):
         self.source_options["subscription"] = SUBSCRIPTION
         self.tries, self.direct = chance.randint(2, 4), chance.random() < 0.7
         self.ledger, self.workers = Ledger(), list[Worker]()
+        self.hangs = set[int]()
+        """The numbers of messages at which workers hang, one after the other."""
         keys = self.bus.keys(self.source)
         self.bus.link.run(register(keys, SUBSCRIPTION))
         self.bus.link.run(register(keys, GROUP, shared={"lease_ms": 1000, "tries": self.tries}))
@@ -46,7 +48,7 @@ class SharedRun(Run):
         self._thread.start()
 
     def value(self, seq: int) -> bytes:
-        return super().value(seq) + (b"|" + POISON if seq % 101 == 7 else b"")
+        return super().value(seq) + (b"|" + HANG if seq in self.hangs else b"|" + POISON if seq % 101 == 7 else b"")
 
     @property
     def dead(self) -> str:
@@ -157,6 +159,16 @@ def group_worker_stopped(run: Run) -> str:
         pause(run.chance, 0.2, 4)
         worker.process.send_signal(signal.SIGCONT)
     return ""
+
+
+def group_worker_answers_late(run: Run) -> str:
+    """It hangs with its batch in hand until another has the same messages, which hangs, too, until the first has answered."""
+    assert isinstance(run, SharedRun)
+    seq = run.fed[run.source] + 100
+    run.hangs.add(seq)
+    run.feed(500)
+    run.run_async(wake(run.ledger, [seq + 1]))
+    return f"id {seq + 1}"
 
 
 def _feed_until_begun(run: SharedRun, worker: Worker) -> None:

@@ -56,7 +56,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Site, Driv
 @pytest.mark.spark
 @pytest.mark.redis
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "fault"), [("topic", "topic grown"), ("shared", "group worker killed"), ("mirror", "mirror killed")])
+@pytest.mark.parametrize(("kind", "fault"), [("topic", "topic grown"), ("shared", "group worker answers late"), ("mirror", "mirror killed")])
 def test_a_round_of_each_variant_ends_well(place: tuple[Site, Drivers], kind: str, fault: str) -> None:
     result = one(*place, 1, argparse.Namespace(seed=3946, kind=[kind], fault=[fault]))
     assert not result.violation, result.violation

@@ -74,6 +74,7 @@ class Group(SharedRun):
 
     def __init__(self, *, replies_kept: bool = True) -> None:
         self.ledger, self.tries, self.sources, self.fed, self.direct, self.drawn = Ledger(), 2, ["q"], {"q": 9}, replies_kept, []
+        self.hangs = set()
         self.letters = [self.letter(8), self.letter(7)]
         for id in (1, 2, 3, 4, 5, 9):
             self.lease(id, 1)
