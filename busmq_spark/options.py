@@ -19,6 +19,7 @@ from busmq_spark.parsers import (
     ending,
     flag,
     flag_or_names,
+    integer,
     links,
     names,
     one_name,
@@ -27,7 +28,6 @@ from busmq_spark.parsers import (
     size,
     starting,
     subscription,
-    whole_number,
 )
 from busmq_spark.start import AtTime, Start, timestamp
 
@@ -179,7 +179,7 @@ class ReadOptions(StoreOptions):
     topic: tuple[str, ...] = option("topic", names, (), doc="topics to read, every partition of each, also later ones; as in subscribe")
     include_topic: bool = option("includeTopic", flag, False, doc="true: columns topic and partition, too, which say where of a topic a row is from")
     partitions: int | None = option(
-        "partitions", whole_number(1, MOST_PARTITIONS), None, doc="create a topic that does not exist, with so many partitions"
+        "partitions", integer(1, MOST_PARTITIONS), None, doc="create a topic that does not exist, with so many partitions"
     )
     starting: Start | dict[str, Any] | None = option(
         "startingOffsets",
@@ -211,11 +211,7 @@ class ReadOptions(StoreOptions):
         "endingTimestamp", timestamp, None, doc="batch reads, instead: end before what came in the second of this time"
     )
     max_messages: int | None = option(
-        "maxMessagesPerTrigger",
-        whole_number(1),
-        None,
-        doc="most messages in one micro-batch, shared fairly over queues",
-        alias="maxOffsetsPerTrigger",
+        "maxMessagesPerTrigger", integer(1), None, doc="most messages in one micro-batch, shared fairly over queues", alias="maxOffsetsPerTrigger"
     )
     max_bytes: int | None = option(
         "maxBytesPerTrigger",
@@ -225,7 +221,7 @@ class ReadOptions(StoreOptions):
     )
     min_messages: int | None = option(
         "minMessagesPerTrigger",
-        whole_number(1),
+        integer(1),
         None,
         doc="with fewer new messages than these a micro-batch waits for more, until maxTriggerDelay has passed since the last one",
         alias="minOffsetsPerTrigger",
@@ -236,9 +232,9 @@ class ReadOptions(StoreOptions):
     discard: bool = option(
         "discardBacklog", flag, False, doc="true: a new query may delete unread messages before its startingOffsets; else that is an error"
     )
-    min_partitions: int | None = option("minPartitions", whole_number(1), None, doc="split queues by id ranges until there are so many tasks")
+    min_partitions: int | None = option("minPartitions", integer(1), None, doc="split queues by id ranges until there are so many tasks")
     max_per_partition: int | None = option(
-        "maxMessagesPerPartition", whole_number(1), None, doc="split queues by id ranges of at most so many messages", alias="maxRecordsPerPartition"
+        "maxMessagesPerPartition", integer(1), None, doc="split queues by id ranges of at most so many messages", alias="maxRecordsPerPartition"
     )
     include_timestamp: bool = option(
         "includeTimestamp", flag, False, doc="true: a column timestamp, the second by which a message was stored; NULL if not known"
@@ -256,7 +252,7 @@ class ReadOptions(StoreOptions):
     subscription: str = option("subscription", subscription, "", doc="a name; several queries then read one queue, each with its own acks")
     create: bool = option("createQueue", flag, True, doc="create a queue named in subscribe that does not exist")
     ttl_s: int = option("ttl", duration_s, WEEK_S, doc="lifetime without readers or writers of a queue that is created: seconds, or 30s, 12h, 7d")
-    idle_poll_ms: int = option("idlePollMs", whole_number(1), 50, doc="an idle query asks Redis this often at most; a push wakes it sooner")
+    idle_poll_ms: int = option("idlePollMs", integer(1), 50, doc="an idle query asks Redis this often at most; a push wakes it sooner")
 
     def __post_init__(self) -> None:
         StoreOptions.__post_init__(self)  # slots and super() without arguments do not go together in a dataclass
@@ -349,14 +345,14 @@ class WriteOptions(StoreOptions):
     queue: str | None = option("queue", one_name, None, doc="queue for every row; needed when there is no column queue")
     topic: str | None = option("topic", one_name, None, doc="topic for every row, instead of a queue; or rows have a column topic")
     partitions: int | None = option(
-        "partitions", whole_number(1, MOST_PARTITIONS), None, doc="create a topic that does not exist, with so many partitions"
+        "partitions", integer(1, MOST_PARTITIONS), None, doc="create a topic that does not exist, with so many partitions"
     )
     settle: str = option(
         "settle", subscription, "", doc="rows are outcomes of jobs in the group of this name: columns job or value, outcome, error, fields, id"
     )
     delivery: str = option("delivery", one_of("exactly-once", "at-least-once"), "exactly-once", doc="exactly-once, or at-least-once (faster)")
     sink: str = option("sinkId", one_name, "", doc="name under which committed batches are remembered; default: the query's id")
-    batch: int | None = option("batchId", whole_number(0), None, doc="with sinkId, on a batch write: the batch of this number is appended once")
+    batch: int | None = option("batchId", integer(0), None, doc="with sinkId, on a batch write: the batch of this number is appended once")
     on_changed_batch: str = option(
         "onChangedBatch",
         one_of("fail", "keep"),
@@ -364,10 +360,10 @@ class WriteOptions(StoreOptions):
         doc="a recorded batch comes again with other rows, its offsets unknown: fail, or keep the first",
     )
     on_full: str = option("onFull", one_of("block", "fail"), "block", doc="a queue at its maxsize: block until there is room, or fail at once")
-    full_timeout_ms: int = option("fullTimeoutMs", whole_number(0), 60_000, doc="how long to block on a full queue before failing")
+    full_timeout_ms: int = option("fullTimeoutMs", integer(0), 60_000, doc="how long to block on a full queue before failing")
     create: bool = option("createQueue", flag, True, doc="create a queue that does not exist")
     ttl_s: int = option("ttl", duration_s, WEEK_S, doc="lifetime without readers or writers of a queue that is created: seconds, or 30s, 12h, 7d")
-    maxsize: int = option("maxsize", whole_number(0), 0, doc="most messages in a queue that is created; 0: no limit")
+    maxsize: int = option("maxsize", integer(0), 0, doc="most messages in a queue that is created; 0: no limit")
     truncate: bool = option("truncate", flag, False, doc="batch write with mode overwrite: delete what the queue holds first")
 
     def __post_init__(self) -> None:
@@ -388,7 +384,7 @@ class WriteOptions(StoreOptions):
 class BusOptions(RedisOptions):
     """Settings of ``Bus(...)``; there the names in Python count: ``layout``, ``password``, ``tls_ca`` …"""
 
-    reply_timeout_ms: int = option("replyTimeoutMs", whole_number(10), 10_000, doc="a server that owes a reply for so long is gone")
+    reply_timeout_ms: int = option("replyTimeoutMs", integer(10), 10_000, doc="a server that owes a reply for so long is gone")
     federate: str | None = option("federation.url", str, None, doc="URLs of federation servers, comma separated; without url the bus has no Redis")
     federate_secret: str | Mapping[str, str] | None = option(
         "federation.secret", str, None, doc="their secret, or a dictionary from URL to secret; else BUSMQ_FEDERATION_SECRET"
@@ -398,7 +394,7 @@ class BusOptions(RedisOptions):
     )
     federate_tls_ca: str | None = option("federation.tls.ca", one_name, None, doc="PEM file of the authority to trust with wss://, not the system's")
     federate_compression: bool = option("federation.compression", flag, False, doc="whether messages may be compressed: for slow links")
-    federate_sockets: int = option("federation.sockets", whole_number(1), 2, doc="web sockets kept open to each federation server")
+    federate_sockets: int = option("federation.sockets", integer(1), 2, doc="web sockets kept open to each federation server")
 
     def __post_init__(self) -> None:
         if self.layout not in LAYOUTS:

@@ -19,7 +19,7 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
-def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:
+def integer(least: int, most: int | None = None) -> Callable[[str], int]:
     """Parser of a whole number of at least ``least``, and of at most ``most`` where that is given."""
 
     def parse_whole(text: str) -> int:
