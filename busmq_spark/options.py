@@ -34,6 +34,8 @@ from busmq_spark.start import AtTime, Start, timestamp
 WEEK_S = 7 * 24 * 3600
 MOST_PARTITIONS = 1000
 """Partitions of a topic."""
+PARTITIONS = integer(1, MOST_PARTITIONS)
+"""The parser of the number of them."""
 
 
 def default_url() -> str | None:
@@ -178,9 +180,7 @@ class ReadOptions(StoreOptions):
     )
     topic: tuple[str, ...] = option("topic", names, (), doc="topics to read, every partition of each, also later ones; as in subscribe")
     include_topic: bool = option("includeTopic", flag, False, doc="true: columns topic and partition, too, which say where of a topic a row is from")
-    partitions: int | None = option(
-        "partitions", integer(1, MOST_PARTITIONS), None, doc="create a topic that does not exist, with so many partitions"
-    )
+    partitions: int | None = option("partitions", PARTITIONS, None, doc="create a topic that does not exist, with so many partitions")
     starting: Start | dict[str, Any] | None = option(
         "startingOffsets",
         starting,
@@ -344,9 +344,7 @@ class WriteOptions(StoreOptions):
 
     queue: str | None = option("queue", one_name, None, doc="queue for every row; needed when there is no column queue")
     topic: str | None = option("topic", one_name, None, doc="topic for every row, instead of a queue; or rows have a column topic")
-    partitions: int | None = option(
-        "partitions", integer(1, MOST_PARTITIONS), None, doc="create a topic that does not exist, with so many partitions"
-    )
+    partitions: int | None = option("partitions", PARTITIONS, None, doc="create a topic that does not exist, with so many partitions")
     settle: str = option(
         "settle", subscription, "", doc="rows are outcomes of jobs in the group of this name: columns job or value, outcome, error, fields, id"
     )
