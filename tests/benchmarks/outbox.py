@@ -160,7 +160,7 @@ def _filled(path: Path, messages: int) -> Path:
 
 def forwarding(here: Path, url: str) -> float:
     with SyncOutbox(_filled(_path(here), FORWARDED), url) as outbox:
-        return _rate(FORWARDED, outbox.drained)
+        return _rate(FORWARDED, outbox.wait_drained)
 
 
 def pushing(url: str) -> float:

@@ -26,5 +26,5 @@ async def main(place: str, topic: str, group: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[4:]:
-        holder.machine = lambda: sys.argv[4]
+        holder.this_machine = lambda: sys.argv[4]
     asyncio.run(main(*sys.argv[1:4]))
