@@ -33,7 +33,7 @@ def test_an_idle_query_asks_about_once_a_second_and_is_woken_by_a_push(redis_url
     direct.attach([queue], QueueCreation(allowed=True, ttl_s=3600))
     direct.push(queue, [b"1"])
     with site(redis_url) as there:
-        query = Engine({"federation.url": there.url, "federation.secret": SECRET, "subscribe": queue})
+        query = Engine({"federation.url": there.url, "federation.secret": SECRET, "subscribe": queue, "idlePollMs": "50"})
         query.drain()
         wait_until(lambda: query.step() is None and asked["wait"], what="the notifier waits")
         for _ in range(100):  # 10 ms and more each, as Spark does

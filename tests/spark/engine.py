@@ -49,7 +49,7 @@ class Engine:
         folder: str = "",
     ) -> None:
         """``homes``: the addresses of the Redis behind links that are real ones. ``folder``: that of the source in the checkpoint of its query."""
-        self.options = {name: str(value) for name, value in options.items()}
+        self.options = {name: str(value) for name, value in {"idlePollMs": "1", **options}.items()}
         self.asynchronous = False
         """As with async progress tracking: nothing that is planned is in a log yet, and Spark commits nothing."""
         self.planned: list[dict[str, Any]] = []

@@ -45,7 +45,7 @@ def test_an_idle_query_sends_at_most_25_commands_a_second_however_many_queues_it
     for i in range(queues):
         bus.push(f"q{i}", "1")
     names = {"subscribePattern": "q.*"} if pattern else {"subscribe": ",".join(f"q{i}" for i in range(queues))}
-    query = engine({"redis.url": bus.url, **names})
+    query = engine({"redis.url": bus.url, "idlePollMs": "50", **names})
     query.drain()
     with Monitor(server) as monitor:
         for _ in range(100):  # 10 ms each, as Spark does
