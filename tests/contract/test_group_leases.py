@@ -130,13 +130,31 @@ def test_a_limit_costs_no_reading_of_single_leases(shared: Make, redis: Redis, l
     for _ in range(6):
         group.leased(1_000, apart=True)
     together = group.lease(5)
-
-    def reads() -> int:
-        return int(redis("INFO", "commandstats").partition(b"cmdstat_hmget:calls=")[2].partition(b",")[0])
-
-    before = reads()
+    before = reads(redis)
     assert ids(group.lease(3)) == [6_006, 6_007, 6_008]
     assert (group.state.in_flight, group.settle("ack", together)) == (6_008, [1] * 5)
-    assert reads() - before < 12
+    assert reads(redis) - before < 12
     full = shared(10, limit=7)
     assert (len(full.lease(5)), len(full.lease(5)), len(full.lease(5))) == (5, 2, 0)
+
+
+def reads(redis: Redis) -> int:
+    """How often Redis has read fields of hashes, up to 1,000 leases at once."""
+    return int(redis("INFO", "commandstats").partition(b"cmdstat_hmget:calls=")[2].partition(b",")[0])
+
+
+def test_a_group_at_its_limit_does_not_read_again_what_is_in_flight(shared: Make, redis: Redis, layout: str) -> None:
+    """Neither for each message that is given back meanwhile: who waits for room asks every second."""
+    if layout != "direct":
+        return
+    group = shared(9_010)
+    for _ in range(9):
+        held = group.lease(1_000)
+        assert group.settle("ack", held[2::3]) == [1] * 333
+    redis("HSET", group.keys.group("g")[0], "limit", 6_005)
+    assert len(group.lease(9)) == 2
+    assert group.settle("retry", held[:2], 60_000) == [1, 1]
+    before = reads(redis)
+    assert [len(group.lease(9)) for _ in range(5)] == [2, 0, 0, 0, 0]
+    assert (group.state.in_flight, group.state.waiting) == (6_005, 2)
+    assert reads(redis) - before < 30

@@ -120,12 +120,18 @@ local function leases(due, tries, runs)
   function book.in_flight(ms, wide, least, most)
     local count = redis.call('ZCOUNT', due, '(' .. ms, '+inf')
     if count + wide <= least or count >= most or wide == 0 or count == 0 then return count end
-    local multiple = redis.call('ZCARD', runs) < count -- else those in flight are fewer
-    local names = multiple and redis.call('ZRANGE', runs, 0, -1) or redis.call('ZRANGEBYSCORE', due, '(' .. ms, '+inf')
-    for _, lease in ipairs(book.named(names)) do
-      if not multiple or book.score(lease) > tonumber(ms) then count = count + lease.last - lease.id end
+    local function beyond(names, ends_after) -- one message for each lease
+      local found = 0
+      for _, lease in ipairs(book.named(names)) do
+        if not ends_after or book.score(lease) > ends_after then found = found + lease.last - lease.id end
+      end
+      return found
     end
-    return count
+    -- Read are those in flight, all others, or those of more than one message, whatever is fewest.
+    local others = redis.call('ZCARD', due) - count
+    if redis.call('ZCARD', runs) < math.min(count, others) then return count + beyond(redis.call('ZRANGE', runs, 0, -1), tonumber(ms)) end
+    if others < count then return count + wide - beyond(redis.call('ZRANGEBYSCORE', due, '-inf', ms)) end
+    return count + beyond(redis.call('ZRANGEBYSCORE', due, '(' .. ms, '+inf'))
   end
 
   -- Stores what has changed, but for what is to go: how many leases that are, and by how much `wide` grows. Nothing else is asked for behind it.
