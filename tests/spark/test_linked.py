@@ -318,7 +318,7 @@ def test_an_idle_query_does_not_plan_again_and_again_because_a_link_that_is_away
     assert query.step()
     centres["eu"].down = True
     wait_until(lambda: query.step() is None, PATIENCE_S)
-    own = query.reader._planning.reader_queues.store.own  # type: ignore[union-attr]
+    own = query.reader._planning.reader_queues.store.redis_store  # type: ignore[union-attr]
     plannings: list[object] = []
     asked = own.states
     monkeypatch.setattr(own, "states", lambda wanted: plannings.append(wanted) or asked(wanted))
@@ -379,7 +379,7 @@ def test_with_on_unavailable_fail_the_error_names_link_and_reason(
 def test_redis_itself_is_not_waited_for(linked: Callable[..., Engine], buses: dict[str, Bus], queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
     query = linked(queue)
     query.drain()
-    own = query.reader._planning.reader_queues.store.own  # type: ignore[union-attr]
+    own = query.reader._planning.reader_queues.store.redis_store  # type: ignore[union-attr]
 
     def gone(*_: object) -> None:
         raise LinkLost(url="redis", reason="gone")
