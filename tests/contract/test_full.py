@@ -109,7 +109,8 @@ def test_groups_are_made_read_and_settled(run: Run, stored: QueueKeys) -> None:
     assert run(subscription.register(stored, "g", shared={"lease_ms": 60_000, "limit": 0})) == 0
     held = run(group.lease(stored, "g", "t", 5)).deliveries
     actions: list[group.Action] = ["ack", "retry", "extend", "release", "ack"]
-    settlements = [Settlement(each.id, "t", action, 1000) for each, action in zip(held, actions, strict=True)]
+    delays = [0, 1000, 1000, 0, 0]
+    settlements = [Settlement(each.id, "t", action, ms) for each, action, ms in zip(held, actions, delays, strict=True)]
     assert run(group.settle(stored, "g", life, settlements)) == [1] * 5
     assert ids(run(group.lease(stored, "g", "u", 2)).deliveries) == [4, 6]
     assert run(subscription.unsubscribe(stored, "g"))
