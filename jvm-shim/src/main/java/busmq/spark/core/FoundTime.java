@@ -21,18 +21,18 @@ public record FoundTime(long id, long first, long last, long now, long asked) {
     /** {@code id}, where it is known. Throws BUSMQ_TIME_UNKNOWN, and BUSMQ_CONFIG for a time that is still to come. */
     public long lastId(String queue) {
         if (now > 0 && asked > now) {
-            throw BusException.config("the time " + isoText(asked) + " is still to come: the clock of the server of queue " + PyText.repr(queue)
+            throw BusException.config("the time " + formatTime(asked) + " is still to come: the clock of the server of queue " + PyText.repr(queue)
                     + " says "
-                    + isoText(now));
+                    + formatTime(now));
         }
         if (id < 0) {
-            String known = first > 0 ? "are known " + isoText(first) + " to " + isoText(last) : "none is known";
-            throw BusException.of(ErrorKind.TIME_UNKNOWN, "queue", queue, "asked", isoText(asked), "known", known);
+            String known = first > 0 ? "are known " + formatTime(first) + " to " + formatTime(last) : "none is known";
+            throw BusException.of(ErrorKind.TIME_UNKNOWN, "queue", queue, "asked", formatTime(asked), "known", known);
         }
         return id;
     }
 
-    private static String isoText(long ms) {
+    private static String formatTime(long ms) {
         return ISO.format(Instant.ofEpochMilli(ms));
     }
 }

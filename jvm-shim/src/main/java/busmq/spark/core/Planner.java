@@ -81,7 +81,7 @@ public final class Planner {
      * Whether ids were given out since the last planning, as far as is known: one small command per server. A planning right after a true answer makes
      * that known again.
      */
-    public boolean hasPushes(HeldQueues held) {
+    public boolean hasNewIds(HeldQueues held) {
         polledCounters = io.askCounters(held.queues());
         return !polledCounters.equals(counters);
     }
@@ -110,7 +110,7 @@ public final class Planner {
     }
 
     private QueuesNow askQueues(Map<String, Position> begin, HeldQueues held, boolean unlimited) {
-        Map<String, Long> marked = upto(begin, held, unlimited);
+        Map<String, Long> marked = predictEnds(begin, held, unlimited);
         Map<String, PlannerIO.IntactQueue> intact = marked.isEmpty() ? Map.of() : io.askIntact(begin, marked);
         Map<String, Long> rest = new HashMap<>();
         held.queues().stream().filter(queue -> !intact.containsKey(queue))
@@ -149,7 +149,7 @@ public final class Planner {
     }
 
     /** Where the queues that have a position are likely to be read up to, by what the last planning saw: at least the next message. */
-    private Map<String, Long> upto(Map<String, Position> begin, HeldQueues held, boolean unlimited) {
+    private Map<String, Long> predictEnds(Map<String, Position> begin, HeldQueues held, boolean unlimited) {
         Map<String, Long> upto = new HashMap<>();
         held.queues().stream().filter(begin::containsKey).forEach(queue -> upto.put(queue, withinCeiling(queue, MAX_ID)));
         if (!unlimited) {
@@ -215,7 +215,7 @@ public final class Planner {
         boolean counts = decided != null && decided.born().equals(state.born());
         Start first = counts ? Start.afterId(decided.last()) : firstStart(options, queue, held.isFirstBatch());
         long last = startsAfter(queue, withoutTimes(Map.of(queue, first), options.timestampStrategy(), io::askTimes).get(queue), state);
-        Loss loss = lossBeforeStart(last, state);
+        Loss loss = findLossAtStart(last, state);
         if (loss != null && options.failOnDataLoss()) {
             io.handleLoss(queue, null, loss);
         }
@@ -268,7 +268,7 @@ public final class Planner {
     }
 
     /** What is gone of the messages after an id that startingOffsets names; null for nothing. */
-    public static Loss lossBeforeStart(long last, QueueState state) {
+    public static Loss findLossAtStart(long last, QueueState state) {
         long ids = state.floor() - last;
         return ids <= 0 ? null : new Loss("removed", "ids from " + (last + 1) + " on, as startingOffsets says", Loss.describeStored(state), ids);
     }

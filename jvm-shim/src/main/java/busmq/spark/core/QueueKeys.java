@@ -64,7 +64,7 @@ public record QueueKeys(String name, boolean cluster) {
     }
 
     /** The four keys every peer touches and deletes, in the order of the protocol. */
-    public List<String> shared() {
+    public List<String> peerKeys() {
         return List.of(metadata(), messages(), msgid(), toack());
     }
 
@@ -74,11 +74,11 @@ public record QueueKeys(String name, boolean cluster) {
      */
     public List<String> appending() {
         boolean momentary = name().startsWith("channel:") || name().startsWith("service:");
-        return momentary ? shared() : List.of(metadata(), messages(), msgid(), toack(), clock(), acks(), bytes());
+        return momentary ? peerKeys() : List.of(metadata(), messages(), msgid(), toack(), clock(), acks(), bytes());
     }
 
     /** What is needed to drop what is kept no longer, after an ack or at any time. */
-    public List<String> keeping() {
+    public List<String> retentionKeys() {
         return List.of(metadata(), messages(), msgid(), acks(), clock(), bytes());
     }
 

@@ -72,11 +72,11 @@ public final class WorkSplitter {
         if (cut.stream().mapToInt(List::size).sum() <= Math.max(PACK_OVER, minPartitions == null ? 0 : minPartitions)) {
             return cut.stream().flatMap(List::stream).map(List::of).toList();
         }
-        return pack(cut);
+        return packSmallRanges(cut);
     }
 
     /** Small ranges share tasks. All parts of a queue do, or none of them does: so they stay in their order. */
-    private static List<List<Range>> pack(List<List<Range>> cut) {
+    private static List<List<Range>> packSmallRanges(List<List<Range>> cut) {
         List<List<Range>> packed = new ArrayList<>();
         List<Range> shared = new ArrayList<>();
         long rows = 0;

@@ -42,7 +42,7 @@ final class ClusterLink extends GuardedLink {
                 problem = error;
             }
             if (clusterStep.pending.isEmpty()) {
-                refreshIfSlotsMoved(clusterStep);
+                refreshIfMoved(clusterStep);
                 return clusterStep.repliesAndErrors(null);
             }
             if (problem != null) {
@@ -70,14 +70,14 @@ final class ClusterLink extends GuardedLink {
                     if (lost.kind() != ErrorKind.LINK_LOST) {
                         throw lost;
                     }
-                    clusterStep.onNodeUnreachable(batch, lost);
+                    clusterStep.onUnsent(batch, lost);
                     continue;
                 }
                 try {
                     sent.add(new SentBatch(batch, connection, batch.send(connection, calls, clusterStep.withScriptText)));
                 } catch (JedisException error) {
                     dropConnection(batch.node());
-                    clusterStep.onConnectionLost(batch, ErrorTranslator.translate(error, cluster));
+                    clusterStep.onLost(batch, ErrorTranslator.translate(error, cluster));
                 }
             }
             for (; read < sent.size(); read++) {
@@ -86,7 +86,7 @@ final class ClusterLink extends GuardedLink {
                     clusterStep.addReplies(each.batch, each.batch.withoutAskingReplies(each.connection.flushAndRead(each.replies)));
                 } catch (JedisException error) {
                     dropConnection(each.batch.node());
-                    clusterStep.onConnectionLost(each.batch, ErrorTranslator.translate(error, cluster));
+                    clusterStep.onLost(each.batch, ErrorTranslator.translate(error, cluster));
                 }
             }
         } finally {
@@ -102,7 +102,7 @@ final class ClusterLink extends GuardedLink {
     }
 
     /** Reads the slot map again after a MOVED reply: where one slot has moved, others probably have, too. */
-    private void refreshIfSlotsMoved(ClusterStep clusterStep) {
+    private void refreshIfMoved(ClusterStep clusterStep) {
         if (!clusterStep.movedSlots.isEmpty()) {
             try {
                 refresh(Set.of());

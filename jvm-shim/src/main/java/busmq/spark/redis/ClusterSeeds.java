@@ -19,8 +19,8 @@ import redis.clients.jedis.exceptions.JedisException;
  */
 record ClusterSeeds(List<Server> seeds) implements Endpoint {
     @Override
-    public String maskedUrl() {
-        return seeds.stream().map(Server::maskedUrl).collect(Collectors.joining(","));
+    public String maskedAddress() {
+        return seeds.stream().map(Server::maskedAddress).collect(Collectors.joining(","));
     }
 
     @Override
@@ -29,7 +29,7 @@ record ClusterSeeds(List<Server> seeds) implements Endpoint {
     }
 
     @Override
-    public boolean moves() {
+    public boolean mayMove() {
         return true;
     }
 
@@ -49,18 +49,18 @@ record ClusterSeeds(List<Server> seeds) implements Endpoint {
     /** Asks one node after the other, {@code known} ones and seeds, those called {@code dead} last. Throws {@link ServerUnreachable}. */
     SlotMap fetchSlotMap(Collection<ClusterNode> known, Set<ClusterNode> dead) {
         BusException worst = null;
-        for (ClusterNode node : toAsk(known, dead)) {
+        for (ClusterNode node : nodesToAsk(known, dead)) {
             Server server = server(node);
             try {
                 List<?> reply = (List<?>) JedisConnection.ask(server, Call.command("CLUSTER", "SLOTS"));
                 if (!reply.isEmpty()) {
                     return SlotMap.parse(reply, server.host());
                 }
-                worst = worstError(BusException.of(ErrorKind.LINK_LOST, "url", server.maskedUrl(), "reason",
+                worst = worstError(BusException.of(ErrorKind.LINK_LOST, "url", server.maskedAddress(), "reason",
                         "this node knows of no slots; is the cluster formed?"), worst);
             } catch (JedisException error) {
                 if (String.valueOf(error.getMessage()).contains("cluster support disabled")) {
-                    throw BusException.config("redis.layout is cluster, but " + server.maskedUrl()
+                    throw BusException.config("redis.layout is cluster, but " + server.maskedAddress()
                             + " is no node of a cluster; leave redis.layout at direct");
                 }
                 worst = worstError(ErrorTranslator.translate(error, server), worst);
@@ -72,7 +72,7 @@ record ClusterSeeds(List<Server> seeds) implements Endpoint {
         throw new ServerUnreachable("no node of the cluster answers: " + worst.getMessageParameters().get("reason"));
     }
 
-    private List<ClusterNode> toAsk(Collection<ClusterNode> known, Set<ClusterNode> dead) {
+    private List<ClusterNode> nodesToAsk(Collection<ClusterNode> known, Set<ClusterNode> dead) {
         Set<ClusterNode> nodes = new LinkedHashSet<>(known);
         seeds.forEach(seed -> nodes.add(new ClusterNode(seed.host(), seed.port())));
         List<ClusterNode> order = new ArrayList<>(nodes);
@@ -88,6 +88,6 @@ record ClusterSeeds(List<Server> seeds) implements Endpoint {
 
     @Override
     public String toString() {
-        return maskedUrl();
+        return maskedAddress();
     }
 }

@@ -127,15 +127,15 @@ final class ClusterStep {
     }
 
     /** The node could not be reached: nothing was sent. */
-    void onNodeUnreachable(NodeBatch batch, BusException error) {
+    void onUnsent(NodeBatch batch, BusException error) {
         deadNodes.add(batch.node());
         mapIsStale = true;
         retryReason = error;
     }
 
     /** The connection broke while the batch was under way. */
-    void onConnectionLost(NodeBatch batch, BusException error) {
-        onNodeUnreachable(batch, error);
+    void onLost(NodeBatch batch, BusException error) {
+        onUnsent(batch, error);
         if (!batch.places().stream().allMatch(place -> calls.get(place).idempotent())) {
             doubtError = error;
         }
@@ -191,6 +191,6 @@ final class ClusterStep {
     }
 
     private BusException linkLostError(String reason) {
-        return BusException.of(ErrorKind.LINK_LOST, "url", endpoint.maskedUrl(), "reason", reason);
+        return BusException.of(ErrorKind.LINK_LOST, "url", endpoint.maskedAddress(), "reason", reason);
     }
 }

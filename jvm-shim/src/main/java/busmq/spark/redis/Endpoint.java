@@ -5,13 +5,13 @@ import java.util.List;
 /** What a link connects to: always the same server, or whichever is master at the moment. */
 interface Endpoint {
     /** For people; shows no credentials. */
-    String maskedUrl();
+    String maskedAddress();
 
     /** What no text for people may contain. */
     List<String> secrets();
 
     /** Whether another server may take over: then the one found must say it is master, and READONLY means that it no longer is. */
-    boolean moves();
+    boolean mayMove();
 
     /** The server to connect to now. Throws {@link ServerUnreachable} or {@link busmq.spark.BusException}. */
     Server resolve();

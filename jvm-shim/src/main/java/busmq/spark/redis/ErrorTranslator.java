@@ -41,7 +41,7 @@ final class ErrorTranslator {
             return ours;
         }
         if (error instanceof ServerUnreachable) {
-            return BusException.of(ErrorKind.LINK_LOST, "url", endpoint.maskedUrl(), "reason", maskSecrets(error.getMessage(), endpoint));
+            return BusException.of(ErrorKind.LINK_LOST, "url", endpoint.maskedAddress(), "reason", maskSecrets(error.getMessage(), endpoint));
         }
         return error instanceof JedisDataException ? translateErrorReply(error, endpoint) : translateConnectionError(error, endpoint);
     }
@@ -57,15 +57,15 @@ final class ErrorTranslator {
             return BusException.of(ErrorKind.QUEUE_IS_MIRROR, "queue", mirror.group(1) != null ? mirror.group(1) : mirror.group(2));
         }
         Matcher code = CODE.matcher(text);
-        ErrorKind kind = code.find() ? KINDS.get(code.group(1)) : kindFromSentence(text);
-        if (endpoint.moves() && (kind == ErrorKind.SERVER_READ_ONLY || text.startsWith("UNBLOCKED"))) {
+        ErrorKind kind = code.find() ? KINDS.get(code.group(1)) : kindBySentence(text);
+        if (endpoint.mayMove() && (kind == ErrorKind.SERVER_READ_ONLY || text.startsWith("UNBLOCKED"))) {
             kind = ErrorKind.LINK_LOST; // it is a replica now: nothing was written, and the new master can execute the call
         }
-        return BusException.of(kind, "url", endpoint.maskedUrl(), "reason", text);
+        return BusException.of(kind, "url", endpoint.maskedAddress(), "reason", text);
     }
 
     /** Redis drops the code of some errors, inside scripts before 7 and in Valkey 9, and keeps the sentence. */
-    private static ErrorKind kindFromSentence(String text) {
+    private static ErrorKind kindBySentence(String text) {
         if (text.contains("OOM command")) {
             return ErrorKind.SERVER_FULL;
         }
@@ -85,14 +85,14 @@ final class ErrorTranslator {
         String text = maskSecrets(describeCause(root), endpoint);
         boolean gone = CONNECTION_ENDED.matcher(text).find();
         if (tls != null && !gone) {
-            return BusException.of(ErrorKind.TLS_FAILED, "url", endpoint.maskedUrl(), "reason", text);
+            return BusException.of(ErrorKind.TLS_FAILED, "url", endpoint.maskedAddress(), "reason", text);
         }
-        if (endpoint.maskedUrl().contains("rediss://") && (gone || root instanceof SocketTimeoutException)) {
+        if (endpoint.maskedAddress().contains("rediss://") && (gone || root instanceof SocketTimeoutException)) {
             // The TLS alert of the server may be lost with the connection, and a server without TLS sends nothing and waits.
             text += root instanceof SocketTimeoutException ? " (so does a port that speaks no TLS)"
                     : " (a server that asks for a redis.tls.certificate may end like this)";
         }
-        return BusException.of(ErrorKind.LINK_LOST, "url", endpoint.maskedUrl(), "reason", text);
+        return BusException.of(ErrorKind.LINK_LOST, "url", endpoint.maskedAddress(), "reason", text);
     }
 
     private static String describeCause(Throwable root) {

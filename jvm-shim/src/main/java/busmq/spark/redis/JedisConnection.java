@@ -45,7 +45,7 @@ final class JedisConnection extends Connection {
     static JedisConnection dial(Endpoint endpoint, int replyMs) {
         JedisConnection connection = new JedisConnection(endpoint.resolve(), CONNECT_MS, replyMs);
         try {
-            if (endpoint.moves() && connection.ask(ROLE) instanceof List<?> role) {
+            if (endpoint.mayMove() && connection.ask(ROLE) instanceof List<?> role) {
                 String found = new String((byte[]) role.get(0), StandardCharsets.UTF_8);
                 if (!found.equals("master")) {
                     throw new JedisConnectionException("this server is a " + found + " now, not a master");

@@ -24,7 +24,7 @@ final class Retry {
     }
 
     /** No reply came in time. The first such wait, which may be longer than the time given, does not count. */
-    void onNoReply() {
+    void onTimeout() {
         startNs = failures == 0 ? System.nanoTime() : startNs;
     }
 
@@ -39,7 +39,7 @@ final class Retry {
 
     /** Waits before the next try of a step at {@code endpoint}, or throws the translated error. */
     void pause(RuntimeException problem, Endpoint endpoint) {
-        long givenMs = endpoint.moves() && !(problem instanceof ServerUnreachable) ? FAILOVER_PATIENCE_MS : PATIENCE_MS;
+        long givenMs = endpoint.mayMove() && !(problem instanceof ServerUnreachable) ? FAILOVER_PATIENCE_MS : PATIENCE_MS;
         try {
             Thread.sleep(pauseMs(ErrorTranslator.translate(problem, endpoint), (System.nanoTime() - startNs) / 1_000_000, givenMs));
         } catch (InterruptedException interrupted) {

@@ -16,8 +16,8 @@ import redis.clients.jedis.exceptions.JedisException;
  */
 record SentinelMaster(List<Server> sentinels, String name, Server login) implements Endpoint {
     @Override
-    public String maskedUrl() {
-        return name + "@" + sentinels.stream().map(Server::maskedUrl).collect(Collectors.joining(","));
+    public String maskedAddress() {
+        return name + "@" + sentinels.stream().map(Server::maskedAddress).collect(Collectors.joining(","));
     }
 
     @Override
@@ -28,7 +28,7 @@ record SentinelMaster(List<Server> sentinels, String name, Server login) impleme
     }
 
     @Override
-    public boolean moves() {
+    public boolean mayMove() {
         return true;
     }
 
@@ -50,7 +50,7 @@ record SentinelMaster(List<Server> sentinels, String name, Server login) impleme
             }
         }
         if (unknown) { // this is reported rather than that others are down
-            throw BusException.config("the sentinels know no master " + PyText.repr(name) + " (" + maskedUrl()
+            throw BusException.config("the sentinels know no master " + PyText.repr(name) + " (" + maskedAddress()
                     + "); name the one they watch with redis.sentinelMaster");
         }
         if (last.kind() != ErrorKind.LINK_LOST) {
@@ -65,6 +65,6 @@ record SentinelMaster(List<Server> sentinels, String name, Server login) impleme
 
     @Override
     public String toString() {
-        return maskedUrl();
+        return maskedAddress();
     }
 }

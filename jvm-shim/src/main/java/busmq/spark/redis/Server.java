@@ -7,7 +7,7 @@ import java.util.stream.Stream;
 /** One Redis server. Its text shows no credentials. */
 record Server(String host, int port, boolean tls, String user, String password, TlsFiles trust) implements Endpoint {
     @Override
-    public String maskedUrl() {
+    public String maskedAddress() {
         String secret = user != null || password != null ? "***@" : "";
         String shown = host.contains(":") ? "[" + host + "]" : host;
         return (tls ? "rediss://" : "redis://") + secret + shown + ":" + port;
@@ -19,7 +19,7 @@ record Server(String host, int port, boolean tls, String user, String password, 
     }
 
     @Override
-    public boolean moves() {
+    public boolean mayMove() {
         return false;
     }
 
@@ -34,6 +34,6 @@ record Server(String host, int port, boolean tls, String user, String password, 
 
     @Override
     public String toString() {
-        return maskedUrl();
+        return maskedAddress();
     }
 }

@@ -68,7 +68,7 @@ final class ServerLink extends GuardedLink {
                 if (!repeatable) {
                     throw ErrorTranslator.translate(error, endpoint);
                 }
-                retry.onNoReply();
+                retry.onTimeout();
                 retry.pause(error, endpoint);
             }
         }
@@ -87,7 +87,7 @@ final class ServerLink extends GuardedLink {
             }
             unanswered = refusedAt < 0 ? List.of() : unanswered.subList(refusedAt, unanswered.size());
             if (why != null) {
-                if (endpoint.moves()) {
+                if (endpoint.mayMove()) {
                     close(); // the next connect asks which server is master
                 }
                 retry.pause(why, endpoint); // LOADING and other errors of calls that were not executed

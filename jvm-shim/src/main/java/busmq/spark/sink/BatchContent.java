@@ -17,12 +17,12 @@ record BatchContent(String span, List<StagedList> staged) {
     private record RowSum(long rows, Long digest) {
         RowSum plus(StagedList part) {
             boolean known = digest != null && part.digest() != null;
-            return new RowSum(rows + part.rows(), known ? StagedList.total(digest, part.digest()) : null);
+            return new RowSum(rows + part.rows(), known ? StagedList.totalDigest(digest, part.digest()) : null);
         }
     }
 
     /** How {@code now} differs from this batch, as details of BATCH_CHANGED; empty when it is the same. */
-    Map<String, Object> differenceTo(BatchContent now) {
+    Map<String, Object> differencesTo(BatchContent now) {
         String[] ours = span.split(":", 2);
         String[] theirs = now.span.split(":", 2);
         if (!ours[0].isEmpty() && !theirs[0].isEmpty()) {

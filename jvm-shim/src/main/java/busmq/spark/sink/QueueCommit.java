@@ -27,7 +27,7 @@ final class QueueCommit {
     private final long batch;
     private final List<StagedList> staged;
     private final long firstValidEpoch;
-    private final String contentDigest;
+    private final String rowsDigest;
     private Status status = Status.OPEN;
     private SinkStore.CommitStopped commitStopped;
     private int listIndex;
@@ -40,7 +40,7 @@ final class QueueCommit {
         this.batch = batch;
         this.staged = staged;
         this.firstValidEpoch = firstValidEpoch;
-        this.contentDigest = contentDigest(staged);
+        this.rowsDigest = rowsDigest(staged);
     }
 
     /** The lists of each queue, in groups of queues that are committed together. */
@@ -98,7 +98,7 @@ final class QueueCommit {
     /** The next call. */
     Call nextCall() {
         StagedList part = staged.get(listIndex);
-        List<String> names = new ArrayList<>(keys.shared());
+        List<String> names = new ArrayList<>(keys.peerKeys());
         names.add(keys.sinks());
         names.add(part.key());
         names.add(keys.stages(sink));
@@ -106,7 +106,7 @@ final class QueueCommit {
         int last = listIndex == staged.size() - 1 ? 1 : 0;
         Object[] args = {keys.available(), sink, batch, listIndex, rowsMoved, part.chunkAt(rowsMoved), part.rows(), last, SinkStore.LONG_TTL_S,
                 keys.stage(""),
-            part.made(), firstValidEpoch, contentDigest};
+            part.made(), firstValidEpoch, rowsDigest};
         return Call.script("commit", names, args);
     }
 
@@ -150,7 +150,7 @@ final class QueueCommit {
     }
 
     /** What distinguishes the rows of a queue, in whichever order and lists; empty where it is not known. */
-    private static String contentDigest(List<StagedList> staged) {
+    private static String rowsDigest(List<StagedList> staged) {
         long rows = 0;
         long digest = 0;
         for (StagedList part : staged) {
@@ -158,7 +158,7 @@ final class QueueCommit {
                 return "";
             }
             rows += part.rows();
-            digest = StagedList.total(digest, part.digest());
+            digest = StagedList.totalDigest(digest, part.digest());
         }
         return rows + "-" + digest;
     }

@@ -123,7 +123,7 @@ final class SinkStore implements AutoCloseable {
                 words.addAll(List.of(origins.get(i).id(), origins.get(i).index(), values.get(i)));
             }
         }
-        List<String> names = Stream.concat(keys.shared().stream(), Stream.of(keys.sinks(), keys.clock(), keys.acks(), keys.bytes())).toList();
+        List<String> names = Stream.concat(keys.peerKeys().stream(), Stream.of(keys.sinks(), keys.clock(), keys.acks(), keys.bytes())).toList();
         return Call.script("push_once", names, words.toArray());
     }
 
@@ -190,7 +190,7 @@ final class SinkStore implements AutoCloseable {
             throw staleBatchError(sink, batch, text(reply.get(0)));
         }
         List<StagedList> held = BatchManifest.decode((byte[]) reply.get(1));
-        Map<String, Object> changed = new BatchContent(text(reply.get(2)), held).differenceTo(new BatchContent(span, staged));
+        Map<String, Object> changed = new BatchContent(text(reply.get(2)), held).differencesTo(new BatchContent(span, staged));
         if (!changed.isEmpty()) {
             throw BusException.of(ErrorKind.BATCH_CHANGED, "sink", sink, "batch", batch, "by", changed.get("by"), "found", changed.get("found"),
                     "expected", changed.get("expected"), "remedy", changed.get("remedy"));

@@ -24,7 +24,7 @@ public record StagedList(String queue, int server, String key, List<EqualChunks>
         this(queue, server, key, chunks, digest, 0);
     }
 
-    /** A checksum of rows that does not depend on their order, chunks or partitions: digests of parts add up ({@link #total}). */
+    /** A checksum of rows that does not depend on their order, chunks or partitions: digests of parts add up ({@link #totalDigest}). */
     static long digest(List<byte[]> values) {
         CRC32 crc = new CRC32();
         long sum = 0;
@@ -36,7 +36,7 @@ public record StagedList(String queue, int server, String key, List<EqualChunks>
         return sum & MASK;
     }
 
-    static long total(long one, long other) {
+    static long totalDigest(long one, long other) {
         return (one + other) & MASK;
     }
 
@@ -92,7 +92,7 @@ public record StagedList(String queue, int server, String key, List<EqualChunks>
         /** A chunk was confirmed. */
         void addChunk(List<byte[]> chunk) {
             int size = chunk.size();
-            digest = total(digest, StagedList.digest(chunk));
+            digest = totalDigest(digest, StagedList.digest(chunk));
             int last = chunks.size() - 1;
             if (last >= 0 && chunks.get(last).size == size) {
                 chunks.set(last, new EqualChunks(size, chunks.get(last).times + 1));

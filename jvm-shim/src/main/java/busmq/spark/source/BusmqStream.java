@@ -148,12 +148,12 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         }
         startIsDurable = false;
         if (!isFirstBatch && at.equals(lastPlanned) && !hasNews(begin)) {
-            return offsetWhenIdle(start, begin);
+            return offsetWithoutNews(start, begin);
         }
         boolean unlimited = limit instanceof ReadAllAvailable && !planner.availableNow();
         String next = OffsetJson.encode(planner.plan(begin, readerQueues.held(isFirstBatch), unlimited, nowMs()));
         if (!isFirstBatch && next.equals(OffsetJson.encode(begin))) {
-            return offsetWhenIdle(start, begin);
+            return offsetWithoutNews(start, begin);
         }
         if (SourceSchema.hasTimestamp(schema)) { // they must be noted before the rows are read
             timeNotes.update(planner, readerQueues.store, true);
@@ -164,7 +164,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     }
 
     /** Nothing is new: the same offset again; or one that differs, while messages of the last batch wait for Spark's commit. */
-    private Offset offsetWhenIdle(Offset at, Map<String, Position> begin) {
+    private Offset offsetWithoutNews(Offset at, Map<String, Position> begin) {
         lastPlanned = at.json();
         if (!acks.hasUnacked(begin)) {
             return at;
@@ -393,7 +393,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             return false;
         }
         nextPollNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(options.idlePollMs());
-        return woken || planner.hasPushes(readerQueues.held(false));
+        return woken || planner.hasNewIds(readerQueues.held(false));
     }
 
     private boolean awaitPush(long nanos) {

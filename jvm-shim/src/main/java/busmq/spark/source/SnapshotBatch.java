@@ -74,7 +74,7 @@ record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
         Start asked = options.askedStart(queue);
         if (asked != null && asked.kind() == Start.Kind.ID) {
             Planner.checkGiven("startingOffsets", queue, before, state);
-            Loss loss = Planner.lossBeforeStart(before, state);
+            Loss loss = Planner.findLossAtStart(before, state);
             if (loss != null && before < until && options.failOnDataLoss()) {
                 throw store.lossError(queue, loss);
             }

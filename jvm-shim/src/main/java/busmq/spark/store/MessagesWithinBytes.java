@@ -55,7 +55,7 @@ final class MessagesWithinBytes {
         List<Object> reply = ReadStore.list(replies.get(0));
         lastId = (Long) reply.get(0);
         usedBytes += (Long) reply.get(1);
-        return (Long) reply.get(2) == 1 || countAsLongest(first, last, ValueSizes.of(replies.get(1)).longestOf(lastId + 1, last));
+        return (Long) reply.get(2) == 1 || countAsLongest(first, last, ValueSizes.parse(replies.get(1)).longestOf(lastId + 1, last));
     }
 
     /** Whether all that is left could be counted that way. */

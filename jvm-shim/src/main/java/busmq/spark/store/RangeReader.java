@@ -119,7 +119,7 @@ public final class RangeReader {
         }
         misses++;
         headId = oldest;
-        windows = new ReplyWindows(keys, (Long) reply.get(2), ValueSizes.of(reply.get(3)), nextId - headId >= ReplyWindows.DEEP);
+        windows = new ReplyWindows(keys, (Long) reply.get(2), ValueSizes.parse(reply.get(3)), nextId - headId >= ReplyWindows.DEEP);
         return true;
     }
 

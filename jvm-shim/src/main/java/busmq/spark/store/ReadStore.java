@@ -186,7 +186,7 @@ public final class ReadStore extends LocatedQueues {
     private Call ackCall(List<String> part, Map<String, Position> positions, String subscription) {
         List<Object> args = new ArrayList<>(List.of(subscription, ACK_MOST, LONG_TTL_S));
         part.forEach(queue -> args.addAll(List.of(positions.get(queue).last(), positions.get(queue).born(), positions.get(queue).mark())));
-        return Call.script("ack_to", keysOf(part, QueueKeys::keeping), args.toArray());
+        return Call.script("ack_to", keysOf(part, QueueKeys::retentionKeys), args.toArray());
     }
 
     /**
@@ -204,7 +204,7 @@ public final class ReadStore extends LocatedQueues {
     }
 
     private void noteTimes(Collection<String> queues) {
-        askAbout(queues, QUEUES_PER_CALL, part -> Call.script("note_time", keysOf(part, QueueKeys::keeping), ACK_MOST),
+        askAbout(queues, QUEUES_PER_CALL, part -> Call.script("note_time", keysOf(part, QueueKeys::retentionKeys), ACK_MOST),
                 (reply, at, queue) -> reply);
     }
 
@@ -237,7 +237,7 @@ public final class ReadStore extends LocatedQueues {
 
     /** Note the time of the newest id of a queue. */
     static Call noteCall(QueueKeys keys) {
-        return Call.script("note_time", keys.keeping(), ACK_MOST);
+        return Call.script("note_time", keys.retentionKeys(), ACK_MOST);
     }
 
     /** For how many milliseconds a message of each queue has been there, or a little less; -1 where that is not known. */

@@ -98,7 +98,7 @@ public final class RealTimeQueue {
             List<Object> all = ReadStore.list(replies.get(0));
             List<Object> pairs = misses > MISSES ? rowsBeforeHole(all) : all;
             if (isExpectedWindow(replies, pairs, from)) {
-                windows.setSizes(ValueSizes.of(ReadStore.list(replies.get(1)).get(1)));
+                windows.setSizes(ValueSizes.parse(ReadStore.list(replies.get(1)).get(1)));
                 MessageRows found = takeRows(pairs, (int) (nextId - from), pairs.size() < all.size() || ask.script() != null ? 0 : rows);
                 times = withTimes && found != null ? timesOf(found, ReadStore.list(replies.get(replies.size() - 1))) : TimesOfIds.NONE;
                 return found;
@@ -134,7 +134,7 @@ public final class RealTimeQueue {
         }
         if (windows == null) {
             List<Object> found = ReadStore.list(replies.get(1));
-            windows = new ReplyWindows(keys, (Long) found.get(2), ValueSizes.of(found.get(3)), nextId - headId >= ReplyWindows.DEEP);
+            windows = new ReplyWindows(keys, (Long) found.get(2), ValueSizes.parse(found.get(3)), nextId - headId >= ReplyWindows.DEEP);
         }
         stateIsChecked = true;
         return !lifeIsOver && now.lastId() >= nextId;

@@ -16,7 +16,7 @@ record ValueSizes(long since, long upto, long longest, long giant, long giants) 
     static final long UNKNOWN_ROWS = Contract.number("unknownRows");
 
     /** What the field says; nothing where it is missing or no writer of ours wrote it. */
-    static ValueSizes of(Object noted) {
+    static ValueSizes parse(Object noted) {
         Matcher found = NOTED.matcher(noted == null ? "" : ReadStore.text(noted));
         return found.matches() ? new ValueSizes(number(found, 1), number(found, 2), number(found, 3), number(found, 4), number(found, 5)) : NOTHING;
     }

@@ -35,7 +35,7 @@ class KeysTest {
     void theKeysAreSpeltAsNpmBusmqSpellsThem() {
         QueueKeys keys = new QueueKeys("orders", false);
         assertEquals(List.of("bus:queue:orders:metadata", "bus:queue:orders:messages", "bus:queue:orders:msgid", "bus:queue:orders:toack"),
-                keys.shared());
+                keys.peerKeys());
         assertEquals("bus:queue:orders:available", keys.available());
         assertEquals(List.of("bus:queue:orders:acks", "bus:queue:orders:sinks"), keys.all().subList(4, 6));
         assertEquals("bus:queue:orders:lease:daily", keys.lease("daily"));

@@ -50,7 +50,7 @@ class PlannerTest {
             SortedSet<String> queues = new TreeSet<>(OffsetJson.BY_CODE_POINT);
             table.get("held").forEach(queue -> queues.add(queue.asText()));
             Planner.HeldQueues held = new Planner.HeldQueues(queues, positions(table.path("entering")), table.has("fresh"));
-            table.path("pushed").forEach(pushed -> assertEquals(pushed.asBoolean(), planner.hasPushes(held)));
+            table.path("pushed").forEach(pushed -> assertEquals(pushed.asBoolean(), planner.hasNewIds(held)));
             Object wanted = table.has("raises") ? table.get("raises").asText() : positions(table.path("end"));
             assertEquals(wanted, outcome(() -> planner.plan(positions(table.get("begin")), held, table.has("unlimited"), table.path("now_ms").asLong())));
             assertEquals(StreamSupport.stream(table.get("asks").spliterator(), false).map(JsonNode::asText).toList(), world.asked);

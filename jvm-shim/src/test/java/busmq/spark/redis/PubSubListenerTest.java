@@ -13,7 +13,7 @@ class PubSubListenerTest {
             AtomicInteger asked = new AtomicInteger();
             Endpoint strange = new Endpoint() {
                 @Override
-                public String maskedUrl() {
+                public String maskedAddress() {
                     return "redis://strange";
                 }
 
@@ -23,7 +23,7 @@ class PubSubListenerTest {
                 }
 
                 @Override
-                public boolean moves() {
+                public boolean mayMove() {
                     return false;
                 }
 
