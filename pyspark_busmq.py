@@ -17,8 +17,8 @@ else:
     try:
         from busmq_spark.spark.source import BusmqDataSource as DefaultSource
     except (ImportError, BusError) as error:
-        from busmq_spark.spark.missing_jar import stand_in
+        from busmq_spark.spark.missing_jar import make_failing_source
 
-        DefaultSource = stand_in(error)
+        DefaultSource = make_failing_source(error)
 
 __all__ = ["DefaultSource"]
