@@ -99,7 +99,7 @@ class MirroredQueue:
     stopped: BusError | None = None
     """Why it is mirrored no further; it is looked at now and then all the same."""
     copy_here: bool | None = None
-    """Whether its mirror is here, also that of a life that has ended at the origin, and while that is away. None: nobody has looked yet."""
+    """Whether this Redis has a mirror of the queue, also one of a life that has ended at the origin. None before the first look."""
 
     @property
     def behind(self) -> int:
