@@ -1,14 +1,33 @@
--- Move one chunk of one staged list to the end of its queue, and record the progress, in one step.
--- KEYS metadata messages msgid toack sinks stage stages clock acks bytes
--- ARGV available sink batch nth moved count total last long_ttl_s prefix made void whole
---      nth: which staged list of this queue (from 0), moved: rows of it already appended, total: rows to take from its head, last 1: no list follows,
---      prefix: of the keys of staged lists of the queue, made: epoch of the run that has recorded the batch (0: not known), void: progress of an
---      earlier record counts for nothing, whole: digest of all rows for the queue ('': not known)
--- Result {status, a, b}: moved rows 0 | at nth moved (another commit has come that far: go on from there; nth -1: the batch is done) |
---        stale batch 0 | full maxsize 0 | lost rows 0 | missing 0 0 | other made 0 (this queue has progress of this batch number, or a later
---        one, by another record, which the run of epoch `made` wrote: Redis has lost that record since, or the run was declared void)
--- Compare-and-set: two drivers that commit the same batch at the same time append each row once. Rows in the list after the total came late,
--- from a connection that was closed: they are never read, and are deleted with the list.
+-- Append rows of a recorded batch to one queue: moves one chunk from the head of a staged list to the end of the queue. In the same step writes the
+-- progress, which says how far the batch is in this queue. Nothing is moved unless the progress is where the caller believes it to be (nth, moved):
+-- two drivers that commit the same batch at the same time append each row once. With the last row, the lists of earlier batches are deleted.
+-- KEYS metadata messages msgid toack   the queue
+--      sinks                           hash sink -> progress: <batch>:<nth>:<moved> or <batch>:done, then ;<recorded_by>;<whole> where known
+--      stage                           the staged list
+--      stages                          hash attempt -> epoch: the staged lists of this sink for this queue
+--      clock acks bytes                what every append needs besides (include/append.lua)
+-- ARGV available     the channel on which an append is published
+--      sink batch    whose batch, and its number
+--      nth           which of the staged lists of this queue it is, from 0
+--      moved         rows of this list that are appended already
+--      count         rows to append now, at most
+--      total         rows of this list that belong to the batch, from its head. What is behind them came late, from a connection that was closed:
+--                    it is never read, and deleted with the list
+--      last          1: it is the last list of this queue
+--      long_ttl_s    how long progress, and what is left of the list, live at least
+--      prefix        what the keys of staged lists of this queue begin with
+--      recorded_by   epoch of the run that has recorded the batch; 0: not known
+--      void          progress of records that were made by runs with lower epochs counts for nothing
+--      whole         digest of all rows of the batch for this queue; '': not known
+-- Result {status, a, b}; an error reply where the queue is a mirror, or its ids are used up. Only `moved` has changed anything:
+--      moved rows 0     so many were appended; fewer than count where the queue has no more room
+--      at nth moved     the progress is there: go on from there; nth -1: the batch is done
+--      stale batch 0    this queue has progress of that later batch
+--      other epoch 0    this queue has progress of this batch number, or a later one, by another record, which the run of that epoch made: Redis has
+--                       lost that record since, or the run was declared void
+--      missing 0 0      there is no such queue
+--      lost rows 0      the list has only so many rows left, and the batch needs more
+--      full maxsize 0   the queue has no room
 -- @include append
 
 -- Deletes the lists of earlier batches: the sink has recorded this batch, so they are never committed. Lists of this batch stay: another run may be
