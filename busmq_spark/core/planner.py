@@ -109,6 +109,23 @@ class HeldQueues:
     """The sources of the checkpoint; startingOffsets applies to queues of the others."""
 
 
+@dataclass(frozen=True, slots=True)
+class QueuesNow:
+    """What the queues hold now."""
+
+    entries: Positions
+    """Where the batch begins."""
+    entered: Collection[str]
+    """Queues that enter the query with this batch, or go on behind a loss: their end says where the batch begins."""
+    paused: Collection[str]
+    """Queues with a position that cannot be asked now."""
+    newest: Mapping[str, int]
+    """The id of the newest message."""
+    mark_ids: Mapping[str, int]
+    """The id of the message whose fingerprint is in ``marks``."""
+    marks: Mapping[str, str]
+
+
 class Planner:
     """Plans batch after batch. What it remembers in between makes a batch faster to plan and shares fairer; a new planner loses nothing by it."""
 
@@ -152,29 +169,39 @@ class Planner:
 
     def plan(self, begin: Positions, held: HeldQueues, *, unlimited: bool, now_ms: int = 0) -> Planning[dict[str, Position]]:
         """The positions at the end of the batch that begins at ``begin``. ``unlimited`` ignores the caps and the minimum of the options."""
-        asked = {queue: (begin[queue], upto) for queue, upto in self._predict_ends(begin, held.queues, unlimited=unlimited).items()}
-        intact = {queue: found for queue, found in (yield AskIntact(asked)).items() if found is not None} if asked else {}
+        found = yield from self._ask_queues(begin, held, unlimited=unlimited)
+        entries = found.entries
+        goals = {queue: max(entry.last, self._within_ceiling(queue, found.newest[queue])) for queue, entry in entries.items()}
+        if not unlimited:
+            count = sum(goals.values()) - sum(entry.last for entry in entries.values())
+            wait = not found.entered and self._waits(count, now_ms)  # what was entered must be in the offset log, however few messages there are
+            goals = {} if wait else (yield from self._within_caps(entries, goals))
+        goals = yield from self._fetch_few_rows({queue: goal for queue, goal in goals.items() if goal > entries[queue].last}, entries)
+        self._batch_ms = now_ms if goals else self._batch_ms
+        marks = yield from _goal_marks(goals, found)
+        ends = {queue: _end_position(entry, goals.get(queue), marks.get(queue), entered=queue in found.entered) for queue, entry in entries.items()}
+        return {**ends, **{queue: begin[queue] for queue in found.paused}}
+
+    def _ask_queues(self, begin: Positions, held: HeldQueues, *, unlimited: bool) -> Planning[QueuesNow]:
+        """Asks little of the queues that have all that follows their position, and the state of the others."""
+        predicted = self._predict_ends(begin, held.queues, unlimited=unlimited)
+        answers = (yield AskIntact({queue: (begin[queue], upto) for queue, upto in predicted.items()})) if predicted else {}
+        intact = {queue: answer for queue, answer in answers.items() if answer is not None}
         rest = {queue: begin[queue].last if queue in begin else -1 for queue in held.queues if queue not in intact}
         states = (yield AskStates(rest)) if rest else {}
         paused = begin.keys() & {*held.paused, *(queue for queue in rest if queue not in states)}
-        last_ids = {queue: id for queue, (id, _) in intact.items()}
+        last_ids = {queue: last_id for queue, (last_id, _) in intact.items()}
         self._remember({**last_ids, **{queue: state.last_id for queue, state in states.items()}}, paused)
         entries, entered = yield from self._entries(begin, held, states)
-        entries = {**{queue: begin[queue] for queue in intact}, **entries}
-        newest = {**last_ids, **{queue: state.newest for queue, state in states.items()}}
-        goals = {queue: max(entry.last, self._within_ceiling(queue, newest[queue])) for queue, entry in entries.items()}
-        if not unlimited:
-            count = sum(goals.values()) - sum(entry.last for entry in entries.values())
-            wait = not entered and self._waits(count, now_ms)  # what was entered must be in the offset log, however few messages there are
-            goals = {} if wait else (yield from self._within_caps(entries, goals))
-        moved = yield from self._fetch_few_rows({queue: goal for queue, goal in goals.items() if goal > entries[queue].last}, entries)
-        self._batch_ms = now_ms if moved else self._batch_ms
-        marked = {queue: min(id, asked[queue][1]) if queue in intact else id for queue, id in newest.items()}
-        marks = {queue: mark for queue, (_, mark) in intact.items()} | {queue: state.newest_mark for queue, state in states.items()}
-        if inner := {queue: goal for queue, goal in moved.items() if goal != marked[queue]}:
-            marks = {**{queue: mark for queue, mark in marks.items() if queue not in inner}, **(yield AskMarks(inner))}
-        ends = {queue: _end_position(entry, moved.get(queue), marks.get(queue), entered=queue in entered) for queue, entry in entries.items()}
-        return {**ends, **{queue: begin[queue] for queue in paused}}
+        newest = {queue: state.newest for queue, state in states.items()}
+        return QueuesNow(
+            entries={**{queue: begin[queue] for queue in intact}, **entries},
+            entered=entered,
+            paused=paused,
+            newest={**last_ids, **newest},
+            mark_ids={**{queue: min(last_id, predicted[queue]) for queue, last_id in last_ids.items()}, **newest},
+            marks={**{queue: mark for queue, (_, mark) in intact.items()}, **{queue: state.newest_mark for queue, state in states.items()}},
+        )
 
     def _predict_ends(self, begin: Positions, queues: Sequence[str], *, unlimited: bool) -> dict[str, int]:
         """Where queues of Redis itself that have a position are likely to be read up to, by what the last planning saw: at least the next message."""
@@ -317,6 +344,14 @@ def loss_before_start(last: int, state: QueueState) -> Loss | None:
         return None
     oldest = f"oldest stored id {state.oldest}" if state.count else f"nothing stored after id {state.last_id}"
     return Loss("removed", f"ids from {last + 1} on, as startingOffsets says", oldest, ids)
+
+
+def _goal_marks(goals: Mapping[str, int], found: QueuesNow) -> Planning[Mapping[str, str]]:
+    """The fingerprints of the messages at the goals; none for a queue whose source has just become unreachable."""
+    unknown = {queue: goal for queue, goal in goals.items() if goal != found.mark_ids[queue]}
+    if not unknown:
+        return found.marks
+    return {**{queue: mark for queue, mark in found.marks.items() if queue not in unknown}, **(yield AskMarks(unknown))}
 
 
 def _end_position(entry: Position, goal: int | None, mark: str | None, *, entered: bool) -> Position:

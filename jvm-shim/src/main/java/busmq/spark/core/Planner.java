@@ -99,10 +99,9 @@ public final class Planner {
      *
      * @param entries where the next batch begins
      * @param newest the newest message
-     * @param marked the message whose fingerprint is known, where one is
-     * @param marks that fingerprint
+     * @param markIds the id of the message whose fingerprint is in {@code marks}
      */
-    private record QueuesNow(Map<String, Position> entries, Map<String, Long> newest, Map<String, Long> marked, Map<String, String> marks) {}
+    private record QueuesNow(Map<String, Position> entries, Map<String, Long> newest, Map<String, Long> markIds, Map<String, String> marks) {}
 
     /** Where the next batch begins in each queue, as the queues are now: at its position, or where it enters the query. */
     public Map<String, Position> entries(Map<String, Position> begin, HeldQueues held) {
@@ -110,30 +109,31 @@ public final class Planner {
     }
 
     private QueuesNow askQueues(Map<String, Position> begin, HeldQueues held, boolean unlimited) {
-        Map<String, Long> marked = predictEnds(begin, held, unlimited);
-        Map<String, PlannerIO.IntactQueue> intact = marked.isEmpty() ? Map.of() : io.askIntact(begin, marked);
+        Map<String, Long> predicted = predictEnds(begin, held, unlimited);
+        Map<String, PlannerIO.IntactQueue> intact = predicted.isEmpty() ? Map.of() : io.askIntact(begin, predicted);
         Map<String, Long> rest = new HashMap<>();
         held.queues().stream().filter(queue -> !intact.containsKey(queue))
                 .forEach(queue -> rest.put(queue, begin.containsKey(queue) ? begin.get(queue).last() : -1));
         Map<String, QueueState> states = rest.isEmpty() ? Map.of() : io.askStates(rest);
         Map<String, Position> entries = new TreeMap<>(OffsetJson.BY_CODE_POINT);
         Map<String, Long> newest = new HashMap<>();
+        Map<String, Long> markIds = new HashMap<>();
         Map<String, String> marks = new HashMap<>();
-        Map<String, Long> given = new HashMap<>();
+        Map<String, Long> lastIdsNow = new HashMap<>();
         intact.forEach((queue, found) -> {
             entries.put(queue, begin.get(queue));
-            given.put(queue, found.lastId());
+            lastIdsNow.put(queue, found.lastId());
             newest.put(queue, found.lastId());
-            marked.merge(queue, found.lastId(), Math::min);
+            markIds.put(queue, Math.min(found.lastId(), predicted.get(queue)));
             marks.put(queue, found.mark());
         });
         states.forEach((queue, state) -> {
-            given.put(queue, state.lastId());
+            lastIdsNow.put(queue, state.lastId());
             newest.put(queue, state.newest());
-            marked.put(queue, state.newest());
+            markIds.put(queue, state.newest());
             marks.put(queue, state.newestMark());
         });
-        lastIds = given;
+        lastIds = lastIdsNow;
         counters = polledCounters; // they are from before the last ids: a push in between is seen by the next poll
         polledCounters = null;
         if (ceiling != null && ceiling.isEmpty()) {
@@ -145,7 +145,7 @@ public final class Planner {
                 entries.put(queue, entry);
             }
         });
-        return new QueuesNow(entries, newest, marked, marks);
+        return new QueuesNow(entries, newest, markIds, marks);
     }
 
     /** Where the queues that have a position are likely to be read up to, by what the last planning saw: at least the next message. */
@@ -273,12 +273,13 @@ public final class Planner {
         return ids <= 0 ? null : new Loss("removed", "ids from " + (last + 1) + " on, as startingOffsets says", Loss.describeStored(state), ids);
     }
 
+    /** The fingerprints of the messages at the goals. */
     private Map<String, String> goalMarks(Map<String, Long> goals, QueuesNow found) {
         Map<String, String> marks = new HashMap<>(found.marks());
-        Map<String, Long> inner = new HashMap<>(goals);
-        inner.keySet().removeIf(queue -> goals.get(queue).equals(found.marked().get(queue)));
-        if (!inner.isEmpty()) {
-            marks.putAll(io.askFingerprints(inner));
+        Map<String, Long> unknown = new HashMap<>(goals);
+        unknown.keySet().removeIf(queue -> goals.get(queue).equals(found.markIds().get(queue)));
+        if (!unknown.isEmpty()) {
+            marks.putAll(io.askFingerprints(unknown));
         }
         return marks;
     }
