@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from busmq_spark.core.mirror import AppendResult, BeginResult, Chunk, MirrorOf, Positions, Span
-from busmq_spark.errors import BusError, MirrorStopped
+from busmq_spark.errors import BusError
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.status import MirrorMetrics, MirrorStatus, status_of
 from busmq_spark.mirror.target import MirrorTarget
@@ -16,6 +16,7 @@ from busmq_spark.mirror.windows import (
     SHORT_ROWS,
     WINDOW_BYTES,
     MirroredQueue,
+    Verdict,
     Window,
     WindowRows,
     drop_copied_rows,
@@ -101,7 +102,7 @@ class MirrorBook:
             if queue.begun and asked[name] != queue.last and span.last_id >= asked[name]:  # more was copied meanwhile
                 seen = replace(span, after_mark="", last_id=max(span.last_id, queue.last, queue.seen))
             verdict = judge(queue, seen, name=self.name)
-            if verdict == "begin":
+            if verdict.action == "begin":
                 wanted[name] = span
             elif self._apply_verdict(queue, seen, verdict) and self._settings.retention == "origin" and min(span.floor, queue.last) > queue.floor:
                 trims[name] = Chunk(queue.born, queue.last, queue.last, span.last_id, span.floor)
@@ -113,52 +114,70 @@ class MirrorBook:
             self._target.set_positions(here)
         self.keep_alive()
 
-    def _apply_verdict(self, queue: MirroredQueue, span: Span, verdict: MirrorStopped | str) -> bool:
+    def _apply_verdict(self, queue: MirroredQueue, span: Span, verdict: Verdict) -> bool:
         """Apply a verdict to a queue. Whether mirroring goes on."""
         queue.note_last_id(span.last_id, time.monotonic())
-        if verdict == "gone":
-            queue.begun = queue.copy_here = False
-            queue.reset()
-            if queue.name not in self._settings.named_queues:
-                del self.queues[queue.name]
-        elif verdict == "reissued":
-            self._stop_queue(queue, reissued_error(queue, self._find_first_difference(queue, span)))
-        elif isinstance(verdict, MirrorStopped):
-            self._stop_queue(queue, verdict)
-        else:
-            if queue.stopped:
+        match verdict.action:
+            case "drop":
+                queue.begun = queue.copy_here = False
                 queue.reset()
-            if queue.behind:
-                self._ready[queue.name] = None
-            return True
+                if queue.name not in self._settings.named_queues:
+                    del self.queues[queue.name]
+            case "compare":
+                self._stop_queue(queue, reissued_error(queue, self._find_first_difference(queue, span)))
+            case "stop":
+                assert verdict.error is not None
+                self._stop_queue(queue, verdict.error)
+            case "copy":
+                if queue.stopped:
+                    queue.reset()
+                if queue.behind:
+                    self._ready[queue.name] = None
+                return True
         return False
 
     def _begin(self, wanted: Mapping[str, Span], replaced: Mapping[str, str] | None = None, tries: int = 3) -> None:
         """Make mirrors, or resume them. ``replaced``: the lives here that may be given up for those at the origin."""
         expected = dict.fromkeys(wanted, "") | dict(replaced or {})
         of = {name: MirrorOf(self._settings.masked_origin, self._path(span)) for name, span in wanted.items()}
-        left: dict[str, str] = {}
+        given_up: dict[str, str] = {}
         for name, begun in self._target.begin(wanted, of, expected).items() if wanted else ():
             queue, span = self.queues[name], wanted[name]
-            if begun.status == "own" and self._settings.replace and not span.mirror_of:
-                self._replace(queue, span, begun, of[name])
-            elif begun.status == "own":
-                queue.copy_here = False
-                queue.note_last_id(span.last_id, time.monotonic())
-                self._stop_queue(queue, no_mirror_error(queue, span, begun))
-            elif begun.status == "ok":
+            if begun.status == "ok":
                 self._on_begun(queue, span, begun)
-            elif begun.mirror_of and (other := MirrorOf.parse(begun.mirror_of).origin) != self._settings.masked_origin and not self._settings.replace:
-                queue.copy_here = False
-                self._stop_queue(queue, other_origin_error(queue, begun, other))
-            elif begun.mirror_of and begun.last and other == self._settings.masked_origin and self._settings.new_life == "stop":
-                queue.begun, queue.copy_here, queue.born, queue.last, queue.ttl_s = False, True, begun.born, begun.last, span.ttl_s
-                self._stop_queue(queue, new_life_error(queue, span, begun))
-            else:
+            elif begun.status == "own":
+                self._on_own_queue(queue, span, begun, of[name])
+            elif self._may_give_up(queue, span, begun):
                 queue.born, queue.last = begun.born, begun.last
-                left[name] = begun.born
-        if left and tries:
-            self._begin({name: wanted[name] for name in left}, left, tries - 1)
+                given_up[name] = begun.born
+        if given_up and tries:
+            self._begin({name: wanted[name] for name in given_up}, given_up, tries - 1)
+
+    def _on_own_queue(self, queue: MirroredQueue, span: Span, begun: BeginResult, of: MirrorOf) -> None:
+        """Here is a queue of this bus' own."""
+        if self._settings.replace and not span.mirror_of:
+            self._replace(queue, span, begun, of)
+            return
+        queue.copy_here = False
+        queue.note_last_id(span.last_id, time.monotonic())
+        self._stop_queue(queue, no_mirror_error(queue, span, begun))
+
+    def _may_give_up(self, queue: MirroredQueue, span: Span, begun: BeginResult) -> bool:
+        """Whether what is here of another life may be given up for the life at the origin. Else the queue is stopped."""
+        if not begun.mirror_of:
+            return True
+        origin = MirrorOf.parse(begun.mirror_of).origin
+        if origin != self._settings.masked_origin:
+            if self._settings.replace:
+                return True
+            queue.copy_here = False
+            self._stop_queue(queue, other_origin_error(queue, begun, origin))
+            return False
+        if not begun.last or self._settings.new_life != "stop":
+            return True
+        queue.begun, queue.copy_here, queue.born, queue.last, queue.ttl_s = False, True, begun.born, begun.last, span.ttl_s
+        self._stop_queue(queue, new_life_error(queue, span, begun))
+        return False
 
     def _on_begun(self, queue: MirroredQueue, span: Span, begun: BeginResult) -> None:
         if queue.born and queue.born != begun.born:
@@ -266,11 +285,11 @@ class MirrorBook:
                 continue  # planned before something went otherwise, or had by another mirror
             queue.learn_row_size(rows)
             verdict = judge(queue, drop_copied_rows(rows, queue.last), name=self.name)
-            if verdict == "ok" and rows.sound:
+            if verdict.action == "copy" and rows.sound:
                 sound[queue.name] = rows
                 continue
             queue.reset()
-            if verdict == "ok":
+            if verdict.action == "copy":
                 self._ready[queue.name] = None
             else:
                 self.look = True

@@ -7,6 +7,7 @@ Rule 2. A conflict stops the queue and names its ids; nothing is overwritten.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
 
 from busmq_spark.core.mirror import NEWEST, BeginResult, MirrorOf, Span
 from busmq_spark.core.state import fingerprint
@@ -143,23 +144,32 @@ def drop_copied_rows(rows: WindowRows, last: int) -> Span:
     return span
 
 
-def judge(queue: MirroredQueue, span: Span, *, name: str = "") -> MirrorStopped | str:
-    """What to do after this look at a queue: ``ok``, ``gone`` (the origin has it no more), ``begin`` (it is not mirrored yet, or its life
-    there is another), ``reissued`` (find out from where on), or why it stops. ``name`` is that of this bus."""
+class Verdict(NamedTuple):
+    """What to do with a queue after a look at it, there and here."""
+
+    action: Literal["copy", "begin", "drop", "compare", "stop"]
+    """copy: go on. begin: it is not mirrored yet, or its life at the origin is another. drop: the origin has it no more. compare: ids are other
+    messages there than here, find out from which on, and stop. stop: with ``error``."""
+    error: MirrorStopped | None = None
+    """Why it stops."""
+
+
+def judge(queue: MirroredQueue, span: Span, *, name: str = "") -> Verdict:
+    """What to do after this look at a queue. ``name`` is that of this bus."""
     if not span.ttl_s:
-        return "gone"
+        return Verdict("drop")
     if name and name in (path := MirrorOf.parse(span.mirror_of).path if span.mirror_of else ()):
         reason = f"at its origin it is a mirror itself, of {' → '.join(path)}, and {name!r} is this bus"
-        return _stop(queue, "loop", reason, 0, 0, "Mirror it from its true origin, or promote it in one place")
+        return Verdict("stop", _stop(queue, "loop", reason, 0, 0, "Mirror it from its true origin, or promote it in one place"))
     if not queue.begun or span.born != queue.born:
-        return "begin"
+        return Verdict("begin")
     if span.last_id < queue.last:
         ids = f"ids {span.last_id + 1}..{queue.last}"
         reason = f"its origin has lost {ids}: it was restored, or a fail-over lost its last pushes. They are here"
-        return _stop(queue, "diverged", reason, span.last_id + 1, queue.last, _DIVERGED)
+        return Verdict("stop", _stop(queue, "diverged", reason, span.last_id + 1, queue.last, _DIVERGED))
     if queue.mark and span.after_mark and queue.mark != span.after_mark:
-        return "reissued"
-    return "ok"
+        return Verdict("compare")
+    return Verdict("copy")
 
 
 _DIVERGED = "Promote it to keep what is here, or copy it anew from its origin with --replace, once what only is here is saved (busmq peek)"
