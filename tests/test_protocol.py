@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from inspect import Parameter, getmembers, isfunction, signature
+from typing import Any
 
 import pytest
 
-from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core import keys
+from busmq_spark.core.caching import cached_attribute
+from busmq_spark.core.keys import JobKeys, QueueKeys, TopicKeys
 from busmq_spark.federation.bulk import operations
 from busmq_spark.federation.bulk.frames import BulkFrameKind
 from busmq_spark.federation.bulk.operations import OPERATIONS, JsonCodec
@@ -70,9 +74,37 @@ def test_the_table_of_frames_has_each_kind_with_its_number() -> None:
     }
 
 
-@pytest.mark.parametrize("suffix", sorted({key.rpartition("x")[2] for key in (*QueueKeys("x").all, QueueKeys("x").owners)}))
-def test_every_key_of_a_queue_is_on_the_page(suffix: str) -> None:
-    assert f"`<id>{suffix}`" in TEXT
+def filled_in(function: Any) -> Any:
+    """The key that a function spells, with the names of its parameters in the place of their values."""
+    return function(*(f"<{name}>" for name, parameter in signature(function).parameters.items() if parameter.default is Parameter.empty))
+
+
+def keys_of(owner: QueueKeys | TopicKeys | JobKeys) -> set[str]:
+    """Every key that one of the classes of core/keys.py spells."""
+    attributes = [name for name, found in vars(type(owner)).items() if not name.startswith("_") and isinstance(found, cached_attribute | property)]
+    spelled = [getattr(owner, name) for name in attributes]
+    spelled += [filled_in(getattr(owner, name)) for name, found in vars(type(owner)).items() if isfunction(found) and not name.startswith("_")]
+    return {key for found in spelled for key in (found if isinstance(found, tuple) else [found]) if isinstance(key, str) and ":" in key}
+
+
+def every_key() -> list[str]:
+    """All that core/keys.py spells: keys of queues, topics and jobs, other keys, and channels."""
+    others = {filled_in(found) for _, found in getmembers(keys, isfunction) if signature(found).return_annotation == "str"}
+    found = {keys.SUBSCRIPTIONS, *(key for key in others if key.startswith("bus:") and not key.endswith(":"))}
+    found |= {key.replace("bus:queue:<id>", "<id>") for key in keys_of(QueueKeys("<id>"))}
+    found |= keys_of(TopicKeys("<name>")) | keys_of(JobKeys("<job>"))
+    return sorted(key for key in found - {"<id>", "bus:job:<job>"} if "*" not in key)  # but for what only begins keys, and patterns of keys
+
+
+def test_every_key_is_found() -> None:
+    assert {"<id>:acks", "<id>:group:<name>:due", "bus:sink:<sink>", "bus:topic:<name>:members:<group>", "bus:job:<job>:done"} <= {*every_key()}
+
+
+@pytest.mark.parametrize("key", every_key())
+def test_every_key_is_among_those_of_npm_or_has_its_row_in_the_table_of_ours(key: str) -> None:
+    ours = TEXT.partition("### 6.1")[2].partition("### 6.2")[0]
+    of_npm = TEXT.partition("### 1.1")[2].partition("### 1.2")[0] + TEXT.partition("## 4.")[2].partition("## 5.")[0]
+    assert f"| `{key}` |" in ours or f"`{key}`" in of_npm
 
 
 def test_every_file_that_the_page_names_exists() -> None:
