@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from busmq_spark.core.position import Range
 from busmq_spark.federation.address import FederationAddress
-from busmq_spark.federation.bulk.store import FederatedStore, open_federated
+from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.protocol import QueueCreation
 from busmq_spark.store.redis_store import RedisStore, open_store
@@ -25,7 +25,7 @@ Store = RedisStore | FederatedStore
 def run(sizes: dict[int, int] = SIZES, runs: int = RUNS) -> Iterator[Row]:
     spark = session()
     with redis() as (server, link), serving(our_server(server.url)) as url:
-        direct, federated = open_store(RedisOptions(url=server.url)), open_federated(FederationAddress(url, SECRET))
+        direct, federated = open_store(RedisOptions(url=server.url)), FederatedStore(FederationAddress(url, SECRET))
         for size, rows in sizes.items():
             fill(link, "bench", rows, size)
             whole = Range("bench", direct.attach(["bench"], HOUR)["bench"].born, 1, rows)

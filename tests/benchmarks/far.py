@@ -18,7 +18,7 @@ import pyarrow as pa
 from busmq_spark.core.position import Range
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.client import CREDIT
-from busmq_spark.federation.bulk.store import DEPTH, PIECE_BYTES, FederatedStore, open_federated
+from busmq_spark.federation.bulk.store import DEPTH, PIECE_BYTES, FederatedStore
 from busmq_spark.option_table import parse
 from busmq_spark.options import RedisOptions, WriteOptions
 from busmq_spark.redis_io.place import new_token
@@ -66,7 +66,7 @@ def away(url: str, round_trip_s: float) -> Iterator[str]:
 
 @contextmanager
 def opened(url: str) -> Iterator[FederatedStore]:
-    store = open_federated(FederationAddress(url, SECRET))
+    store = FederatedStore(FederationAddress(url, SECRET))
     yield store
     store.close()
 

@@ -10,7 +10,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.embedded import RedisServer
-from busmq_spark.federation.bulk.store import FederatedStore, open_federated
+from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.serve.server import FederationServer
 from busmq_spark.options import RedisOptions
@@ -58,6 +58,6 @@ def direct(redis_url: str) -> Iterator[RedisStore]:
 
 @pytest.fixture
 def store(here: Site) -> Iterator[FederatedStore]:
-    made = open_federated(here.address())
+    made = FederatedStore(here.address())
     yield made
     made.close()

@@ -15,7 +15,7 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import FederationLost, LinkLost, WireError
 from busmq_spark.federation.bulk import socket as bulk_socket
 from busmq_spark.federation.bulk.row_frames import RowFrames
-from busmq_spark.federation.bulk.store import FederatedStore, open_federated
+from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.store.protocol import FullQueuePolicy
 from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh
@@ -44,7 +44,7 @@ def proxy(here: Site) -> Iterator[Cutter]:
 @pytest.fixture
 def store(here: Site, proxy: Cutter) -> Iterator[FederatedStore]:
     """Patient: a link that lives for less than a call needs fails many times in a row, by chance, which is not what is tested."""
-    made = open_federated(here.address(port=proxy.port, patience_s=PATIENCE_S))
+    made = FederatedStore(here.address(port=proxy.port, patience_s=PATIENCE_S))
     yield made
     made.close()
 
@@ -140,7 +140,7 @@ def test_a_link_that_goes_silent_is_noticed_and_replaced(
 def test_a_server_that_is_restarted_elsewhere_on_the_same_address_is_found_again(redis_server: RedisServer, direct: RedisStore, fresh: Fresh) -> None:
     part = filled(direct, fresh(), [b"%d" % i + b"x" * 1000 for i in range(30_000)])
     first = Site(redis_server.url, port=lasting_port()).start()
-    store = open_federated(first.address())
+    store = FederatedStore(first.address())
     rows = store.read(part, True)
     found = [next(rows).first]
     first.stop()
@@ -155,7 +155,7 @@ def test_a_server_that_is_restarted_elsewhere_on_the_same_address_is_found_again
 def test_a_server_that_stays_away_is_an_error_that_says_where(here: Site) -> None:
     with cutter(here.port) as proxy:
         pass
-    store = open_federated(here.address(port=proxy.port, patience_s=0.3))
+    store = FederatedStore(here.address(port=proxy.port, patience_s=0.3))
     with pytest.raises(FederationLost, match=rf"cannot reach the federation server at ws://127\.0\.0\.1:{proxy.port}/bus") as caught:
         store.states({"q": -1})
     assert isinstance(caught.value, LinkLost)

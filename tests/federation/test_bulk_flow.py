@@ -22,7 +22,7 @@ from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.server import CALLS
 from busmq_spark.federation.bulk.socket import BulkWebSocket
-from busmq_spark.federation.bulk.store import FederatedStore, open_federated
+from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.link import SyncLink
@@ -146,14 +146,14 @@ def test_a_peer_that_reads_slowly_is_not(redis_url: str, direct: RedisStore, fre
     part = filled(direct, fresh(), [b"x" * 10_000] * 1_000)
     with site(redis_url, limits=PeerLimits(send_s=2.0)) as strict, cutter(strict.port) as proxy:
         proxy.bytes_per_s = 2.5e6  # so that the read takes twice as long as a peer may stand still
-        slow = open_federated(strict.address(port=proxy.port))
+        slow = FederatedStore(strict.address(port=proxy.port))
         assert count(slow, part) == 1_000
         assert proxy.connections == 1
         slow.close()
 
 
 def test_a_reader_that_was_cut_off_since_it_was_busy_goes_on_where_it_was(strict: Site, direct: RedisStore, fresh: Fresh) -> None:
-    part, store = filled(direct, fresh(), [b"%d" % i + b"x" * 10_000 for i in range(5_000)]), open_federated(strict.address())
+    part, store = filled(direct, fresh(), [b"%d" % i + b"x" * 10_000 for i in range(5_000)]), FederatedStore(strict.address())
     before = strict.call(lambda: set(strict.connections))
     found: list[bytes] = []
     for piece in store.read(part, True):
@@ -276,7 +276,7 @@ def test_a_wait_ends_by_itself_and_one_at_a_time(peer: Peer) -> None:
 def test_a_notifier_notifies_again_after_its_link_broke(here: Site, direct: RedisStore, fresh: Fresh) -> None:
     queue, notified = filled(direct, fresh(), [b"1"]).queue, threading.Event()
     with cutter(here.port) as proxy:
-        [notifier] = open_federated(here.address(port=proxy.port)).push_notifiers(notified)
+        [notifier] = FederatedStore(here.address(port=proxy.port)).push_notifiers(notified)
         notifier.listen([queue])
         for _ in range(2):
             wait_until(notified.is_set, what="it listens")
@@ -302,7 +302,7 @@ def test_tls_trusts_the_authority_that_it_is_given(here: Site, direct: RedisStor
     ours, theirs = Authority.in_(tmp_path / "ours"), Authority.in_(tmp_path / "theirs")
     with tls(here.port, ours, "localhost") as proxy:
         named, numbered = (f"wss://{host}:{proxy.port}/bus" for host in ("localhost", "127.0.0.1"))
-        store = open_federated(FederationAddress(named, SECRET, tls_ca=str(ours.file)))
+        store = FederatedStore(FederationAddress(named, SECRET, tls_ca=str(ours.file)))
         for _ in range(3):
             queue = fresh()
             assert not store.states({queue: -1})[queue].exists
@@ -315,8 +315,8 @@ def test_tls_trusts_the_authority_that_it_is_given(here: Site, direct: RedisStor
             FederationAddress(numbered, SECRET, tls_ca=str(ours.file)),
         ):
             with pytest.raises(TlsFailed, match=r"federation\.tls"):
-                open_federated(address).states({"q": -1})
-        store = open_federated(FederationAddress(numbered, SECRET, tls_ca=str(ours.file), tls_check_hostname=False))
+                FederatedStore(address).states({"q": -1})
+        store = FederatedStore(FederationAddress(numbered, SECRET, tls_ca=str(ours.file), tls_check_hostname=False))
         assert store.discover(lambda _: False) == []
         store.close()
 
@@ -330,7 +330,7 @@ def test_which_server_has_a_queue_is_the_other_sides_business(request: pytest.Fi
         three: DirectServers = request.getfixturevalue("three_servers")
         options = RedisOptions(url=",".join(three.urls))
     with site(options) as there:
-        store, direct = open_federated(there.address()), open_store(options)
+        store, direct = FederatedStore(there.address()), open_store(options)
         names = [fresh() for _ in range(8)]
         store.attach(names, HOUR)
         appender, sink = store.appender(), fresh("sink")
@@ -359,7 +359,7 @@ async def test_a_federation_server_serves_bulk_beside_busmqs_own_protocol(federa
 
 def talk(url: str, queue: str) -> None:
     secret = "correct-horse-battery"
-    store = open_federated(FederationAddress(url, secret))
+    store = FederatedStore(FederationAddress(url, secret))
     assert store.states({queue: -1})[queue].count == 2
     assert store.attach([queue], HOUR)[queue].existed
     born = store.states({queue: -1})[queue].born
@@ -371,5 +371,5 @@ def talk(url: str, queue: str) -> None:
     ]
     for address, status in refused:
         with pytest.raises(FederationRefused) as caught:
-            open_federated(address).states({queue: -1})
+            FederatedStore(address).states({queue: -1})
         assert caught.value.details["status"] == status

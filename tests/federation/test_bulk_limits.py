@@ -22,7 +22,7 @@ from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.peer_operations import PeerOperations
 from busmq_spark.federation.bulk.server import READS, READS_IN_ALL, SMALL_HEAD
 from busmq_spark.federation.bulk.socket import BulkWebSocket
-from busmq_spark.federation.bulk.store import FederatedStore, open_federated
+from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.federation.bulk.store_executor import PeerThreadPool, StoreExecutor
 from busmq_spark.federation.gate.budgets import SecretBudget
 from busmq_spark.federation.gate.grants import Grants
@@ -212,7 +212,7 @@ async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis
 def test_one_secret_does_not_take_all_places_of_readers(redis_url: str, fresh: Fresh) -> None:
     keyring = Keyring({name: (f"{name}-" + "s" * 40, Grants.all_verbs()) for name in ("greedy", "second", "other")})
     with site(redis_url, keyring) as there:
-        store = open_federated(there.address("other-" + "s" * 40))
+        store = FederatedStore(there.address("other-" + "s" * 40))
         queue = fresh()
         part = Range(queue, store.attach([queue], HOUR)[queue].born, 1, 20_000)
         store.appender().push(queue, [b"x" * 1000] * 20_000, FullQueuePolicy(0))
@@ -248,7 +248,7 @@ def test_readers_of_a_redis_that_is_silent_hold_up_no_readers_of_another(
 
     monkeypatch.setattr(RedisStore, "read", read)
     with site(options) as there:
-        store, sockets = open_federated(there.address()), [BulkWebSocket(there.address()) for _ in range(READS_IN_ALL)]
+        store, sockets = FederatedStore(there.address()), [BulkWebSocket(there.address()) for _ in range(READS_IN_ALL)]
         for socket in sockets:
             socket.send(call(1, "read", stuck, True, MIB))
         wait_until(lambda: under_way, what="some are under way")

@@ -17,7 +17,7 @@ from busmq_spark.errors import DataLoss, QueueMissing, WireError
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.row_frames import RemainingRanges
-from busmq_spark.federation.bulk.store import AT_ONCE, FederatedStore, open_federated
+from busmq_spark.federation.bulk.store import AT_ONCE, FederatedStore
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.protocol import MessageRows
 from busmq_spark.store.redis_store import RedisStore, open_store
@@ -107,7 +107,7 @@ def test_reads_over_a_link_that_is_cut_bring_each_row_once(here: Site, direct: R
     chance = random.Random(7)
     with cutter(here.port) as man:
         man.down = iter([chance.randint(2_000, 300_000) for _ in range(6)])
-        store = open_federated(here.address(port=man.port, patience_s=60.0))
+        store = FederatedStore(here.address(port=man.port, patience_s=60.0))
         assert flat(store.read_many(parts, True)) == expected
         assert man.connections > 2
         store.close()
@@ -118,7 +118,7 @@ def test_ranges_of_several_servers_come_in_their_order(three_servers: DirectServ
         direct = open_store(RedisOptions(url=",".join(three_servers.urls)))
         parts = ranges(direct, fresh, [3] * 30)
         assert len({*direct.locate([part.queue for part in parts]).values()}) > 1
-        store = open_federated(there.address())
+        store = FederatedStore(there.address())
         assert flat(store.read_many(parts, True)) == [
             (part.queue, id, f"{part.queue}-{id}".encode().ljust(10, b".")) for part in parts for id in (1, 2, 3)
         ]
@@ -157,7 +157,7 @@ def staged_in(store: FederatedStore, names: list[str]) -> list[StagedList]:
 def test_many_queues_are_committed_with_all_calls_under_way(here: Site, direct: RedisStore, fresh: Fresh, cut: bool) -> None:
     names = [fresh() for _ in range(150)]
     with cutter(here.port) as man:
-        store = open_federated(here.address(port=man.port, patience_s=60.0))
+        store = FederatedStore(here.address(port=man.port, patience_s=60.0))
         store.attach(names, HOUR)
         staged = staged_in(store, names)
         held = store.record(sink := fresh(), 0, staged)

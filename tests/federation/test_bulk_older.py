@@ -9,7 +9,7 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import WireError
 from busmq_spark.federation.bulk import server
 from busmq_spark.federation.bulk.operations import OPERATIONS
-from busmq_spark.federation.bulk.store import open_federated
+from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.spark.message_times import TimestampColumn
 from busmq_spark.spark.time_notes import TimeNotes
 from busmq_spark.store.protocol import MessageRows
@@ -27,7 +27,7 @@ def test_a_query_goes_on_at_a_server_that_knows_no_clock(
     older = {name: operation for name, operation in OPERATIONS.items() if name not in {"note_times", "find_times", "times", "ages"}}
     monkeypatch.setattr(server, "OPERATIONS", older)
     with site(redis_server.url) as here:
-        store = open_federated(here.address())
+        store = FederatedStore(here.address())
         part = filled(store, queue, [b"1"])
         TimeNotes().update({queue: store.states({queue: -1})[queue].last_id}, store)
         assert read(store, part) == [(1, b"1")]

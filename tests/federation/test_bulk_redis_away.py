@@ -14,7 +14,7 @@ from busmq_spark.core.position import Range
 from busmq_spark.errors import LinkLost
 from busmq_spark.federation.bulk import push_subscriptions, store_executor
 from busmq_spark.federation.bulk import server as bulk_server
-from busmq_spark.federation.bulk.store import FederatedStore, open_federated
+from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.store.protocol import FullQueuePolicy
 from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh
@@ -36,7 +36,7 @@ def here(wire: Cutter) -> Iterator[Site]:
 
 @pytest.fixture
 def store(here: Site) -> Iterator[FederatedStore]:
-    made = open_federated(here.address(patience_s=60.0))
+    made = FederatedStore(here.address(patience_s=60.0))
     yield made
     made.close()
 
@@ -120,7 +120,7 @@ def test_at_least_once_waits(wire: Cutter, store: FederatedStore, direct: RedisS
 
 def test_not_for_ever(wire: Cutter, here: Site, part: Range, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("busmq_spark.federation.bulk.client.FAILOVER_PATIENCE_S", 0.1)
-    store = open_federated(here.address(patience_s=0.1))
+    store = FederatedStore(here.address(patience_s=0.1))
     store.keys(part.queue)
     target, wire.target = wire.target, 1
     try:

@@ -17,7 +17,7 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import BusError, ConfigError, FederationRefused, QueueMissing, WireError
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.operations import OPERATIONS
-from busmq_spark.federation.bulk.store import FederatedStore, open_federated
+from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.store.protocol import FullQueuePolicy
 from busmq_spark.store.redis_store import RedisStore
@@ -69,7 +69,7 @@ def as_(here: Site) -> Iterator[Callable[[str], FederatedStore]]:
     made: list[FederatedStore] = []
 
     def open_as(name: str) -> FederatedStore:
-        made.append(open_federated(here.address(SECRETS[name])))
+        made.append(FederatedStore(here.address(SECRETS[name])))
         return made[-1]
 
     yield open_as
@@ -251,14 +251,14 @@ def test_a_wrong_secret_and_none_are_refused_and_not_repeated_to_anybody(here: S
     for secret in ("a-guess-that-is-wrong", ""):
         address = here.address(secret)
         with pytest.raises(FederationRefused, match="does not know the secret") as caught:
-            open_federated(address).states({"q": 1})
+            FederatedStore(address).states({"q": 1})
         assert caught.value.details["status"] == 401
         assert not secret or secret not in f"{caught.value} {caught.value.details} {address!r} {caplog.text}"
 
 
 def test_a_token_lets_in_until_it_expires(here: Site, open_queue: Range, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     token = here.keyring.sign("all", 60, {"read": ["open-*"]})
-    store = open_federated(here.address(token))
+    store = FederatedStore(here.address(token))
     assert store.states({open_queue.queue: -1})[open_queue.queue].count == 3
     with pytest.raises(FederationRefused, match="may not push"):
         store.appender().push(open_queue.queue, [b"1"], FullQueuePolicy(0))
@@ -276,12 +276,12 @@ def test_a_token_lets_in_until_it_expires(here: Site, open_queue: Range, fresh: 
 def test_an_address_is_checked_before_anything_is_connected() -> None:
     for url in ("http://x", "ws://", "nonsense", "wss://user:word@x/bus", "wss://x/bus?secret=a"):
         with pytest.raises(ConfigError, match=r"federation\.url") as caught:
-            open_federated(FederationAddress(url, "s"))
+            FederatedStore(FederationAddress(url, "s"))
         assert "word" not in str(caught.value)
     with pytest.raises(ConfigError, match=r"federation\.secret"):
-        open_federated(FederationAddress("ws://x/bus", "two words"))
+        FederatedStore(FederationAddress("ws://x/bus", "two words"))
     with pytest.raises(ConfigError, match=r"federation\.tls"):
-        open_federated(FederationAddress("wss://localhost:1/bus", "s", tls_ca="/nowhere.pem"))
+        FederatedStore(FederationAddress("wss://localhost:1/bus", "s", tls_ca="/nowhere.pem"))
 
 
 def test_an_address_pickles(here: Site) -> None:

@@ -12,7 +12,7 @@ from busmq_spark.core.mirror import NEWEST
 from busmq_spark.core.position import Range
 from busmq_spark.embedded import DirectServers, RedisServer
 from busmq_spark.federation.bulk import server
-from busmq_spark.federation.bulk.store import FederatedStore, open_federated
+from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
@@ -82,7 +82,7 @@ def test_rows_over_a_link_that_is_cut_come_once(here: Site, direct: RedisStore, 
     chance = random.Random(8)
     with cutter(here.port) as man:
         man.down = iter([chance.randint(2_000, 300_000) for _ in range(6)])
-        store = open_federated(here.address(port=man.port, patience_s=60.0))
+        store = FederatedStore(here.address(port=man.port, patience_s=60.0))
         spans, rows = store.read_with_spans([replace(part, last=NEWEST) for part in parts])
         assert flat(rows) == expected
         assert {*spans} == {part.queue for part in parts}
@@ -102,7 +102,7 @@ def test_a_read_that_is_closed_ends_and_the_connection_goes_on(store: FederatedS
 def test_queues_of_several_servers(three_servers: DirectServers, fresh: Fresh) -> None:
     options = RedisOptions(url=",".join(three_servers.urls))
     with site(options) as there:
-        direct, store = open_store(options), open_federated(there.address())
+        direct, store = open_store(options), FederatedStore(there.address())
         parts = ranges(direct, fresh, [3] * 30)
         assert len({*direct.locate([part.queue for part in parts]).values()}) > 1
         for each in (store, direct):

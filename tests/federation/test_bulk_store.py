@@ -13,7 +13,7 @@ from busmq_spark.core.position import Position, Range
 from busmq_spark.core.sink import CommitStopped, StagedList
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import BatchChanged, DataLoss, QueueFull, QueueMissing, QueueRecreated, StagingLost, StaleBatch
-from busmq_spark.federation.bulk.store import FederatedStore, open_federated
+from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.options import RedisOptions
 from busmq_spark.spark.message_times import times_of
 from busmq_spark.store.protocol import PushNotifiers, QueueCreation
@@ -35,7 +35,7 @@ def here(redis_server: RedisServer) -> Iterator[Site]:
 
 @pytest.fixture(params=["redis", "federated"])
 def store(request: pytest.FixtureRequest, redis_url: str, here: Site) -> Iterator[Store]:
-    made: Store = open_store(RedisOptions(url=redis_url)) if request.param == "redis" else open_federated(here.address())
+    made: Store = open_store(RedisOptions(url=redis_url)) if request.param == "redis" else FederatedStore(here.address())
     yield made
     made.close()
 

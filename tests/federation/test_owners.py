@@ -16,7 +16,7 @@ from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.subscription import register, unsubscribe
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import FederationRefused, QueueMissing, StaleBatch, WireError
-from busmq_spark.federation.bulk.store import FederatedStore, open_federated
+from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
@@ -52,7 +52,7 @@ def as_(here: Site) -> Iterator[As]:
     made: list[FederatedStore] = []
 
     def open_as(name: str) -> FederatedStore:
-        made.append(open_federated(here.address(SECRETS.get(name, name), patience_s=3.0)))
+        made.append(FederatedStore(here.address(SECRETS.get(name, name), patience_s=3.0)))
         return made[-1]
 
     yield open_as

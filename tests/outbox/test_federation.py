@@ -13,7 +13,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import BusError, ConfigError, FederationRefused
-from busmq_spark.federation.bulk.store import open_federated
+from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.outbox import forwarder, report
@@ -112,7 +112,7 @@ def test_peers_do_not_reach_each_others_senders(tmp_path: Path, redis_url: str, 
         bus.queue(queue).attach()
     with site(redis_url, Keyring.load(keys)) as there:
         for name, number in (("a", 1000), ("b", 1), ("b", 1)):
-            store = open_federated(there.address(shown[name]))
+            store = FederatedStore(there.address(shown[name]))
             assert store.push_from(queue, "same", [number], [name.encode()]) == (1, 0)
             for sender, given in (("a:b", (2,)), ("", (2,)), ("same", (0,)), ("same", (3, 3)), ("same", (2, 3, 4)), ("same", ())):
                 with pytest.raises(BusError, match="expected"):

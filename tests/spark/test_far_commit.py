@@ -8,7 +8,7 @@ import pytest
 
 from busmq_spark.core.sink import attempt
 from busmq_spark.embedded import RedisServer
-from busmq_spark.federation.bulk.store import open_federated
+from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.option_table import parse
 from busmq_spark.options import RedisOptions, WriteOptions
 from busmq_spark.spark.writer import SinkCommitter
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.redis
 def test_a_batch_over_many_queues_is_committed_with_all_calls_under_way(redis_server: RedisServer, fresh: Fresh) -> None:
     names = [fresh() for _ in range(40)]
     with site(redis_server.url) as here:
-        store, direct = open_federated(here.address()), open_store(RedisOptions(url=redis_server.url))
+        store, direct = FederatedStore(here.address()), open_store(RedisOptions(url=redis_server.url))
         store.attach(names[1:], HOUR)
         appender = store.appender()
         for name in names:

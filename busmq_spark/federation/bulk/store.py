@@ -1,6 +1,6 @@
 """The store whose messages are in another data centre: a federation server asks its Redis for us, over ``busmq.bulk.v1``.
 
-    store = open_federated(FederationAddress("wss://eu.example.com/bus", secret))    # nothing is connected yet
+    store = FederatedStore(FederationAddress("wss://eu.example.com/bus", secret))    # nothing is connected yet
     for rows in store.read(part, True): …                                            # as of a RedisStore
 
 A queue's server is always 0: which Redis it is on there, the other side knows. One thread may use one store.
@@ -375,8 +375,3 @@ class FederatedPushNotifier:
         except BusError:
             self._link.drop()
             raise
-
-
-def open_federated(address: FederationAddress) -> FederatedStore:
-    """A new store; nothing is connected yet. Raises ConfigError for a bad address."""
-    return FederatedStore(address)
