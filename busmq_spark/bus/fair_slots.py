@@ -10,7 +10,7 @@ class FairSlots:
     """At most ``limit`` slots are taken at once."""
 
     def __init__(self, limit: int) -> None:
-        self.limit = self._free = limit
+        self._free = limit
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def take(self) -> int:

@@ -36,7 +36,6 @@ class Servers:
     """Opens nothing until ``first_contact``. ``on_change`` is called whenever a server comes or goes, with the reason when it went."""
 
     def __init__(self, layout: RedisLayout, on_change: Callable[[BusError | None], None], reply_s: float) -> None:
-        self.layout = layout
         self.commands: list[AnyAsyncLink] = async_links(layout, None, reply_s)
         self.takes: list[AnyAsyncLink] = async_links(layout, 0.0, reply_s)
         """Without patience: consumers have more of it than any link."""

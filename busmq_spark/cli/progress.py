@@ -24,7 +24,7 @@ class TerminalProgressBar:
 
     def __init__(self, out: Output, title: str, total: int | None, noun: str, *, weighed: bool = False, waiting: str | None = None) -> None:
         self._visible = out.is_watched
-        self._noun, self._weighed, self._waiting = noun, weighed, waiting
+        self._noun, self._waiting = noun, waiting
         self._started = time.monotonic()
         self.items = 0
         size = [DownloadColumn(binary_units=True)] if weighed and total else []

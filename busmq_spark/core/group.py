@@ -65,7 +65,6 @@ class LeaseResult:
     status: Literal["ok", "paused", "missing", "no_group"]
     """missing: no such queue. no_group: the group is of another life of the queue, or there is none."""
     deliveries: Sequence[Delivery] = ()
-    now_ms: int = 0
     wait_ms: int = -1
     """Until a message is due again; -1 when none will be."""
     gone: int = 0
@@ -150,7 +149,7 @@ def lease(keys: QueueKeys, name: str, token: str, most: int, *, again: bool = Fa
     for id, tries, first, *values in runs:
         columns = (range(int(id), int(id) + len(values)), values, repeat(tries), repeat(int(first)), repeat(token), repeat(int(now)))
         deliveries += map(Delivery._make, zip(*columns, strict=False))
-    return LeaseResult(status.decode(), deliveries, int(now), wait, gone)
+    return LeaseResult(status.decode(), deliveries, wait, gone)
 
 
 def settle(keys: QueueKeys, name: str, born: str, settlements: Sequence[Settlement]) -> Flow[list[int] | None]:

@@ -206,7 +206,7 @@ def _replay(report: Report, flights: QueueLocation, rows: int | None) -> dict[st
             part = data.messages[start : start + STEP]
             flights.link.run(push_many(flights.keys, part))
             meter.add(len(part))
-    report.show_stage(Stage("replay", f"{count(meter.items, 'flight')} pushed to queue {QUEUES[0]}", meter.items, "messages", meter.seconds))
+    report.show_stage(Stage("replay", f"{count(meter.items, 'flight')} pushed to queue {QUEUES[0]}", meter.items, meter.seconds))
     return data.airlines
 
 
@@ -228,9 +228,7 @@ def _stream(report: Report, job: "Job", airlines: dict[str, str], picture: Path)
         started = time.monotonic()
         with report.out.working(f"reading queue {QUEUES[1]} back"):
             totals, messages = read_back(spark, job)
-        report.show_stage(
-            Stage("read back", f"{count(messages, 'result')} read from queue {QUEUES[1]}", messages, "rows", time.monotonic() - started)
-        )
+        report.show_stage(Stage("read back", f"{count(messages, 'result')} read from queue {QUEUES[1]}", messages, time.monotonic() - started))
         with report.out.working("drawing"):
             draw(delays := [DelayStatistics(**row) for row in totals], airlines, report.rows, picture)
         report.show_results(delays, airlines, picture)

@@ -28,7 +28,6 @@ class Stage:
     name: str
     text: str
     items: int
-    noun: str
     seconds: float
     warm: tuple[int, float] = (0, 0.0)
     """Items and seconds without the first batch of a stream."""
@@ -75,9 +74,9 @@ class Report:
         """The two ends of the streaming query. Its first batch has to start Spark's workers."""
         batches = count(done.batches, "batch").replace("batchs", "batches")
         warm = done.warm_rows_in, done.warm_seconds
-        self.show_stage(Stage("stream", f"{count(done.rows_in, 'flight')} in {batches}", done.rows_in, "rows", seconds, warm, done.engine))
+        self.show_stage(Stage("stream", f"{count(done.rows_in, 'flight')} in {batches}", done.rows_in, seconds, warm, done.engine))
         sunk = f"{count(done.rows_out, 'result')} in {count(done.batches, 'commit')} to queue delays"
-        self.show_stage(Stage("sink", sunk, done.rows_out, "rows", seconds, (done.warm_rows_out, done.warm_seconds)))
+        self.show_stage(Stage("sink", sunk, done.rows_out, seconds, (done.warm_rows_out, done.warm_seconds)))
 
     def show_results(self, delays: Sequence[DelayStatistics], airlines: dict[str, str], picture: Path) -> None:
         """The tables, and where the plot is."""

@@ -45,9 +45,8 @@ log = logging.getLogger("busmq_spark")
 
 @dataclass(frozen=True, slots=True)
 class JobColumns:
-    """Which columns rows have."""
+    """What rows say beside the job and its outcome."""
 
-    names: tuple[str, ...]
     queue: str | None
     """The option; None: rows name theirs."""
     needs_id: bool = False
@@ -78,7 +77,7 @@ class JobColumns:
                 reason=f"{who} needs, with settle, the column id of the source: without it what comes again behind a newer message writes its "
                 f"outcomes twice. Select id, too{remedy}; the rows have: {has}"
             )
-        return cls(names, queue, needs_id or queue is None)
+        return cls(queue, needs_id or queue is None)
 
 
 class QueueLife(NamedTuple):

@@ -129,7 +129,7 @@ def test_a_batch_that_comes_again_changes_nothing(write: Callable[..., None], jo
 def settle(url: str, queue: str, *rows: dict[str, Any]) -> None:
     """What a task does with these rows."""
     options = WriteOptions(url=url, queue=queue, settle="g")
-    JobTaskWriter(options, JobColumns(tuple(rows[0]), queue), {}).write(iter([pa.RecordBatch.from_pylist(list(rows))]))
+    JobTaskWriter(options, JobColumns(queue), {}).write(iter([pa.RecordBatch.from_pylist(list(rows))]))
 
 
 def test_rows_of_spark_4_0_are_written_too(bus: Bus, jobs: Any) -> None:
