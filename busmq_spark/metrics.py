@@ -48,10 +48,6 @@ class MetricFamily:
         with self._lock:
             self._series[key] = value
 
-    def value(self, **labels: str) -> float:
-        """What one series has come to."""
-        return self._series[self._key(labels)]
-
     def lines(self) -> list[str]:
         """The lines of this family in the text. Series ``other`` show once they have counted something."""
         names = list(self._allowed)

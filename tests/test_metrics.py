@@ -33,7 +33,8 @@ def test_what_a_peer_sends_never_becomes_a_series(values: list[str]) -> None:
     for value in values:
         calls.add(method=value)
     assert len(metrics.text().splitlines()) <= 5
-    assert calls.value(method="other") == sum(value not in ("push", "pop") for value in values)
+    others = sum(value not in ("push", "pop") for value in values)
+    assert (f'busmq_calls_total{{method="other"}} {others}' in metrics.text().splitlines()) == (others > 0)
 
 
 def test_a_gauge_goes_down_and_a_counter_does_not() -> None:
@@ -41,7 +42,7 @@ def test_a_gauge_goes_down_and_a_counter_does_not() -> None:
     gauge, counter = metrics.gauge("open", "Open"), metrics.counter("done_total", "Done")
     gauge.add(3)
     gauge.add(-1)
-    assert gauge.value() == 2
+    assert gauge.lines()[-1] == "open 2"
     with pytest.raises(ValueError, match="only goes up"):
         counter.add(-1)
     with pytest.raises(ValueError, match="counter"):
@@ -70,4 +71,4 @@ def test_threads_may_count_together() -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert counter.value() == 80_000
+    assert counter.lines()[-1] == "busmq_x_total 80000"

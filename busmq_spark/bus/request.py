@@ -32,13 +32,8 @@ class Request:
         return self._frame.data
 
     @property
-    def wants_reply(self) -> bool:
-        """Whether the requester waits for one."""
-        return self._frame.reply_to is not None
-
-    @property
     def reply_to(self) -> str | None:
-        """The queue on which the requester waits: the same for all of one requester's requests."""
+        """The queue on which the requester waits: the same for all of one requester's requests. None: it waits for no reply."""
         return self._frame.reply_to
 
     async def partial(self, value: Any) -> None:

@@ -138,13 +138,8 @@ def _too_large_error(name: str, size: int) -> MessageRefused:
     )
 
 
-def reference(id: str, client: str, done: str = "") -> bytes:
-    """The message that names a job; ``done``: the queue that its outcomes are pushed to as well."""
-    return references(client, done)(id)
-
-
 def references(client: str, done: str = "") -> Callable[[str], bytes]:
-    """What makes :func:`reference` of each job."""
+    """What makes of each job the message that names it; ``done``: the queue that its outcomes are pushed to as well."""
     rest = _json.encode({"from": client, "done": done} if done else {"from": client})[1:]
     return lambda id: f'{{"job":"{id}",{rest}'.encode()
 
@@ -165,13 +160,8 @@ def decode_reference(value: bytes) -> tuple[str, str, str]:
 # -- fields ----------------------------------------------------------------------------------------------------------------------------------
 
 
-def save(keys: JobKeys, fields: Fields) -> Flow[None]:
-    """Store fields. Safe to repeat."""
-    yield from save_many([(keys, fields)])
-
-
 def save_many(jobs: Iterable[tuple[JobKeys, Fields]]) -> Flow[None]:
-    """As :func:`save` of each, in few round trips."""
+    """Store fields of jobs, in few round trips. Safe to repeat."""
     calls: list[Call] = []
     size = 0
     for keys, fields in jobs:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
-from busmq_spark.core.mirror import Span
+from busmq_spark.core.mirror import NO_MARK, Span
 from busmq_spark.core.position import Range
 from busmq_spark.errors import BusError
 from busmq_spark.mirror.rows import WiredRows
@@ -73,7 +73,7 @@ def read_windows(store: OriginStore, windows: Sequence[Window]) -> list[WindowRo
     _add_rows(pieces, found)
     unsure = [rows for rows in found.values() if rows.sound and not _is_complete(rows)]
     # What was to be read last has gone meanwhile: so it must still be true that the origin has our history, and that it has given these ids.
-    after = store.spans({rows.window.queue: (rows.window.after, -1) for rows in unsure}) if unsure else {}
+    after = store.spans({rows.window.queue: (rows.window.after, NO_MARK) for rows in unsure}) if unsure else {}
     for rows in unsure:
         now, then = after[rows.window.queue], rows.span
         gone = not rows.span.upto_mark or now.floor >= (rows.last or rows.window.after) + 1
@@ -106,8 +106,8 @@ def _is_complete(rows: WindowRows) -> bool:
 
 def look_at_queues(store: OriginStore, queues: Sequence[tuple[str, int]]) -> dict[str, Span]:
     """Each queue as it is, with the id copied last. One whose life has no name yet, since only npm busmq knows it, gets one."""
-    found = dict(store.spans({name: (last, -1) for name, last in queues}))
+    found = dict(store.spans({name: (last, NO_MARK) for name, last in queues}))
     if unnamed := [name for name, span in found.items() if span.ttl_s and not span.born]:
         store.attach(unnamed, QueueCreation(allowed=False, ttl_s=1))
-        found.update(store.spans({name: (last, -1) for name, last in queues if name in unnamed}))
+        found.update(store.spans({name: (last, NO_MARK) for name, last in queues if name in unnamed}))
     return found

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from busmq_spark.core.message import MAX_ID
-from busmq_spark.core.mirror import Positions, Span
+from busmq_spark.core.mirror import NO_MARK, Positions, Span
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.metrics import Metrics
@@ -154,7 +154,7 @@ class MirrorRunner:
         if self._book.look or now >= self._due["look"]:
             self._book.look = False
             self._due["look"] = now + max(LOOK_S, self._slots / SLOTS_PER_S)
-            names = {name: queue.last if queue.begun else -1 for name, queue in self._book.queues.items()}
+            names = {name: queue.last if queue.begun else NO_MARK for name, queue in self._book.queues.items()}
             wanted = self._wanted if self._due["discover"] else 0
             self._submit(lambda: self._look_at_origin(list(names.items())), lambda found: self._on_spans(found, names, wanted))
         if now >= self._due["discover"]:
@@ -213,7 +213,7 @@ class MirrorRunner:
         if len(wanted) < len(self.settings.patterns):
             wanted = [*wanted, *self._origins.store_of_thread.discover(self.settings.accepts)]
         else:
-            self._origins.store_of_thread.spans(dict.fromkeys(wanted, (-1, -1)))  # whether it answers
+            self._origins.store_of_thread.spans(dict.fromkeys(wanted, (NO_MARK, NO_MARK)))  # whether it answers
         return wanted, time.monotonic() - began
 
     def _counters(self, names: Sequence[str]) -> list[tuple[str, Any]]:

@@ -159,7 +159,6 @@ async def test_handlers_of_every_form(open_bus: OpenBus, fresh: Fresh) -> None:
         return data + step
 
     async def with_request(data: int, request: Request) -> int:
-        assert request.wants_reply
         assert request.reply_to is not None
         return int(request.data + 1)
 
@@ -226,7 +225,7 @@ async def test_without_anybody_waiting_nothing_is_replied(open_bus: OpenBus, fre
 
     async def handler(data: Any, request: Request) -> AsyncIterator[int]:
         await request.partial(1)
-        assert not request.wants_reply
+        assert request.reply_to is None
         return items()
 
     async def items() -> AsyncIterator[int]:

@@ -172,7 +172,7 @@ def test_nothing_is_published_and_subscriptions_of_events_can_end(run: Run, stor
 
 def test_a_job_is_read_and_its_outcome_written(run: Run, link: Link, fresh_keys: FreshKeys, full: Callable[[], None]) -> None:
     keys = JobKeys(fresh_keys().name, isinstance(link, ClusterLink))
-    run(job.save(keys, {"a": (b"j1", 60_000)}))
+    run(job.save_many([(keys, {"a": (b"j1", 60_000)})]))
     full()
     work = job.Work(Delivery(1, b"", 1, 1, "t", 1), keys, "", "g", "life", "")
     assert run(job.begin([work], 60)) == [("ok", b"")]

@@ -56,7 +56,7 @@ def worked(run: Run, redis: Redis, keys: JobKeys) -> Worked:
 
 
 def saved(run: Run, keys: JobKeys, ttl_ms: int = 60_000, **fields: Any) -> None:
-    run(flows.save(keys, {name: (flows.to_stored(name, value), ttl_ms) for name, value in fields.items()}))
+    run(flows.save_many([(keys, {name: (flows.to_stored(name, value), ttl_ms) for name, value in fields.items()})]))
 
 
 def loaded(run: Run, keys: JobKeys, *names: str, forget: tuple[str, ...] = (), token: str = "", again: bool = False) -> list[Any]:
@@ -79,7 +79,7 @@ def test_fields_live_for_their_ttl(run: Run, redis: Redis, keys: JobKeys) -> Non
 
 
 def test_nothing_is_sent_where_nothing_is_asked_for(run: Run, keys: JobKeys) -> None:
-    for flow in (flows.save(keys, {}), flows.load(keys, (), (), "t")):
+    for flow in (flows.save_many([(keys, {})]), flows.load(keys, (), (), "t")):
         with pytest.raises(StopIteration):
             next(flow)
 

@@ -60,7 +60,7 @@ def test_names_near_the_borders_are_taken() -> None:
 
 @given(st.from_regex(r"\A[A-Za-z0-9_-]{1,100}\Z"), st.text(st.characters(exclude_categories=["Cs"])), st.sampled_from(["", "concat.done"]))
 def test_a_reference_is_read_as_it_was_written(id: str, client: str, done: str) -> None:
-    assert job.decode_reference(job.reference(id, client, done)) == (id, client, done)
+    assert job.decode_reference(job.references(client, done)(id)) == (id, client, done)
 
 
 @pytest.mark.parametrize("value", [b"", b"text", b"{}", b"[]", b'{"job":3}', b'{"job":"a:b"}', b"\xff", b"[" * 100_000, b'"job"'])

@@ -192,7 +192,7 @@ async def test_a_request_of_node_without_reply_is_served_and_not_answered(node: 
         await away(node.call, "serviceConnect", tag=asker, name=asker)
         await away(node.call, "serviceSend", tag=asker, data={"n": 1})
         request = await came.get()
-        assert (request.data, request.wants_reply) == ({"n": 1}, False)
+        assert (request.data, request.reply_to) == ({"n": 1}, None)
 
 
 # Both
