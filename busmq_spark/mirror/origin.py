@@ -33,7 +33,7 @@ def open_origin(settings: MirrorSettings) -> OriginStore:
 def listeners(settings: MirrorSettings, notified: threading.Event) -> Sequence[PushNotifiers]:
     """What wakes the mirror at a push, not started."""
     if settings.is_federated:
-        from busmq_spark.federation.bulk.store import FederatedPushNotifier
+        from busmq_spark.federation.bulk.push_notifier import FederatedPushNotifier
 
         return [FederatedPushNotifier(settings.federation, notified)]
     return [RedisPushNotifiers(RedisStore(redis_layout(settings.redis), PATIENCE_S), notified)]

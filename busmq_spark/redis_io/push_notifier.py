@@ -17,25 +17,24 @@ from busmq_spark.redis_io.wire import pack_words
 _NAMES_PER_CALL = 500
 
 
-class PushNotifier:
-    """A daemon thread that subscribes to notification channels of one server and sets ``notified`` when something arrives.
+class NotifierThread:
+    """A daemon thread that sets ``notified`` when something arrives for one of the names it listens to; the subclass knows how.
 
     It only makes things faster: while it cannot connect, the owner's own polling goes on. ``stop`` ends it; so does the end of the process.
     """
 
-    def __init__(self, endpoint: Endpoint, notified: threading.Event) -> None:
-        self._endpoint = endpoint
+    def __init__(self, notified: threading.Event) -> None:
         self._notified = notified
-        self._channels: tuple[str, ...] = ()
+        self._names: tuple[str, ...] = ()
         self._changed = threading.Event()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def listen(self, channels: Sequence[str]) -> None:
-        """Listen to exactly these channels from now on."""
-        if tuple(channels) == self._channels:
+    def listen(self, names: Sequence[str]) -> None:
+        """Listen to exactly these names from now on."""
+        if tuple(names) == self._names:
             return
-        self._channels = tuple(channels)
+        self._names = tuple(names)
         self._changed.set()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="busmq-push-notifier", daemon=True)
@@ -46,13 +45,25 @@ class PushNotifier:
         self._stopped.set()
 
     def _run(self) -> None:
+        """Listen until ``_stopped``, to other names whenever ``_changed``."""
+        raise NotImplementedError
+
+
+class PushNotifier(NotifierThread):
+    """Subscribes to notification channels, the names, of one server."""
+
+    def __init__(self, endpoint: Endpoint, notified: threading.Event) -> None:
+        super().__init__(notified)
+        self._endpoint = endpoint
+
+    def _run(self) -> None:
         while not self._stopped.is_set():
             connection = None
             try:
                 connection = dial(self._endpoint)
                 self._changed.clear()
-                for names in slices(self._channels, _NAMES_PER_CALL):
-                    connection.send_packed_command([pack_words(("SUBSCRIBE", *names))], check_health=False)
+                for part in slices(self._names, _NAMES_PER_CALL):
+                    connection.send_packed_command([pack_words(("SUBSCRIBE", *part))], check_health=False)
                 # The confirmations notify too, as they should: there was no notification of pushes before them.
                 self._drain(connection._sock)  # the socket itself: redis-py offers no way to read without parsing
             except (rx.RedisError, OSError, BusError):

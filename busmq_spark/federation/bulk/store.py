@@ -24,9 +24,10 @@ from busmq_spark.core.position import Range
 from busmq_spark.core.sink import STAGE_AGAIN, CommitStopped, StagedList, by_queue, digest, encode_chunks, total_digest
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.topic import topic_partition
-from busmq_spark.errors import BusError, FederationLost, FederationRefused, LinkLost, MessageRefused, QueueMissing, StagingLost
+from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, QueueMissing, StagingLost
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.client import UNDER_WAY, BulkLink
+from busmq_spark.federation.bulk.push_notifier import FederatedPushNotifier
 from busmq_spark.federation.bulk.row_frames import MOST_RANGES
 from busmq_spark.redis_io.place import at_once
 from busmq_spark.store.per_queue import Method, P, PerQueueOperations, T, asked_each, make_forwarder, restrict_to
@@ -42,8 +43,6 @@ AT_ONCE = 1_000
 _HEAD_BYTES = 64 * 1024
 _RANGES_BYTES, _RANGE_BYTES = 56 * 1024, 100
 """Names of ranges in one call, and what a range has beside its name at most: life, ids, server."""
-WAIT_MS = 2_000
-"""How long one ``wait`` of a push notifier stays open; new queues are listened to after as long at most."""
 log = logging.getLogger("busmq_spark")
 
 
@@ -315,63 +314,3 @@ class FederatedAppender(QueueAppender):
         waiting, self._waiting = self._waiting, deque()
         for _, piece in waiting:
             piece.settle(self._link.call("stage", *piece.arguments, values=piece.values))
-
-
-class FederatedPushNotifier:
-    """A daemon thread that sets ``notified`` when something was pushed over there; as redis_io.push_notifier.PushNotifier for a direct one.
-
-    It only makes things faster: while it cannot connect, the owner's own polling goes on.
-    """
-
-    def __init__(self, address: FederationAddress, notified: threading.Event) -> None:
-        self._link = BulkLink(address)
-        self._notified = notified
-        self._queues: tuple[str, ...] = ()
-        self._changed = threading.Event()
-        self._stopped = threading.Event()
-        self._thread: threading.Thread | None = None
-
-    def listen(self, queues: Sequence[str]) -> None:
-        """Listen to exactly these queues (names, not channels) from now on."""
-        if tuple(queues) == self._queues:
-            return
-        self._queues = tuple(queues)
-        self._changed.set()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="busmq-federated-push-notifier", daemon=True)
-            self._thread.start()
-
-    def stop(self) -> None:
-        """End the thread; returns at once."""
-        self._stopped.set()
-
-    def _run(self) -> None:
-        while not self._stopped.is_set():
-            try:
-                self._changed.clear()
-                self._ask("listen", self._queues)
-                self._notified.set()  # pushes before the subscription sent no notification
-                while not (self._stopped.is_set() or self._changed.is_set()):
-                    if self._ask("wait", WAIT_MS):
-                        self._notified.set()
-                        self._stopped.wait(0.002)  # wakes the reader a few hundred times a second at most
-            except LinkLost as error:
-                log.debug("push notifier: %s", error)
-                self._stopped.wait(1.0)
-            except BusError as error:
-                # A server without bulk notifies of no pushes either; one that refuses other calls too raises its error in the store's next call.
-                log.log(
-                    logging.DEBUG if isinstance(error, FederationRefused) else logging.WARNING,
-                    "pushes are not received, new messages are found by polling only: %s",
-                    error,
-                )
-                return
-        self._link.drop()
-
-    def _ask(self, name: str, *arguments: Any) -> Any:
-        """Not repeated by the link: on a new connection ``listen`` must be sent first."""
-        try:
-            return self._link.result(self._link.post(name, *arguments), name)
-        except BusError:
-            self._link.drop()
-            raise

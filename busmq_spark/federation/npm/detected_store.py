@@ -9,7 +9,8 @@ from typing import Any, Protocol, cast
 
 from busmq_spark.errors import FederationRefused
 from busmq_spark.federation.address import FederationAddress
-from busmq_spark.federation.bulk.store import FederatedPushNotifier, FederatedStore
+from busmq_spark.federation.bulk.push_notifier import FederatedPushNotifier
+from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.federation.npm.store import PlainStore
 from busmq_spark.store.protocol import PushNotifiers, ReadStore, WriteStore
 
