@@ -26,11 +26,6 @@ public record RedisOptions(String url, String user, String password, String layo
     static final List<OptionRow<?>> ROWS = List.of(URL, USER, PASSWORD, LAYOUT, MASTER, TLS_CA, TLS_CERTIFICATE, TLS_KEY, TLS_CHECK_HOSTNAME,
             REQUIRE_NO_EVICTION, ON_UNAVAILABLE, EngineChoice.OPTION);
 
-    /** A server without credentials, for tests and tools. */
-    public static RedisOptions forUrl(String url) {
-        return new RedisOptions(url, null, null, "direct", MASTER.fallback(), null, null, null, true);
-    }
-
     static RedisOptions fromValues(OptionTable.Values values) {
         String url = values.get(URL);
         if (url == null || url.isEmpty()) {

@@ -5,7 +5,8 @@ import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import busmq.spark.BusException;
-import busmq.spark.options.RedisOptions;
+import busmq.spark.options.ReadOptions;
+import java.util.Map;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
@@ -19,7 +20,7 @@ class LinksTest {
     }
 
     private static void use(EchoServer server) {
-        try (Links links = Links.fromPool(RedisOptions.forUrl(server.url()))) {
+        try (Links links = Links.fromPool(ReadOptions.parse(Map.of("redis.url", server.url(), "subscribe", "q")).redis())) {
             links.link(0).run(Call.command("ECHO", "opens it"));
         }
     }
@@ -39,7 +40,7 @@ class LinksTest {
     @Test
     void linksThatWereReturnedCannotBeUsedUntilTheyAreTakenAgain() throws Exception {
         try (EchoServer server = new EchoServer()) {
-            Links links = Links.fromPool(RedisOptions.forUrl(server.url()));
+            Links links = Links.fromPool(ReadOptions.parse(Map.of("redis.url", server.url(), "subscribe", "q")).redis());
             links.close();
             assertThrows(BusException.class, () -> links.link(0));
             assertThrows(BusException.class, links::links);
