@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -86,7 +86,7 @@ class Completions:
         self._wake.set()
 
 
-async def read_stored_outcomes(bus: Bus, name: str, group: str) -> AsyncIterator[Outcome]:
+async def read_stored_outcomes(bus: Bus, name: str, group: str) -> AsyncGenerator[Outcome, None]:
     """Outcomes that were pushed to a queue, each at least once for an ordered group. A batch is acked when the loop asks for the next one."""
     async with bus.queue(name) as outcomes, outcomes.group(group) as reader:
         async for batch in reader.batches(BATCH):

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack
+from typing import TYPE_CHECKING, Self, Unpack, overload
 
 from busmq_spark.bus.completions import Completions, check_pattern, read_stored_outcomes
 from busmq_spark.bus.job import LEAST_S, Job, save_all
@@ -158,7 +158,11 @@ class Jobs:
         finally:
             self._waits.remove(wanted)
 
-    def completions(self, of: str | None = None, *, group: str | None = None) -> AsyncIterator[Outcome]:
+    @overload
+    def completions(self, of: str | None = None) -> Completions: ...
+    @overload
+    def completions(self, of: str | None = None, *, group: str) -> AsyncGenerator[Outcome, None]: ...
+    def completions(self, of: str | None = None, *, group: str | None = None) -> Completions | AsyncGenerator[Outcome, None]:
         """Outcomes as they come: of the jobs sent by this object, or all ``of`` a queue, or of a pattern of queues (``con*``), from now on.
 
         With ``group``: those that were pushed to ``<name>.done`` (``durable``), each at least once for this ordered group, from where it was.

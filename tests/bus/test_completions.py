@@ -54,8 +54,8 @@ async def test_the_loop_ends_when_it_is_ended(redis_url: str, fresh: Fresh) -> N
     async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs:
         completions = jobs.completions()
         following = asyncio.ensure_future(some(completions, 1))
-        await until(lambda: completions._connections)  # type: ignore[attr-defined]
-        await completions.detach()  # type: ignore[attr-defined]
+        await until(lambda: completions._connections)
+        await completions.detach()
         with pytest.raises(StopAsyncIteration):
             await following
         with pytest.raises(StopAsyncIteration):
@@ -63,7 +63,7 @@ async def test_the_loop_ends_when_it_is_ended(redis_url: str, fresh: Fresh) -> N
 
 
 async def test_what_is_no_outcome_is_skipped_and_what_nobody_takes_dropped(redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
-    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs, jobs.completions(jobs.queue.name) as all_of_it:  # type: ignore[attr-defined]
+    async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs, jobs.completions(jobs.queue.name) as all_of_it:
         for _ in range(17):
             await redis(jobs.queue, "PUBLISH", jobs_channel(jobs.queue.name), b"x" * 1024 * 1024)
         async with jobs.worker("g")(nothing):
@@ -83,7 +83,7 @@ async def test_stored_ones_are_had_from_where_the_group_was(redis_url: str, fres
             assert await some(reading, 3) == first
             second = await sent(jobs)
             assert await some(reading, 1) == second  # asks on behind the first three
-            await reading.aclose()  # type: ignore[attr-defined]
+            await reading.aclose()
             async with bus.queue(f"{jobs.queue.name}.done") as done:
                 await done.push("no outcome")
             third = await sent(jobs)

@@ -216,7 +216,7 @@ async def test_workers_and_redis_are_killed_and_each_job_has_one_outcome(fresh: 
             workers = [await started(place, "work", jobs.queue.name, 50, 4) for _ in range(2)]
             published: list[str] = []
             await until_none(lambda: no_groups(jobs))
-            async with jobs.completions(jobs.queue.name) as completions:  # type: ignore[attr-defined]
+            async with jobs.completions(jobs.queue.name) as completions:
                 following = asyncio.ensure_future(follow(completions, published))
                 waiting: list[tuple[Any, asyncio.Future[Any]]] = []
                 for turn in range(4):

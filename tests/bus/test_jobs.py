@@ -291,7 +291,7 @@ async def test_the_rights_of_the_page_are_enough_for_jobs(fresh: Fresh) -> None:
                 assert (await jobs.send(good, wait=["g"], timeout_s=UNTIL_S))["g"].ok
                 await good.load("outbound", forget=("outbound",))
                 await jobs.get(good.id).wait(["g"])
-                async with jobs.completions("*") as every:  # type: ignore[attr-defined]
+                async with jobs.completions("*") as every:
                     await jobs.send(bad, wait=["g"], timeout_s=UNTIL_S, fail_fast=False)
                     assert (await asyncio.wait_for(anext(every), UNTIL_S)).job == bad.id
         assert server.command("ACL", "LOG") == []
