@@ -174,7 +174,7 @@ class Member(Emitter):
         self._offered.append(batch)
         self._more.set()
 
-    def on_partition_failure(self, error: BusError) -> None:
+    def keep_first_error(self, error: BusError) -> None:
         """A partition cannot be read on."""
         self._error = self._error or error
         self._more.set()
@@ -212,7 +212,7 @@ class Member(Emitter):
                 found = await self._join()
             except BusError as error:
                 if not isinstance(error, LinkLost):
-                    self.on_partition_failure(error)
+                    self.keep_first_error(error)
                 await asyncio.sleep(pauses.next_s())
                 continue
             pauses = Pauses()

@@ -132,7 +132,7 @@ class OwnedPartition(OrderedGroup):
             await self._enter()
             await self._read_until_stopped()
         except BusError as error:
-            self._member.on_partition_failure(error)
+            self._member.keep_first_error(error)
 
     async def _enter(self) -> None:
         pauses = Pauses()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class AskLastIdWithinBytes:
+class LastIdWithinBytesQuestion:
     """A question: up to which of the ids ``first``..``last`` the values take ``budget`` bytes at most. The answer is that id and these bytes; the id
     before ``first`` when none fits."""
 
@@ -42,7 +42,7 @@ def share(available: Mapping[str, int], most: int) -> dict[str, int]:
 
 def within_bytes(
     available: Mapping[str, int], done: Mapping[str, int], budget: int, passed_over: Collection[str]
-) -> Generator[AskLastIdWithinBytes, tuple[int, int], dict[str, int]]:
+) -> Generator[LastIdWithinBytesQuestion, tuple[int, int], dict[str, int]]:
     """Rows whose values fit ``budget``: it is divided equally, and what a queue does not use is passed to the next. At least one row in all.
 
     ``available`` is the number of rows of each queue after the id ``done``. The queues ``passed_over`` are those whose next message was larger than
@@ -54,7 +54,7 @@ def within_bytes(
     for place, queue in enumerate(line):
         first = done[queue] + 1
         part = left if queue in passed_over else left // (len(line) - place)
-        reached, used = yield AskLastIdWithinBytes(queue, first, first + available[queue] - 1, part)
+        reached, used = yield LastIdWithinBytesQuestion(queue, first, first + available[queue] - 1, part)
         if reached < first and place == 0 and part == budget:
             reached, used = first, budget  # larger than the whole budget: a batch of its own; otherwise the queue would never progress
         fitting[queue], left = reached - first + 1, left - used

@@ -11,7 +11,7 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
-from busmq_spark.core.caps import AskLastIdWithinBytes, share, within_bytes
+from busmq_spark.core.caps import LastIdWithinBytesQuestion, share, within_bytes
 from busmq_spark.core.clock import FoundTime
 from busmq_spark.core.loss import Loss, loss_between
 from busmq_spark.core.message import MAX_ID
@@ -30,14 +30,14 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class AskCounters:
+class QueueCountersQuestion:
     """How many ids each queue has given out. The answer is only compared with the next one."""
 
     queues: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
-class AskIntact:
+class IntactQueuesQuestion:
     """Whether queues of Redis have all that follows a position: by queue the id given last, and the fingerprint of the message with that id or,
     if it is lower, the one in ``wanted``. '' where nothing follows; None where the state must tell what is there instead.
 
@@ -48,14 +48,14 @@ class AskIntact:
 
 
 @dataclass(frozen=True, slots=True)
-class AskStates:
+class QueueStatesQuestion:
     """The state of each queue, as a mapping of QueueState. ``ids`` names the message whose fingerprint is compared, -1 for none."""
 
     ids: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
-class AskMarks:
+class FingerprintsQuestion:
     """The mark of one message of each queue."""
 
     ids: Mapping[str, int]
@@ -79,20 +79,30 @@ class HandleLoss:
 
 
 @dataclass(frozen=True, slots=True)
-class StopHolding:
+class StopHoldingQueue:
     """A queue that was new has expired. It is not held any more; no answer."""
 
     queue: str
 
 
 @dataclass(frozen=True, slots=True)
-class AskTimes:
+class IdsAtTimesQuestion:
     """What the clock of each queue says of a time, as a mapping of FoundTime."""
 
     wanted: Mapping[str, int]
 
 
-Question: TypeAlias = AskCounters | AskIntact | AskStates | AskTimes | AskMarks | AskLastIdWithinBytes | FetchRows | HandleLoss | StopHolding
+Question: TypeAlias = (
+    QueueCountersQuestion
+    | IntactQueuesQuestion
+    | QueueStatesQuestion
+    | IdsAtTimesQuestion
+    | FingerprintsQuestion
+    | LastIdWithinBytesQuestion
+    | FetchRows
+    | HandleLoss
+    | StopHoldingQueue
+)
 Planning: TypeAlias = Generator[Question, Any, T]
 
 
@@ -164,7 +174,7 @@ class Planner:
 
     def has_pushes(self, held: HeldQueues) -> Planning[bool]:
         """Whether ids were given out since the last planning, as far as is known. A planning right after a true answer makes that known again."""
-        self._asked = yield AskCounters(held.queues)
+        self._asked = yield QueueCountersQuestion(held.queues)
         return bool(self._asked != self._counters)
 
     def plan(self, begin: Positions, held: HeldQueues, *, unlimited: bool, now_ms: int = 0) -> Planning[dict[str, Position]]:
@@ -185,10 +195,10 @@ class Planner:
     def _ask_queues(self, begin: Positions, held: HeldQueues, *, unlimited: bool) -> Planning[QueuesNow]:
         """Asks little of the queues that have all that follows their position, and the state of the others."""
         predicted = self._predict_ends(begin, held.queues, unlimited=unlimited)
-        answers = (yield AskIntact({queue: (begin[queue], upto) for queue, upto in predicted.items()})) if predicted else {}
+        answers = (yield IntactQueuesQuestion({queue: (begin[queue], upto) for queue, upto in predicted.items()})) if predicted else {}
         intact = {queue: answer for queue, answer in answers.items() if answer is not None}
         rest = {queue: begin[queue].last if queue in begin else -1 for queue in held.queues if queue not in intact}
-        states = (yield AskStates(rest)) if rest else {}
+        states = (yield QueueStatesQuestion(rest)) if rest else {}
         paused = begin.keys() & {*held.paused, *(queue for queue in rest if queue not in states)}
         last_ids = {queue: last_id for queue, (last_id, _) in intact.items()}
         self._remember({**last_ids, **{queue: state.last_id for queue, state in states.items()}}, paused)
@@ -254,7 +264,7 @@ class Planner:
 
     def _enter(self, queue: str, state: QueueState, held: HeldQueues) -> Planning[Position | None]:
         if not state.exists or not state.born:
-            yield StopHolding(queue)  # it went away after it was acquired; it is acquired anew when it is found again
+            yield StopHoldingQueue(queue)  # it went away after it was acquired; it is acquired anew when it is found again
             return None
         decided = held.entering.get(queue)
         first = decided.last if decided and decided.born == state.born else first_start(self._options, queue, held.sources)
@@ -308,14 +318,14 @@ def first_start(options: ReadOptions, queue: str, sources: Collection[str]) -> S
     return "earliest" if source in sources else options.start_of(source, name)
 
 
-def without_times(starts: Mapping[str, Start], unknown: str = "error") -> Generator[AskTimes, Any, dict[str, Start]]:
+def without_times(starts: Mapping[str, Start], unknown: str = "error") -> Generator[IdsAtTimesQuestion, Any, dict[str, Start]]:
     """The same, where a start is a time the last id before it. Queues that cannot be asked now are left out.
 
     ``unknown``: earliest or latest where a clock does not reach back to the time, else that raises TimeUnknown. Raises ConfigError for a time that is
     still to come.
     """
     times = {queue: start.ms for queue, start in starts.items() if isinstance(start, AtTime)}
-    found: Mapping[str, FoundTime] = (yield AskTimes(times)) if times else {}
+    found: Mapping[str, FoundTime] = (yield IdsAtTimesQuestion(times)) if times else {}
     ids = {queue: unknown if at.id < 0 and unknown != "error" else at.last_id(display_name(queue)) for queue, at in found.items()}
     return {**{queue: start for queue, start in starts.items() if queue not in times}, **ids}
 
@@ -351,7 +361,7 @@ def _goal_marks(goals: Mapping[str, int], found: QueuesNow) -> Planning[Mapping[
     unknown = {queue: goal for queue, goal in goals.items() if goal != found.mark_ids[queue]}
     if not unknown:
         return found.marks
-    return {**{queue: mark for queue, mark in found.marks.items() if queue not in unknown}, **(yield AskMarks(unknown))}
+    return {**{queue: mark for queue, mark in found.marks.items() if queue not in unknown}, **(yield FingerprintsQuestion(unknown))}
 
 
 def _end_position(entry: Position, goal: int | None, mark: str | None, *, entered: bool) -> Position:

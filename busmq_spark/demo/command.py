@@ -127,7 +127,7 @@ def _flights(out: Output, asked: ReplayOptions, picture: Path) -> None:
         report = Report(out)
         report.show_title(asked.rows)
         url = asked.redis or _start_redis(out, stack)
-        report.show_redis(url, own=not asked.redis)
+        report.show_redis_url(url, own=not asked.redis)
         sink = f"busmq-demo-{new_token()}"
         with _queues(url, sink, keep=asked.keep, replace=asked.replace) as (flights, delays):
             airlines = _replay(report, flights, asked.rows)

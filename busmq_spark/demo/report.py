@@ -49,7 +49,7 @@ class Report:
             flights = "All flights" if rows is None else f"The first {count(rows, 'flight')}"
             self.out.say(Text(f"{flights} that left New York City in 2013, through an ordered bus and Spark", "bold"), "")
 
-    def show_redis(self, url: str, *, own: bool) -> None:
+    def show_redis_url(self, url: str, *, own: bool) -> None:
         """Which Redis."""
         masked = ", ".join(server.masked_url for server in parse(url))
         if not self.out.as_json:

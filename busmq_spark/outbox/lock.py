@@ -47,7 +47,7 @@ class StoreLock:
     def write_owner(self) -> None:
         """Say who has it. Raises OutboxFull."""
         with translating_errors(self._store):
-            _write(self._file, json.dumps(asdict(Owner(os.getpid(), socket.gethostname(), time.time()))))
+            _replace_text(self._file, json.dumps(asdict(Owner(os.getpid(), socket.gethostname(), time.time()))))
 
     @property
     def is_held(self) -> bool:
@@ -57,7 +57,7 @@ class StoreLock:
     def release(self) -> None:
         """Let others have the store. The file stays: removing it could remove the next owner's."""
         if self._file >= 0:
-            _write(self._file, "")
+            _replace_text(self._file, "")
             self.forget()
 
     def forget(self) -> None:
@@ -121,7 +121,7 @@ def _try_lock(file: int) -> bool:
     return True
 
 
-def _write(file: int, text: str) -> None:
+def _replace_text(file: int, text: str) -> None:
     os.ftruncate(file, 0)
     os.pwrite(file, text.encode(), 0)
 

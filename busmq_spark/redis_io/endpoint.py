@@ -48,7 +48,7 @@ def patience(endpoint: Endpoint, error: Exception, chosen_s: float | None = None
 
 
 @dataclass(slots=True)
-class AnyNode:
+class RotatingEndpoint:
     """One server after the other, a new one at each connect: for what every node of a cluster can do, such as pub/sub."""
 
     servers: tuple[Server, ...]

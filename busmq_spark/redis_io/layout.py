@@ -10,7 +10,7 @@ from pathlib import Path
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.cluster import ClusterSeeds
-from busmq_spark.redis_io.endpoint import AnyNode, Endpoint
+from busmq_spark.redis_io.endpoint import Endpoint, RotatingEndpoint
 from busmq_spark.redis_io.sentinel import DEFAULT_MASTER, SENTINEL_PORT, SentinelMaster
 from busmq_spark.redis_io.urls import DEFAULT_PORT, Credentials, Server, TlsFiles, parse
 
@@ -39,9 +39,9 @@ class RedisLayout:
         return self.servers
 
     @property
-    def pubsub_endpoints(self) -> tuple[Endpoint | AnyNode, ...]:
+    def pubsub_endpoints(self) -> tuple[Endpoint | RotatingEndpoint, ...]:
         """Where to subscribe, so that no publication is missed: at every server, or at any node of a cluster, whose nodes forward to each other."""
-        return (AnyNode(self.servers),) if self.cluster else self.endpoints
+        return (RotatingEndpoint(self.servers),) if self.cluster else self.endpoints
 
     @property
     def masked_url(self) -> str:

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 
 from busmq_spark.core.clock import FoundTime
 from busmq_spark.core.flow import run_sync
-from busmq_spark.core.planner import AskTimes, check_given, loss_before_start, without_times
+from busmq_spark.core.planner import IdsAtTimesQuestion, check_given, loss_before_start, without_times
 from busmq_spark.core.position import Range
 from busmq_spark.core.sources import display_name, qualified_name, split
 from busmq_spark.core.state import QueueState
@@ -89,7 +89,7 @@ class BatchReader(DataSourceReader):
 def _windows(options: ReadOptions, store: ReadStore, states: Mapping[str, QueueState]) -> dict[str, tuple[int, int]]:
     """By queue the last id before what is read, and the last that is read."""
 
-    def find(question: AskTimes) -> Mapping[str, FoundTime]:
+    def find(question: IdsAtTimesQuestion) -> Mapping[str, FoundTime]:
         return store.find_times(question.wanted)
 
     starts = run_sync(without_times({queue: options.start_of(*split(queue)) for queue in states}, options.timestamp_strategy), find)

@@ -5,9 +5,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from busmq_spark.core.caps import AskLastIdWithinBytes
+from busmq_spark.core.caps import LastIdWithinBytesQuestion
 from busmq_spark.core.clock import TimesOfIds
-from busmq_spark.core.planner import AskCounters, AskIntact, AskMarks, AskStates, AskTimes, FetchRows, HandleLoss, Question, StopHolding
+from busmq_spark.core.planner import (
+    FetchRows,
+    FingerprintsQuestion,
+    HandleLoss,
+    IdsAtTimesQuestion,
+    IntactQueuesQuestion,
+    Question,
+    QueueCountersQuestion,
+    QueueStatesQuestion,
+    StopHoldingQueue,
+)
 from busmq_spark.core.position import Range
 from busmq_spark.spark.message_times import times_of
 from busmq_spark.spark.reader_queues import ReaderQueues
@@ -31,24 +41,24 @@ class PlannerIO:
         """The answer to one question. Raises LinkLost, and DataLoss for a loss that is not allowed."""
         store = self._reader_queues.store
         match question:
-            case AskCounters(queues):
+            case QueueCountersQuestion(queues):
                 return store.counters(queues)
-            case AskIntact(wanted):
+            case IntactQueuesQuestion(wanted):
                 return store.intact(wanted)
-            case AskStates(ids):
+            case QueueStatesQuestion(ids):
                 return store.states(ids)
-            case AskMarks(ids):
+            case FingerprintsQuestion(ids):
                 return store.marks(ids)
-            case AskTimes(wanted):
+            case IdsAtTimesQuestion(wanted):
                 return store.find_times(wanted)
-            case AskLastIdWithinBytes(queue, first, last, budget):
+            case LastIdWithinBytesQuestion(queue, first, last, budget):
                 return store.bytes_until(queue, first, last, budget)
             case FetchRows(ranges):
                 return self._fetch(ranges)
             case HandleLoss(queue, at, loss):
                 return self._reader_queues.handle_loss(queue, at, loss)
-            case StopHolding(queue):
-                return self._reader_queues.stop_holding(queue)
+            case StopHoldingQueue(queue):
+                return self._reader_queues.stop_holding_queue(queue)
 
     def _fetch(self, ranges: Sequence[Range]) -> Collection[str]:
         """A link that goes away now must not be needed by the batch: its queues are left out, also where only their times are missing."""

@@ -201,14 +201,14 @@ class _StreamSink:
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         freeze_imports()
-        query, staged, run = _combine(messages)
+        query, staged, run = _merge_outcomes(messages)
         if self._options.delivery == "exactly-once":
             committer = SinkCommitter(self._options, sink_store(self._options))
             sync(self._checkpoint, batchId)
             committer.commit(self._options.sink or query, batchId, staged, query, span(self._checkpoint, batchId), run)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        query, staged, _ = _combine(messages)
+        query, staged, _ = _merge_outcomes(messages)
         if staged and None in messages:  # else a commit was tried, and its record may still arrive
             # Only tidying up: staged lists end by themselves, and the error that led here must not be hidden behind a second one.
             with suppress(BusError):
@@ -269,7 +269,7 @@ class BatchWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         freeze_imports()
         store = sink_store(self._options)
-        _, staged, run = _combine(messages)
+        _, staged, run = _merge_outcomes(messages)
         if self._truncate:
             store.truncate(self._queues_to_empty(store, staged))
         if self._options.batch is not None:
@@ -287,7 +287,7 @@ class BatchWriter(DataSourceArrowWriter):
         return [queue for topic in topics for queue in partition_queues(topic, store.partitions(topic, self._options.partitions))]
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _, staged, _ = _combine(messages)
+        _, staged, _ = _merge_outcomes(messages)
         if None in messages:  # as in _StreamSink.abort
             with suppress(BusError):
                 SinkCommitter(self._options, sink_store(self._options)).abort("", 0, staged)
@@ -307,7 +307,7 @@ def _property(context: TaskContext | None, name: str) -> str:
     return (context and context.getLocalProperty(name)) or ""
 
 
-def _combine(messages: Sequence[WriterCommitMessage | None]) -> tuple[str, list[StagedList], SinkRun | None]:
+def _merge_outcomes(messages: Sequence[WriterCommitMessage | None]) -> tuple[str, list[StagedList], SinkRun | None]:
     """The query, all staged lists in partition order (Spark aligns the messages with the partitions), and their run."""
     outcomes = [m for m in messages if isinstance(m, TaskOutcome)]
     runs = [m.run for m in outcomes if m.run is not None]

@@ -169,7 +169,7 @@ class RedisStore:
 
     def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, Span], RowStream]:
         spans, servers = self.spans(mirrors.spans_around(parts)), self.locate([part.queue for part in parts])
-        return spans, self.read_many([replace(part, server=servers[part.queue]) for part in mirrors.stored_ranges(parts, spans)], False)
+        return spans, self.read_ranges([replace(part, server=servers[part.queue]) for part in mirrors.stored_ranges(parts, spans)], False)
 
     def positions(self, queues: Sequence[str]) -> Mapping[str, tuple[str, Positions]]:
         """The groups of each queue, and the life they belong to."""
@@ -221,7 +221,7 @@ class RedisStore:
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
         return read_range(self._ranges(part.server), part, fail_on_data_loss)
 
-    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> RowStream:
+    def read_ranges(self, parts: Sequence[Range], fail_on_data_loss: bool) -> RowStream:
         for server, own in groupby(parts, key=lambda part: part.server):
             yield from read_ranges(self._ranges(server), list(own), fail_on_data_loss)
 
@@ -255,7 +255,7 @@ class RedisStore:
         self._table().run((publish.unsubscribe if end else publish.subscribe)(patterns, queue, new_token()))
 
     def begin(self, sink: str, run: str, queues: Sequence[str]) -> SinkRun:
-        home = self._record_link(sink)
+        home = self._link_of_sink_record(sink)
         epoch, held = home.run(stagings.begin(sink, run, queues))
         found = SinkRun(sink, epoch, tuple(dict.fromkeys(part.queue for part in held or ())))
         if held is not None:
@@ -265,12 +265,12 @@ class RedisStore:
         return found
 
     def renew(self, run: SinkRun) -> None:
-        home = self._record_link(run.sink)
+        home = self._link_of_sink_record(run.sink)
         home.execute([command("EXPIRE", key, LONG_TTL_S) for key in (sink_record(run.sink), sink_queues(run.sink))])
         self._run_per_server(list(home.run(stagings.staged_queues(run.sink))), lambda part: stagings.renew([self.keys(queue) for queue in part], run))
 
     def record(self, sink: str, batch: int, staged: Sequence[StagedList], query: str = "", span: str = "", epoch: int = 0) -> tuple[StagedList, ...]:
-        home = self._record_link(sink)
+        home = self._link_of_sink_record(sink)
         try:
             for server, part in _staged_by_server(staged).items():
                 self._links[server].run(sinks.keep_staged(sink, batch, part))
@@ -288,7 +288,7 @@ class RedisStore:
         self._places[queue] = staged[0].server  # should it be missing, it is made anew there
         found = link.run(sinks.commit(keys, sink, batch, staged))
         if isinstance(found, RecordConflict):
-            void = int(self._record_link(sink).execute(command("HGET", sink_record(sink), "void")) or 0)
+            void = int(self._link_of_sink_record(sink).execute(command("HGET", sink_record(sink), "void")) or 0)
             found = link.run(sinks.commit(keys, sink, batch, staged, void))
         if isinstance(found, RecordConflict):
             raise BatchChanged(sink=sink, batch=batch, **sinks.other_record_details(queue, staged))
@@ -312,10 +312,10 @@ class RedisStore:
     def forget(self, sink: str, staged: Sequence[StagedList]) -> None:
         for server, part in _staged_by_server(staged).items():
             self._links[server].run(sinks.forget([self.keys(queue) for queue in dict.fromkeys(s.queue for s in part)], sink))
-        self._record_link(sink).execute([command("DEL", key) for key in (sink_record(sink), sink_queues(sink))])
+        self._link_of_sink_record(sink).execute([command("DEL", key) for key in (sink_record(sink), sink_queues(sink))])
 
     def recorded(self, sink: str, batch: int) -> tuple[StagedList, ...]:
-        return self._record_link(sink).run(sinks.recorded_lists(sink, batch))
+        return self._link_of_sink_record(sink).run(sinks.recorded_lists(sink, batch))
 
     def ends(self, queues: Sequence[str]) -> dict[str, int]:
         """The id of the newest message of each; 0 when it has none."""
@@ -347,7 +347,7 @@ class RedisStore:
             self._range_connections = [RangeConnections(*both, self._patience_s, size) for both in zip(self._links, many, strict=True)]
         return self._range_connections[server]
 
-    def _record_link(self, sink: str) -> Link:
+    def _link_of_sink_record(self, sink: str) -> Link:
         """The server that has the record of a sink."""
         return self._links[hash_index(sink_record(sink), len(self._links))]
 

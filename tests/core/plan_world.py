@@ -5,12 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from busmq_spark.core.caps import AskLastIdWithinBytes
+from busmq_spark.core.caps import LastIdWithinBytesQuestion
 from busmq_spark.core.clock import FoundTime
 from busmq_spark.core.loss import loss_between
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.offsets import position_of
-from busmq_spark.core.planner import AskCounters, AskIntact, AskMarks, AskStates, AskTimes, FetchRows, HandleLoss, Question, StopHolding
+from busmq_spark.core.planner import (
+    FetchRows,
+    FingerprintsQuestion,
+    HandleLoss,
+    IdsAtTimesQuestion,
+    IntactQueuesQuestion,
+    Question,
+    QueueCountersQuestion,
+    QueueStatesQuestion,
+    StopHoldingQueue,
+)
 from busmq_spark.core.position import Position
 from busmq_spark.core.sources import qualified_name
 from busmq_spark.core.state import QueueState
@@ -45,17 +55,17 @@ class World:
     def __call__(self, question: Question) -> Any:
         self.asked.append(_text(question).replace("\ufdd0", "/"))
         match question:
-            case AskCounters(queues):
+            case QueueCountersQuestion(queues):
                 return [self._queues.get(queue, {}).get("last_id", 0) for queue in queues]
-            case AskIntact(wanted):
+            case IntactQueuesQuestion(wanted):
                 return {queue: self._intact(queue, *asked) for queue, asked in wanted.items()}
-            case AskStates(ids):
+            case QueueStatesQuestion(ids):
                 return {queue: self._state(queue, id) for queue, id in ids.items() if queue in self._queues}
-            case AskMarks(ids):
+            case FingerprintsQuestion(ids):
                 return {queue: f"m{id}" for queue, id in ids.items() if not self._queues[queue].get("lost_link")}
-            case AskTimes(wanted):
+            case IdsAtTimesQuestion(wanted):
                 return {queue: FoundTime(self._times[queue], 0, 0, 10**12, 0) for queue in wanted}
-            case AskLastIdWithinBytes(queue, first, last, budget):
+            case LastIdWithinBytesQuestion(queue, first, last, budget):
                 fitting = min(last - first + 1, budget // self._sizes[queue])
                 return first - 1 + fitting, fitting * self._sizes[queue]
             case FetchRows(ranges):
@@ -65,7 +75,7 @@ class World:
                     raise LostInTest
                 found = self._after_loss[queue]
                 return found and position_of(found)
-            case StopHolding():
+            case StopHoldingQueue():
                 return None
 
     def _intact(self, queue: str, at: Position, upto: int) -> tuple[int, str] | None:
@@ -98,21 +108,21 @@ class World:
 
 def _text(question: Question) -> str:
     match question:
-        case AskCounters(queues):
+        case QueueCountersQuestion(queues):
             return " ".join(["counters", *sorted(queues)])
-        case AskIntact(wanted):
+        case IntactQueuesQuestion(wanted):
             return " ".join(["intact", *(f"{queue}:{at.last}..{upto if upto < MAX_ID else ''}" for queue, (at, upto) in sorted(wanted.items()))])
-        case AskStates(ids):
+        case QueueStatesQuestion(ids):
             return " ".join(["states", *(f"{queue}:{id}" for queue, id in sorted(ids.items()))])
-        case AskMarks(ids):
+        case FingerprintsQuestion(ids):
             return " ".join(["marks", *(f"{queue}:{id}" for queue, id in sorted(ids.items()))])
-        case AskTimes(wanted):
+        case IdsAtTimesQuestion(wanted):
             return " ".join(["times", *(f"{queue}:{ms}" for queue, ms in sorted(wanted.items()))])
-        case AskLastIdWithinBytes(queue, first, last, budget):
+        case LastIdWithinBytesQuestion(queue, first, last, budget):
             return f"bytes {queue} {first}..{last} {budget}"
         case FetchRows(ranges):
             return " ".join(["fetch", *(f"{part.queue}:{part.first}..{part.last}" for part in ranges)])
         case HandleLoss(queue, _, loss):
             return f"lost {queue} {loss.kind} {loss.ids}"
-        case StopHolding(queue):
+        case StopHoldingQueue(queue):
             return f"gone {queue}"

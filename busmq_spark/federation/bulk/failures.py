@@ -1,4 +1,4 @@
-"""What a bulk server says when a call fails, and what it counts."""
+"""What a bulk server says when a call fails."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ from busmq_spark.core.retry import FAILOVER_PATIENCE_S
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.federation import fault
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
-from busmq_spark.federation.bulk.operations import OPERATIONS, encode_error
+from busmq_spark.federation.bulk.operations import encode_error
 from busmq_spark.federation.progress import unsent
-from busmq_spark.metrics import Metrics
 from busmq_spark.redis_io.endpoint import patience
 from busmq_spark.redis_io.layout import RedisLayout
 
 log = logging.getLogger("busmq_spark")
 
 
-def refusal(id: int, error: BusError, asked: RedisLayout) -> Frame:
+def error_frame(id: int, error: BusError, asked: RedisLayout) -> Frame:
     """The ERROR frame. When Redis is unreachable it holds for how long to retry: longer where another server may take over."""
     head = encode_error(error)
     if not fault.is_open(error):
@@ -30,7 +29,7 @@ def refusal(id: int, error: BusError, asked: RedisLayout) -> Frame:
     return Frame(BulkFrameKind.ERROR, id, head)
 
 
-async def put(socket: ServerConnection, message: bytes, send_s: float) -> None:
+async def send_or_disconnect(socket: ServerConnection, message: bytes, send_s: float) -> None:
     """Send, unless the peer takes nothing for ``send_s``: then the connection is cut, and ConnectionClosed raised."""
     sending = asyncio.ensure_future(socket.send(message))
     left = (-1, -1)
@@ -46,13 +45,3 @@ async def put(socket: ServerConnection, message: bytes, send_s: float) -> None:
         if left == (left := unsent(socket)):
             log.warning("bulk: a peer took nothing for %g s and was cut off", send_s)
             socket.transport.abort()
-
-
-class BulkServerCounters:
-    """What the bulk protocol counts."""
-
-    def __init__(self, metrics: Metrics) -> None:
-        self.calls = metrics.counter("busmq_bulk_calls_total", "Calls taken", operation=tuple(OPERATIONS))
-        self.refused = metrics.counter("busmq_bulk_refused_total", "Calls answered with an error")
-        self.rows = metrics.counter("busmq_bulk_rows_total", "Rows sent to readers")
-        self.bytes = metrics.counter("busmq_bulk_row_bytes_total", "Bytes of record batches sent to readers")

@@ -23,7 +23,8 @@ from busmq_spark.core.position import Range
 from busmq_spark.errors import BusError, FederationRefused, WireError
 from busmq_spark.federation import fault
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.failures import BulkServerCounters, put, refusal
+from busmq_spark.federation.bulk.counters import BulkServerCounters
+from busmq_spark.federation.bulk.failures import error_frame, send_or_disconnect
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS, Operation, ServedBy, ServerHello
 from busmq_spark.federation.bulk.peer_operations import check
@@ -252,11 +253,11 @@ class _Session:
             raise
         except BusError as error:
             self._server.counts.refused.add()
-            await self._send(refusal(frame.id, error, self._server.layout))
+            await self._send(error_frame(frame.id, error, self._server.layout))
         except Exception:  # whatever it is: one call must not end the others of its peer, and the log has it
             log.exception("bulk: a call failed")
             self._server.counts.refused.add()
-            await self._send(refusal(frame.id, fault.UNEXPECTED, self._server.layout))
+            await self._send(error_frame(frame.id, fault.UNEXPECTED, self._server.layout))
 
     def _decode_call(self, frame: Frame) -> tuple[str, Operation, tuple[Any, ...]]:
         head = frame.head
@@ -280,7 +281,7 @@ class _Session:
         else:
             async with self._budget.discovering if name == "discover" else nullcontext():
                 reply = await self._executor.run(self._reply, frame, name, operation, arguments)
-            await put(self._socket, reply, self._limits.send_s)
+            await send_or_disconnect(self._socket, reply, self._limits.send_s)
 
     def _reply(self, frame: Frame, name: str, operation: Operation, arguments: tuple[Any, ...]) -> bytes:
         """In a thread, since it may be large."""
@@ -348,11 +349,11 @@ class _Session:
             pass
         except BusError as error:
             with suppress(ConnectionClosed):
-                await self._send(refusal(id, error, self._server.layout))
+                await self._send(error_frame(id, error, self._server.layout))
         except Exception:  # as in _answer
             log.exception("bulk: a read failed")
             with suppress(ConnectionClosed):
-                await self._send(refusal(id, fault.UNEXPECTED, self._server.layout))
+                await self._send(error_frame(id, fault.UNEXPECTED, self._server.layout))
         finally:
             self._read_ended(id, reading)
             (self._server.stores.give_back if well else StoreExecutor.close)(executor)
@@ -392,4 +393,4 @@ class _Session:
             raise asyncio.CancelledError from None
 
     async def _send(self, frame: Frame) -> None:
-        await put(self._socket, frame.encode(), self._limits.send_s)
+        await send_or_disconnect(self._socket, frame.encode(), self._limits.send_s)

@@ -82,7 +82,7 @@ public final class Planner {
      * that known again.
      */
     public boolean hasNewIds(HeldQueues held) {
-        polledCounters = io.askCounters(held.queues());
+        polledCounters = io.askQueueCounters(held.queues());
         return !polledCounters.equals(counters);
     }
 
@@ -110,11 +110,11 @@ public final class Planner {
 
     private QueuesNow askQueues(Map<String, Position> begin, HeldQueues held, boolean unlimited) {
         Map<String, Long> predicted = predictEnds(begin, held, unlimited);
-        Map<String, PlannerIO.IntactQueue> intact = predicted.isEmpty() ? Map.of() : io.askIntact(begin, predicted);
+        Map<String, PlannerIO.IntactQueue> intact = predicted.isEmpty() ? Map.of() : io.askIntactQueues(begin, predicted);
         Map<String, Long> rest = new HashMap<>();
         held.queues().stream().filter(queue -> !intact.containsKey(queue))
                 .forEach(queue -> rest.put(queue, begin.containsKey(queue) ? begin.get(queue).last() : -1));
-        Map<String, QueueState> states = rest.isEmpty() ? Map.of() : io.askStates(rest);
+        Map<String, QueueState> states = rest.isEmpty() ? Map.of() : io.askQueueStates(rest);
         Map<String, Position> entries = new TreeMap<>(OffsetJson.BY_CODE_POINT);
         Map<String, Long> newest = new HashMap<>();
         Map<String, Long> markIds = new HashMap<>();
@@ -208,13 +208,13 @@ public final class Planner {
 
     private Position enter(String queue, QueueState state, HeldQueues held) {
         if (!state.exists() || state.born().isEmpty()) {
-            io.stopHolding(queue);
+            io.stopHoldingQueue(queue);
             return null;
         }
         Position decided = held.entering().get(queue);
         boolean counts = decided != null && decided.born().equals(state.born());
         Start first = counts ? Start.afterId(decided.last()) : firstStart(options, queue, held.isFirstBatch());
-        long last = startsAfter(queue, withoutTimes(Map.of(queue, first), options.timestampStrategy(), io::askTimes).get(queue), state);
+        long last = startsAfter(queue, withoutTimes(Map.of(queue, first), options.timestampStrategy(), io::askIdsAtTimes).get(queue), state);
         Loss loss = findLossAtStart(last, state);
         if (loss != null && options.failOnDataLoss()) {
             io.handleLoss(queue, null, loss);

@@ -9,7 +9,7 @@ import java.util.Map;
  */
 public interface PlannerIO {
     /** How many ids each queue has given out. */
-    Map<String, Long> askCounters(Collection<String> queues);
+    Map<String, Long> askQueueCounters(Collection<String> queues);
 
     /**
      * A queue that holds all messages after a position.
@@ -20,16 +20,16 @@ public interface PlannerIO {
     record IntactQueue(long lastId, String mark) {}
 
     /**
-     * Those of the queues that hold all messages after their position. It takes Redis half the time of {@link #askStates}, which says what the others
+     * Those of the queues that hold all messages after their position. It takes Redis half the time of {@link #askQueueStates}, which says what the others
      * hold.
      */
-    Map<String, IntactQueue> askIntact(Map<String, Position> at, Map<String, Long> upto);
+    Map<String, IntactQueue> askIntactQueues(Map<String, Position> at, Map<String, Long> upto);
 
     /** The state of each queue; {@code ids} names the message whose fingerprint is compared, -1 for none. */
-    Map<String, QueueState> askStates(Map<String, Long> ids);
+    Map<String, QueueState> askQueueStates(Map<String, Long> ids);
 
     /** What the clock of each queue says of a time, in milliseconds since 1970; below 0: so long before now. */
-    Map<String, FoundTime> askTimes(Map<String, Long> wanted);
+    Map<String, FoundTime> askIdsAtTimes(Map<String, Long> wanted);
 
     /** The fingerprints of messages, by queue. */
     Map<String, String> askFingerprints(Map<String, Long> ids);
@@ -47,5 +47,5 @@ public interface PlannerIO {
     Position handleLoss(String queue, Position at, Loss loss);
 
     /** A queue that was new has expired: it is not held any more, and acquired anew when it is found again. */
-    void stopHolding(String queue);
+    void stopHoldingQueue(String queue);
 }

@@ -162,22 +162,22 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
     }
 
     @Override
-    public Map<String, Long> askCounters(Collection<String> names) {
+    public Map<String, Long> askQueueCounters(Collection<String> names) {
         return store.counters(names);
     }
 
     @Override
-    public Map<String, IntactQueue> askIntact(Map<String, Position> at, Map<String, Long> upto) {
+    public Map<String, IntactQueue> askIntactQueues(Map<String, Position> at, Map<String, Long> upto) {
         return store.intact(at, upto);
     }
 
     @Override
-    public Map<String, QueueState> askStates(Map<String, Long> ids) {
+    public Map<String, QueueState> askQueueStates(Map<String, Long> ids) {
         return store.states(ids);
     }
 
     @Override
-    public Map<String, FoundTime> askTimes(Map<String, Long> wanted) {
+    public Map<String, FoundTime> askIdsAtTimes(Map<String, Long> wanted) {
         return store.findTimes(wanted);
     }
 
@@ -200,7 +200,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
     }
 
     @Override
-    public void stopHolding(String queue) {
+    public void stopHoldingQueue(String queue) {
         queues.remove(queue);
     }
 

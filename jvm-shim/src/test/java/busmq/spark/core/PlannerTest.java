@@ -90,7 +90,7 @@ class PlannerTest {
         private JsonNode table;
 
         @Override
-        public Map<String, Long> askCounters(Collection<String> queues) {
+        public Map<String, Long> askQueueCounters(Collection<String> queues) {
             asked.add(("counters " + String.join(" ", queues)).strip());
             Map<String, Long> found = new HashMap<>();
             queues.forEach(queue -> found.put(queue, table.get("queues").path(queue).path("last_id").asLong()));
@@ -99,7 +99,7 @@ class PlannerTest {
 
         /** As lua/intact.lua looks at the queues. */
         @Override
-        public Map<String, IntactQueue> askIntact(Map<String, Position> at, Map<String, Long> upto) {
+        public Map<String, IntactQueue> askIntactQueues(Map<String, Position> at, Map<String, Long> upto) {
             Map<String, Long> sorted = new TreeMap<>(OffsetJson.BY_CODE_POINT);
             sorted.putAll(upto);
             asked.add("intact " + sorted.entrySet().stream().map(entry -> entry.getKey() + ":" + at.get(entry.getKey()).last() + ".."
@@ -117,7 +117,7 @@ class PlannerTest {
         }
 
         @Override
-        public Map<String, QueueState> askStates(Map<String, Long> ids) {
+        public Map<String, QueueState> askQueueStates(Map<String, Long> ids) {
             asked.add("states " + text(ids));
             Map<String, QueueState> found = new TreeMap<>(OffsetJson.BY_CODE_POINT);
             ids.forEach((queue, id) -> found.put(queue, state(table.get("queues").get(queue), id)));
@@ -125,7 +125,7 @@ class PlannerTest {
         }
 
         @Override
-        public Map<String, FoundTime> askTimes(Map<String, Long> wanted) {
+        public Map<String, FoundTime> askIdsAtTimes(Map<String, Long> wanted) {
             asked.add("times " + text(wanted));
             Map<String, FoundTime> found = new HashMap<>();
             wanted.keySet().forEach(queue -> found.put(queue, new FoundTime(table.get("times").get(queue).asLong(), 0, 0, 0, 0)));
@@ -159,7 +159,7 @@ class PlannerTest {
         }
 
         @Override
-        public void stopHolding(String queue) {
+        public void stopHoldingQueue(String queue) {
             asked.add("gone " + queue);
         }
 
