@@ -51,13 +51,13 @@ class Refusals:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        plain = bulk_server.refusal
+        plain = bulk_server.error_frame
 
         def counted(*arguments: Any) -> Any:
             self.count += 1
             return plain(*arguments)
 
-        monkeypatch.setattr(bulk_server, "refusal", counted)
+        monkeypatch.setattr(bulk_server, "error_frame", counted)
 
 
 def while_away(wire: Cutter, refusals: Refusals, ask: Callable[[], Any]) -> Any:
