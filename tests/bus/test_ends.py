@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.pubsub import PublishedMessage
 from busmq_spark.core import queue as flows
+from busmq_spark.core.message import PublishedMessage
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import BusError, QueueBusy, Unauthorized
 from tests.bus.tools import LONG_S, UNTIL_S, ids, stored, until

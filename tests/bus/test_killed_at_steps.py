@@ -195,6 +195,6 @@ async def test_redis_killed_in_the_middle_of_every_step_costs_a_pause(fresh: Fre
             for work in works:
                 await work.check()
             assert [each for each in running if each.done()] == []
-            for each in running:
-                each.cancel()
+            for program in running:
+                program.cancel()
             await asyncio.wait(running)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.core import job as flows
+from busmq_spark.core.flow import Flow
 from busmq_spark.core.group import Delivery
 from busmq_spark.core.job import Answer, Work
 from busmq_spark.core.keys import JobKeys
@@ -91,7 +92,7 @@ def test_a_field_that_was_forgotten_is_had_again_by_the_same_call_only(run: Run,
     assert loaded(run, keys, "a", "b", forget=("a",), token="other") == [None, 2]
     assert 0 < redis("TTL", keys.spare_field("a", "t")) <= flows.SPARE_S
 
-    def dropped() -> flows.Flow[None]:
+    def dropped() -> Flow[None]:
         yield flows.forget_call(keys, ("a",), "t")
 
     run(dropped())

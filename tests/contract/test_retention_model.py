@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -165,7 +166,7 @@ class Kept(RuleBasedStateMachine):
         if bound := self._redis("HGET", self.keys.metadata, "lets"):
             self._redis("HSET", self.keys.metadata, "lets", b"0:" + bound.partition(b":")[2])
 
-    def _redis(self, *words: str | bytes | int) -> object:
+    def _redis(self, *words: str | bytes | int) -> Any:
         return self.link.execute(command(*words))
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.core import topic as flows
+from busmq_spark.core.flow import Flow
 from busmq_spark.core.keys import TopicKeys
 from busmq_spark.core.topic import STAY_MS, Topic
 from busmq_spark.errors import ConfigError, QueueDamaged, TopicMissing, TopicShrinks
@@ -56,7 +57,7 @@ def test_a_growth_that_comes_late_or_again_takes_nothing_back(run: Run, keys: To
     assert run(flows.read_topic(keys)) == Topic(30, "b")
 
 
-def _only(call: Any) -> flows.Flow[Any]:
+def _only(call: Any) -> Flow[Any]:
     return (yield call)
 
 

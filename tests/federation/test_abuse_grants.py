@@ -77,7 +77,7 @@ async def refused(raw: Raw, kind: str, method: str, name: str, number: int) -> b
 @pytest.mark.parametrize("kind", NEEDS)
 async def test_every_method_needs_its_verb(redis_url: str, fresh: Fresh, kind: str) -> None:
     name = fresh("granted")
-    sets = {"nothing": set[str](), **{each: {each} for each in SETTINGS}, "most": {"read", "write"}, "all": {*VERBS}}
+    sets: dict[str, set[str]] = {"nothing": set[str](), **{each: {each} for each in SETTINGS}, "most": {"read", "write"}, "all": {*VERBS}}
     tables = {key: {verb: [f"{kind}:{name}"] for verb in verbs} for key, verbs in sets.items()}
     found, expected = {}, {}
     async with serving(redis_url, tables) as port:

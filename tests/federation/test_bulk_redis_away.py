@@ -14,6 +14,7 @@ from busmq_spark.core.position import Range
 from busmq_spark.errors import LinkLost
 from busmq_spark.federation.bulk import push_subscriptions, store_executor
 from busmq_spark.federation.bulk import server as bulk_server
+from busmq_spark.federation.bulk.failures import error_frame
 from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.store.protocol import FullQueuePolicy
 from busmq_spark.store.redis_store import RedisStore
@@ -51,11 +52,10 @@ class Refusals:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
-        plain = bulk_server.error_frame
 
         def counted(*arguments: Any) -> Any:
             self.count += 1
-            return plain(*arguments)
+            return error_frame(*arguments)
 
         monkeypatch.setattr(bulk_server, "error_frame", counted)
 

@@ -12,6 +12,7 @@ from busmq_spark.core.mirror import NEWEST
 from busmq_spark.core.position import Range
 from busmq_spark.embedded import DirectServers, RedisServer
 from busmq_spark.federation.bulk import server
+from busmq_spark.federation.bulk.row_frames import with_spans
 from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.redis_store import RedisStore, open_store
@@ -46,10 +47,9 @@ def test_spans_and_rows_come_in_one_call(store: FederatedStore, direct: RedisSto
 def test_the_state_is_from_before_the_rows(store: FederatedStore, direct: RedisStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the two the origin may lose its last pushes, and give their ids anew: the fingerprints show that the rows are others."""
     [part] = ranges(direct, fresh, [3])
-    found = server.with_spans
 
     def then_pushed(there: RedisStore, parts: list[Range]) -> object:
-        spans = found(there, parts)
+        spans = with_spans(there, parts)
         direct.push(part.queue, [b"later"])
         return spans
 

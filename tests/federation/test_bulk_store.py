@@ -65,7 +65,7 @@ def test_times_and_ages_are_those_of_the_queue(store: Store, fresh: Fresh, direc
     assert found == times_of(direct, parts)
     assert set(found) == set(wanted)
     assert [(times.born, [id for _, id in times.pairs]) for times in found.values()] == [(part.born, [0, 3]) for part in parts]
-    ages = store.ages({part.queue: 3 for part in parts} | {"no-such-queue": 1})
+    ages = dict(store.ages({part.queue: 3 for part in parts} | {"no-such-queue": 1}))
     assert ages.pop("no-such-queue") == -1
     assert all(age >= 0 for age in ages.values())
 

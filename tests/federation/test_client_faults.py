@@ -6,7 +6,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +14,7 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.core.queue import LONG_TTL_S
 from busmq_spark.errors import FederationLost
 from busmq_spark.federation.client import socket as sockets
+from busmq_spark.federation.client.links import FederationClients
 from tests.bus.tools import ids, until
 from tests.conftest import Fresh
 from tests.federation.far import Far, far, quick
@@ -127,7 +128,7 @@ async def test_each_dial_gives_a_handshake_that_does_not_end_more_time(monkeypat
     async with await asyncio.start_server(lambda _, writer: came.append(writer), "127.0.0.1", 0) as server:
         url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/bus"
         async with Bus(federate=url, federate_secret=SECRET, federate_sockets=1) as bus:
-            [pool] = bus._federation_links()._pools.values()
+            [pool] = cast("FederationClients", bus._federation_links())._pools.values()
             said: list[str] = []
             monkeypatch.setattr(pool.sockets[0], "_changed", lambda: said.append(str(pool.last_error)))
             await until(lambda: len(said) >= 4)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from busmq_spark.errors import FederationLost
 from busmq_spark.federation.client import flow, remote_handle
 from busmq_spark.federation.client import socket as sockets
+from busmq_spark.federation.client.channel import RemoteChannel
 from tests.bus.tools import until
 from tests.conftest import Fresh
 from tests.federation.far import far, quick
@@ -134,7 +135,7 @@ async def test_an_event_that_came_together_with_the_message_before_it_is_handed_
         for event in ("remote_connect", "remote_disconnect"):
             mine.on(event, partial(seen.append, event))
         await mine.listen()
-        await until(lambda: len(mine._received) == 3)  # all but remote_connect, which waits for no reader
+        await until(lambda: len(cast("RemoteChannel", mine)._received) == 3)  # all but remote_connect, which waits for no reader
         async for message in mine:
             seen.append(message.text)
             if message.text == "later":

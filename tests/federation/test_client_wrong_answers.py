@@ -53,9 +53,7 @@ class Wrong:
                     continue
                 if callback >= 0:
                     await self._say(socket, channel, callback, self.answers.get(name, [None, 30]))
-                for event, arguments in {"attach": {"attached": [True]}, "subscribe": {"subscribed": []}, "connect": {"connect": []}}.get(
-                    name, {}
-                ).items():
+                for event, arguments in EVENTS.get(name, {}).items():
                     await self._say(socket, channel, listening[channel, event], arguments)
                     for other, wrong in self.events.items():
                         if (channel, other) in listening:

@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.errors import ConfigError, FederationRefused
-from busmq_spark.federation.gate import keyring as module
 from busmq_spark.federation.gate.grants import KINDS, VERBS, Grants, NamePattern
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
@@ -180,7 +179,7 @@ def test_every_secret_is_compared_whichever_matches(monkeypatch: pytest.MonkeyPa
         compared.append((len(one), len(two)))
         return genuine(one, two)
 
-    monkeypatch.setattr(module.hmac, "compare_digest", counting)
+    monkeypatch.setattr(hmac, "compare_digest", counting)
     for text in ("a-0123456789abcdef", "c-0123456789abcdef", "x", ""):
         compared.clear()
         ring.identify(text)

@@ -11,7 +11,7 @@ import pytest
 from busmq_spark.core.keys import channel_queue
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.npm_wire.creation import METHODS, creation
-from busmq_spark.federation.serve import server as module
+from busmq_spark.federation.serve.memory import MassDisconnect
 from tests.bus.tools import until
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve
@@ -27,13 +27,13 @@ LONG = "x" * (SOCKETS + 2 * 1024 * 1024)
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One more entry each time a server has looked at its peers."""
     found: list[int] = []
-    looked = module.MassDisconnect.is_over
+    looked = MassDisconnect.is_over
 
     def counted(mass_disconnect: Any, now: int, gone_bytes: int) -> bool:
         found.append(now)
         return looked(mass_disconnect, now, gone_bytes)
 
-    monkeypatch.setattr(module.MassDisconnect, "is_over", counted)
+    monkeypatch.setattr(MassDisconnect, "is_over", counted)
     return found
 
 

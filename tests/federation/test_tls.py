@@ -6,12 +6,13 @@ import os
 import ssl
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from websockets.asyncio.client import connect
 
 from busmq_spark.bus.bus import Bus
+from busmq_spark.federation.client.links import FederationClients
 from busmq_spark.federation.client.target import target
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
@@ -90,7 +91,7 @@ async def test_a_file_of_authorities_that_is_away_for_a_moment_ends_no_bus(redis
         async with Bus(federate=url, **settings) as bus, bus.federate(bus.queue("authorities")) as queue:
             await queue.push("before")
             authority.file.rename(away)
-            [pool] = bus._federation_links()._pools.values()
+            [pool] = cast("FederationClients", bus._federation_links())._pools.values()
             pool.hang_up()
             await until(lambda: "No such file" in str(pool.last_error))
             away.rename(authority.file)

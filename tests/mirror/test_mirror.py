@@ -19,6 +19,7 @@ from busmq_spark.errors import ConfigError, FederationRefused, LinkLost
 from busmq_spark.federation.bulk.client import BulkLink
 from busmq_spark.federation.bulk.socket import BulkWebSocket
 from busmq_spark.mirror import runner as runners
+from busmq_spark.mirror.origin import read_windows
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.windows import MOST_BYTES, Window, WindowRows
 from busmq_spark.options import RedisOptions
@@ -153,10 +154,10 @@ def test_what_is_read_in_one_call_is_bounded_over_all_of_its_queues(far: Centre,
     for name in names:
         far.create(name)
         far.push(name, 10, size=100_000)
-    whole, came = runners.read_windows, list[int]()
+    came = list[int]()
 
     def noted(store: OriginStore, windows: Sequence[Window]) -> list[WindowRows]:
-        found = whole(store, windows)
+        found = read_windows(store, windows)
         came.append(sum(rows.bytes for rows in found))
         return found
 

@@ -101,7 +101,7 @@ def test_what_is_no_message_no_key_and_no_queue_is_refused_before_it_is_stored(o
         (ConfigError, lambda: opened.push("q")),
         (ConfigError, lambda: opened.publish("a.key")),
         (ConfigError, lambda: opened.publish(["a.*"])),
-        (ConfigError, lambda: opened.publish(["a"], 1, colour="red")),
+        (ConfigError, lambda: opened.publish(["a"], 1, colour="red")),  # type: ignore[call-arg]
         (ConfigError, lambda: opened.publish_many(["a"], [])),
         (MessageRefused, lambda: opened.publish(["a"], object())),
         (ConfigError, lambda: opened.send("", 1)),

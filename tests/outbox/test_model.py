@@ -31,6 +31,8 @@ STEPS = st.lists(
 class Modelled:
     """A store, and what it should send."""
 
+    opening: int
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self.made = 0

@@ -78,6 +78,7 @@ class JvmEngine(Engine):
     """An engine with the Java source. A new reader follows one that was stopped, which gives its leases up."""
 
     always_before_42 = False
+    reader: Any
 
     def __init__(self, spark: SparkSession, options: Mapping[str, Any], folder: str = "") -> None:
         self._spark = spark

@@ -51,7 +51,9 @@ def test_every_bit_of_room_starts_the_deadline_anew(clock: Clock) -> None:
     assert clock.now > 1000 + 50 * 5
 
 
-def test_a_queue_that_is_full_again_later_is_waited_for_anew(clock: Clock, redis_server: RedisServer, fresh: Callable[[], str]) -> None:
+def test_a_queue_that_is_full_again_later_is_waited_for_anew(
+    clock: Clock, redis_server: RedisServer, fresh: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue = fresh()
     store = RedisStore(redis_layout(RedisOptions(url=redis_server.url)))
     store.attach([queue], QueueCreation(allowed=True, ttl_s=60, maxsize=1))
@@ -61,7 +63,7 @@ def test_a_queue_that_is_full_again_later_is_waited_for_anew(clock: Clock, redis
         clock.now += seconds
         redis_server.command("DEL", keys.messages)
 
-    setattr(protocol.time, "sleep", taken_meanwhile)  # noqa: B010  # the clock of the test stands for the module
+    monkeypatch.setattr("busmq_spark.store.protocol.time.sleep", taken_meanwhile)  # of the clock, which stands for the module
     for _ in range(3):
         store.appender().push(queue, [b"one"], policy)
         clock.now += 60

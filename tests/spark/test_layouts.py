@@ -126,8 +126,8 @@ def test_a_topic_is_made_read_and_written_by_key_on_every_server(servers: Server
     assert sorted(value for rows in query.drain() for _, _, value in rows) == sorted(chain.from_iterable(wanted))
     query.reader.commit(query.planned[-1])
     assert [servers.stored(f"{topic}/{p}") for p in range(7)] == [[]] * 7
-    batch = BatchReader(ReadOptions(**servers.options, topic=(topic,)), SCHEMA)  # type: ignore[arg-type]
-    assert [row for part in batch.partitions() for row in rows_of(batch, part)] == []  # type: ignore[arg-type]
+    reader = BatchReader(ReadOptions(**servers.options, topic=(topic,)), SCHEMA)  # type: ignore[arg-type]
+    assert [row for part in reader.partitions() for row in rows_of(reader, part)] == []  # type: ignore[arg-type]
 
 
 def test_a_partition_is_read_and_written_where_it_is(servers: Servers, fresh: Fresh, engine: MakeEngine, sink_engine: MakeSink) -> None:

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import repeat
 from math import inf
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -20,6 +20,7 @@ from busmq_spark.errors import LinkLost
 from busmq_spark.option_table import parse
 from busmq_spark.options import ReadOptions, WriteOptions
 from busmq_spark.spark import lease, stores
+from busmq_spark.spark.partition import Partition
 from busmq_spark.store import multi_source_store, source_caller
 from busmq_spark.store.source_caller import DirectCaller
 from tests.conftest import Fresh
@@ -120,7 +121,8 @@ def test_rows_that_were_fetched_for_one_batch_are_not_taken_for_another(far: Far
     start, planned = through_json(query.reader.initialOffset()), query.planned[-1]
     other = copy.deepcopy(planned)
     other["sources"]["far"]["queues"][queue]["last"] = 5
-    assert [part.prefetched for part in query.reader.partitions(start, other)] == [{}]  # a batch of the log, as the process before had planned it
+    # A batch of the log, as the process before had planned it.
+    assert [cast("Partition", part).prefetched for part in query.reader.partitions(start, other)] == [{}]
 
 
 def test_what_a_slow_link_has_not_brought_in_time_is_left_to_the_tasks(far: Far, query: Engine, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
