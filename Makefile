@@ -69,8 +69,11 @@ bench: $(VENV)/.installed-dev $(if $(shell command -v mvn),$(JAR)) ## Measure th
 bench-peers: .venv-spark42/.installed $(JAR) ## Compare with Kafka, which Maven fetches (ARGS="--runs 1 --messages 20000 --seconds 5" tries it)
 	@.venv-spark42/bin/python -m tests.benchmarks peers $(ARGS)
 
+# pip makes a wheel of each Spark with one core, so the environments are made side by side.
 .PHONY: test-sparks test-spark40 test-spark41 test-spark42
-test-sparks: test-spark40 test-spark41 test-spark42 ## Run the smoke tests on the Sparks before 4.3, each in an environment of its own
+test-sparks: ## Run the smoke tests on the Sparks before 4.3, each in an environment of its own
+	@$(MAKE) --no-print-directory -j3 $(foreach v,40 41 42,.venv-spark$(v)/.installed)
+	@$(MAKE) --no-print-directory -j1 test-spark40 test-spark41 test-spark42
 
 test-spark40: .venv-spark40/.installed
 	@.venv-spark40/bin/python -m pytest tests/spark/test_smoke.py $(ARGS)
@@ -98,7 +101,7 @@ test-redis: $(VENV)/.installed-dev tests/peers/node_modules/.installed ## Run th
 	@tests/redis_io/install.sh
 	@tests/jvm/install.sh
 	@export BUSMQ_REDIS_SERVER=$$(command -v "$${BUSMQ_REDIS_SERVER:-redis-server}"); "$$BUSMQ_REDIS_SERVER" --version; \
-		$(PY) -m pytest -n 2 --dist loadscope tests/contract tests/store tests/redis_io tests/bus/test_queue.py tests/bus/test_consume.py \
+		$(PY) -m pytest -n 3 --dist loadscope tests/contract tests/store tests/redis_io tests/bus/test_queue.py tests/bus/test_consume.py \
 			tests/spark/test_servers.py $(ARGS)
 
 .PHONY: soak

@@ -22,6 +22,7 @@ PARTS = [
     "tests/bus/",
     "tests/faults/",
     "tests/federation/",
+    "tests/contract/",
     "tests/",
     "tests/test_notebooks",
     "tests/spark/test_[a-h]",
