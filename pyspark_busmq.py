@@ -12,13 +12,18 @@ from typing import TYPE_CHECKING
 from busmq_spark.errors import BusError
 
 if TYPE_CHECKING:
-    from busmq_spark.spark.source import BusmqDataSource as DefaultSource
-else:
+    from pyspark.sql.datasource import DataSource
+
+
+def _source() -> type[DataSource]:
     try:
-        from busmq_spark.spark.source import BusmqDataSource as DefaultSource
+        from busmq_spark.spark.source import BusmqDataSource
     except (ImportError, BusError) as error:
         from busmq_spark.spark.missing_jar import make_failing_source
 
-        DefaultSource = make_failing_source(error)
+        return make_failing_source(error)
+    return BusmqDataSource
 
+
+DefaultSource = _source()
 __all__ = ["DefaultSource"]
