@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from busmq_spark.bus.buffered import MessageIterator, Phase
+from busmq_spark.bus.deadline import wait_at_most
 from busmq_spark.core import queue as flows
 from busmq_spark.core import state
 from busmq_spark.core.flow import Flow, T
@@ -335,9 +335,7 @@ class Consumption(MessageIterator):
 
     async def _sleep_unless_woken(self, seconds: float) -> None:
         """Sleep, or until there is something to look at."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
+        await wait_at_most(seconds, self._wake.wait)
         self._wake.clear()
 
     @property

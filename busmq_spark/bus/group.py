@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from busmq_spark.bus.deadline import wait_at_most
 from busmq_spark.core import group as flows
 from busmq_spark.core import subscription
 from busmq_spark.core.flow import Flow, T
@@ -154,9 +154,7 @@ class Group(ABC):
 
     async def _sleep_unless_woken(self, seconds: float) -> None:
         """Sleep, or until there may be something to read."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
+        await wait_at_most(seconds, self._wake.wait)
         if self._running:
             self._wake.clear()
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Collection, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
+from busmq_spark.bus.deadline import wait_at_most
 from busmq_spark.core import job as flows
 from busmq_spark.core.job import Outcome
 from busmq_spark.errors import BusError, JobFailed, JobTimeout, LinkLost, MessageRefused, StateError
@@ -275,9 +276,7 @@ class JobWaits:
     async def _read_again(self) -> None:
         while True:
             self._look.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(POLL_S):
-                    await self._look.wait()
+            await wait_at_most(POLL_S, self._look.wait)
             every = list(self._waits)
             try:
                 await self.read_outcomes([each for each in every if each.old and not each.result.done()])

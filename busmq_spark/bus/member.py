@@ -17,6 +17,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from busmq_spark.bus.deadline import wait_at_most
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.group import check_most
 from busmq_spark.bus.owned_partition import Batch, OwnedPartition
@@ -217,9 +218,7 @@ class Member(Emitter):
                 continue
             pauses = Pauses()
             self._apply(found)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._until_next(found)):
-                    await self._look.wait()
+            await wait_at_most(self._until_next(found), self._look.wait)
             self._look.clear()
 
     def _until_next(self, found: Membership) -> float:

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from busmq_spark.bus.consume import LEASE_POLL_S
+from busmq_spark.bus.deadline import wait_at_most
 from busmq_spark.bus.group import POLL_S
 from busmq_spark.bus.ordered_group import OrderedGroup
 from busmq_spark.core.message import CHUNK_BYTES, Message
@@ -116,9 +117,7 @@ class OwnedPartition(OrderedGroup):
             await self._member._emit_in_turn("revoked", self.partition)
         while self.holds and self._unacked and not self._at_once:
             self._settled.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(max(0.0, self._renewed + LEASE_MS / 1000 - time.monotonic())):
-                    await self._settled.wait()
+            await wait_at_most(max(0.0, self._renewed + LEASE_MS / 1000 - time.monotonic()), self._settled.wait)
         if self._unacked and not self._at_once:
             await self._member._emit_in_turn("lost", self.partition)
         with suppress(TimeoutError, BusError):

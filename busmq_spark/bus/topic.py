@@ -22,6 +22,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from busmq_spark.bus.deadline import wait_at_most
 from busmq_spark.bus.member import Member
 from busmq_spark.bus.partition_queue import PartitionQueue, future_of, settle, settle_one
 from busmq_spark.core import topic as flows
@@ -266,9 +267,7 @@ class Topic:
     async def _keep_attached(self) -> None:
         while True:
             missing = [queue for queue in self.queues if not queue.attached]
-            with suppress(TimeoutError):
-                async with asyncio.timeout(RETRY_S if missing else LOOK_S):
-                    await self._hint.wait()
+            await wait_at_most(RETRY_S if missing else LOOK_S, self._hint.wait)
             self._hint.clear()
             with suppress(BusError):  # of a server that is away: later; what else is wrong, a push or a group says
                 await self._attach_all([queue for queue in self.queues if not queue.attached and queue.reachable])

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from busmq_spark.bus.deadline import wait_at_most
 from busmq_spark.federation.bulk.frames import wire_error
 
 if TYPE_CHECKING:
@@ -42,9 +42,7 @@ class PushSubscriptions:
 
     async def wait(self, timeout_s: float) -> bool:
         """Whether there was a push within that time, or before."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._notified.wait()
+        await wait_at_most(timeout_s, self._notified.wait)
         notified = self._notified.is_set()
         self._notified.clear()
         return notified

@@ -19,6 +19,7 @@ from typing import Any, Self
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
+from busmq_spark.bus.deadline import wait_at_most
 from busmq_spark.core.position import Range
 from busmq_spark.errors import BusError, FederationRefused, WireError
 from busmq_spark.federation import fault
@@ -86,9 +87,7 @@ class BulkServer:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self.limits.close_s):
-                await asyncio.to_thread(self.pool.shutdown, wait=True, cancel_futures=True)
+        await wait_at_most(self.limits.close_s, lambda: asyncio.to_thread(self.pool.shutdown, wait=True, cancel_futures=True))
         self.stores.close()
 
     async def serve(self, socket: ServerConnection, identity: Identity) -> None:

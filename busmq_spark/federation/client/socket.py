@@ -19,6 +19,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.protocol import State
 
+from busmq_spark.bus.deadline import wait_at_most
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, FederationLost, FederationRefused, WireError
 from busmq_spark.federation.address import NOT_KNOWN
@@ -113,9 +114,7 @@ class ClientSocket:
         """Send what is left and a close frame, if connected."""
         if self._socket is not None:
             self._flush(all_of_it=True)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(1):
-                    await self._socket.close()
+            await wait_at_most(1, self._socket.close)
 
     def add(self, remote: RemoteObject) -> None:
         """Packets with its id are for this remote object."""

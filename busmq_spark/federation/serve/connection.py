@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from websockets.exceptions import ConnectionClosed
 
+from busmq_spark.bus.deadline import wait_at_most
 from busmq_spark.errors import WireError
 from busmq_spark.federation.npm_wire.mux import Packet
 from busmq_spark.federation.serve.send_buffer import HIGH, SendBuffer
@@ -94,9 +95,7 @@ class PeerConnection:
         self._leaving = True
         for session in self._sessions.values():
             session.stop()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self.limits.close_s / 2):
-                await self.send_buffer.wait_sent()
+        await wait_at_most(self.limits.close_s / 2, self.send_buffer.wait_sent)
         if self.send_buffer.waiting:
             self.abort()  # what the peer has not taken goes back to its place
         await self._end()

@@ -12,8 +12,7 @@ import asyncio
 import logging
 import ssl
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import replace
 from socket import SO_RCVBUF, SO_SNDBUF, SOL_SOCKET
 from types import TracebackType
@@ -25,6 +24,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
+from busmq_spark.bus.deadline import wait_at_most
 from busmq_spark.errors import ConfigError, LinkLost, StateError
 from busmq_spark.federation.bulk.server import BulkServer
 from busmq_spark.federation.gate.budgets import SecretBudgets
@@ -140,9 +140,7 @@ class FederationServer:
         assert self._watch is not None
         self._draining = True  # /readyz reports it, and new connections are refused
         try:
-            await asyncio.gather(
-                _run_with_deadline(self._limits.drain_s, self._bulk.drain), _run_with_deadline(self._limits.close_s, self._detach_peers)
-            )
+            await asyncio.gather(wait_at_most(self._limits.drain_s, self._bulk.drain), wait_at_most(self._limits.close_s, self._detach_peers))
         finally:  # a stop that is cancelled leaves no server that listens
             self._watch.cancel()
             self._server = None
@@ -303,13 +301,6 @@ class ServerCounters:
         self.sockets = metrics.gauge("busmq_federation_sockets", "Open connections, handshakes under way included")
         self.channels = metrics.gauge("busmq_federation_channels", "Objects of peers")
         self.waiting = metrics.gauge("busmq_federation_waiting_bytes", "Bytes that wait to be sent to peers")
-
-
-async def _run_with_deadline(seconds: float, work: Callable[[], Awaitable[object]]) -> None:
-    """Until it is done, or given up after so long."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await work()
 
 
 def _unavailable() -> Response:
