@@ -107,7 +107,8 @@ test-redis: $(VENV)/.installed-dev tests/peers/node_modules/.installed ## Run th
 .PHONY: soak
 soak: $(VENV)/.installed-dev $(if $(shell command -v mvn),$(JAR)) ## Kill, cut and damage queries at random and check each row (SECONDS=7200 SEED=7)
 	@BUSMQ_SOAK_FACTOR=10 $(PY) -m pytest -q tests/federation/test_abuse.py tests/federation/test_abuse_codecs.py tests/faults/test_mirror.py
-	@BUSMQ_SOAK_FACTOR=7 $(PY) -m pytest -q tests/outbox/test_faults.py tests/outbox/test_federation.py
+	@BUSMQ_SOAK_FACTOR=20 $(PY) -m pytest -q tests/outbox/test_faults.py
+	@BUSMQ_SOAK_FACTOR=7 $(PY) -m pytest -q tests/outbox/test_federation.py
 	@BUSMQ_SOAK_FACTOR=20 $(PY) -m pytest -q tests/bus/test_group_faults.py -k one_after_the_other
 	@BUSMQ_SOAK_FACTOR=5 $(PY) -m pytest -q tests/contract/test_group_model.py tests/contract/test_retention_model.py
 	@BUSMQ_SOAK_FACTOR=3 $(PY) -m pytest -q tests/faults/test_jobs_killed.py tests/faults/test_topic_killed.py

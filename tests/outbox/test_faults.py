@@ -66,9 +66,12 @@ def check_rounds(found: list[int], kept: list[int]) -> None:
         assert len(some) >= last - number * ROUND, f"round {number}"
 
 
-@pytest.mark.parametrize("seed", range(3 * FACTOR))
+@pytest.mark.parametrize("seed", range(FACTOR))
 def test_publisher_forwarder_and_redis_are_killed_at_any_moment(server: RedisServer, path: Path, fresh: Fresh, seed: int) -> None:
-    """Publisher and forwarder are one process: it is killed while both are at work, some rounds right after a call has returned."""
+    """Publisher and forwarder are one process: it is killed while both are at work, some rounds right after a call has returned.
+
+    With seed 0 Redis is there in some rounds, is killed in some, and is killed and back again in one: its eight rounds are enough for ``make test``.
+    """
     chance, queue, kept = Random(seed), fresh("orders"), []
     for number in range(1, 9):
         with Program(path, server.url, queue, number * ROUND + 1) as program:
@@ -158,7 +161,7 @@ def test_a_link_that_goes_silent_in_the_middle_is_replaced(
 
 
 @pytest.mark.skipif(not can_be_set(), reason="cutting the power of a process needs Linux and a C compiler (cc)")
-@pytest.mark.parametrize("seed", range(6 * FACTOR))
+@pytest.mark.parametrize("seed", range(2 * FACTOR))
 def test_what_was_returned_for_is_there_after_a_loss_of_power(tmp_path: Path, redis_url: str, here: Place, fresh: Fresh, seed: int) -> None:
     """What was synced survives; of the rest chance decides. While nothing is forwarded, and while everything is."""
     chance, queue, kept = Random(seed), fresh("orders"), []
