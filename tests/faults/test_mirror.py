@@ -27,6 +27,8 @@ from tests.support import FACTOR, wait_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(600)]
 QUEUES = ("a", "b", "c")
+FAULTS = ("cut", "bytes", "bytes", "hush", "far", "slow")
+"""Of a line: each seed has all of them, in an order of its own."""
 
 
 class Place:
@@ -96,8 +98,8 @@ def test_while_the_line_is_cut_silent_slow_or_far_away(scene: Scene, seed: int) 
         mirroring(scene.url, scene.near, *QUEUES, secret=scene.secret) as one,
         mirroring(scene.url, scene.near, "*", secret=scene.secret) as other,
     ):
-        for _ in range(12):
-            match chance.choice(("cut", "bytes", "bytes", "hush", "far", "slow")):
+        for fault in chance.sample(FAULTS, len(FAULTS)):
+            match fault:
                 case "cut":
                     scene.line.cut()
                 case "bytes":
@@ -123,7 +125,8 @@ def test_while_the_line_is_cut_silent_slow_or_far_away(scene: Scene, seed: int) 
 
 
 def test_while_its_process_is_killed_twenty_times_under_load(scene: Scene, tmp_path: Path) -> None:
-    kill_again_and_again(scene, 20, tmp_path)
+    """Ten times over each of the two links."""
+    kill_again_and_again(scene, 10 * FACTOR, tmp_path)
 
 
 @pytest.mark.parametrize("layout", ["three", "sentinel", "cluster"])
