@@ -24,14 +24,14 @@ from tests.support import wait_until
 from tests.tls import Authority
 
 pytestmark = [pytest.mark.redis, pytest.mark.fault]
-LORISES = IGNORANT = 300
+LORISES = IGNORANT = 100
 CUT_OFF = re.escape('busmq_federation_cut_off_total{reason="slow"}')
 
 
 @pytest.fixture(scope="module")
 def served(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Who never reads is cut off later here than elsewhere: all of them shall be there while it is measured what they cost."""
-    with serve_process(redis_url, tmp_path_factory.mktemp("served"), send_s=20) as made:
+    with serve_process(redis_url, tmp_path_factory.mktemp("served"), send_s=10) as made:
         yield made
 
 

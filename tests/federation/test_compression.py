@@ -61,7 +61,7 @@ async def test_many_messages_in_a_few_bytes_are_read_as_they_are_taken(federatio
         taken.append(len(message))
 
     monkeypatch.setattr(PeerConnection, "_take", taking)
-    many, size = 60, 8 * MIB
+    many, size = 60, 2 * MIB
     async with federation(compression=True) as (_, server), asking(server) as peer:
         for _ in range(many):
             peer.protocol.send_binary(bytes(size))

@@ -17,7 +17,7 @@ from tests.conftest import Fresh
 from tests.federation.conftest import Serve
 from tests.federation.tools import Wire, most_in_work
 
-LINES = 20_000
+LINES = 5_000
 ASK = b'{"method":"isAttached","arguments":[{"0":"[Function]"}],"callbacks":{"0":["0","0"]}}\n'
 
 
