@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import pyspark.sql.datasource as api
+
+ROWS_AT_ONCE = 10_000
 
 if TYPE_CHECKING:
 
@@ -37,3 +41,9 @@ def read_limit(messages: int | None, size_bytes: int | None, least: int | None) 
 def is_unlimited(limit: object) -> bool:
     """Whether Spark asks for everything (Trigger.Once, or no cap)."""
     return type(limit).__name__ == "ReadAllAvailable"
+
+
+def row_slices(rows: Iterator[Any]) -> Iterator[list[Any]]:
+    """What Spark 4.0 hands over, row by row, in lists for one Arrow batch each."""
+    while some := list(islice(rows, ROWS_AT_ONCE)):
+        yield some

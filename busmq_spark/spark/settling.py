@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any
 
 import pyarrow as pa
@@ -15,9 +14,8 @@ from busmq_spark.spark.job_writer import JobColumns, JobTaskWriter, QueueLife
 from busmq_spark.spark.process import freeze_imports
 from busmq_spark.spark.tracebacks import without_traceback
 
-ROWS = 10_000
 
-
+@without_traceback
 class _Settling:
     """What all writers share."""
 
@@ -25,9 +23,9 @@ class _Settling:
         self._options, self._columns = options, columns
         self._lives: dict[str, QueueLife] = {}
 
-    def _write(self, batches: Iterator[Any]) -> WriterCommitMessage:
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         freeze_imports()
-        JobTaskWriter(self._options, self._columns, self._lives).write(batches)
+        JobTaskWriter(self._options, self._columns, self._lives).write(iterator)
         return WriterCommitMessage()
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
@@ -37,7 +35,6 @@ class _Settling:
         """What was written stays, and the batch that comes again leaves it as it is."""
 
 
-@without_traceback
 class JobBatchWriter(_Settling, DataSourceArrowWriter):
     """``df.write``."""
 
@@ -46,20 +43,13 @@ class JobBatchWriter(_Settling, DataSourceArrowWriter):
         if columns.queue is not None:  # else each row says which message it answers
             self._lives[columns.queue] = QueueLife.of(columns.queue, options)
 
-    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return self._write(iterator)
-
 
 @without_traceback
 class _RowStreamWriter(_Settling, DataSourceStreamWriter):
     """For Spark 4.0, which hands over rows."""
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        def batches() -> Iterator[Any]:
-            while rows := list(islice(iterator, ROWS)):
-                yield pa.RecordBatch.from_pylist([row.asDict() for row in rows])
-
-        return self._write(batches())
+        return super().write(pa.RecordBatch.from_pylist([row.asDict() for row in rows]) for rows in compat.row_slices(iterator))
 
 
 def job_stream_writer(options: WriteOptions, columns: JobColumns) -> DataSourceStreamWriter:
@@ -69,9 +59,5 @@ def job_stream_writer(options: WriteOptions, columns: JobColumns) -> DataSourceS
 
 if compat.StreamArrowWriter is not None:
 
-    @without_traceback
     class _ArrowStreamWriter(_Settling, compat.StreamArrowWriter):
         """Takes Arrow batches as they come."""
-
-        def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-            return self._write(iterator)

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 from pyspark import TaskContext
@@ -29,7 +28,6 @@ from busmq_spark.spark.topic_columns import TopicRows
 from busmq_spark.spark.tracebacks import without_traceback
 from busmq_spark.store.protocol import FullQueuePolicy, QueueAppender, QueueCreation, WriteStore
 
-ROWS_AT_ONCE = 10_000
 RUN = "spark.jobGroup.id"
 """Local property: of a stream's tasks the id of the run of the query."""
 log = logging.getLogger("busmq_spark")
@@ -199,6 +197,9 @@ class _StreamSink:
         self._checkpoint = checkpoint
         self._plan = new_token()
 
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return TaskWriter(self._options, self._columns, self._plan).write(iterator)
+
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         freeze_imports()
         query, staged, run = _merge_outcomes(messages)
@@ -220,11 +221,7 @@ class RowStreamWriter(_StreamSink, DataSourceStreamWriter):
     """For Spark 4.0, which hands over rows."""
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        def batches() -> Iterator[Any]:
-            while rows := list(islice(iterator, ROWS_AT_ONCE)):
-                yield self._columns.batch_of(rows)
-
-        return TaskWriter(self._options, self._columns, self._plan).write(batches())
+        return super().write(map(self._columns.batch_of, compat.row_slices(iterator)))
 
 
 def stream_writer(options: WriteOptions, columns: SinkColumns, checkpoint: str) -> DataSourceStreamWriter:
@@ -238,12 +235,8 @@ def stream_writer(options: WriteOptions, columns: SinkColumns, checkpoint: str) 
 
 if compat.StreamArrowWriter is not None:
 
-    @without_traceback
     class ArrowStreamWriter(_StreamSink, compat.StreamArrowWriter):  # the base is not there before Spark 4.1
         """Takes Arrow batches as they come."""
-
-        def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-            return TaskWriter(self._options, self._columns, self._plan).write(iterator)
 
 
 @without_traceback

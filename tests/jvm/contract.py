@@ -17,7 +17,7 @@ from busmq_spark.core import clock, idle, keys, message, offsets, queue, ranges,
 from busmq_spark.errors import BusError, DataLoss
 from busmq_spark.option_table import ENGINE_OPTIONS, KAFKA_CLIENT, OF_KAFKA
 from busmq_spark.redis_io import cluster, cluster_step, connect, eviction, holder, sentinel, slots, translate, urls
-from busmq_spark.spark import acks, batch_span, discovery, jar, lease, polling, reader_queues, renewal, topic_columns, writer
+from busmq_spark.spark import acks, batch_span, compat, discovery, jar, lease, polling, reader_queues, renewal, topic_columns
 from busmq_spark.store import redis_range
 from tests.jvm.module import MODULE
 
@@ -133,7 +133,7 @@ def _of_streams() -> dict[str, int]:
         "packOver": tasks.PACK_OVER,
         "packRows": tasks.PACK_ROWS,
         "offsetVersion": offsets.VERSION,
-        "rowsAtOnce": writer.ROWS_AT_ONCE,
+        "rowsAtOnce": compat.ROWS_AT_ONCE,
         "spanShown": batch_span.SHOWN,
     }
 
