@@ -107,6 +107,10 @@ class Quick(BusmqDataSource):
         return super().streamReader(schema)
 
 
+QUICK_JAVA_SOURCE = "busmq-realtime-quick"
+"""The same of the Java source: a name that ``start`` alone knows."""
+
+
 class Driver:
     """One session, and one query at a time, unless another is started beside it."""
 
@@ -149,8 +153,9 @@ class Driver:
         beside: bool = False,
     ) -> None:
         """``beside``: the query that runs goes on, and is looked after as well."""
-        if of == "busmq-realtime":
+        if of == QUICK_JAVA_SOURCE:
             self._quicken_java()
+            of = "busmq-realtime"
         rows = CHANGES[change](self._spark.readStream.format(of).options(**source).load(), mark.encode())
         query = rows.writeStream.format(into).options(**sink).option("checkpointLocation", checkpoint).start()
         self._queries = [*self._queries, query] if beside else [query]

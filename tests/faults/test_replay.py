@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.ma
 
 FORMATS = [
     pytest.param({"of": "busmq-quick", "into": "busmq"}, id="python"),
-    pytest.param({"of": "busmq-realtime", "into": "busmq-realtime"}, marks=pytest.mark.jvm, id="java"),
+    pytest.param({"of": "busmq-realtime-quick", "into": "busmq-realtime"}, marks=pytest.mark.jvm, id="java"),
 ]
 DONE, PLANNED = 30, 10
 """Messages that are read before, and that the batch has. The queue in the place of each one has twice as many messages as that ever had."""
