@@ -50,18 +50,19 @@ def one_queue_each(store: RedisStore, group: DirectServers | ClusterServers, fre
     return found
 
 
-def wait_touched(server: RedisServer, key: str, times: int) -> None:
-    """Until the key has been given a longer life than it had left, so often."""
-    left: list[int] = []
+def wait_touched(server: RedisServer, times: int, *keys: str) -> None:
+    """Until each key has been given a longer life than it had left, so often."""
+    left: dict[str, list[int]] = {key: [] for key in keys}
 
-    def touched() -> bool:
-        now = server.command("PTTL", key)
-        assert isinstance(now, int)
-        assert now > 0, f"{key} is gone, or has no end"
-        left.append(now)
-        return sum(before < after for before, after in pairwise(left)) >= times
+    def are_touched() -> bool:
+        for key, lives in left.items():
+            now = server.command("PTTL", key)
+            assert isinstance(now, int)
+            assert now > 0, f"{key} is gone, or has no end"
+            lives.append(now)
+        return all(sum(before < after for before, after in pairwise(lives)) >= times for lives in left.values())
 
-    wait_until(touched, PATIENCE_S, f"{key} is touched")
+    wait_until(are_touched, PATIENCE_S, f"{keys} are touched")
 
 
 @pytest.mark.parametrize("options", [{}, {"ack": "none"}], ids=["leased", "not leased"])
@@ -76,8 +77,7 @@ def test_a_server_or_node_that_is_dead_ends_no_queue_and_no_lease_of_another(
     query.step()
     (dead, _), (well, kept) = sorted(keys.items(), key=lambda item: servers_of(two).index(item[0]))  # the first one is asked first
     dead.kill()
-    for key in (kept.metadata, kept.lease("")) if not options else (kept.metadata,):
-        wait_touched(well, key, 2)
+    wait_touched(well, 2, *((kept.metadata, kept.lease("")) if not options else (kept.metadata,)))
     dead.restart()
     query.kill()
     store.close()
@@ -105,7 +105,7 @@ def test_an_unexpected_error_is_logged_and_does_not_end_the_keep_alive(
     failing = Failing(open_store(RedisOptions(url=redis_server.url)))
     keep = KeepAlive(lambda: failing, "", "")  # type: ignore[arg-type,return-value]  # it has what it needs
     keep.watch({keys.name: 3}, store.failure_domains([keys.name]))
-    wait_touched(redis_server, keys.metadata, 1)
+    wait_touched(redis_server, 1, keys.metadata)
     assert failing.failed
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
     keep.stop()
@@ -121,8 +121,8 @@ def test_a_queue_whose_slot_moves_is_kept_alive_with_those_of_its_new_node(fresh
         moved = next(iter(keys.values()))
         move = Move(cluster, moved.metadata)
         move.whole()
-        wait_touched(move.target, moved.metadata, 2)
+        wait_touched(move.target, 2, moved.metadata)
         move.source.kill()
-        wait_touched(move.target, moved.metadata, 2)
+        wait_touched(move.target, 2, moved.metadata)
         keep.stop()
         store.close()
