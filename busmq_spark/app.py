@@ -99,21 +99,21 @@ for title, commands in (
     for command in commands:
         app.command(rich_help_panel=title)(_catch_broken_pipe(with_redis_options(command)))
 dead_letters = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Look at what shared groups gave up, put it back, delete it.")
-of_dead_letters: dict[str, Callable[..., None]] = {"list": dead.list_, "show": dead.show, "replay": dead.replay, "purge": dead.purge}
-for name, its_command in of_dead_letters.items():
+DEAD_LETTER_COMMANDS: dict[str, Callable[..., None]] = {"list": dead.list_, "show": dead.show, "replay": dead.replay, "purge": dead.purge}
+for name, its_command in DEAD_LETTER_COMMANDS.items():
     dead_letters.command(name)(_catch_broken_pipe(with_redis_options(its_command)))
 app.add_typer(dead_letters, name="dead", rich_help_panel="Readers")
-of_events = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Which queues the events of which keys go to.")
+EVENT_APP = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Which queues the events of which keys go to.")
 for event_command in (events.subscribe, events.unsubscribe, events.forget):
-    of_events.command()(_catch_broken_pipe(with_redis_options(event_command)))
-of_events.command("list")(_catch_broken_pipe(with_redis_options(events.list_)))
-app.add_typer(of_events, name="events", rich_help_panel="Messages")
-of_outbox = typer.Typer(
+    EVENT_APP.command()(_catch_broken_pipe(with_redis_options(event_command)))
+EVENT_APP.command("list")(_catch_broken_pipe(with_redis_options(events.list_)))
+app.add_typer(EVENT_APP, name="events", rich_help_panel="Messages")
+OUTBOX_APP = typer.Typer(
     no_args_is_help=True, rich_markup_mode="markdown", help="Look at what an outbox on this disk still has to forward, and forward it."
 )
 for outbox_command in (outbox.status, outbox.unlock, outbox.keys, outbox.subscribers, outbox.incoming, outbox.outgoing, outbox.drain):
-    of_outbox.command()(_catch_broken_pipe(with_redis_options(outbox_command)))
-app.add_typer(of_outbox, name="outbox", rich_help_panel="Messages")
+    OUTBOX_APP.command()(_catch_broken_pipe(with_redis_options(outbox_command)))
+app.add_typer(OUTBOX_APP, name="outbox", rich_help_panel="Messages")
 
 
 class _Mirror(TyperGroup):
@@ -126,8 +126,8 @@ class _Mirror(TyperGroup):
 mirrors = typer.Typer(
     cls=_Mirror, no_args_is_help=True, rich_markup_mode="markdown", help="Copy queues of another data centre here, same ids, same life."
 )
-of_mirrors: dict[str, Callable[..., None]] = {"run": mirror.run, "promote": mirror.promote, "status": mirror.status}
-for name, its_command in of_mirrors.items():
+MIRROR_COMMANDS: dict[str, Callable[..., None]] = {"run": mirror.run, "promote": mirror.promote, "status": mirror.status}
+for name, its_command in MIRROR_COMMANDS.items():
     mirrors.command(name)(_catch_broken_pipe(with_redis_options(its_command)))
 app.add_typer(mirrors, name="mirror", rich_help_panel="Other data centres")
 
@@ -135,7 +135,7 @@ app.add_typer(mirrors, name="mirror", rich_help_panel="Other data centres")
 def run(arguments: Sequence[str], *, interrupts: bool = True) -> int:
     """Run one command line; the result is its exit code. With ``interrupts``, Ctrl-C is an exception from here on."""
     signal.signal(signal.SIGTERM, _terminate)
-    sys.stdout, sys.stderr = _usable(sys.stdout), _usable(sys.stderr)
+    sys.stdout, sys.stderr = _open_tolerant_stream(sys.stdout), _open_tolerant_stream(sys.stderr)
     out = Output(as_json="--json" in arguments)
     logging.basicConfig(handlers=[WarningPrinter(out)])
     try:
@@ -171,12 +171,12 @@ def _invoke(out: Output, arguments: list[str]) -> int:
         # typer's own usage errors; their class moved between its versions, their shape did not.
         if not hasattr(error, "format_message"):
             raise
-        out.show_error("BUSMQ_USAGE", f"{error.format_message().strip()} See: {_path(error)} --help")
+        out.show_error("BUSMQ_USAGE", f"{error.format_message().strip()} See: {_command_path_of(error)} --help")
         return USAGE
     return result if isinstance(result, int) else OK
 
 
-def _usable(stream: TextIO | None) -> TextIO:
+def _open_tolerant_stream(stream: TextIO | None) -> TextIO:
     """A stream that takes any text: a terminal may know only ASCII, and a script may have closed it (``>&-``)."""
     if stream is None:
         return Path(os.devnull).open("w")
@@ -184,7 +184,7 @@ def _usable(stream: TextIO | None) -> TextIO:
     return stream
 
 
-def _path(error: Exception) -> str:
+def _command_path_of(error: Exception) -> str:
     context = getattr(error, "ctx", None)
     return str(context.command_path) if context is not None else "busmq"
 

@@ -90,7 +90,7 @@ def keys_of(owner: QueueKeys | TopicKeys | JobKeys) -> set[str]:
 def every_key() -> list[str]:
     """All that core/keys.py spells: keys of queues, topics and jobs, other keys, and channels."""
     others = {filled_in(found) for _, found in getmembers(keys, isfunction) if signature(found).return_annotation == "str"}
-    found = {keys.SUBSCRIPTIONS, *(key for key in others if key.startswith("bus:") and not key.endswith(":"))}
+    found = {keys.EVENT_SUBSCRIPTIONS_KEY, *(key for key in others if key.startswith("bus:") and not key.endswith(":"))}
     found |= {key.replace("bus:queue:<id>", "<id>") for key in keys_of(QueueKeys("<id>"))}
     found |= keys_of(TopicKeys("<name>")) | keys_of(JobKeys("<job>"))
     return sorted(key for key in found - {"<id>", "bus:job:<job>"} if "*" not in key)  # but for what only begins keys, and patterns of keys

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from busmq_spark.bus.emitter import Emitter
-from busmq_spark.core.queue import LONG_TTL_S
+from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.errors import ConfigError, StateError
 
 if TYPE_CHECKING:
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from busmq_spark.core.message import Message
     from busmq_spark.core.subscription import Subscription
 
-TTL_S = 30
+DEFAULT_QUEUE_TTL_S = 30
 """npm busmq's. For what is good only while its peers are there: channels, services, and queues that npm peers create at our servers."""
-_NPM_FIELDS, _OUR_FIELDS = ("ttl", "source", "discover", "maxsize"), ("born", "sizes", "acked", "clock", "command", "cap")
-_OF_MIRRORS, _OF_RETENTION = ("mirror_of", "mirrored", "promoted"), ("retain", "done", "lets", "bytes")
-OWN_FIELDS = frozenset((*_NPM_FIELDS, *_OUR_FIELDS, *_OF_MIRRORS, *_OF_RETENTION))
+_NPM_METADATA_FIELDS, _OUR_METADATA_FIELDS = ("ttl", "source", "discover", "maxsize"), ("born", "sizes", "acked", "clock", "command", "cap")
+_MIRROR_METADATA_FIELDS, _RETENTION_METADATA_FIELDS = ("mirror_of", "mirrored", "promoted"), ("retain", "done", "lets", "bytes")
+RESERVED_METADATA_FIELDS = frozenset((*_NPM_METADATA_FIELDS, *_OUR_METADATA_FIELDS, *_MIRROR_METADATA_FIELDS, *_RETENTION_METADATA_FIELDS))
 """Metadata that belong to the bus."""
 
 
@@ -57,7 +57,7 @@ class BaseQueue(Emitter):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.detach()
 
-    async def attach(self, *, ttl_s: int = LONG_TTL_S, maxsize: int = 0, discoverable: bool = False) -> bool:
+    async def attach(self, *, ttl_s: int = MIN_RECORD_TTL_S, maxsize: int = 0, discoverable: bool = False) -> bool:
         """Whether the queue existed."""
         raise NotImplementedError
 
@@ -136,5 +136,5 @@ class BaseQueue(Emitter):
 
     @staticmethod
     def _check_fields(names: Collection[str]) -> None:
-        if taken := sorted(OWN_FIELDS & set(names)):
+        if taken := sorted(RESERVED_METADATA_FIELDS & set(names)):
             raise ConfigError(reason=f"metadata field {taken[0]!r} belongs to the bus; choose another name")

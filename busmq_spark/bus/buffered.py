@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from busmq_spark.core.message import Message
 
 
-Phase = Enum("Phase", "NEW RUNNING STOPPING CALLED_OFF ENDED")
+IterationPhase = Enum("IterationPhase", "NEW RUNNING STOPPING CALLED_OFF ENDED")
 """Where a consumption is in its life. CALLED_OFF: it is stopped before it has begun."""
-BEGUN, GOES_ON = (Phase.RUNNING, Phase.STOPPING), (Phase.NEW, Phase.RUNNING)
+STARTED_PHASES, CONTINUING_PHASES = (IterationPhase.RUNNING, IterationPhase.STOPPING), (IterationPhase.NEW, IterationPhase.RUNNING)
 
 
 class MessageIterator:
@@ -34,7 +34,7 @@ class MessageIterator:
         self._buffer: deque[Message] = deque()
         self._wake = asyncio.Event()
         self._lock = asyncio.Lock()  # ending waits for what is under way
-        self._phase = Phase.NEW
+        self._phase = IterationPhase.NEW
         self._handing_over = threading.Lock()
         """A synchronous caller takes what is stored in its own thread: never while the loop begins to give it back."""
         self.follows: Self | None = None
@@ -91,14 +91,16 @@ class MessageIterator:
 
     def _begin_to_stop(self) -> None:
         with self._handing_over:
-            self._phase = {Phase.NEW: Phase.CALLED_OFF, Phase.RUNNING: Phase.STOPPING}.get(self._phase, self._phase)
+            self._phase = {IterationPhase.NEW: IterationPhase.CALLED_OFF, IterationPhase.RUNNING: IterationPhase.STOPPING}.get(
+                self._phase, self._phase
+            )
         self._wake.set()
 
     async def _end(self) -> None:
         """Once. An end that failed may be tried again."""
-        if self._phase is not Phase.ENDED:
+        if self._phase is not IterationPhase.ENDED:
             await self._give_up()
-            ran, self._phase = self.running, Phase.ENDED
+            ran, self._phase = self.running, IterationPhase.ENDED
             if ran:
                 self._queue._emit("consuming", False)
 
@@ -108,12 +110,12 @@ class MessageIterator:
     @property
     def running(self) -> bool:
         """Whether it has begun and not ended."""
-        return self._phase in BEGUN
+        return self._phase in STARTED_PHASES
 
     @property
     def ending(self) -> bool:
         """Whether it is being stopped, or has been: nothing more is handed over."""
-        return self._phase not in GOES_ON
+        return self._phase not in CONTINUING_PHASES
 
     @property
     def active(self) -> bool:

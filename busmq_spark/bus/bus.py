@@ -22,10 +22,10 @@ from busmq_spark.bus.channel import Channel
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.jobs import Jobs
 from busmq_spark.bus.keepalive import KeepAlive
-from busmq_spark.bus.links import FederationLinks, Mirror, links_of, mirror_of
-from busmq_spark.bus.persistable import TTL_S, D, PersistedDict, PersistedRecord
+from busmq_spark.bus.links import FederationLinks, Mirror, make_federation_links, make_mirror
+from busmq_spark.bus.persistable import DEFAULT_OBJECT_TTL_S, D, PersistedDict, PersistedRecord
 from busmq_spark.bus.publishing import Publishing
-from busmq_spark.bus.pubsub import MOST, Pubsub
+from busmq_spark.bus.pubsub import MAX_BUFFERED_MESSAGES, Pubsub
 from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.servers import Servers
 from busmq_spark.bus.service import Service
@@ -33,7 +33,7 @@ from busmq_spark.bus.topic import Topic
 from busmq_spark.bus.worker import Worker
 from busmq_spark.bus.workers import Workers
 from busmq_spark.core.job import OUTCOME_TTL_S
-from busmq_spark.core.queue import LONG_TTL_S, queue_cap_field
+from busmq_spark.core.queue import MIN_RECORD_TTL_S, queue_cap_field
 from busmq_spark.errors import BusError, StateError, TlsFailed, Unauthorized
 from busmq_spark.option_table import from_keywords
 from busmq_spark.options import BusOptions
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from busmq_spark.bus.sync import SyncBus
     from busmq_spark.metrics import Metrics
 
-DETACH_S = 2.0
+DETACH_TIMEOUT_S = 2.0
 """Longest wait for an object to detach when its bus is left."""
-LEAVE_S = 10.0
+DETACH_ALL_TIMEOUT_S = 10.0
 """Longest wait for all of them; after that each gets one more moment."""
 T = TypeVar("T")
 log = logging.getLogger("busmq_spark")
@@ -158,7 +158,7 @@ class Bus(Publishing, Emitter):
         """
         return Queue(self, name, server, queue_cap_field(cap, overflow))
 
-    def topic(self, name: str, partitions: int | None = None, *, ttl_s: int = LONG_TTL_S, maxsize: int = 0) -> Topic:
+    def topic(self, name: str, partitions: int | None = None, *, ttl_s: int = MIN_RECORD_TTL_S, maxsize: int = 0) -> Topic:
         """The topic with this name: ``partitions`` queues ``name/0`` …, of which a key chooses one.
 
         ``partitions`` counts when it is made, as do ``ttl_s`` and ``maxsize`` when a queue of it is; what exists keeps its own. Raises ConfigError.
@@ -184,7 +184,7 @@ class Bus(Publishing, Emitter):
         """The service with this name, to serve or to ask."""
         return Service(self, name)
 
-    def pubsub(self, name: str, *, most: int = MOST) -> Pubsub:
+    def pubsub(self, name: str, *, most: int = MAX_BUFFERED_MESSAGES) -> Pubsub:
         """The pubsub with this name. At most ``most`` messages wait for a slow listener; then the oldest are dropped."""
         return Pubsub(self, name, most)
 
@@ -194,7 +194,7 @@ class Bus(Publishing, Emitter):
     def persist(self, name: str, shape: type[D], *, ttl_s: int = ...) -> PersistedRecord[D]: ...
     @overload
     def persist(self, name: str, shape: D, *, ttl_s: int = ...) -> PersistedRecord[D]: ...
-    def persist(self, name: str, shape: Any = None, *, ttl_s: int = TTL_S) -> Any:
+    def persist(self, name: str, shape: Any = None, *, ttl_s: int = DEFAULT_OBJECT_TTL_S) -> Any:
         """The persisted object with this name: a dictionary, or in the shape of a dataclass (the class, or an instance with first values).
 
         It lives for ``ttl_s`` after the last save or touch.
@@ -218,7 +218,7 @@ class Bus(Publishing, Emitter):
         MirrorSettings.
         Raises ConfigError; entering it raises what the first contact does.
         """
-        return cast("Mirror", mirror_of(self, origin, queues, metrics, options))
+        return cast("Mirror", make_mirror(self, origin, queues, metrics, options))
 
     def spawn(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
         """Run ``work`` as a task of this bus; what it raises ends the bus' scope."""
@@ -275,16 +275,16 @@ class Bus(Publishing, Emitter):
 
     def _federation_links(self) -> FederationLinks:
         if self._links is None:
-            self._links = links_of(self)
+            self._links = make_federation_links(self)
         return self._links
 
     async def _leave_all(self) -> None:
         """Detach in reverse order: a channel before its queues. A server that is gone must not keep the scope open."""
         clock = asyncio.get_running_loop().time
-        until = clock() + LEAVE_S
+        until = clock() + DETACH_ALL_TIMEOUT_S
         for thing in reversed(tuple(self._objects)):
             try:
-                async with asyncio.timeout(max(0.05, min(DETACH_S, until - clock()))):
+                async with asyncio.timeout(max(0.05, min(DETACH_TIMEOUT_S, until - clock()))):
                     await thing.detach()
             except TimeoutError:
                 log.warning("could not detach %s: no answer", thing)
@@ -305,7 +305,7 @@ class Bus(Publishing, Emitter):
             before = set(self._tasks)
             self._emit("offline", self._refusal)
             if handlers := self._tasks - before:
-                await asyncio.wait(handlers, timeout=DETACH_S)
+                await asyncio.wait(handlers, timeout=DETACH_TIMEOUT_S)
 
     def _on_connection_change(self, error: BusError | None) -> None:
         ready = self.servers.ready

@@ -16,11 +16,11 @@ from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
-from busmq_spark.bus.base_queue import TTL_S
+from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S
 from busmq_spark.bus.emitter import Emitter, Handler
 from busmq_spark.bus.inbox import Inbox
 from busmq_spark.bus.queue import Queue
-from busmq_spark.core.channel import ChannelFrameKind, frame
+from busmq_spark.core.channel import ChannelFrameKind, encode_frame
 from busmq_spark.core.keys import channel_queue
 from busmq_spark.core.message import Message, encode
 from busmq_spark.errors import BusError, QueueFull, StateError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
 
 
-State = Enum("State", "AWAY JOINING CONNECTED LEAVING LEFT")
+ConnectionState = Enum("ConnectionState", "AWAY JOINING CONNECTED LEAVING LEFT")
 """Where one side is in its life. Over federation only: JOINING, a remote object is to connect; LEFT, it may still say that the channel has ended."""
 
 
@@ -48,7 +48,7 @@ class ChannelKeywords(TypedDict, total=False):
 class ChannelOptions:
     """``ttl_s`` and ``maxsize`` as for Queue.attach, the others as for Queue.consume."""
 
-    ttl_s: int = TTL_S
+    ttl_s: int = DEFAULT_QUEUE_TTL_S
     maxsize: int = 0
     reliable: bool = False
     last: int = 0
@@ -72,7 +72,7 @@ class BaseChannel(Emitter):
         super().__init__(bus.spawn)
         self.bus, self.name = bus, name
         self.local, self.remote = local, remote
-        self._state = State.AWAY
+        self._state = ConnectionState.AWAY
         self._lock = asyncio.Lock()
 
     async def connect(self, **options: Unpack[ChannelKeywords]) -> Self:
@@ -103,24 +103,24 @@ class BaseChannel(Emitter):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.disconnect()
 
-    def __aiter__(self) -> Messages:
+    def __aiter__(self) -> ChannelMessages:
         return self.messages()
 
-    def messages(self) -> Messages:
+    def messages(self) -> ChannelMessages:
         """The messages, as an iterator of its own; several share them, each message going to one."""
-        return Messages(self)
+        return ChannelMessages(self)
 
     @property
     def connected(self) -> bool:
         """Whether this side is connected; the peer may be away."""
-        return self._state is State.CONNECTED
+        return self._state is ConnectionState.CONNECTED
 
     async def _open(self, local: str, remote: str, options: ChannelOptions) -> Self:
         async with self._lock:
-            if self._state in (State.CONNECTED, State.LEAVING):
+            if self._state in (ConnectionState.CONNECTED, ConnectionState.LEAVING):
                 raise StateError(event="connect", what=f"channel {self.name!r}", state="connected already", remedy="Disconnect it first")
             await self._join(local, remote, options)
-            self._state = State.CONNECTED
+            self._state = ConnectionState.CONNECTED
             self.bus.adopt(self)
         self._emit("connect")
         return self
@@ -168,13 +168,13 @@ class Channel(BaseChannel):
         """Send to the peer; the result is the id, once stored. Values, order and errors as for Queue.push."""
         if self._connection is None or not self.connected:
             raise self._not_connected("send on")
-        return self._connection.outgoing.push(frame(ChannelFrameKind.MESSAGE, encode(value)))
+        return self._connection.outgoing.push(encode_frame(ChannelFrameKind.MESSAGE, encode(value)))
 
     async def send_to(self, endpoint: str, value: object) -> int:
         """Send to the reader of the role ``endpoint``, connected now or later; the result is the id. Needs no connection."""
-        message = frame(ChannelFrameKind.MESSAGE, encode(value))
+        message = encode_frame(ChannelFrameKind.MESSAGE, encode(value))
         queue = Queue(self.bus, channel_queue(endpoint, self.name))
-        await queue.attach(ttl_s=TTL_S)
+        await queue.attach(ttl_s=DEFAULT_QUEUE_TTL_S)
         try:
             return await queue.push(message)
         finally:
@@ -214,7 +214,7 @@ class Channel(BaseChannel):
 
     async def _announce(self, outgoing: Queue) -> None:
         try:
-            await outgoing.push(frame(ChannelFrameKind.HERE))
+            await outgoing.push(encode_frame(ChannelFrameKind.HERE))
         except QueueFull as error:
             self._report(error)  # the peer has much to read before it would learn of us; we read all the same
 
@@ -222,20 +222,20 @@ class Channel(BaseChannel):
         """Disconnect, with a last word to the peer. What fails does not keep us from leaving."""
         failed: list[BusError] = []
         async with self._lock:
-            if self._state is State.AWAY or (connection := self._connection) is None:
+            if self._state is ConnectionState.AWAY or (connection := self._connection) is None:
                 return
-            was_leaving, self._state = self._state is State.LEAVING, State.LEAVING  # leaving already: cancelled on the way
+            was_leaving, self._state = self._state is ConnectionState.LEAVING, ConnectionState.LEAVING  # leaving already: cancelled on the way
             steps = [connection.incoming.detach, connection.outgoing.detach]
             if word is not None and not was_leaving:
                 # After reading has ended: the peer replies HERE, and that frame is for the next one to connect in this role.
-                steps.insert(1, lambda: _last_word(connection.outgoing, word))
+                steps.insert(1, lambda: _push_farewell(connection.outgoing, word))
             for step in steps:
                 try:
                     await step()
                 except BusError as error:
                     failed.append(error)
             connection.inbox.wake()
-            self._state = State.AWAY
+            self._state = ConnectionState.AWAY
             self.bus.release(self)
         self._emit("disconnect")
         if failed and word is ChannelFrameKind.END:
@@ -247,7 +247,7 @@ class Channel(BaseChannel):
         """Send a control frame unless we are leaving; failing is an event, since no call waits for it."""
         if self._connection is not None and self.connected:
             try:
-                await self._connection.outgoing.push(frame(kind))
+                await self._connection.outgoing.push(encode_frame(kind))
             except BusError as error:
                 self._report(error)
 
@@ -264,7 +264,7 @@ class Channel(BaseChannel):
         return added
 
 
-class Messages:
+class ChannelMessages:
     """The messages of a channel. Ends when its side has disconnected; cancelling a wait for the next one loses none."""
 
     def __init__(self, channel: BaseChannel) -> None:
@@ -284,5 +284,5 @@ class Messages:
         return found
 
 
-async def _last_word(queue: Queue, word: ChannelFrameKind) -> None:
-    await queue.push(frame(word))
+async def _push_farewell(queue: Queue, word: ChannelFrameKind) -> None:
+    await queue.push(encode_frame(word))

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from busmq_spark.bus.base_queue import BaseQueue
 
-AGAIN_S = 60.0
+CLOCK_VALID_S = 60.0
 """How long one look at the server's clock is good for."""
-JUMP_S = 1.0
+CLOCK_JUMP_S = 1.0
 """A clock of ours that moved by so much against the other one was set: the server is asked again."""
 
 
@@ -28,7 +28,7 @@ class ServerClock:
         if self._seen is not None:
             server_ms, steady_then, wall_then = self._seen
             passed = steady - steady_then
-            if passed < AGAIN_S and abs(wall - wall_then - passed) < JUMP_S:
+            if passed < CLOCK_VALID_S and abs(wall - wall_then - passed) < CLOCK_JUMP_S:
                 return server_ms + passed * 1000
         self._seen = (await self._queue.server_ms(), steady, wall)
         return self._seen[0]

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
     from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 
-MOST, MOST_BYTES = 10_000, 16 * 1024 * 1024
-BATCH = 100
+MAX_BUFFERED_OUTCOMES, MAX_BUFFERED_BYTES = 10_000, 16 * 1024 * 1024
+MESSAGES_PER_READ = 100
 log = logging.getLogger("busmq_spark")
 
 
@@ -34,7 +34,7 @@ class Completions:
 
     def __init__(self, bus: Bus, queue: Queue, channel: str, *, pattern: bool) -> None:
         self._bus, self._queue, self._channel, self._pattern = bus, queue, channel, pattern
-        self._waiting = DropOldestBuffer(MOST, MOST_BYTES)
+        self._waiting = DropOldestBuffer(MAX_BUFFERED_OUTCOMES, MAX_BUFFERED_BYTES)
         self._wake = asyncio.Event()
         self._connections: list[PubSubConnection] = []
         self._warned = self._begun = False
@@ -89,7 +89,7 @@ class Completions:
 async def read_stored_outcomes(bus: Bus, name: str, group: str) -> AsyncGenerator[Outcome, None]:
     """Outcomes that were pushed to a queue, each at least once for an ordered group. A batch is acked when the loop asks for the next one."""
     async with bus.queue(name) as outcomes, outcomes.group(group) as reader:
-        async for batch in reader.batches(BATCH):
+        async for batch in reader.batches(MESSAGES_PER_READ):
             for message in batch:
                 try:
                     found = outcome(message.value)

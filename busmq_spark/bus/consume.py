@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from busmq_spark.bus.buffered import MessageIterator, Phase
+from busmq_spark.bus.buffered import IterationPhase, MessageIterator
 from busmq_spark.bus.deadline import wait_at_most
 from busmq_spark.core import queue as flows
 from busmq_spark.core import state
@@ -156,7 +156,7 @@ class Consumption(MessageIterator):
         if not self.ending:
             await self._pubsub_connection.add(queue.keys.available, self._on_notification)
         if not self.ending:
-            self._phase = Phase.RUNNING
+            self._phase = IterationPhase.RUNNING
             queue._emit("consuming", True)
 
     async def wait_filled(self) -> None:
@@ -233,7 +233,7 @@ class Consumption(MessageIterator):
             return
         self._out = bool(batch) and self._options.remove
         # A batch that is found in the record does not say how much the queue holds.
-        self._empty = not batch or (not again and len(batch) < most and _ended_with_queue(batch))
+        self._empty = not batch or (not again and len(batch) < most and _batch_reached_queue_end(batch))
         if batch:
             self._buffer.extend(batch)
             self._received = batch[-1].id
@@ -353,6 +353,6 @@ class Consumption(MessageIterator):
             self._wake.set()
 
 
-def _ended_with_queue(batch: list[Message]) -> bool:
+def _batch_reached_queue_end(batch: list[Message]) -> bool:
     """Whether the batch ended because the queue did, not because of its bytes."""
     return sum(len(message.value) for message in batch) < CHUNK_BYTES

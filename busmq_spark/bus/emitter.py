@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from busmq_spark.errors import ConfigError
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
-Spawn = Callable[[Coroutine[Any, Any, Any], str], Any]
+SpawnTask = Callable[[Coroutine[Any, Any, Any], str], Any]
 log = logging.getLogger("busmq_spark")
 
 
@@ -24,7 +24,7 @@ class Emitter:
     events: tuple[str, ...] = ()
     """Names a handler may be added for."""
 
-    def __init__(self, spawn: Spawn) -> None:
+    def __init__(self, spawn: SpawnTask) -> None:
         self._spawn = spawn
         self._handlers: dict[str, list[tuple[Callable[..., Any], bool]]] = {}
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
     from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 
-POLL_S = 1.0
+GROUP_POLL_S = 1.0
 """Longest wait without looking: what another holder gives back publishes nothing."""
 
 
@@ -124,7 +124,7 @@ class Group(ABC):
 
     async def _wait_until(self, reached: Callable[[flows.GroupState], bool]) -> None:
         while not reached(await self.state()):  # noqa: ASYNC110  the state is in Redis, which publishes no change of it
-            await asyncio.sleep(POLL_S / 10)
+            await asyncio.sleep(GROUP_POLL_S / 10)
 
     async def _run_with_retries(self, work: Callable[[bool], Awaitable[T]]) -> T:
         """Do it; again as long as a server may be expected back. ``work`` is told whether it was begun before."""
@@ -170,7 +170,7 @@ class Group(ABC):
         return self.queue.bus.servers.pubsub[self.queue.server]
 
 
-def check_most(most: object) -> None:
+def check_batch_size(most: object) -> None:
     """Raises ConfigError for what is no size of a batch."""
     if not isinstance(most, int) or most < 1:
         raise ConfigError(reason=f"most is {most!r}; expected a whole number of at least 1")

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from busmq_spark.core import queue as flows
-from busmq_spark.core.channel import ChannelAcks, ChannelFrameKind, for_application, kind_of, unwrap
+from busmq_spark.core.channel import ChannelAcks, ChannelFrameKind, carries_application_message, frame_body, frame_kind
 from busmq_spark.core.message import Message
 from busmq_spark.errors import BusError, ProtocolError
 
@@ -103,7 +103,7 @@ class Inbox:
         """Let the messages at the head be taken; True when a control frame is there."""
         if (head := self._consumption.head) is None:
             return False
-        if not for_application(head):
+        if not carries_application_message(head):
             return True
         if not self._iterated and self._channel.has_handlers("message"):
             self._take()
@@ -120,7 +120,7 @@ class Inbox:
         if self._consumption.ending:
             self._changed.set()  # ``run`` finds out why
             return None
-        message = unwrap(self._consumption.pop_head(arrived=arrived))
+        message = frame_body(self._consumption.pop_head(arrived=arrived))
         if self.reliable:
             self._acks.on_handed_over(message.id, waits=True)
         if not self._at_message:
@@ -131,7 +131,7 @@ class Inbox:
     @property
     def _at_message(self) -> bool:
         head = self._consumption.head
-        return head is not None and not self._reacting and for_application(head)
+        return head is not None and not self._reacting and carries_application_message(head)
 
     # -- control frames ---------------------------------------------------------------------------------------------------------------------
 
@@ -139,7 +139,7 @@ class Inbox:
         self._acks.on_handed_over(message.id, waits=False)
         kind = None
         try:
-            kind = kind_of(message, self._queue.name)
+            kind = frame_kind(message, self._queue.name)
         except ProtocolError as error:
             self._channel._report(error)
         if kind is ChannelFrameKind.LEAVING:

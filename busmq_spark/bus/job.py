@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.bus.shared_group import MOST_S, check_seconds
+from busmq_spark.bus.shared_group import MAX_LEASE_S, check_seconds
 from busmq_spark.core import job as flows
 from busmq_spark.core.job import Outcome
 from busmq_spark.core.keys import JobKeys
@@ -20,7 +20,7 @@ from busmq_spark.redis_io.place import new_token
 if TYPE_CHECKING:
     from busmq_spark.bus.jobs import Jobs
 
-LEAST_S = 0.001
+MIN_FIELD_TTL_S = 0.001
 
 
 class Job(Mapping[str, Any]):
@@ -63,7 +63,7 @@ class Job(Mapping[str, Any]):
         """
         flows.check_field(name)
         if ttl_s is not None:
-            check_seconds("ttl_s", ttl_s, LEAST_S, 52 * MOST_S)
+            check_seconds("ttl_s", ttl_s, MIN_FIELD_TTL_S, 52 * MAX_LEASE_S)
         flows.to_stored(name, value)
         self._values[name] = value
         self._unsaved[name] = ttl_s

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
     from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 
-POLL_S = 1.0
+OUTCOME_POLL_S = 1.0
 """A pending wait reads its outcomes this often without a wake-up."""
-READ_MOST = 200
+JOBS_PER_OUTCOME_READ = 200
 log = logging.getLogger("busmq_spark")
 
 
@@ -262,8 +262,8 @@ class JobWaits:
     async def read_outcomes(self, waits: Collection[JobWait]) -> None:
         """Read the outcomes that these wait for. Raises LinkLost."""
         some = [(wait, job) for wait in waits for job in wait.jobs if job.id in wait.open]
-        for first in range(0, len(some), READ_MOST):
-            part = some[first : first + READ_MOST]
+        for first in range(0, len(some), JOBS_PER_OUTCOME_READ):
+            part = some[first : first + JOBS_PER_OUTCOME_READ]
             found = await self._queue.run(flows.outcomes([job.in_redis for _, job in part]))
             for (wait, _), outcomes in zip(part, found, strict=True):
                 for each in outcomes:
@@ -276,7 +276,7 @@ class JobWaits:
     async def _read_again(self) -> None:
         while True:
             self._look.clear()
-            await wait_at_most(POLL_S, self._look.wait)
+            await wait_at_most(OUTCOME_POLL_S, self._look.wait)
             every = list(self._waits)
             try:
                 await self.read_outcomes([each for each in every if each.old and not each.result.done()])

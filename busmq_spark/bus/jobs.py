@@ -21,11 +21,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack, overload
 
 from busmq_spark.bus.completions import Completions, check_pattern, read_stored_outcomes
-from busmq_spark.bus.job import LEAST_S, Job, save_all
+from busmq_spark.bus.job import MIN_FIELD_TTL_S, Job, save_all
 from busmq_spark.bus.job_push import JobsPush, ManyJobsPush
 from busmq_spark.bus.job_waits import JobWait, JobWaits
-from busmq_spark.bus.shared_group import MOST_S, check_seconds
-from busmq_spark.bus.worker import Handler, Worker
+from busmq_spark.bus.shared_group import MAX_LEASE_S, check_seconds
+from busmq_spark.bus.worker import JobHandler, Worker
 from busmq_spark.bus.worker_group import WorkerKeywords, WorkerOptions
 from busmq_spark.core import job as flows
 from busmq_spark.core.job import Outcome
@@ -37,14 +37,14 @@ from busmq_spark.redis_io.place import new_token
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
 
-LAST_LOOK_S = 1.0
+FINAL_OUTCOME_READ_TIMEOUT_S = 1.0
 
 
 class Jobs:
     """The jobs of one queue."""
 
     def __init__(self, queue: Queue, *, durable: bool = False, outcome_ttl_s: float = flows.OUTCOME_TTL_S) -> None:
-        check_seconds("outcome_ttl_s", outcome_ttl_s, 1, 52 * MOST_S)
+        check_seconds("outcome_ttl_s", outcome_ttl_s, 1, 52 * MAX_LEASE_S)
         self.bus, self.queue = queue.bus, queue
         self.client = new_token()
         """Names this object where outcomes are published."""
@@ -135,7 +135,7 @@ class Jobs:
     ) -> list[dict[str, Outcome]]:
         """As Job.wait of each, in few round trips; ``timeout_s`` is for all of them. For each, in their order: group → outcome."""
         some, names = self._distinct(jobs), self._names(groups)
-        check_seconds("timeout_s", timeout_s, LEAST_S)
+        check_seconds("timeout_s", timeout_s, MIN_FIELD_TTL_S)
         if not names:
             raise ConfigError(reason="no group is named to wait for; expected the names of those that work on the job")
         if not some:
@@ -180,7 +180,7 @@ class Jobs:
     async def _make_wait(self, jobs: Sequence[Job], wait: Iterable[str], timeout_s: float, *, fail_fast: bool) -> JobWait:
         """The wait for jobs that are about to be sent. Raises ConfigError."""
         groups = self._names(wait)
-        check_seconds("timeout_s", timeout_s, LEAST_S)
+        check_seconds("timeout_s", timeout_s, MIN_FIELD_TTL_S)
         if not self.queue.attached:
             await self.attached_queue()
         if not self._groups.issuperset(groups):
@@ -213,7 +213,7 @@ class Jobs:
         """The outcomes after the last look at the end of the time. Raises JobFailed, JobTimeout."""
         if not wanted.is_over:
             with suppress(BusError, TimeoutError):
-                async with asyncio.timeout(LAST_LOOK_S):
+                async with asyncio.timeout(FINAL_OUTCOME_READ_TIMEOUT_S):
                     await self._waits.read_outcomes([wanted])
             if not wanted.is_over:
                 raise wanted.timeout(timeout_s)
@@ -241,7 +241,7 @@ class Jobs:
 
     # -- working ----------------------------------------------------------------------------------------------------------------------------
 
-    def worker(self, group: str, **options: Unpack[WorkerKeywords]) -> Callable[[Handler], Worker]:
+    def worker(self, group: str, **options: Unpack[WorkerKeywords]) -> Callable[[JobHandler], Worker]:
         """Make a coroutine function of one argument, the job, a worker of a group: ``async with`` it, or await its ``run()``.
 
         When it returns, the job is done for the group; an exception is another try until ``tries`` (3) are used up, ``Reject`` none: then the

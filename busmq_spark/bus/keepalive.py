@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from busmq_spark.core.flow import Call, command
 from busmq_spark.core.grouping import group_by
-from busmq_spark.core.keys import NOTIFICATIONS, pubsub_channel
+from busmq_spark.core.keys import ANNOUNCEMENT_CHANNEL, pubsub_channel
 from busmq_spark.core.persisted import touch
 from busmq_spark.core.state import keep_alive
 from busmq_spark.errors import BusError, LinkLost
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
     from busmq_spark.redis_io.links import AnyAsyncLink
 
-TRY_S = 1.0
+MIN_TOUCH_TIMEOUT_S = 1.0
 """Shortest time given to a server that should touch queues."""
-TICK_S = 0.25
+TOUCH_CHECK_INTERVAL_S = 0.25
 """How often it looks who is due: a queue may live for as little as one second."""
 
 
@@ -58,7 +58,7 @@ class KeepAlive:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(TOUCH_CHECK_INTERVAL_S)
             now = _now()
             queues = [queue for queue, due in self._due.items() if due <= now]
             for (server, leased), part in group_by(queues, lambda queue: (queue.server, queue.leased)).items():
@@ -77,7 +77,7 @@ class KeepAlive:
     async def _touch_objects(self, server: int, things: Sequence[Persistable], _: bool) -> None:
         link = self._bus.servers.commands[server]
         try:
-            async with asyncio.timeout(max(TRY_S, min(thing.ttl_s for thing in things) / 3)):
+            async with asyncio.timeout(max(MIN_TOUCH_TIMEOUT_S, min(thing.ttl_s for thing in things) / 3)):
                 found = await link.run(touch([(thing.key, thing.ttl_s) for thing in things]))
         except (BusError, TimeoutError) as error:
             unreachable = _unreachable(error, link)
@@ -94,7 +94,7 @@ class KeepAlive:
         link = self._bus.servers.commands[server]
         try:
             # Of a cluster one node may be away: queues at the others must not wait until it is back or the link gives up.
-            async with asyncio.timeout(max(TRY_S, min(map(_interval_s, queues)))):
+            async with asyncio.timeout(max(MIN_TOUCH_TIMEOUT_S, min(map(_interval_s, queues)))):
                 found = await link.run(keep_alive([queue.keys for queue in queues], "", token, LEASE_MS))
                 await link.execute([command("EXPIRE", record, queue.ttl_s) for queue in queues for record in queue.keys_to_touch])
         except (BusError, TimeoutError) as error:
@@ -122,7 +122,7 @@ class KeepAlive:
 def _announcement(queue: Queue) -> Call:
     """The notification of one queue."""
     text = json.dumps({"event": "queue", "key": queue.keys.metadata, "ttl": queue.ttl_s}, separators=(",", ":"), ensure_ascii=False)
-    return command("PUBLISH", pubsub_channel(NOTIFICATIONS), text)
+    return command("PUBLISH", pubsub_channel(ANNOUNCEMENT_CHANNEL), text)
 
 
 def _now() -> float:
@@ -131,7 +131,7 @@ def _now() -> float:
 
 def _next_touch_time(interval_s: float) -> float:
     """When to touch what was touched just now: it is seen with the next tick, which shall not be later than the interval ends."""
-    return _now() + max(0.0, interval_s - TICK_S)
+    return _now() + max(0.0, interval_s - TOUCH_CHECK_INTERVAL_S)
 
 
 def _interval_s(queue: Queue) -> float:

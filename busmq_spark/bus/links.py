@@ -35,18 +35,18 @@ class Mirror(Protocol):
     async def caught_up(self, timeout_s: float = 60.0) -> list[Any]: ...
 
 
-HOME = "busmq_spark.federation.client"
-MIRROR_HOME = "busmq_spark.mirror"
+FEDERATION_CLIENT_MODULE = "busmq_spark.federation.client"
+MIRROR_MODULE = "busmq_spark.mirror"
 
 
-def links_of(bus: Bus) -> FederationLinks:
+def make_federation_links(bus: Bus) -> FederationLinks:
     """New links. Raises LocalToolMissing, which names the extra to install."""
     try:
-        return import_module(f"{HOME}.links").FederationClients(bus)  # type: ignore[no-any-return]  # found by its name
+        return import_module(f"{FEDERATION_CLIENT_MODULE}.links").FederationClients(bus)  # type: ignore[no-any-return]  # found by its name
     except ModuleNotFoundError as error:
         raise without_extra(error, "federation") from None
 
 
-def mirror_of(bus: Bus, origin: str, queues: tuple[str, ...], metrics: Metrics | None, options: dict[str, Any]) -> Any:
+def make_mirror(bus: Bus, origin: str, queues: tuple[str, ...], metrics: Metrics | None, options: dict[str, Any]) -> Any:
     """A mirror (mirror/handle.py), which stands on stores, as federation does."""
-    return import_module(f"{MIRROR_HOME}.handle").Mirror(bus, origin, queues, metrics, options)
+    return import_module(f"{MIRROR_MODULE}.handle").Mirror(bus, origin, queues, metrics, options)

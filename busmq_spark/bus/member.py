@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Self
 
 from busmq_spark.bus.deadline import wait_at_most
 from busmq_spark.bus.emitter import Emitter
-from busmq_spark.bus.group import check_most
+from busmq_spark.bus.group import check_batch_size
 from busmq_spark.bus.owned_partition import Batch, OwnedPartition
 from busmq_spark.core import subscription
 from busmq_spark.core import topic as flows
@@ -27,7 +27,7 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.queue import clock_ms
 from busmq_spark.core.retry import Pauses
-from busmq_spark.core.topic import STAY_MS, Membership, ranges
+from busmq_spark.core.topic import MEMBER_TTL_MS, Membership, ranges
 from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
 from busmq_spark.redis_io.holder import is_dead, my_token
 
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from busmq_spark.bus.topic import Topic
     from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 
-SLOTS = 16
+MAX_PREFETCHING_PARTITIONS = 16
 """How many partitions at most have a batch read ahead."""
-ROUND_S = STAY_MS / 3000
-SETTLE_S = 1.0
+REJOIN_INTERVAL_S = MEMBER_TTL_MS / 3000
+PAUSE_AFTER_OUTAGE_S = 1.0
 """Pause after an outage, so that the others can join again first."""
-LATE_S = 0.05
-FREE = "\n"
+REJOIN_MARGIN_S = 0.05
+FREED_PARTITION_SEPARATOR = "\n"
 """Between group and partition in a hint that the partition is free; no name has it."""
 
 
@@ -58,7 +58,7 @@ class Member(Emitter):
     def __init__(self, topic: Topic, name: str, start: str | int) -> None:
         super().__init__(topic.bus.spawn)
         self.bus, self.topic, self.name = topic.bus, topic, flows.check_group(name)
-        self.reading, self.slots = asyncio.Event(), asyncio.Semaphore(SLOTS)
+        self.reading, self.slots = asyncio.Event(), asyncio.Semaphore(MAX_PREFETCHING_PARTITIONS)
         self.most, self.linger_s = CHUNK_MESSAGES, 0.0
         self._start, self._late = start, set[int]()
         self._id = ""
@@ -112,9 +112,9 @@ class Member(Emitter):
         A batch that is not full waits up to ``linger_s`` seconds for more. What is handed out and not acked comes again when the partition gets
         another member. Ends at ``stop()``. Raises what ends the reading of a partition, such as DataLoss: enter again to begin at what is acked.
         """
-        check_most(most)
-        if not 0 <= linger_s <= STAY_MS / 1000:
-            raise ConfigError(reason=f"linger_s is {linger_s!r}; expected 0 to {STAY_MS // 1000} seconds")
+        check_batch_size(most)
+        if not 0 <= linger_s <= MEMBER_TTL_MS / 1000:
+            raise ConfigError(reason=f"linger_s is {linger_s!r}; expected 0 to {MEMBER_TTL_MS // 1000} seconds")
         self._need_entered("read")
         self.most, self.linger_s = min(most, CHUNK_MESSAGES), float(linger_s)
         self.reading.set()
@@ -160,7 +160,7 @@ class Member(Emitter):
             self.reading.clear()
             if self._id:
                 with suppress(LinkLost, TimeoutError):
-                    async with asyncio.timeout(ROUND_S):
+                    async with asyncio.timeout(REJOIN_INTERVAL_S):
                         await self.topic.run(flows.leave(self.topic.keys, self.name, self._id))
                 self._id = ""
             self._pubsub.remove(self.topic.keys.changed_channel, self._on_notification)
@@ -207,9 +207,9 @@ class Member(Emitter):
         pauses = Pauses()
         while True:
             try:
-                if time.monotonic() - self._heard > STAY_MS / 1000:  # as the others, who say so within a moment
+                if time.monotonic() - self._heard > MEMBER_TTL_MS / 1000:  # as the others, who say so within a moment
                     await self._join()
-                    await asyncio.sleep(SETTLE_S)
+                    await asyncio.sleep(PAUSE_AFTER_OUTAGE_S)
                 found = await self._join()
             except BusError as error:
                 if not isinstance(error, LinkLost):
@@ -223,8 +223,8 @@ class Member(Emitter):
 
     def _until_next(self, found: Membership) -> float:
         """Seconds until the next round, in which a member may be missed."""
-        due = min((until for name, until in found.members.items() if name != self._id), default=found.now_ms + STAY_MS)
-        return min(ROUND_S, max(0.0, (due - found.now_ms) / 1000) + LATE_S)
+        due = min((until for name, until in found.members.items() if name != self._id), default=found.now_ms + MEMBER_TTL_MS)
+        return min(REJOIN_INTERVAL_S, max(0.0, (due - found.now_ms) / 1000) + REJOIN_MARGIN_S)
 
     def _apply(self, found: Membership) -> None:
         """Begin to read what is ours, and to give up what is not any more."""
@@ -247,12 +247,12 @@ class Member(Emitter):
         if self._shares.get(share.partition) is share:
             del self._shares[share.partition]
         self._look.set()
-        hint = command("PUBLISH", self.topic.keys.changed_channel, f"{self.name}{FREE}{share.partition}")
+        hint = command("PUBLISH", self.topic.keys.changed_channel, f"{self.name}{FREED_PARTITION_SEPARATOR}{share.partition}")
         with suppress(BusError):
             await self.bus.servers.commands[self.topic.server].execute(hint)
 
     def _on_notification(self, payload: bytes | None) -> None:
-        group, free, partition = (payload or b"").decode("utf-8", "replace").partition(FREE)
+        group, free, partition = (payload or b"").decode("utf-8", "replace").partition(FREED_PARTITION_SEPARATOR)
         if not free and group in ("", self.name):
             self._look.set()
         elif group == self.name and partition.isdigit() and int(partition) in self._shares:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from busmq_spark.bus.consume import LEASE_POLL_S
-from busmq_spark.bus.group import POLL_S, Group, check_most
+from busmq_spark.bus.group import GROUP_POLL_S, Group, check_batch_size
 from busmq_spark.core import queue as queue_flows
 from busmq_spark.core import state, subscription
 from busmq_spark.core.message import CHUNK_MESSAGES, Message
@@ -28,7 +28,7 @@ from busmq_spark.redis_io.holder import LEASE_MS, is_dead, my_token
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
 
-_REFUSED = {"missing": QueueExpired, "recreated": QueueRecreated, "older": RedisRolledBack, "reissued": IdsReissued}
+_ERROR_OF_ACK_STATUS = {"missing": QueueExpired, "recreated": QueueRecreated, "older": RedisRolledBack, "reissued": IdsReissued}
 log = logging.getLogger("busmq_spark")
 
 
@@ -56,7 +56,7 @@ class OrderedGroup(Group):
         Ends at ``stop()``. Reading goes on after what was handed out. Raises DataLoss where that is not in the queue any more: enter the group
         again to begin at what is acked.
         """
-        check_most(most)
+        check_batch_size(most)
         self._need_entered("read")
         pauses = Pauses()
         while self._running:
@@ -64,7 +64,7 @@ class OrderedGroup(Group):
             if batch:
                 yield batch
             elif batch is not None:
-                await self._sleep_unless_woken(POLL_S if self.holds else LEASE_POLL_S)
+                await self._sleep_unless_woken(GROUP_POLL_S if self.holds else LEASE_POLL_S)
 
     async def ack(self, up_to: Message | int | Sequence[Message]) -> None:
         """Acknowledge every message up to this one, or the last of these; again, or an older one, changes nothing.
@@ -91,7 +91,9 @@ class OrderedGroup(Group):
         ack = state.AckUpTo(self.queue.keys, last, self._born, self._marks.get(last, ""))
         [found] = await self._run(state.ack_to([ack], self.name))
         if found.status != "ok":
-            raise _REFUSED[found.status](queue=self.queue.name, expected=f"id {last} of life {self._born}", found=found.detail or "nothing")
+            raise _ERROR_OF_ACK_STATUS[found.status](
+                queue=self.queue.name, expected=f"id {last} of life {self._born}", found=found.detail or "nothing"
+            )
         self._acked = max(self._acked, last)
         self._marks = {id: mark for id, mark in self._marks.items() if id > last or id == self._position}
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from busmq_spark.bus.consume import LEASE_POLL_S
 from busmq_spark.bus.deadline import wait_at_most
-from busmq_spark.bus.group import POLL_S
+from busmq_spark.bus.group import GROUP_POLL_S
 from busmq_spark.bus.ordered_group import OrderedGroup
 from busmq_spark.core.message import CHUNK_BYTES, Message
 from busmq_spark.core.retry import Pauses
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from busmq_spark.bus.member import Member
     from busmq_spark.bus.partition_queue import PartitionQueue
 
-LINGER_POLLS = 4
+POLLS_WHILE_LINGERING = 4
 """Polls within ``linger_s`` while a batch is not full."""
-LEAVE_S = 2.0
+RELEASE_LEASE_TIMEOUT_S = 2.0
 """Longest wait for a server to take a lease back; then it ends by itself."""
 
 
@@ -121,7 +121,7 @@ class OwnedPartition(OrderedGroup):
         if self._unacked and not self._at_once:
             await self._member._emit_in_turn("lost", self.partition)
         with suppress(TimeoutError, BusError):
-            async with asyncio.timeout(LEAVE_S):
+            async with asyncio.timeout(RELEASE_LEASE_TIMEOUT_S):
                 await self._leave(None)
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class OwnedPartition(OrderedGroup):
                 continue
             if held and self._member.reading.is_set() and await self._read_batch(pauses):
                 continue
-            await self._sleep_unless_woken(POLL_S if self.holds else LEASE_POLL_S)
+            await self._sleep_unless_woken(GROUP_POLL_S if self.holds else LEASE_POLL_S)
 
     async def _read_batch(self, pauses: Pauses) -> bool:
         """Read a batch and wait until the member has handed it out; False when there is none."""
@@ -179,11 +179,11 @@ class OwnedPartition(OrderedGroup):
     async def _fill_batch(self, messages: list[Message]) -> list[Message]:
         """The messages and what follows them within ``linger_s``, until the batch is full. Redis is asked after a push, and at the end."""
         most, turn = self._member.most, self.turn
-        for poll in range(1, LINGER_POLLS + 1):
+        for poll in range(1, POLLS_WHILE_LINGERING + 1):
             if len(messages) >= most or sum(len(message.value) for message in messages) >= CHUNK_BYTES:
                 break
-            await asyncio.sleep(self._member.linger_s / LINGER_POLLS)
-            if self._wake.is_set() or poll == LINGER_POLLS:
+            await asyncio.sleep(self._member.linger_s / POLLS_WHILE_LINGERING)
+            if self._wake.is_set() or poll == POLLS_WHILE_LINGERING:
                 self._wake.clear()
                 with suppress(LinkLost):  # what there is can be handed out
                     more = await self._next(most - len(messages))

@@ -54,10 +54,10 @@ class PartitionQueue(Queue):
                 self.waiting -= 1
             return await pushed
 
-        return future_of(self.bus, later(), f"pushing to {self.name}")
+        return spawn_for_result(self.bus, later(), f"pushing to {self.name}")
 
 
-def future_of(bus: Bus, work: Coroutine[Any, Any, T], what: str) -> asyncio.Future[T]:
+def spawn_for_result(bus: Bus, work: Coroutine[Any, Any, T], what: str) -> asyncio.Future[T]:
     """The result of work that is a task of the bus, whose errors are the caller's and end nothing else."""
     future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
@@ -78,31 +78,31 @@ def future_of(bus: Bus, work: Coroutine[Any, Any, T], what: str) -> asyncio.Futu
     return future
 
 
-def settle(pushes: Mapping[int, asyncio.Future[list[int]]], chosen: Sequence[int], outer: asyncio.Future[Sequence[Placed]]) -> None:
+def complete_push_many(pushes: Mapping[int, asyncio.Future[list[int]]], chosen: Sequence[int], outer: asyncio.Future[Sequence[Placed]]) -> None:
     """All pushes have ended: the places of the values, of which each went to the partition chosen for it, or the first error."""
     failed = [inner for inner in pushes.values() if inner.cancelled() or inner.exception() is not None]
     if not failed:
-        _finish(outer, Places(chosen, {which: inner.result() for which, inner in pushes.items()}))
+        _set_result_if_pending(outer, Places(chosen, {which: inner.result() for which, inner in pushes.items()}))
         return
     ids = {which: repeat(None) if inner in failed else iter(inner.result()) for which, inner in pushes.items()}
     found = [(which, next(ids[which])) for which in chosen]
-    _fail(outer, failed, [None if id is None else Placed(which, id) for which, id in found])
+    _set_push_error(outer, failed, [None if id is None else Placed(which, id) for which, id in found])
 
 
-def settle_one(partition: int, inner: asyncio.Future[int], outer: asyncio.Future[Placed]) -> None:
+def complete_push(partition: int, inner: asyncio.Future[int], outer: asyncio.Future[Placed]) -> None:
     """The same of a single push."""
     if inner.cancelled() or inner.exception() is not None:
-        _fail(outer, [inner], [None])
+        _set_push_error(outer, [inner], [None])
     else:
-        _finish(outer, Placed(partition, inner.result()))
+        _set_result_if_pending(outer, Placed(partition, inner.result()))
 
 
-def _finish(outer: asyncio.Future[T], result: T) -> None:
+def _set_result_if_pending(outer: asyncio.Future[T], result: T) -> None:
     if not outer.done():
         outer.set_result(result)
 
 
-def _fail(outer: asyncio.Future[Any], failed: Sequence[asyncio.Future[Any]], placed: list[Placed | None]) -> None:
+def _set_push_error(outer: asyncio.Future[Any], failed: Sequence[asyncio.Future[Any]], placed: list[Placed | None]) -> None:
     errors = [error for inner in failed if not inner.cancelled() and (error := inner.exception()) is not None]
     if outer.done():
         return

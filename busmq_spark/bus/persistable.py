@@ -31,7 +31,7 @@ from busmq_spark.errors import BusError, ConfigError, StateError
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
 
-TTL_S = 60
+DEFAULT_OBJECT_TTL_S = 60
 D = TypeVar("D")
 log = logging.getLogger("busmq_spark")
 
@@ -198,7 +198,7 @@ class PersistedDict(Persistable, Mapping[str, Any]):
     __hash__ = object.__hash__
     __eq__ = object.__eq__
 
-    def __init__(self, bus: Bus, name: str, ttl_s: int = TTL_S) -> None:
+    def __init__(self, bus: Bus, name: str, ttl_s: int = DEFAULT_OBJECT_TTL_S) -> None:
         super().__init__(bus, name, TrackedFields({}), ttl_s)
 
     def __getitem__(self, name: str) -> Any:
@@ -234,10 +234,10 @@ class PersistedRecord(Persistable, Generic[D]):
     brings are stored by the first save, except where a load before has found others.
     """
 
-    def __init__(self, bus: Bus, name: str, shape: type[D] | D, ttl_s: int = TTL_S) -> None:
+    def __init__(self, bus: Bus, name: str, shape: type[D] | D, ttl_s: int = DEFAULT_OBJECT_TTL_S) -> None:
         self.shape = shape
         """What it was made from: a dataclass, or an instance of one."""
-        self.value: D = _instance(shape)
+        self.value: D = _record_instance_of(shape)
         self._hints = hints_of(type(self.value))
         super().__init__(
             bus, name, TrackedFields(_Attributes(self.value, tuple(self._hints)), self._hints, unsaved=not isinstance(shape, type)), ttl_s
@@ -270,7 +270,7 @@ class _Attributes(MutableMapping[str, Any]):
         return len(self._names)
 
 
-def _instance(shape: Any) -> Any:
+def _record_instance_of(shape: Any) -> Any:
     """The instance itself, or one made of defaults."""
     if not is_dataclass(shape):
         raise ConfigError(reason=f"{shape!r} is no dataclass; hand over a dataclass, an instance of one, or nothing for a dictionary")

@@ -19,7 +19,7 @@ from busmq_spark.bus.clock import ServerClock
 from busmq_spark.bus.consume import Consumption
 from busmq_spark.bus.replies import ReplyQueues
 from busmq_spark.bus.request import Request
-from busmq_spark.bus.unawaited import next_or_retry
+from busmq_spark.bus.unawaited import next_message_with_retries
 from busmq_spark.core.keys import reply_queue, service_queue
 from busmq_spark.core.message import Message
 from busmq_spark.core.service import ServiceRequest, decode_request
@@ -28,7 +28,7 @@ from busmq_spark.errors import BusError, ConfigError, LinkLost
 if TYPE_CHECKING:
     from busmq_spark.bus.service import Service
 
-TAKE_MOST = 10
+MAX_REQUESTS_PER_TAKE = 10
 """Most requests taken in one call: a provider with much room leaves some for the others."""
 log = logging.getLogger("busmq_spark")
 
@@ -113,8 +113,8 @@ class Provider:
             while not (room := self._options.concurrency - len(self._running)):
                 self._room.clear()
                 await self._room.wait()
-            consumption.prefetch = min(TAKE_MOST, room, self._left or TAKE_MOST)
-            message = await next_or_retry(consumption, self._service._report)
+            consumption.prefetch = min(MAX_REQUESTS_PER_TAKE, room, self._left or MAX_REQUESTS_PER_TAKE)
+            message = await next_message_with_retries(consumption, self._service._report)
             if message is None:
                 return
             await self._accept(message)

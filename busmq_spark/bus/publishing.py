@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 from busmq_spark.core import publish as flows
 from busmq_spark.core.event import Event, Extension, make_event
 from busmq_spark.core.flow import Flow, T
-from busmq_spark.core.keys import SUBSCRIPTIONS, QueueKeys, hash_index
+from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, hash_index
 from busmq_spark.core.patterns import check_key
 from busmq_spark.core.publish import Receipt, Subscribers, check_queue
 from busmq_spark.errors import BusError, ConfigError, PublishIncomplete, TooFewDestinations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from busmq_spark.bus.servers import Servers
     from busmq_spark.options import BusOptions
 
-TOKEN_BITS = 128
+EVENT_ID_BITS = 128
 
 
 class EventKeywords(TypedDict, total=False):
@@ -116,7 +116,7 @@ class Publishing:
 
     async def _run_at_table(self, flow: Flow[T]) -> T:
         links = self.servers.commands
-        return await links[hash_index(SUBSCRIPTIONS, len(links))].run(flow)
+        return await links[hash_index(EVENT_SUBSCRIPTIONS_KEY, len(links))].run(flow)
 
     async def _deliver(self, how: Callable[[QueueKeys, bytes, str], Flow[int]], queue: str, value: bytes) -> int:
         keys = QueueKeys(queue, self.options.cluster)
@@ -142,5 +142,5 @@ def event_of(keys: Sequence[str], data: object, about: EventKeywords) -> Event:
         raise ConfigError(reason=f"an event has no attribute {unknown[0]!r}; it has {known}, and what you name in extensions={{…}}")
     if len(keys) > 1:
         about = {**about, "extensions": {"keys": " ".join(keys), **about.get("extensions", {})}}
-    named = {"type": keys[0], "id": new_token(TOKEN_BITS), "time": datetime.now(UTC).isoformat(timespec="milliseconds"), **about}
+    named = {"type": keys[0], "id": new_token(EVENT_ID_BITS), "time": datetime.now(UTC).isoformat(timespec="milliseconds"), **about}
     return make_event(data, **named)

@@ -29,8 +29,8 @@ from busmq_spark.errors import ConfigError, MessagesMissed, StateError
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
 
-MOST = 10_000
-MOST_BYTES = 64 * 1024 * 1024
+MAX_BUFFERED_MESSAGES = 10_000
+MAX_BUFFERED_BYTES = 64 * 1024 * 1024
 
 
 class Pubsub(Emitter):
@@ -42,7 +42,7 @@ class Pubsub(Emitter):
 
     events: tuple[str, ...] = ("subscribed", "unsubscribed", "message", "error")
 
-    def __init__(self, bus: Bus, name: str, most: int = MOST) -> None:
+    def __init__(self, bus: Bus, name: str, most: int = MAX_BUFFERED_MESSAGES) -> None:
         super().__init__(bus.spawn)
         if most < 1:
             raise ConfigError(reason=f"most is {most!r}; expected a whole number of at least 1: how many messages may wait for a slow listener")
@@ -130,7 +130,7 @@ class _Subscription:
     def __init__(self, owner: Pubsub, most: int) -> None:
         self.task: asyncio.Task[None] | None = None
         self._owner = owner
-        self._for_handlers, self._for_loop = DropOldestBuffer(most, MOST_BYTES), DropOldestBuffer(most, MOST_BYTES)
+        self._for_handlers, self._for_loop = DropOldestBuffer(most, MAX_BUFFERED_BYTES), DropOldestBuffer(most, MAX_BUFFERED_BYTES)
         self._wake_handlers, self._wake_loop = asyncio.Event(), asyncio.Event()
         self._looping = self._ended = self._again = self._reported = False
 

@@ -18,7 +18,7 @@ from busmq_spark.errors import BusError, LinkLost, QueueFull
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
 
-BATCH = 50
+MESSAGES_PER_PUSH = 50
 """So many messages are sent at once."""
 V = TypeVar("V")
 PushAnswer: TypeAlias = tuple[int, int] | Exception | None
@@ -82,7 +82,7 @@ class PushPipeline:
         self._pending.append(push)
         if not self._under_way:
             self._under_way = True
-            if len(push.values) < BATCH:
+            if len(push.values) < MESSAGES_PER_PUSH:
                 asyncio.get_running_loop().call_soon(self._next)
             else:
                 self._next()

@@ -19,7 +19,7 @@ from busmq_spark.core import queue as flows
 from busmq_spark.core.flow import Call, Flow, T
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import encode
-from busmq_spark.core.retention import TAKEN
+from busmq_spark.core.retention import MESSAGES_TAKEN_WARNING
 from busmq_spark.errors import BusError, ConfigError, QueueMissing, StateError
 from busmq_spark.redis_io.holder import is_dead
 from busmq_spark.redis_io.place import new_token
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 SHORT_TTL_S = 3600
 """A queue that lives for less is warned about when it is left with messages."""
-WARN_S = 0.5
+SHORT_TTL_CHECK_TIMEOUT_S = 0.5
 """Longest wait for what that needs to know."""
 log = logging.getLogger("busmq_spark")
 
@@ -54,7 +54,7 @@ class Queue(QueueTimes):
         """Whether this bus holds the lease of the queue's one reliable consumer."""
         self.server = 0
         """Index of the server that has the queue; known once attached."""
-        self._attach_args = (flows.LONG_TTL_S, 0)
+        self._attach_args = (flows.MIN_RECORD_TTL_S, 0)
         self._born = ""
         self._servers: Servers | None = None
         self._unreachable = False
@@ -65,7 +65,7 @@ class Queue(QueueTimes):
 
     # -- life -------------------------------------------------------------------------------------------------------------------------------
 
-    async def attach(self, *, ttl_s: int = flows.LONG_TTL_S, maxsize: int = 0, discoverable: bool = False) -> bool:
+    async def attach(self, *, ttl_s: int = flows.MIN_RECORD_TTL_S, maxsize: int = 0, discoverable: bool = False) -> bool:
         """Create the queue, or join the one that exists, which keeps its own ttl and maxsize. Whether it existed.
 
         While attached it is touched every ttl/3, afterwards it lives for its ttl: 7 days by default, 30 s with npm busmq.
@@ -329,7 +329,7 @@ class Queue(QueueTimes):
         if not self.pushed or self.ttl_s >= min(SHORT_TTL_S, self._attach_args[0]) or self.name in self.bus.warned:
             return
         with suppress(BusError, TimeoutError):
-            async with asyncio.timeout(WARN_S):
+            async with asyncio.timeout(SHORT_TTL_CHECK_TIMEOUT_S):
                 left = await self.count()
             if left:
                 self.bus.warned.add(self.name)
@@ -356,7 +356,7 @@ class Queue(QueueTimes):
         self.ttl_s = found.ttl_s
         self._lives(found.born)
         if found.taken:
-            log.warning(TAKEN, self.name)
+            log.warning(MESSAGES_TAKEN_WARNING, self.name)
         return found.existed
 
     async def check_life(self) -> None:

@@ -87,7 +87,7 @@ class QueueTimes(BaseQueue):
             while self._taken:
                 self._taken = False
                 with suppress(BusError):
-                    await self.run(clock.note_if_allowed([self.keys]))
-                await asyncio.sleep(clock.EVERY_S)
+                    await self.run(clock.note_times_if_allowed([self.keys]))
+                await asyncio.sleep(clock.NOTE_TIME_INTERVAL_S)
         finally:
             self._noting = None

@@ -9,13 +9,13 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from busmq_spark.bus.base_queue import TTL_S
+from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
     from busmq_spark.bus.queue import Queue
 
-IDLE_S = 3600.0
+IDLE_REPLY_QUEUE_S = 3600.0
 """npm busmq stays attached to a requester's queue for an hour after its last request."""
 
 
@@ -30,7 +30,7 @@ class _Entry:
 class ReplyQueues:
     """At most ``most`` queues, the one used longest ago leaves first. One that is being used stays."""
 
-    def __init__(self, bus: Bus, most: int, idle_s: float = IDLE_S) -> None:
+    def __init__(self, bus: Bus, most: int, idle_s: float = IDLE_REPLY_QUEUE_S) -> None:
         self._bus, self._most, self._idle_s = bus, most, idle_s
         self._entries: OrderedDict[str, _Entry] = OrderedDict()
 
@@ -47,7 +47,7 @@ class ReplyQueues:
         try:
             async with entry.attaching:
                 if not entry.queue.attached:
-                    await entry.queue.attach(ttl_s=TTL_S)  # the requester may have gone, and the reply would stay unread for ever
+                    await entry.queue.attach(ttl_s=DEFAULT_QUEUE_TTL_S)  # the requester may have gone, and the reply would stay unread for ever
             yield entry.queue
         finally:
             entry.users -= 1

@@ -9,7 +9,7 @@ from typing import Any
 from busmq_spark.core.service import ABSENT, ServiceReply, ServiceRequest, error_object
 from busmq_spark.errors import StateError
 
-Send = Callable[[str, bytes, bool], Awaitable[None]]
+SendReply = Callable[[str, bytes, bool], Awaitable[None]]
 
 
 class Request:
@@ -18,7 +18,7 @@ class Request:
     They do nothing when no requester waits for a reply.
     """
 
-    def __init__(self, frame: ServiceRequest, send: Send, *, stacks: bool = False) -> None:
+    def __init__(self, frame: ServiceRequest, send: SendReply, *, stacks: bool = False) -> None:
         """``send``: name of the reply queue, frame, whether it is the last. ``stacks``: errors carry their stack trace."""
         self._frame, self._send, self._stacks = frame, send, stacks
         self.answered = False

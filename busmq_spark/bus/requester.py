@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.bus.clock import ServerClock
-from busmq_spark.bus.unawaited import next_or_retry
+from busmq_spark.bus.unawaited import next_message_with_retries
 from busmq_spark.core.keys import reply_queue, service_queue
 from busmq_spark.core.message import Message
 from busmq_spark.core.service import ABSENT, ServiceReply, ServiceRequest, decode_reply, error_text
@@ -120,7 +120,7 @@ class Requester:
             raise self._closed_error("send to") from None  # its queues were detached while the clock was read
 
     async def _read(self, consumption: Consumption) -> None:
-        while (message := await next_or_retry(consumption, self._service._report)) is not None:
+        while (message := await next_message_with_retries(consumption, self._service._report)) is not None:
             self._on_reply(message)
 
     def _on_reply(self, message: Message) -> None:

@@ -26,9 +26,9 @@ from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 if TYPE_CHECKING:
     from busmq_spark.redis_io.links import AnyAsyncLink
 
-KNOWN_S = 600.0
-KNOWN_MOST = 100_000
-PING_S = 1.0
+LOCATION_CACHE_S = 600.0
+MAX_CACHED_LOCATIONS = 100_000
+PING_INTERVAL_S = 1.0
 log = logging.getLogger("busmq_spark")
 
 
@@ -82,10 +82,10 @@ class Servers:
         index, until = self._known.get(key, (0, 0.0))
         if now >= until:
             index, certain = await self._search(key, hash_index(key, len(self.commands)) if home is None else home)
-            if len(self._known) >= KNOWN_MOST:
+            if len(self._known) >= MAX_CACHED_LOCATIONS:
                 self._known.clear()
             if certain:
-                self._known[key] = (index, now + KNOWN_S)
+                self._known[key] = (index, now + LOCATION_CACHE_S)
         return index
 
     async def _search(self, key: str, home: int) -> tuple[int, bool]:
@@ -122,14 +122,14 @@ class Servers:
             try:
                 await self._ping(link)
                 if not self.ready[index]:
-                    async with asyncio.timeout(PING_S):
+                    async with asyncio.timeout(PING_INTERVAL_S):
                         await connection.wait_subscribed()
                 self._set(index, None)
             except TimeoutError:
                 continue
             except BusError as error:
                 self._set(index, error)
-            await asyncio.sleep(PING_S)
+            await asyncio.sleep(PING_INTERVAL_S)
 
     async def _ping(self, link: AnyAsyncLink) -> None:
         """Returns when the server answers. One that hung up is asked once more: it may be well, or refuse us and say so only to who connects."""

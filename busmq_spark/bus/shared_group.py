@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from operator import ge
 from typing import TYPE_CHECKING, TypedDict
 
-from busmq_spark.bus.group import POLL_S, Group, check_most
+from busmq_spark.bus.group import GROUP_POLL_S, Group, check_batch_size
 from busmq_spark.core import dead_letter
 from busmq_spark.core import group as flows
 from busmq_spark.core.flow import Flow
@@ -39,9 +39,9 @@ from busmq_spark.redis_io.place import new_token
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
 
-USED_UP = "its lease ended, and so did its tries"
-MOST_S = 7 * 24 * 3600
-DEAD_AGAIN_S = 5.0
+TRIES_USED_UP_REASON = "its lease ended, and so did its tries"
+MAX_LEASE_S = 7 * 24 * 3600
+DEAD_LETTER_RETRY_S = 5.0
 """When a dead letter is tried again that could not be stored."""
 log = logging.getLogger("busmq_spark")
 
@@ -85,7 +85,7 @@ class SharedOptions:
         return found
 
 
-def check_seconds(name: str, value: object, least: float, most: float = MOST_S) -> None:
+def check_seconds(name: str, value: object, least: float, most: float = MAX_LEASE_S) -> None:
     """Raises ConfigError for what is no such time."""
     if not isinstance(value, int | float) or not least <= value <= most:
         raise ConfigError(reason=f"{name} is {value!r}; expected {least:g} to {most:.0f} seconds")
@@ -101,11 +101,11 @@ class SharedGroup(Group):
         if options.dead == queue.name:
             raise ConfigError(reason=f"the dead-letter queue of {queue.name!r} is that queue itself; name another with dead=…")
         self._options = options
-        self.tries = options.tries or flows.TRIES
+        self.tries = options.tries or flows.DEFAULT_TRIES
         """How often a message is leased at most; as the group has it, once entered."""
         self.dead = options.dead or f"{queue.name}.dead"
         """Name of the dead-letter queue; as the group has it, once entered."""
-        self.lease_s = options.lease_s or flows.LEASE_MS / 1000
+        self.lease_s = options.lease_s or flows.DEFAULT_LEASE_MS / 1000
         """Seconds until a message that is not settled is leased again; as the group has it, once entered."""
         self._held: dict[int, Delivery] = {}
         self._unanswered = ""  # the token of a lease call whose reply was not had
@@ -119,7 +119,7 @@ class SharedGroup(Group):
 
         A list is leased at once: ask for as many as are handled within the lease. Ends at ``stop()``.
         """
-        check_most(most)
+        check_batch_size(most)
         self._need_entered("read")
         pauses = Pauses()
         while self._running:
@@ -141,7 +141,7 @@ class SharedGroup(Group):
         if spent:
             await self._write_dead_letters(spent)
             return [each for each in leased.deliveries if each.tries <= self.tries], 0
-        return list(leased.deliveries), min(POLL_S, leased.wait_ms / 1000) if leased.wait_ms >= 0 else POLL_S
+        return list(leased.deliveries), min(GROUP_POLL_S, leased.wait_ms / 1000) if leased.wait_ms >= 0 else GROUP_POLL_S
 
     async def ack(self, deliveries: Delivery | Sequence[Delivery]) -> list[Delivery]:
         """These are done. The result, here and below: those that were refused, since their lease had ended and another holder has, or had, them."""
@@ -189,8 +189,8 @@ class SharedGroup(Group):
         await self.queue.run(register(keys, self.name, self._start, is_dead, self._options.to_fields()))
         self._start = "earliest"  # in a later life of the queue
         stored = await self.queue.run(flows.settings(keys, self.name))
-        self._born, self.tries, self.dead = stored.get("born", ""), int(stored.get("tries", flows.TRIES)), stored.get("dead", self.dead)
-        self.lease_s = int(stored.get("lease_ms", flows.LEASE_MS)) / 1000
+        self._born, self.tries, self.dead = stored.get("born", ""), int(stored.get("tries", flows.DEFAULT_TRIES)), stored.get("dead", self.dead)
+        self.lease_s = int(stored.get("lease_ms", flows.DEFAULT_LEASE_MS)) / 1000
         self._held.clear()
         dead = self.queue.bus.queue(self.dead)
         if self._dead_queue is None and await dead.exists():
@@ -287,11 +287,11 @@ class SharedGroup(Group):
     async def _write_dead_letters(self, spent: Sequence[Delivery]) -> None:
         """Dead letters of messages whose last lease has ended."""
         try:
-            await self._reject(await self._without_outcome(spent), USED_UP)
+            await self._reject(await self._without_outcome(spent), TRIES_USED_UP_REASON)
         except BusError as error:  # whatever it is: the other messages of the call are leased, and their tries would be used up unseen
             log.warning("queue %r, group %r: no dead letter of id %d now: %s", *self._names, spent[0].id, error)
             with suppress(BusError):  # then their leases end by themselves, and count as tries
-                await self._settle(spent, "release", round(DEAD_AGAIN_S * 1000))
+                await self._settle(spent, "release", round(DEAD_LETTER_RETRY_S * 1000))
 
     async def _pause(self, *, paused: bool) -> None:
         if not await self.queue.run(flows.pause(self.queue.keys, self.name, paused=paused)):

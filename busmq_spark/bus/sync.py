@@ -33,7 +33,7 @@ from busmq_spark.errors import StateError
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
 
-_HOMES = ("busmq_spark.bus.", f"{links.HOME}.", f"{links.MIRROR_HOME}.handle")
+_PROXIED_MODULES = ("busmq_spark.bus.", f"{links.FEDERATION_CLIENT_MODULE}.", f"{links.MIRROR_MODULE}.handle")
 log = logging.getLogger("busmq_spark")
 
 
@@ -154,7 +154,7 @@ class SyncProxy:
             return _Running(found, self._loop_thread)
         if isinstance(found, PersistedDict | Job):
             return _SyncDict(found, self._loop_thread)
-        return SyncProxy(found, self._loop_thread) if type(found).__module__.startswith(_HOMES) else found
+        return SyncProxy(found, self._loop_thread) if type(found).__module__.startswith(_PROXIED_MODULES) else found
 
 
 class _SyncDict(SyncProxy):

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Self
 
 from busmq_spark.bus.deadline import wait_at_most
 from busmq_spark.bus.member import Member
-from busmq_spark.bus.partition_queue import PartitionQueue, future_of, settle, settle_one
+from busmq_spark.bus.partition_queue import PartitionQueue, complete_push, complete_push_many, spawn_for_result
 from busmq_spark.core import topic as flows
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.keys import TopicKeys, hash_index
@@ -36,7 +36,7 @@ from busmq_spark.redis_io.place import new_token
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
 
-LOOK_S, RETRY_S = 60.0, 1.0
+GROWTH_CHECK_S, ATTACH_RETRY_S = 60.0, 1.0
 """How often it is looked whether the topic has grown, and whether a server that was away is back."""
 log = logging.getLogger("busmq_spark")
 
@@ -136,7 +136,7 @@ class Topic:
         queue = self.queues[self._choose([key], partition)[0]]
         outer: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
         inner = queue.push_when_attached(lambda: queue.push(value))
-        inner.add_done_callback(lambda _: settle_one(queue.partition, inner, outer))
+        inner.add_done_callback(lambda _: complete_push(queue.partition, inner, outer))
         return outer
 
     def push_many(
@@ -170,7 +170,7 @@ class Topic:
             nonlocal left
             left -= 1
             if left <= 0:
-                settle(pushes, chosen, outer)
+                complete_push_many(pushes, chosen, outer)
 
         for inner in pushes.values():
             inner.add_done_callback(on_end)
@@ -267,7 +267,7 @@ class Topic:
     async def _keep_attached(self) -> None:
         while True:
             missing = [queue for queue in self.queues if not queue.attached]
-            await wait_at_most(RETRY_S if missing else LOOK_S, self._hint.wait)
+            await wait_at_most(ATTACH_RETRY_S if missing else GROWTH_CHECK_S, self._hint.wait)
             self._hint.clear()
             with suppress(BusError):  # of a server that is away: later; what else is wrong, a push or a group says
                 await self._attach_all([queue for queue in self.queues if not queue.attached and queue.reachable])
@@ -293,7 +293,7 @@ class Topic:
                 self._waiting -= 1
             return await pushed
 
-        return future_of(self.bus, later(), f"pushing to topic {self.name}")
+        return spawn_for_result(self.bus, later(), f"pushing to topic {self.name}")
 
     def _choose(self, keys: Sequence[bytes | str | None], partition: int | None) -> list[int]:
         """The partition of each message."""

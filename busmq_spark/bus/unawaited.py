@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from busmq_spark.core.message import Message
 
 
-async def next_or_retry(consumption: Consumption, report: Callable[[BusError], None]) -> Message | None:
+async def next_message_with_retries(consumption: Consumption, report: Callable[[BusError], None]) -> Message | None:
     """The next message, None at the end. What Redis refuses (out of memory, say) is reported, and asked again after a pause."""
     pauses = Pauses(0.2, 5.0)
     while True:

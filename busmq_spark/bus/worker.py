@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from busmq_spark.bus.jobs import Jobs
     from busmq_spark.bus.queue import Queue
 
-Handler = Callable[[Job], Awaitable[object]]
-SETTLE_MOST = 500
-REFUSED_S = 1.0
+JobHandler = Callable[[Job], Awaitable[object]]
+MAX_OUTCOMES_PER_SETTLE = 500
+PAUSE_AFTER_REFUSAL_S = 1.0
 """Pause after Redis has refused to lease."""
 log = logging.getLogger("busmq_spark")
 
@@ -58,7 +58,7 @@ class _RunningJob:
 class Worker:
     """A handler of the jobs of a queue, in a group of it. ``async with`` begins to work, and ends it: what runs then is given back."""
 
-    def __init__(self, jobs: Jobs, handler: Handler, options: WorkerOptions) -> None:
+    def __init__(self, jobs: Jobs, handler: JobHandler, options: WorkerOptions) -> None:
         if not inspect.iscoroutinefunction(handler):
             raise ConfigError(reason=f"the handler of group {options.group!r} is {handler!r}; expected a coroutine function of one argument, the job")
         self.jobs, self.handler, self.options = jobs, handler, options
@@ -173,7 +173,7 @@ class Worker:
         while True:
             await self._resumed.wait()
             free = await self.slots.take()
-            nap_s, begun = REFUSED_S, 0
+            nap_s, begun = PAUSE_AFTER_REFUSAL_S, 0
             try:
                 async with self._stepping:
                     if self._resumed.is_set():
@@ -305,7 +305,7 @@ class Worker:
         """Write outcomes, and then ack: what is finished meanwhile goes with the next call."""
         try:
             while self._finished:
-                some, self._finished = self._finished[:SETTLE_MOST], self._finished[SETTLE_MOST:]
+                some, self._finished = self._finished[:MAX_OUTCOMES_PER_SETTLE], self._finished[MAX_OUTCOMES_PER_SETTLE:]
                 try:
                     await self._group.ack_settled(await self.write([(work, None) for work in some]))
                 except BusError as error:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypedDict
 
-from busmq_spark.bus.job import LEAST_S
+from busmq_spark.bus.job import MIN_FIELD_TTL_S
 from busmq_spark.bus.shared_group import SharedGroup, SharedOptions, check_seconds
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.group import Delivery
@@ -46,7 +46,7 @@ class WorkerOptions:
     def __post_init__(self) -> None:
         check_limit(self.limit)
         if self.deadline_s is not None:
-            check_seconds("deadline_s", self.deadline_s, LEAST_S)
+            check_seconds("deadline_s", self.deadline_s, MIN_FIELD_TTL_S)
         self.group_options()
 
     def group_options(self) -> SharedOptions:

@@ -17,14 +17,14 @@ from busmq_spark.cli.target import QueueLocation, locate_existing, open_links, p
 from busmq_spark.cli.terminal_text import count, escape_control_characters, value_json, value_text
 from busmq_spark.core.dead_letter import DeadLetter, decode_letter, put_back
 from busmq_spark.core.message import Message, chunks
-from busmq_spark.core.queue import LONG_TTL_S, attach, trim
+from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach, trim
 from busmq_spark.errors import ConfigError, MessageRefused, QueueFull
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.links import Link
 from busmq_spark.redis_io.place import new_token
 
 SHOWN_CHARS = 60
-PART = 1000
+MESSAGES_PER_REPLAY_STEP = 1000
 """Messages put back before the next are read."""
 IdArgument = Annotated[int, typer.Argument(metavar="ID", help="Id of the dead letter, as 'busmq dead list' shows it.", show_default=False)]
 
@@ -115,7 +115,7 @@ def replay(
         wanted = min(state.count, most or state.count)
         with TerminalProgressBar(out, f"putting back from {queue}", wanted, "messages") as meter:
             # Read anew each time, since what was put back has left the queue.
-            while messages := list(_messages(place, state.oldest, state.newest, min(PART, wanted - meter.items))):
+            while messages := list(_messages(place, state.oldest, state.newest, min(MESSAGES_PER_REPLAY_STEP, wanted - meter.items))):
                 letters = [(message.id, _letter_of(queue, message)) for message in messages]
                 if not here:
                     _refuse_linked(queue, letters)
@@ -172,7 +172,7 @@ def _refuse_linked(queue: str, letters: list[tuple[int, DeadLetter]]) -> None:
 
 def _put_back(links: list[Link], dead: QueueLocation, born: str, target: str, letters: list[tuple[int, DeadLetter]]) -> None:
     place = place_of(target, links)
-    found = place.link.run(attach(place.keys, new_token(), ttl_s=LONG_TTL_S))
+    found = place.link.run(attach(place.keys, new_token(), ttl_s=MIN_RECORD_TTL_S))
     rows = [(id, letter.value) for id, letter in letters]
     at = 0
     for chunk in chunks([value for _, value in rows]):

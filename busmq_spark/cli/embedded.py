@@ -14,7 +14,7 @@ from busmq_spark.cli.output import Output
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, LinkLost
 
-LOOK_S = 1.0
+ALIVE_CHECK_INTERVAL_S = 1.0
 
 
 def embedded(
@@ -47,7 +47,7 @@ def embedded(
     signal.signal(signal.SIGTERM, leave)  # an orderly end that was asked for: exit code 0
     with RedisServer(folder, port=port, aof=aof) as server:
         _print_welcome(out, server, folder, aof)
-        while not stop.wait(LOOK_S):
+        while not stop.wait(ALIVE_CHECK_INTERVAL_S):
             if not server.running:
                 tail = " ".join(server.log.splitlines()[-3:])
                 raise LinkLost(url=server.url, reason=f"the embedded server has ended by itself. Its log ends with: {tail}")

@@ -20,7 +20,7 @@ from busmq_spark.cli.serve import address as listen_address
 from busmq_spark.cli.target import QueueLocation, need_redis, open_links
 from busmq_spark.cli.terminal_text import duration, escape_control_characters, number
 from busmq_spark.core.flow import command
-from busmq_spark.core.keys import MIRROR_REPORTS, QueueKeys
+from busmq_spark.core.keys import MIRROR_REPORTS_PATTERN, QueueKeys
 from busmq_spark.core.mirror import MirrorState, mirror_states
 from busmq_spark.core.mirror import promote as promoted
 from busmq_spark.errors import ConfigError
@@ -33,7 +33,7 @@ from busmq_spark.parsers import one_of, size
 from busmq_spark.redis_io.links import Link
 from busmq_spark.redis_io.place import discover
 
-_ARENAS = -8
+MALLOPT_ARENA_MAX = -8
 """M_ARENA_MAX of mallopt."""
 PatternsArgument = Annotated[
     list[str], typer.Argument(metavar="QUEUE...", help="Names of queues, or patterns: 'orders-*'. Quote them.", show_default=False)
@@ -152,7 +152,7 @@ def _share_memory() -> None:
     """Let the threads that read share the memory of rows: each would keep some of its own, 70 MB together."""
     pa.set_memory_pool(pa.system_memory_pool())
     with suppress(OSError, AttributeError):  # another C library than glibc
-        ctypes.CDLL(None).mallopt(_ARENAS, 2)
+        ctypes.CDLL(None).mallopt(MALLOPT_ARENA_MAX, 2)
 
 
 def promote(queues: PatternsArgument, *, to: ToOption = None, redis: RedisOptions, as_json: JsonOption = False) -> None:
@@ -245,7 +245,7 @@ def _read_reports(links: list[Link]) -> list[MirrorReport]:
 def _scan_names(execute: Any) -> list[str]:
     cursor, names = b"0", set[str]()
     while True:
-        cursor, keys = execute(command("SCAN", cursor, "MATCH", MIRROR_REPORTS, "COUNT", 1000))
+        cursor, keys = execute(command("SCAN", cursor, "MATCH", MIRROR_REPORTS_PATTERN, "COUNT", 1000))
         names.update(key.decode("utf-8", "replace") for key in keys)
         if int(cursor) == 0:
             return sorted(names)

@@ -17,8 +17,8 @@ from rich.text import Text
 from busmq_spark.cli.terminal_text import escape_control_characters, json_default, one_line
 from busmq_spark.errors import BusError
 
-PIPE_WIDTH = 10_000
-MOST_WIDTH = 1_000_000_000  # a table written to a pipe is not folded, whatever its longest cell
+WIDTH_IN_PIPE = 10_000
+MAX_TABLE_WIDTH = 1_000_000_000  # a table written to a pipe is not folded, whatever its longest cell
 
 
 class _Console(Console):
@@ -57,7 +57,7 @@ class Output:
     def show(self, table: Table) -> None:
         """A table for people."""
         if not self.on_terminal:
-            self.screen.width = max(PIPE_WIDTH, self.screen.measure(table, options=self.screen.options.update(max_width=MOST_WIDTH)).maximum)
+            self.screen.width = max(WIDTH_IN_PIPE, self.screen.measure(table, options=self.screen.options.update(max_width=MAX_TABLE_WIDTH)).maximum)
         self.screen.print(table)
 
     def flush(self) -> None:
@@ -132,5 +132,5 @@ def _escaped_for_terminal(text: str | Text) -> Text:
 def _console(*, stderr: bool) -> Console:
     console = _Console(stderr=stderr, highlight=False, markup=False, emoji=False)
     if not (sys.stderr if stderr else sys.stdout).isatty():
-        console.width = PIPE_WIDTH
+        console.width = WIDTH_IN_PIPE
     return console

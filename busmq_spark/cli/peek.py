@@ -17,13 +17,15 @@ from busmq_spark.core.state import QueueState
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
 
-DEFAULT = 10
+DEFAULT_MESSAGE_COUNT = 10
 
 
 def peek(  # noqa: PLR0913  the options of a command
     queue: QueueArgument,
     *,
-    first: Annotated[int | None, typer.Option("--first", "-n", min=1, metavar="N", help=f"The N oldest messages.  [default: {DEFAULT}]")] = None,
+    first: Annotated[
+        int | None, typer.Option("--first", "-n", min=1, metavar="N", help=f"The N oldest messages.  [default: {DEFAULT_MESSAGE_COUNT}]")
+    ] = None,
     last: Annotated[int | None, typer.Option("--last", min=1, metavar="N", help="The N newest messages.")] = None,
     ids: Annotated[
         str | None,
@@ -75,7 +77,7 @@ def id_range(text: str) -> tuple[int, int]:
 def _range_at_an_end(state: QueueState, first: int | None, last: int | None) -> tuple[int, int]:
     if last is not None:
         return max(state.oldest, state.newest - last + 1), state.newest
-    return state.oldest, state.oldest + (first or DEFAULT) - 1
+    return state.oldest, state.oldest + (first or DEFAULT_MESSAGE_COUNT) - 1
 
 
 def _range_text(low: int, high: int) -> str:

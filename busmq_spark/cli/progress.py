@@ -12,7 +12,7 @@ from rich.text import Text
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.terminal_text import escape_control_characters, number, rate
 
-SHOW_AFTER_S = 0.3
+SHOW_BAR_AFTER_S = 0.3
 """Short work shows no bar: a flash is only noise."""
 
 
@@ -43,7 +43,7 @@ class TerminalProgressBar:
         self.items += items
         if not self._visible:
             return
-        if not self._bar.live.is_started and (self._waiting is not None or self.seconds > SHOW_AFTER_S):
+        if not self._bar.live.is_started and (self._waiting is not None or self.seconds > SHOW_BAR_AFTER_S):
             self._bar.start()
         text = f"{number(self.items)} {self._noun}  {rate(self.items, self.seconds)}" if self.items or not self._waiting else self._waiting
         self._bar.update(self._task, advance=items if weight is None else weight, text=text)

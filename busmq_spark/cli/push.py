@@ -16,7 +16,7 @@ from busmq_spark.cli.splitting import batches
 from busmq_spark.cli.target import QueueLocation, open_links, partition_places, place_of, topic_of
 from busmq_spark.cli.terminal_text import count, duration, number
 from busmq_spark.core.grouping import slices
-from busmq_spark.core.queue import LONG_TTL_S, AttachResult, attach, push_many
+from busmq_spark.core.queue import MIN_RECORD_TTL_S, AttachResult, attach, push_many
 from busmq_spark.core.topic import partition_of
 from busmq_spark.errors import ConfigError, LinkLost
 from busmq_spark.options import RedisOptions
@@ -63,7 +63,7 @@ def push(  # noqa: PLR0913  the options of a command
     """
     out = Output(as_json)
     values = None if values == ["-"] else values
-    ttl_s = LONG_TTL_S if ttl is None else seconds(ttl, "--ttl")
+    ttl_s = MIN_RECORD_TTL_S if ttl is None else seconds(ttl, "--ttl")
     _check(values, file, null, whole)
     with nullcontext() if values else _source(out, file) as source, open_links(redis) as links:
         place = place_of(queue, links) if key is None else _partition(queue, key, links)

@@ -11,11 +11,11 @@ from busmq_spark.errors import ConfigError
 from busmq_spark.options import LAYOUTS, RedisOptions
 from busmq_spark.parsers import one_of
 
-PANEL = "Redis"
+HELP_PANEL = "Redis"
 
 
 def _option(flag: str, env: str, text: str, metavar: str) -> Any:
-    return Annotated[str | None, typer.Option(flag, metavar=metavar, envvar=env, help=text, rich_help_panel=PANEL, show_default=False)]
+    return Annotated[str | None, typer.Option(flag, metavar=metavar, envvar=env, help=text, rich_help_panel=HELP_PANEL, show_default=False)]
 
 
 RedisOption = _option(
@@ -43,7 +43,7 @@ _OPTIONS: dict[str, Any] = {
     **_tls_options(""),
     "password": Annotated[str | None, typer.Option("--password", envvar="BUSMQ_REDIS_PASSWORD", hidden=True)],
 }
-_PREFIXED = _tls_options("redis-")
+_PREFIXED_TLS_OPTIONS = _tls_options("redis-")
 
 
 def with_redis_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -59,7 +59,7 @@ def with_redis_options(command: Callable[..., None]) -> Callable[..., None]:
     def run_command(*arguments: Any, **options: Any) -> None:
         command(*arguments, redis=_make_redis_options({name: options.pop(name) for name in _OPTIONS}), **options)
 
-    table = _OPTIONS | _PREFIXED if "certificate_file" in signature.parameters else _OPTIONS
+    table = _OPTIONS | _PREFIXED_TLS_OPTIONS if "certificate_file" in signature.parameters else _OPTIONS
     ours = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=option) for name, option in table.items()]
     others = [each for name, each in signature.parameters.items() if name != "redis"]
     first = [each.replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) for each in others if each.kind is not inspect.Parameter.KEYWORD_ONLY]

@@ -8,7 +8,7 @@ from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.target import locate_existing, open_links, place_of
 from busmq_spark.cli.terminal_text import count, duration, size
-from busmq_spark.core.queue import LONG_TTL_S, attach
+from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
 from busmq_spark.core.retention import Retention, retention, rule
 from busmq_spark.core.retention import retain as set_retention
 from busmq_spark.core.state import QueueState
@@ -45,7 +45,7 @@ def retain(  # noqa: PLR0913  the options of a command
     with open_links(redis) as links:
         if asked:
             place = place_of(queue, links)
-            place.link.run(attach(place.keys, new_token(), ttl_s=LONG_TTL_S))
+            place.link.run(attach(place.keys, new_token(), ttl_s=MIN_RECORD_TTL_S))
         else:
             place, _ = locate_existing(queue, links)
         found = place.link.run(set_retention(place.keys, limits) if asked or off else retention(place.keys))

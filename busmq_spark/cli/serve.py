@@ -25,8 +25,10 @@ from busmq_spark.options import BusOptions, RedisOptions
 if TYPE_CHECKING:
     from busmq_spark.federation.serve.server import FederationServer
 
-PORT = 7130
-LIMITS = ", ".join(f"{row.name}={row.default:g}" if isinstance(row.default, float) else f"{row.name}={row.default}" for row in fields(PeerLimits))
+DEFAULT_PORT = 7130
+LIMITS_WITH_DEFAULTS = ", ".join(
+    f"{row.name}={row.default:g}" if isinstance(row.default, float) else f"{row.name}={row.default}" for row in fields(PeerLimits)
+)
 SecretsOption = Annotated[
     Path | None,
     typer.Option(
@@ -67,7 +69,7 @@ class _Place:
 
 
 def serve(  # noqa: PLR0913  the options of a command
-    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 picks a free one.")] = f"127.0.0.1:{PORT}",
+    listen: Annotated[str, typer.Option(metavar="HOST:PORT", help="Where to listen; port 0 picks a free one.")] = f"127.0.0.1:{DEFAULT_PORT}",
     *,
     path: Annotated[str, typer.Option(help="The path of the bus; at any other there is nothing.")] = "/bus",
     secrets: SecretsOption = None,
@@ -83,7 +85,8 @@ def serve(  # noqa: PLR0913  the options of a command
     trust_proxy: ProxyOption = None,
     compression: Annotated[bool, typer.Option("--compression", help="Compress messages for peers that ask for it: for slow links.")] = False,
     limit: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=NUMBER", help=f"Change a limit of what a peer may cost; may be repeated. They are: {LIMITS}.")
+        list[str] | None,
+        typer.Option(metavar="NAME=NUMBER", help=f"Change a limit of what a peer may cost; may be repeated. They are: {LIMITS_WITH_DEFAULTS}."),
     ] = None,
     redis: RedisOptions,
     as_json: JsonOption = False,
@@ -202,9 +205,11 @@ def _print_welcome(out: Output, url: str, place: _Place, keyring: Keyring, secre
 def address(text: str) -> tuple[str, int]:
     """Host and port of ``--listen``; brackets around an IPv6 address."""
     found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:\[\]]+))(?::(\d{1,5}))?", text)
-    port = int(found[3] or PORT) if found else -1
+    port = int(found[3] or DEFAULT_PORT) if found else -1
     if not found or not 0 <= port <= 65535:
-        raise ConfigError(reason=f"--listen is {text!r}; expected HOST:PORT such as 127.0.0.1:{PORT}, 0.0.0.0:{PORT} or [::]:{PORT}")
+        raise ConfigError(
+            reason=f"--listen is {text!r}; expected HOST:PORT such as 127.0.0.1:{DEFAULT_PORT}, 0.0.0.0:{DEFAULT_PORT} or [::]:{DEFAULT_PORT}"
+        )
     return found[1] or found[2], port
 
 

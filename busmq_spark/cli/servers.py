@@ -9,7 +9,7 @@ from busmq_spark.core.flow import command
 from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.place import queues_of
 
-OLDEST = (6, 2)
+OLDEST_REDIS_VERSION = (6, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def find_dangers(found: dict[str, str], *, cluster: bool = False) -> list[str]:
                 found.get("aof_enabled") != "1",
                 "the append-only file is off: a restart of Redis loses messages. Set appendonly yes for a bus that must not",
             ),
-            (_version(found) < OLDEST, "this server is older than Redis 6.2, the oldest that is supported"),
+            (_version(found) < OLDEST_REDIS_VERSION, "this server is older than Redis 6.2, the oldest that is supported"),
         )
         if danger
     ]

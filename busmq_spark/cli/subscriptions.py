@@ -9,7 +9,7 @@ from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.target import locate_existing, open_links, place_of
 from busmq_spark.cli.terminal_text import count, duration, escape_control_characters, number
-from busmq_spark.core.queue import LONG_TTL_S, attach
+from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
 from busmq_spark.core.subscription import Subscription, check_name, list_subscriptions, register
 from busmq_spark.core.subscription import unsubscribe as forget
 from busmq_spark.errors import ConfigError
@@ -51,7 +51,7 @@ def subscribe(
     where = _start(start)
     with open_links(redis) as links:
         place = place_of(queue, links)
-        place.link.run(attach(place.keys, new_token(), ttl_s=LONG_TTL_S))
+        place.link.run(attach(place.keys, new_token(), ttl_s=MIN_RECORD_TTL_S))
         known = {each.name for each in place.link.run(list_subscriptions(place.keys))}
         last = place.link.run(register(place.keys, name, where, is_dead))
         state = place.state()

@@ -20,14 +20,15 @@ from busmq_spark.redis_io.push_notifier import PushNotifier
 
 POLL_S = 1.0
 """Looked at this often even when no notification came; a notification wakes sooner."""
-DEFAULT = 10
+DEFAULT_MESSAGE_COUNT = 10
 
 
 def tail(  # noqa: PLR0913  the options of a command
     queue: QueueArgument,
     *,
     last: Annotated[
-        int | None, typer.Option("--last", "-n", min=0, metavar="N", help=f"Begin with the N newest messages stored.  [default: {DEFAULT}]")
+        int | None,
+        typer.Option("--last", "-n", min=0, metavar="N", help=f"Begin with the N newest messages stored.  [default: {DEFAULT_MESSAGE_COUNT}]"),
     ] = None,
     first_id: Annotated[int | None, typer.Option("--from", min=1, metavar="ID", help="Begin with this id instead.")] = None,
     most: Annotated[int | None, typer.Option("--count", "-c", min=1, metavar="N", help="End after N messages.")] = None,
@@ -64,7 +65,7 @@ def tail(  # noqa: PLR0913  the options of a command
             if removing:
                 take(writer, place, state, reliable=reliable, most=most, wait=waiter)
             else:
-                Follower(writer, place, state, first_id, DEFAULT if last is None else last).run(most, waiter)
+                Follower(writer, place, state, first_id, DEFAULT_MESSAGE_COUNT if last is None else last).run(most, waiter)
         finally:
             if waiter:
                 waiter.stop()

@@ -16,7 +16,7 @@ from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.links import Link, sync_links
 from busmq_spark.redis_io.place import locate
 
-PATIENCE_S = 1.5
+COMMAND_PATIENCE_S = 1.5
 """Seconds after which commands give up: a person waits. Links of queries wait 8 or 60 s (core/retry.py)."""
 
 
@@ -49,7 +49,7 @@ def need_redis(options: RedisOptions) -> None:
 def open_links(options: RedisOptions) -> Iterator[list[Link]]:
     """Links to every server named; raises ConfigError when none is. Nothing is connected yet."""
     need_redis(options)
-    links = sync_links(redis_layout(options), PATIENCE_S)
+    links = sync_links(redis_layout(options), COMMAND_PATIENCE_S)
     try:
         yield links
     finally:

@@ -11,10 +11,10 @@ SHOWN_CHARS = 2000
 """Longest value written to a terminal; a pipe gets all of it."""
 BINARY_BYTES = 32
 """Bytes of a binary value shown to people; ``--raw`` and ``--json`` give all of them."""
-_NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e"}
+_NAMED_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t", "\x1b": "\\e"}
 # Control, surrogate, private use, unassigned, line and paragraph separators; format characters too (they turn text around), save the two joiners
 # that emoji and several scripts need.
-_UNSAFE = {"Cc", "Cs", "Co", "Cn", "Zl", "Zp", "Cf"}
+_UNSAFE_CATEGORIES = {"Cc", "Cs", "Co", "Cn", "Zl", "Zp", "Cf"}
 _JOINERS = "\u200c\u200d"
 
 
@@ -24,9 +24,9 @@ def escape_control_characters(text: str) -> str:
 
 
 def _escape(char: str) -> str:
-    if char in _NAMED:
-        return _NAMED[char]
-    if char in _JOINERS or unicodedata.category(char) not in _UNSAFE:
+    if char in _NAMED_ESCAPES:
+        return _NAMED_ESCAPES[char]
+    if char in _JOINERS or unicodedata.category(char) not in _UNSAFE_CATEGORIES:
         return char
     code = ord(char)
     return f"\\x{code:02x}" if code < 0x100 else (f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}")

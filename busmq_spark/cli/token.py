@@ -10,7 +10,7 @@ from busmq_spark.cli.serve import SecretsOption
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.gate.keyring import Keyring
 
-_PATTERNS = "pattern; may be repeated. With any of these options the token may only do what they and the secret allow."
+_PATTERN_OPTION_HELP = "pattern; may be repeated. With any of these options the token may only do what they and the secret allow."
 
 
 def token(  # noqa: PLR0913  the options of a command
@@ -18,7 +18,7 @@ def token(  # noqa: PLR0913  the options of a command
     *,
     secrets: SecretsOption = None,
     expires: Annotated[str, typer.Option(metavar="TIME", help="How long it lets in: 90s, 15m, 12h, 7d.")] = "1h",
-    read: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help=f"Narrow it to reading these: {_PATTERNS}")] = None,
+    read: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help=f"Narrow it to reading these: {_PATTERN_OPTION_HELP}")] = None,
     write: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To writing these.")] = None,
     browse: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To looking at these, a part of --read.")] = None,
     consume: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To taking from these, a part of --read.")] = None,

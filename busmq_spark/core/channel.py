@@ -23,28 +23,28 @@ class ChannelFrameKind(IntEnum):
     """The channel ends, for both."""
 
 
-_HEADS = {b":%d:" % kind: kind for kind in ChannelFrameKind}
+_KIND_OF_FRAME_HEAD = {b":%d:" % kind: kind for kind in ChannelFrameKind}
 
 
-def frame(kind: ChannelFrameKind, body: bytes = b"") -> bytes:
+def encode_frame(kind: ChannelFrameKind, body: bytes = b"") -> bytes:
     """The message that carries a frame through a queue."""
     return b":%d:%b" % (kind, body)
 
 
-def kind_of(message: Message, queue: str) -> ChannelFrameKind:
+def frame_kind(message: Message, queue: str) -> ChannelFrameKind:
     """Decode a frame. Raises ProtocolError when it is malformed or its kind is unknown."""
     found = message.value[:3]
-    if (kind := _HEADS.get(found)) is None:
+    if (kind := _KIND_OF_FRAME_HEAD.get(found)) is None:
         raise ProtocolError(id=message.id, queue=queue, found=repr(found)[1:], expected="':1:' to ':4:', as the frames of a channel do")
     return kind
 
 
-def for_application(message: Message) -> bool:
+def carries_application_message(message: Message) -> bool:
     """Whether the frame carries a message of the application."""
     return message.value.startswith(b":2:")
 
 
-def unwrap(message: Message) -> Message:
+def frame_body(message: Message) -> Message:
     """What the application sent, with the id of its frame."""
     return Message(message.id, message.value[3:])
 

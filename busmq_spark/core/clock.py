@@ -1,6 +1,6 @@
 """The clock of a queue: which ids existed at a time, and when a message came.
 
-Our pushes note the time of the newest id, once a second at most (lua/include/clock.lua); :func:`note` does so for messages of peers, which note
+Our pushes note the time of the newest id, once a second at most (lua/include/clock.lua); :func:`note_times` does so for messages of peers, which note
 nothing. Times are those of the queue's Redis server, in whole milliseconds since 1970, and right to the second.
 """
 
@@ -14,15 +14,15 @@ from typing import NamedTuple
 
 from busmq_spark.core.flow import Flow, script
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.queue import ACK_MOST
+from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK
 from busmq_spark.core.state import parts
 from busmq_spark.errors import ConfigError, ServerRefused, TimeUnknown, Unauthorized
 
-PAIRS_PER_CALL, LEAST_PAIRS, PAIRS_IN_ALL = 2000, 16, 20_000
+PAIRS_PER_CALL, MIN_PAIRS_PER_QUEUE, MAX_PAIRS_PER_QUESTION = 2000, 16, 20_000
 """Known times of one queue in one call, and of all queues of one question."""
 AGES_PER_CALL = 40
 """Looking for one among a day of seconds takes Redis up to 0.1 ms."""
-EVERY_S = 1.0
+NOTE_TIME_INTERVAL_S = 1.0
 """How often a reader notes what it sees, at most."""
 
 
@@ -67,21 +67,23 @@ class TimesOfIds(NamedTuple):
     """Milliseconds since 1970 and the id that was the newest then; both rise. What is before the first pair is not known."""
 
 
-def note(queues: Sequence[QueueKeys]) -> Flow[list[int]]:
+def note_times(queues: Sequence[QueueKeys]) -> Flow[list[int]]:
     """Note the time of the newest id of each queue. For each: 1 noted, 0 was noted before, -1 no such queue."""
-    replies = yield [script("note_time", [key for keys in part for key in keys.retention_keys], (ACK_MOST,)) for part in parts(queues, queues)]
+    replies = yield [
+        script("note_time", [key for keys in part for key in keys.retention_keys], (MAX_MESSAGES_PER_ACK,)) for part in parts(queues, queues)
+    ]
     return [value for reply in replies for value in reply]
 
 
-def note_if_allowed(queues: Sequence[QueueKeys]) -> Flow[None]:
-    """As :func:`note`, but without the right to write, or on a full Redis, nothing is noted: times that others noted are used."""
+def note_times_if_allowed(queues: Sequence[QueueKeys]) -> Flow[None]:
+    """As :func:`note_times`, but without the right to write, or on a full Redis, nothing is noted: times that others noted are used."""
     with suppress(Unauthorized, ServerRefused):
-        yield from note(queues)
+        yield from note_times(queues)
 
 
 def find_times(wanted: Sequence[tuple[QueueKeys, int]]) -> Flow[list[FoundTime]]:
     """What the clock of each queue says of a time, in milliseconds since 1970; below 0: so long before now."""
-    yield from note_if_allowed([keys for keys, _ in wanted])
+    yield from note_times_if_allowed([keys for keys, _ in wanted])
     replies = yield [script("id_at", (keys.metadata, keys.messages, keys.clock), (ms,)) for keys, ms in wanted]
     return [FoundTime(*map(int, reply)) for reply in replies]
 
@@ -97,8 +99,8 @@ def id_at(keys: QueueKeys, ms: int) -> Flow[int]:
 
 
 def known_times(wanted: Sequence[tuple[QueueKeys, tuple[int, int]]]) -> Flow[list[TimesOfIds]]:
-    """The known times around some ids of each queue (first and last, inclusive), PAIRS_IN_ALL of them at most: TimesGathering asks for the rest."""
-    most = max(LEAST_PAIRS, min(PAIRS_PER_CALL, PAIRS_IN_ALL // max(1, len(wanted))))
+    """The known times around some ids of each queue (first..last), MAX_PAIRS_PER_QUESTION at most: TimesGathering asks for the rest."""
+    most = max(MIN_PAIRS_PER_QUEUE, min(PAIRS_PER_CALL, MAX_PAIRS_PER_QUESTION // max(1, len(wanted))))
     replies = yield [script("times", (keys.metadata, keys.clock), (first, last, most)) for keys, (first, last) in wanted]
     return [
         TimesOfIds(born.decode("utf-8", "replace"), tuple((int(ms), int(id)) for ms, id in zip(pairs[0::2], pairs[1::2], strict=True)))
@@ -147,7 +149,7 @@ def times(keys: QueueKeys, first: int, last: int) -> Flow[list[KnownTime]]:
 def ms_of(keys: QueueKeys, id: int) -> Flow[int | None]:
     """When the message with this id was there at the latest; None where that is not known."""
     found = yield from times(keys, id, id)
-    return came_at(found, id)
+    return arrival_time_ms(found, id)
 
 
 def ages(messages: Sequence[tuple[QueueKeys, int]]) -> Flow[list[int]]:
@@ -161,7 +163,7 @@ def ages(messages: Sequence[tuple[QueueKeys, int]]) -> Flow[list[int]]:
     return [age for reply in replies for age in reply]
 
 
-def came_at(known: Sequence[KnownTime], id: int) -> int | None:
+def arrival_time_ms(known: Sequence[KnownTime], id: int) -> int | None:
     """When the message was there at the latest, by what :func:`times` found."""
     later = next((i for i, pair in enumerate(known) if pair.id >= id), 0)
     return known[later].ms if later > 0 else None  # index 0: the first pair (when it began is unknown), or no pair reaches the id

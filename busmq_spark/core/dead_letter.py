@@ -16,13 +16,13 @@ from busmq_spark.core.event import Event
 from busmq_spark.core.flow import Flow, script
 from busmq_spark.core.group import Delivery
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.queue import LONG_TTL_S
+from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.errors import MessageRefused, QueueMissing
 
-TYPE = "busmq.dead"
+DEAD_LETTER_TYPE = "busmq.dead"
 ERROR_CHARACTERS = 2000
-SOURCE = "/busmq/queues/"
-LINKED_SOURCE = "/busmq/links/{link}/queues/"
+SOURCE_PREFIX = "/busmq/queues/"
+LINKED_SOURCE_FORMAT = "/busmq/links/{link}/queues/"
 """Where a query read the queue over a federation link: two links may have queues of one name."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
@@ -53,8 +53,8 @@ def envelope(queue: str, group: str, delivery: Delivery, error: str, now_ms: int
         data = delivery.value.decode()
     event = Event(
         id=f"{group}/{delivery.id}/{delivery.first_ms}",
-        source=SOURCE + quote(queue, safe=""),
-        type=TYPE,
+        source=SOURCE_PREFIX + quote(queue, safe=""),
+        type=DEAD_LETTER_TYPE,
         time=format_time(now_ms),
         datacontenttype="text/plain" if isinstance(data, str) else "application/octet-stream",
         extensions={
@@ -62,7 +62,7 @@ def envelope(queue: str, group: str, delivery: Delivery, error: str, now_ms: int
             "originalid": str(delivery.id),  # a number of an attribute has up to 32 bits
             "group": group,
             "tries": delivery.tries,
-            "error": reason(error),
+            "error": error_text(error),
             "firsttime": format_time(delivery.first_ms),
             "lasttime": format_time(now_ms),
         },
@@ -71,7 +71,7 @@ def envelope(queue: str, group: str, delivery: Delivery, error: str, now_ms: int
     return event.encode()
 
 
-def reason(error: str) -> str:
+def error_text(error: str) -> str:
     """An error as an attribute: on one line, its first 2,000 characters."""
     return _CONTROL.sub(" ", error[:ERROR_CHARACTERS]).encode("utf-8", "replace").decode()
 
@@ -82,13 +82,13 @@ def decode_letter(value: bytes) -> DeadLetter:
         event = Event.decode(value)
         said = event.extensions
         link = str(said.get("link", ""))
-        if event.type != TYPE or not isinstance(event.data, str | bytes):
+        if event.type != DEAD_LETTER_TYPE or not isinstance(event.data, str | bytes):
             raise ValueError
         queue, group, error, first, last = (str(said[name]) for name in ("queue", "group", "error", "firsttime", "lasttime"))
         body = event.data.encode() if isinstance(event.data, str) else event.data
         return DeadLetter(queue, group, int(said["originalid"]), body, int(said["tries"]), error, first, last, link)
     except (ValueError, KeyError, MessageRefused):
-        wanted = f"expected a CloudEvent of type {TYPE}"
+        wanted = f"expected a CloudEvent of type {DEAD_LETTER_TYPE}"
         raise MessageRefused(reason=f"a message that begins with {value[:40]!r} is no dead letter; {wanted}") from None
 
 
@@ -99,7 +99,7 @@ def put_back(keys: QueueKeys, origin: str, letters: Sequence[tuple[int, bytes]])
     many of the first ones are there now: fewer than given when the queue is full. Raises QueueMissing.
     """
     words = [word for id, value in letters for word in (id, 0, value)]
-    args = (keys.available, "busmq.dead", LONG_TTL_S, origin, len(letters), *words)
+    args = (keys.available, "busmq.dead", MIN_RECORD_TTL_S, origin, len(letters), *words)
     _, done = yield script("push_once", (*keys.peer_keys, keys.sinks, keys.clock, keys.acks, keys.bytes), args)
     if done < 0:
         raise QueueMissing(queue=keys.name)

@@ -19,14 +19,14 @@ from typing import Any, TypeAlias
 from busmq_spark.core.message import MAX_VALUE_BYTES, refuse_constant
 from busmq_spark.errors import MessageRefused
 
-SPEC = "1.0"
-SOURCE = "/busmq"
+SPEC_VERSION = "1.0"
+DEFAULT_SOURCE = "/busmq"
 """Default."""
 Extension: TypeAlias = str | int | bool
-_REQUIRED = ("id", "source", "type")
-_OPTIONAL = ("time", "subject", "datacontenttype", "dataschema")
-_NAMED = frozenset(("specversion", *_REQUIRED, *_OPTIONAL, "data"))
-_NAME = re.compile(r"[a-z0-9]+")
+_REQUIRED_ATTRIBUTES = ("id", "source", "type")
+_OPTIONAL_ATTRIBUTES = ("time", "subject", "datacontenttype", "dataschema")
+_RESERVED_ATTRIBUTES = frozenset(("specversion", *_REQUIRED_ATTRIBUTES, *_OPTIONAL_ATTRIBUTES, "data"))
+_EXTENSION_NAME = re.compile(r"[a-z0-9]+")
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]+)?(?:[Zz]|[+-][0-9]{2}:[0-9]{2})")
 _SHOWN_BYTES = 40
 
@@ -52,9 +52,9 @@ class Event:
     """Further attributes: names of lower-case letters and digits; texts, booleans, or whole numbers of up to 32 bits."""
 
     def __post_init__(self) -> None:
-        for name in (*_REQUIRED, *_OPTIONAL):
+        for name in (*_REQUIRED_ATTRIBUTES, *_OPTIONAL_ATTRIBUTES):
             value = getattr(self, name)
-            if not (value is None and name in _OPTIONAL):
+            if not (value is None and name in _OPTIONAL_ATTRIBUTES):
                 _check_text(name, value)
         if self.time is not None:
             _check_time(self.time)
@@ -63,8 +63,8 @@ class Event:
 
     def encode(self) -> bytes:
         """As a message. Raises MessageRefused for data that JSON cannot express, and for more than 512 MB."""
-        named = {name: value for name in (*_REQUIRED, *_OPTIONAL) if (value := getattr(self, name)) is not None}
-        event = {"specversion": SPEC, **named, **self.extensions}
+        named = {name: value for name in (*_REQUIRED_ATTRIBUTES, *_OPTIONAL_ATTRIBUTES) if (value := getattr(self, name)) is not None}
+        event = {"specversion": SPEC_VERSION, **named, **self.extensions}
         if isinstance(self.data, bytes):
             event["data_base64"] = base64.b64encode(self.data).decode("ascii")
         elif self.data is not None:
@@ -96,7 +96,7 @@ def make_event(data: object, **about: Any) -> Event:
         data = bytes(data)
     kind = "application/octet-stream" if isinstance(data, bytes) else "text/plain" if isinstance(data, str) else "application/json"
     suiting = {} if data is None else {"datacontenttype": kind}
-    return Event(**{"source": SOURCE, "data": data, **suiting, **about})
+    return Event(**{"source": DEFAULT_SOURCE, "data": data, **suiting, **about})
 
 
 def _members(found: Any) -> dict[str, Any]:
@@ -105,15 +105,15 @@ def _members(found: Any) -> dict[str, Any]:
         raise MessageRefused(reason="it is no JSON object")
     event = {name: value for name, value in found.items() if value is not None}
     spec = event.pop("specversion", None)
-    if spec != SPEC:
-        raise MessageRefused(reason=f"its specversion is {spec!r}; expected {SPEC!r}")
-    if missing := [name for name in _REQUIRED if name not in event]:
+    if spec != SPEC_VERSION:
+        raise MessageRefused(reason=f"its specversion is {spec!r}; expected {SPEC_VERSION!r}")
+    if missing := [name for name in _REQUIRED_ATTRIBUTES if name not in event]:
         raise MessageRefused(reason=f"it has no {missing[0]!r}")
     if "data_base64" in event:
         if "data" in event:
             raise MessageRefused(reason="it has both 'data' and 'data_base64'")
         event["data"] = _bytes(event.pop("data_base64"))
-    own = {name: value for name, value in event.items() if name in _NAMED}
+    own = {name: value for name, value in event.items() if name in _RESERVED_ATTRIBUTES}
     return {**own, "extensions": {name: value for name, value in event.items() if name not in own}}
 
 
@@ -147,7 +147,7 @@ def _check_time(time: str) -> None:
 
 
 def _check_extension(name: object, value: object) -> None:
-    if not isinstance(name, str) or not _NAME.fullmatch(name) or name in _NAMED:
+    if not isinstance(name, str) or not _EXTENSION_NAME.fullmatch(name) or name in _RESERVED_ATTRIBUTES:
         raise MessageRefused(reason=f"{name!r} is no name of an extension attribute; expected lower-case letters and digits")
     if isinstance(value, str):
         _check_utf8(name, value)

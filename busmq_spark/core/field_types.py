@@ -15,7 +15,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from busmq_spark.core.message import refuse_constant
 from busmq_spark.errors import ConfigError, MessageRefused
 
-_PLAIN = (str, int, float, bool, NoneType)
+_PLAIN_TYPES = (str, int, float, bool, NoneType)
 
 
 class TypeMismatch(ValueError):
@@ -65,7 +65,7 @@ def _unknown_part(hint: Any, seen: set[Any]) -> str | None:
     """The name of a part of the type that is not known, or None."""
     origin, args = get_origin(hint), get_args(hint)
     parts: list[Any] = []
-    if hint in (Any, object, None, *_PLAIN, list, dict, tuple) or origin is Literal or _is_kind(hint, Enum) or hint in seen:
+    if hint in (Any, object, None, *_PLAIN_TYPES, list, dict, tuple) or origin is Literal or _is_kind(hint, Enum) or hint in seen:
         return None
     if is_dataclass(hint) and isinstance(hint, type):
         seen.add(hint)
@@ -90,7 +90,7 @@ def _convert(value: Any, hint: Any, *, reading: bool) -> Any:
         return value
     if origin in (Union, UnionType):
         return _convert_to_first_fitting(value, args, hint, reading=reading)
-    if hint is None or hint in _PLAIN:
+    if hint is None or hint in _PLAIN_TYPES:
         return _scalar(value, NoneType if hint is None else hint, reading=reading)
     if origin is Literal:
         return _one_of(value, args)

@@ -64,7 +64,7 @@ def run_sync(flow: Generator[Q, Any, T], execute: Callable[[Q], Any]) -> T:
             resume, value = flow.throw, error
 
 
-def together(flows: Sequence[Flow[T]]) -> Flow[list[T | BusError]]:
+def run_flows_together(flows: Sequence[Flow[T]]) -> Flow[list[T | BusError]]:
     """Run flows beside each other: a step of all of them is one round trip. The results in their order; in the place of one that raised, its error.
 
     Every step of the flows must be a single call. An error of the driver ends all of them: which of the calls failed is not known.

@@ -16,13 +16,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from busmq_spark.core.flow import Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES
-from busmq_spark.core.queue import ACK_MOST
+from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK
 from busmq_spark.core.state import states
 from busmq_spark.core.subscription import Subscription, list_subscriptions
 
-TTL_S = 90 * 24 * 3600
+GROUP_RECORD_TTL_S = 90 * 24 * 3600
 """How long the records of a shared group live without a holder."""
-LEASE_MS, TRIES = 30_000, 3
+DEFAULT_LEASE_MS, DEFAULT_TRIES = 30_000, 3
 """Defaults."""
 _SETTLED = {ord("d"): 1, ord("l"): 0, ord("s"): -1}
 _DONE = b"d"
@@ -140,7 +140,7 @@ def lease(keys: QueueKeys, name: str, token: str, most: int, *, again: bool = Fa
     After a lost reply repeat the call with ``again`` and its token; it leases nothing more. ``apart``: they will be settled one by one.
     """
     names = (keys.metadata, keys.messages, keys.acks, *keys.group(name))
-    args = (token, min(most, CHUNK_MESSAGES), CHUNK_BYTES, TTL_S, int(again), LEASE_MS, int(apart))
+    args = (token, min(most, CHUNK_MESSAGES), CHUNK_BYTES, GROUP_RECORD_TTL_S, int(again), DEFAULT_LEASE_MS, int(apart))
     status, *found = yield script("group_lease", names, args, idempotent=False)
     if not found:
         return LeaseResult(status.decode())
@@ -157,7 +157,7 @@ def settle(keys: QueueKeys, name: str, born: str, settlements: Sequence[Settleme
 
     Safe to repeat, for a caller that takes -1 for done then. At most 1,000 messages a call.
     """
-    args: list[str | int] = [name, born, ACK_MOST, TTL_S]
+    args: list[str | int] = [name, born, MAX_MESSAGES_PER_ACK, GROUP_RECORD_TTL_S]
     for how, some in groupby(settlements, key=itemgetter(1, 2, 3)):
         runs = [(each.id, each.messages) for each in some]
         args += [*how, len(runs), *chain.from_iterable(runs)]

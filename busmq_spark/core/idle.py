@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-TAIL_S = 5.0
+IDLE_BEFORE_EMPTY_BATCH_S = 5.0
 """How long a query is idle before it plans a batch without rows."""
-TAILS = 3
+MAX_EMPTY_BATCHES = 3
 """So many of them in a row at most: Spark commits with the next batch; with async progress tracking, with one of those that follow."""
 
 
@@ -22,8 +22,8 @@ class EmptyBatches:
         ``early``: acks are put off, so a commit would not help. ``available_now``: the query ends once nothing is new, so there is no time to wait.
         """
         self._since = now if self._since is None else self._since
-        soon = (early or now - self._since < TAIL_S) and not available_now
-        if soon or at.get("idle", 0) >= (1 if available_now else TAILS):
+        soon = (early or now - self._since < IDLE_BEFORE_EMPTY_BATCH_S) and not available_now
+        if soon or at.get("idle", 0) >= (1 if available_now else MAX_EMPTY_BATCHES):
             return at
         self._since = None
         return {**at, "idle": at.get("idle", 0) + 1}

@@ -22,20 +22,20 @@ from busmq_spark.errors import ConfigError, MessageRefused
 OUTCOME_TTL_S = 3600
 """How long an outcome can be asked for, by default."""
 ERROR_CHARACTERS = 2000
-SPARE_S = 60
+DELETED_FIELD_READABLE_S = 60
 """How long a repeated call can still read a field that it deleted."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _FIELD = re.compile(r"(?!done\Z)[^:\x00-\x1f\x7f][^\x00-\x1f\x7f]{0,199}")
 _REFERENCE = re.compile(r'\{"job":"([A-Za-z0-9_-]{1,100})","from":"([^"\\\x00-\x1f]*)"(?:,"done":"([^"\\\x00-\x1f]*)")?\}')
 """What :func:`reference` writes where nothing is escaped: read at a third of the price of JSON."""
 _BYTES, _JSON = b"b", b"j"
-_SAVE_CALLS, _SAVE_BYTES = 1000, 8 * 1024 * 1024
+_MAX_CALLS_PER_SAVE, _MAX_BYTES_PER_SAVE = 1000, 8 * 1024 * 1024
 """Most fields, and bytes of them, in one round trip."""
-_OUTCOMES = 100
+_JOBS_PER_OUTCOME_CALL = 100
 """Most jobs in one call of job_outcome.lua, which takes Redis some µs for each."""
 _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 Answer: TypeAlias = Literal["ok", "done", "late"]
-_ANSWERS: dict[int, Answer] = {ord("o"): "ok", ord("d"): "done", ord("l"): "late"}
+_ANSWER_OF_BYTE: dict[int, Answer] = {ord("o"): "ok", ord("d"): "done", ord("l"): "late"}
 Fields: TypeAlias = Mapping[str, tuple[bytes, int]]
 """Name → what :func:`to_stored` made, and its ttl in milliseconds."""
 
@@ -59,8 +59,8 @@ class Outcome(NamedTuple):
     """When, in milliseconds since 1970 by the server's clock; 0 where its user may not ask."""
 
 
-_MEMBERS = itemgetter(*Outcome._fields)
-_TYPES = (str, str, str, bool, str, int, int, str, int)
+_outcome_members = itemgetter(*Outcome._fields)
+_OUTCOME_MEMBER_TYPES = (str, str, str, bool, str, int, int, str, int)
 _DECODE_ERRORS = (ValueError, KeyError, TypeError, RecursionError)
 
 
@@ -168,7 +168,7 @@ def save_many(jobs: Iterable[tuple[JobKeys, Fields]]) -> Flow[None]:
         for name, (value, ttl_ms) in fields.items():
             calls.append(command("SET", keys.field(name), value, "PX", ttl_ms))
             size += len(value)
-            if len(calls) >= _SAVE_CALLS or size >= _SAVE_BYTES:
+            if len(calls) >= _MAX_CALLS_PER_SAVE or size >= _MAX_BYTES_PER_SAVE:
                 yield calls
                 calls, size = [], 0
     if calls:
@@ -194,7 +194,7 @@ def load(keys: JobKeys, names: Sequence[str], forget: Collection[str], token: st
         return (yield command("MGET", *map(keys.field, names)))  # type: ignore[no-any-return]
     how = ["get" if name not in forget else "both" if name in names else "forget" for name in every]
     words = [key for name in every for key in (keys.field(name), keys.spare_field(name, token))]
-    found = yield script("job_load", words, (SPARE_S, int(again), *how), idempotent=again)
+    found = yield script("job_load", words, (DELETED_FIELD_READABLE_S, int(again), *how), idempotent=again)
     return [found[every.index(name)] for name in names]
 
 
@@ -237,7 +237,7 @@ def finish(
 
 def _outcomes(parts: Sequence[tuple[Work, str]], fields: Sequence[Fields] | None, channel: str, ttl_s: int) -> Flow[list[tuple[Answer, bytes]]]:
     texts = int(any(work.done for work, _ in parts))
-    at_once = 1 if fields or (parts and parts[0][0].keys.cluster) else _OUTCOMES
+    at_once = 1 if fields or (parts and parts[0][0].keys.cluster) else _JOBS_PER_OUTCOME_CALL
     calls = []
     for first in range(0, len(parts), at_once):
         keys: list[str] = []
@@ -254,7 +254,7 @@ def _outcomes(parts: Sequence[tuple[Work, str]], fields: Sequence[Fields] | None
         calls.append(script("job_outcome", keys, args))
     answers: list[tuple[Answer, bytes]] = []
     for letters, *outcomes in (yield calls):
-        answers += zip(map(_ANSWERS.__getitem__, letters), outcomes or repeat(b""), strict=False)
+        answers += zip(map(_ANSWER_OF_BYTE.__getitem__, letters), outcomes or repeat(b""), strict=False)
     return answers
 
 
@@ -287,8 +287,8 @@ def outcome(stored: bytes) -> Outcome:
 def _outcome(said: Any) -> Outcome:
     if "error" not in said:
         said["error"] = ""
-    found = _MEMBERS(said)
-    if tuple(map(type, found)) != _TYPES:
+    found = _outcome_members(said)
+    if tuple(map(type, found)) != _OUTCOME_MEMBER_TYPES:
         raise TypeError
     return Outcome._make(found)
 

@@ -15,10 +15,12 @@ from busmq_spark.core.caching import cached_attribute
 QUEUE_PREFIX = "bus:queue:"
 METADATA_SUFFIX = ":metadata"
 JOB_PREFIX = "bus:job:"
-LIKE_A_PART = re.compile(r":(?:metadata|messages|msgid|toack|acks|sinks|senders|owners|clock|bytes|due|tries|runs)$|:(?:lease|hand|stages?|group):")
+LOOKS_LIKE_KEY_SUFFIX = re.compile(
+    r":(?:metadata|messages|msgid|toack|acks|sinks|senders|owners|clock|bytes|due|tries|runs)$|:(?:lease|hand|stages?|group):"
+)
 """Finds names that would make, after a key's prefix, another key of a queue."""
-_ODD = re.compile(r"^:|[\x00-\x1f\x7f]")
-REPLIES = re.compile(r":replyTo:[0-9a-f]{16}\Z")
+_FORBIDDEN_IN_NAME = re.compile(r"^:|[\x00-\x1f\x7f]")
+REPLY_QUEUE_SUFFIX = re.compile(r":replyTo:[0-9a-f]{16}\Z")
 """What :func:`reply_queue` puts after the name of a service."""
 
 
@@ -174,7 +176,9 @@ class TopicKeys:
 
 def is_topic(name: str) -> bool:
     """Whether a topic may have this name: its keys, and those of its partition queues, can be no others then."""
-    return bool(name) and not (":members:" in name or name.startswith(("channel:", "service:")) or name != name.strip() or _ODD.search(name))
+    return bool(name) and not (
+        ":members:" in name or name.startswith(("channel:", "service:")) or name != name.strip() or _FORBIDDEN_IN_NAME.search(name)
+    )
 
 
 def topic_name(key: str, *, cluster: bool = False) -> str | None:
@@ -247,11 +251,11 @@ def pubsub_channel(name: str) -> str:
     return f"bus:pubsub:{name}"
 
 
-NOTIFICATIONS = "bus:notifications"
+ANNOUNCEMENT_CHANNEL = "bus:notifications"
 """The pubsub on which discoverable queues are announced (protocol 1.11)."""
 
 
-SUBSCRIPTIONS = "bus:subscriptions"
+EVENT_SUBSCRIPTIONS_KEY = "bus:subscriptions"
 """Ours. Hash: pattern, a space, queue → 1; which queues the events of which keys go to, in every layout. ``:version``: another one with each change.
 Lives for ever."""
 
@@ -286,7 +290,7 @@ def sink_queues(sink: str) -> str:
     return f"bus:sink-queues:{sink}"
 
 
-MIRROR_REPORTS = "bus:mirror:*"
+MIRROR_REPORTS_PATTERN = "bus:mirror:*"
 """SCAN pattern of :func:`mirror_report`."""
 
 
@@ -307,7 +311,7 @@ def sink_of(owner: str, sink: str) -> str:
 
 def is_subscription(name: str) -> bool:
     """Whether a key made with this name can be no other key, of this queue or of one whose name begins with this one's."""
-    return not LIKE_A_PART.search(f":{name}") and not _ODD.search(name)
+    return not LOOKS_LIKE_KEY_SUFFIX.search(f":{name}") and not _FORBIDDEN_IN_NAME.search(name)
 
 
 def hash_index(key: str, servers: int) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from busmq_spark.core.clock import ages, note_if_allowed
+from busmq_spark.core.clock import ages, note_times_if_allowed
 from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys
@@ -51,7 +51,7 @@ class _Reader:
 
 
 def _lags_together(queues: Sequence[QueueKeys]) -> Flow[list[ReaderLag]]:
-    yield from note_if_allowed(queues)
+    yield from note_times_if_allowed(queues)
     known = yield from states([(keys, -1) for keys in queues])
     acked = yield from subscriptions(queues)
     replies = yield [call for keys in queues for call in (command("HGET", keys.metadata, "acked"), command("LINDEX", keys.toack, 0))]

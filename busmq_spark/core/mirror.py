@@ -13,11 +13,11 @@ from typing import Any, Literal, TypeAlias
 from busmq_spark.core.flow import Flow, command, script
 from busmq_spark.core.keys import QueueKeys, mirror_report
 from busmq_spark.core.position import Range
-from busmq_spark.core.queue import ACK_MOST, LONG_TTL_S
+from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S
 from busmq_spark.core.state import checked_id, parts
 from busmq_spark.errors import MirrorStopped, QueueMissing
 
-NEWEST, NO_MARK = 0, -1
+NEWEST_MESSAGE, NO_MARK = 0, -1
 """In the place of an id whose fingerprint is wanted: the newest stored message, none."""
 _SPAN_ITEMS = 9
 Positions: TypeAlias = Mapping[str, tuple[int, bool]]
@@ -132,7 +132,7 @@ class MirrorState:
 
 
 def spans(wanted: Sequence[tuple[QueueKeys, tuple[int, int]]]) -> Flow[list[Span]]:
-    """Each queue at its origin; with each the id copied last, and the id up to which is read next: NEWEST, or NO_MARK for both."""
+    """Each queue at its origin; with each the id copied last, and the id up to which is read next: NEWEST_MESSAGE, or NO_MARK for both."""
     replies = yield [
         script("span", [key for keys, _ in part for key in (keys.metadata, keys.messages, keys.msgid)], [id for _, ids in part for id in ids])
         for part in parts(wanted, [keys for keys, _ in wanted[:1]])
@@ -148,7 +148,7 @@ def _span(queue: str, row: tuple[Any, ...]) -> Span:
 
 
 def spans_around(parts: Sequence[Range]) -> dict[str, tuple[int, int]]:
-    """The spans to ask for before ranges are read, one of each queue: with the id before the first, and the last, which may be NEWEST."""
+    """The spans to ask for before ranges are read, one of each queue: with the id before the first, and the last, which may be NEWEST_MESSAGE."""
     return {part.queue: (part.first - 1, part.last) for part in parts}
 
 
@@ -180,7 +180,7 @@ def begin(keys: QueueKeys, span: Span, of: MirrorOf, *, expected: str = "", repl
 
     ``replace``: a queue of this place's own is given up for the copy, if its life is the one expected.
     """
-    args = (span.born, expected, of.to_json(), span.ttl_s, span.maxsize, span.floor, int(replace), LONG_TTL_S)
+    args = (span.born, expected, of.to_json(), span.ttl_s, span.maxsize, span.floor, int(replace), MIN_RECORD_TTL_S)
     names = (*keys.peer_keys, keys.acks, keys.clock)
     status, born, last, detail = yield script("mirror_begin", names, args)
     found, text = status.decode(), detail.decode()
@@ -195,7 +195,7 @@ def append(keys: QueueKeys, chunk: Chunk) -> Flow[AppendResult]:
 
     Safe to send twice or late. Raises MirrorStopped when ids were given here, by a program that does not know mirrors.
     """
-    args = (keys.available, chunk.born, chunk.after, chunk.upto, chunk.seen, chunk.floor, ACK_MOST)
+    args = (keys.available, chunk.born, chunk.after, chunk.upto, chunk.seen, chunk.floor, MAX_MESSAGES_PER_ACK)
     call = script("mirror_append", (*keys.peer_keys, keys.acks, keys.clock), args)
     status, a, more = yield replace(call, wired=(2 * chunk.rows, chunk.pairs)) if chunk.rows else call
     while status == b"ok" and more:
@@ -217,7 +217,7 @@ def set_positions(keys: QueueKeys, born: str, of: Positions) -> Flow[bool]:
     """Set the groups of a mirror to where those of its origin are; false when it is no mirror of that life."""
     names = [key for name in of for key in (keys.lease(name), keys.group(name)[0])]
     words = [word for name, (last, shared) in of.items() for word in (name, last, int(shared))]
-    return int((yield script("mirror_positions", (keys.metadata, keys.acks, *names), (born, LONG_TTL_S, *words)))) >= 0
+    return int((yield script("mirror_positions", (keys.metadata, keys.acks, *names), (born, MIN_RECORD_TTL_S, *words)))) >= 0
 
 
 def promote(keys: QueueKeys) -> Flow[tuple[bool, int, int]]:

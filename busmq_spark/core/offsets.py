@@ -21,8 +21,8 @@ from busmq_spark.core.position import Position
 from busmq_spark.core.sources import qualified_name, split
 from busmq_spark.errors import ConfigError
 
-VERSION = 1
-INITIAL = {"v": VERSION}
+OFFSET_VERSION = 1
+INITIAL_OFFSET = {"v": OFFSET_VERSION}
 
 
 Positions = Mapping[str, Position]
@@ -40,7 +40,7 @@ def nest_by_source(queues: Mapping[str, Any], links: Collection[str] = ()) -> di
     for name in sorted(queues):
         source, queue = split(name)
         (sources[source]["queues"] if source else own)[queue] = queues[name]
-    return {"v": VERSION, "queues": own, **({"sources": sources} if sources else {})}
+    return {"v": OFFSET_VERSION, "queues": own, **({"sources": sources} if sources else {})}
 
 
 def have_same_positions(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -55,15 +55,15 @@ def links_of(offset: Mapping[str, Any]) -> frozenset[str]:
 
 def sources_of(offset: Mapping[str, Any]) -> frozenset[str]:
     """The sources that an offset knows, Redis itself ('') among them: none yet at the beginning of a query."""
-    return frozenset() if offset == INITIAL else links_of(offset) | {""}
+    return frozenset() if offset == INITIAL_OFFSET else links_of(offset) | {""}
 
 
 def decode(offset: Mapping[str, Any]) -> dict[str, Position]:
     """The positions in an offset. Raises ConfigError when it is not one of ours, or of a later version."""
     try:
-        if offset["v"] != VERSION:
-            raise ConfigError(reason=f"the checkpoint holds offsets of version {offset['v']}, this package reads version {VERSION}; update it")
-        if offset == INITIAL:
+        if offset["v"] != OFFSET_VERSION:
+            raise ConfigError(reason=f"the checkpoint holds offsets of version {offset['v']}, this package reads version {OFFSET_VERSION}; update it")
+        if offset == INITIAL_OFFSET:
             return {}
         named = {str(queue): p for queue, p in offset["queues"].items()}
         for source, found in offset.get("sources", {}).items():

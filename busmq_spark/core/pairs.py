@@ -19,16 +19,16 @@ from typing import Any
 
 import numpy as np
 
-_LEAST_SPAN = np.array([0] + [10**digits + digits + 5 for digits in range(1, 10)])
+_MIN_HEADER_DISTANCE = np.array([0] + [10**digits + digits + 5 for digits in range(1, 10)])
 """Least distance of two headers whose length has 1, 2, 3 … digits: ``$``, digits, CR LF, bytes, CR LF."""
 _PAIR = re.compile(rb"\$(\d+)\r\n(\d+)\r\n\$(\d+)\r\n")
-_MOST_HEAD = 64
+_MAX_PAIR_HEAD_BYTES = 64
 """More bytes than the head of a pair can have."""
-_PROBE = 16
+_SAMPLE_MESSAGES = 16
 """Messages looked at to see whether lengths are even, and how long the values are where they are not."""
-_WORTH_A_PROBE = 1000
+_MIN_MESSAGES_TO_SAMPLE = 1000
 """So many heads are compared in less time than it takes to ask twice."""
-HOP_BYTES = 1500
+MIN_MEAN_LENGTH_TO_HOP = 1500
 """From this mean length on hopping is cheaper than scanning: 300 ns a message against 0.2 ns a byte."""
 
 
@@ -72,7 +72,7 @@ class PairScanner:
     def pairs(self, data: Any) -> ValueSpans:
         """The values of a complete reply."""
         starts, lengths = (np.concatenate(part) if len(part) > 1 else part[0] for part in zip(*self._places, strict=True))
-        first, last = (int(self._head(data, at, at + _MOST_HEAD)[2]) for at in (self._first, self._last))  # type: ignore[index]  # complete
+        first, last = (int(self._head(data, at, at + _MAX_PAIR_HEAD_BYTES)[2]) for at in (self._first, self._last))  # type: ignore[index]  # complete
         return ValueSpans(data, starts, lengths, first, last)
 
     def _take_even_run(self, data: Any, used: int) -> bool:
@@ -84,20 +84,20 @@ class PairScanner:
         many = min(self._left, (used - self._at) // stride)
         if not many:
             return False
-        run = _count_even_heads(data, head, stride, many if many < _WORTH_A_PROBE else _PROBE)
-        if run == _PROBE < many:
+        run = _count_even_heads(data, head, stride, many if many < _MIN_MESSAGES_TO_SAMPLE else _SAMPLE_MESSAGES)
+        if run == _SAMPLE_MESSAGES < many:
             run = _count_even_heads(data, head, stride, many)
         self._add_places(start + stride * np.arange(run), np.full(run, size), self._at + stride * (run - 1), self._at + stride * run)
-        if run < min(many, _PROBE):
+        if run < min(many, _SAMPLE_MESSAGES):
             self._way = self._sample
         return True
 
     def _sample(self, data: Any, used: int) -> bool:
         """Lengths differ: hop over a few messages to see which way is the cheapest."""
         at, left = self._at, self._left
-        if not self._take_by_hops(data, used, _PROBE):
+        if not self._take_by_hops(data, used, _SAMPLE_MESSAGES):
             return False
-        self._way = self._take_by_hops if self._at - at >= HOP_BYTES * (left - self._left) else self._take_by_scan
+        self._way = self._take_by_hops if self._at - at >= MIN_MEAN_LENGTH_TO_HOP * (left - self._left) else self._take_by_scan
         return True
 
     def _take_by_hops(self, data: Any, used: int, most: int = 1 << 62) -> bool:
@@ -136,8 +136,8 @@ class PairScanner:
     @staticmethod
     def _head(data: Any, at: int, used: int) -> re.Match[bytes] | None:
         head = _PAIR.match(data, at, used)
-        if head is None and used - at > _MOST_HEAD:
-            raise ValueError(f"expected a message, found {bytes(data[at : at + _MOST_HEAD])!r}")
+        if head is None and used - at > _MAX_PAIR_HEAD_BYTES:
+            raise ValueError(f"expected a message, found {bytes(data[at : at + _MAX_PAIR_HEAD_BYTES])!r}")
         return head
 
 
@@ -218,13 +218,13 @@ def _find_strings(data: Any, headers: Any, following: Any) -> tuple[Any, Any] | 
     if not len(spans):
         return headers, spans
     least, most = int(spans.min()), int(spans.max())
-    count = int(np.searchsorted(_LEAST_SPAN, least, side="right"))
-    if most < _LEAST_SPAN[count]:  # nearly always: lengths with the same number of digits
+    count = int(np.searchsorted(_MIN_HEADER_DISTANCE, least, side="right"))
+    if most < _MIN_HEADER_DISTANCE[count]:  # nearly always: lengths with the same number of digits
         lengths = spans - (count + 5)
         return (headers + (count + 3), lengths) if _holds_lengths(data, headers, count, lengths, least == most) else None
-    digits = np.searchsorted(_LEAST_SPAN, spans, side="right")
+    digits = np.searchsorted(_MIN_HEADER_DISTANCE, spans, side="right")
     lengths = spans - digits - 5
-    for count in range(1, len(_LEAST_SPAN)):
+    for count in range(1, len(_MIN_HEADER_DISTANCE)):
         of = digits == count
         if of.any() and not _holds_lengths(data, headers[of], count, lengths[of], same=False):
             return None

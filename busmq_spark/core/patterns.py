@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from busmq_spark.errors import ConfigError
 
-MOST_CHARACTERS = 255
+MAX_PATTERN_CHARACTERS = 255
 _WORD = r"[^\s.*#\x00-\x1f\x7f]+"
 _KEY = re.compile(rf"{_WORD}(?:\.{_WORD})*")
 _PATTERN = re.compile(rf"#|(?:{_WORD}|\*)(?:\.(?:{_WORD}|\*))*(?:\.#)?")
@@ -51,4 +51,4 @@ def _fits(form: re.Pattern[str], text: str) -> bool:
         text.encode()
     except UnicodeEncodeError:
         return False
-    return len(text) <= MOST_CHARACTERS and form.fullmatch(text) is not None
+    return len(text) <= MAX_PATTERN_CHARACTERS and form.fullmatch(text) is not None

@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from busmq_spark.core.flow import Flow, command, script
-from busmq_spark.core.keys import SUBSCRIPTIONS, QueueKeys
+from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.patterns import check_pattern, destinations
-from busmq_spark.core.queue import LONG_TTL_S, attach, metadata, push
+from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach, metadata, push
 from busmq_spark.errors import ConfigError, QueueBusy, QueueFull, QueueMissing
 
-VERSION = ":version"
-KNOWN_KEYS = 10_000
+VERSION_FIELD = ":version"
+MAX_CACHED_KEYS = 10_000
 """Most keys whose queues are remembered."""
 
 
@@ -58,7 +58,7 @@ class Subscribers:
     def _queues_for_key(self, key: str) -> list[str]:
         found = self._known.get(key)
         if found is None:
-            if len(self._known) >= KNOWN_KEYS:
+            if len(self._known) >= MAX_CACHED_KEYS:
                 self._known.clear()
             found = self._known[key] = destinations(self.pairs, [key])
         return found
@@ -66,12 +66,12 @@ class Subscribers:
 
 def subscribers(known: Subscribers | None = None) -> Flow[Subscribers]:
     """The table as it is now: ``known`` itself where that still is it."""
-    if known is not None and known.version is not None and (yield command("HGET", SUBSCRIPTIONS, VERSION)) == known.version:
+    if known is not None and known.version is not None and (yield command("HGET", EVENT_SUBSCRIPTIONS_KEY, VERSION_FIELD)) == known.version:
         return known
-    reply = yield command("HGETALL", SUBSCRIPTIONS)
+    reply = yield command("HGETALL", EVENT_SUBSCRIPTIONS_KEY)
     fields = dict(zip(reply[0::2], reply[1::2], strict=True))
     pairs = [field.decode("utf-8", "replace").partition(" ") for field in fields]
-    return Subscribers(fields.get(VERSION.encode()), sorted((pattern, queue) for pattern, _, queue in pairs if pattern and queue))
+    return Subscribers(fields.get(VERSION_FIELD.encode()), sorted((pattern, queue) for pattern, _, queue in pairs if pattern and queue))
 
 
 def read_table() -> Flow[list[tuple[str, str]]]:
@@ -100,7 +100,7 @@ def _change_subscriptions(change: str, fields: Sequence[str], version: str) -> F
     changed = 0
     for first in range(0, len(fields), CHUNK_MESSAGES):
         part = fields[first : first + CHUNK_MESSAGES]
-        changed += yield script("subscribers", (SUBSCRIPTIONS,), (change, f"{version}:{first}", *part))
+        changed += yield script("subscribers", (EVENT_SUBSCRIPTIONS_KEY,), (change, f"{version}:{first}", *part))
     return changed
 
 
@@ -112,7 +112,7 @@ def deliver(keys: QueueKeys, value: bytes, born: str) -> Flow[int]:
     try:
         id = yield from push(keys, value)
     except QueueMissing:
-        yield from attach(keys, born, ttl_s=LONG_TTL_S)
+        yield from attach(keys, born, ttl_s=MIN_RECORD_TTL_S)
         id = yield from push(keys, value)
     return (yield from _check_stored(keys, id))
 
@@ -122,7 +122,7 @@ def send(keys: QueueKeys, value: bytes, born: str) -> Flow[int]:
     try:
         yield from claim(keys)
     except QueueMissing:
-        yield from attach(keys, born, ttl_s=LONG_TTL_S)
+        yield from attach(keys, born, ttl_s=MIN_RECORD_TTL_S)
         yield from claim(keys)
     return (yield from _check_stored(keys, (yield from push(keys, value))))
 

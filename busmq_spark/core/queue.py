@@ -10,9 +10,9 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, MAX_ID, Message, chunks
 from busmq_spark.errors import ConfigError, QueueMissing
 
-LONG_TTL_S = 7 * 24 * 3600
+MIN_RECORD_TTL_S = 7 * 24 * 3600
 """How long our own records outlive a queue whose ttl is shorter: a query may be down longer than npm peers keep a queue of 30 s alive."""
-ACK_MOST = 2000
+MAX_MESSAGES_PER_ACK = 2000
 """Most messages dropped, restored or given back in one call: even if each is a list node of its own, Redis frees them in about 2 ms."""
 
 
@@ -43,7 +43,7 @@ def attach_all(
     """The same for many queues, each with a name of its own in ``born``, in one round trip."""
     _check_ttl(ttl_s)
     args = (ttl_s, max(0, maxsize), "true" if discover else "false")
-    replies = yield [script("attach", keys.all, (*args, name, int(create), LONG_TTL_S)) for keys, name in zip(queues, born, strict=True)]
+    replies = yield [script("attach", keys.all, (*args, name, int(create), MIN_RECORD_TTL_S)) for keys, name in zip(queues, born, strict=True)]
     for keys, reply in zip(queues, replies, strict=True):
         if reply[0] < 0:
             raise QueueMissing(queue=keys.name)
@@ -111,8 +111,8 @@ def give_back(keys: QueueKeys, record: str, handed: int, *, ttl_s: int, token: s
     _check_ttl(ttl_s)
     returned = 0
     while True:
-        found: int = yield script("give_back", _recording(keys, record, token), (handed, keys.available, ttl_s, token, ACK_MOST))
-        if found < ACK_MOST:
+        found: int = yield script("give_back", _recording(keys, record, token), (handed, keys.available, ttl_s, token, MAX_MESSAGES_PER_ACK))
+        if found < MAX_MESSAGES_PER_ACK:
             return found if found < 0 else returned + found
         returned += found
 
@@ -151,7 +151,7 @@ def ack(keys: QueueKeys, last: int, *, ttl_s: int, restore: bool = False) -> Flo
     check_id(last)
     _check_ttl(ttl_s)
     names = (keys.toack, keys.messages) if restore else (keys.toack,)
-    while (yield script("ack", names, (last, ttl_s, ACK_MOST))) == ACK_MOST:
+    while (yield script("ack", names, (last, ttl_s, MAX_MESSAGES_PER_ACK))) == MAX_MESSAGES_PER_ACK:
         pass
 
 
@@ -236,7 +236,7 @@ def end(keys: QueueKeys) -> Flow[int]:
 
 def trim(keys: QueueKeys, last: int) -> Flow[None]:
     """Delete every stored message up to the id ``last``: unlike :func:`flush` it may come late, or again, and deletes nothing newer."""
-    while (yield script("trim", (keys.messages,), (last, ACK_MOST))) == ACK_MOST:
+    while (yield script("trim", (keys.messages,), (last, MAX_MESSAGES_PER_ACK))) == MAX_MESSAGES_PER_ACK:
         pass
 
 
@@ -245,7 +245,7 @@ def close(keys: QueueKeys) -> Flow[None]:
 
     How far sinks have come stays until its ttl: one that is half-way through a batch appends the rest of it to the next life of the queue, once.
     """
-    yield [command("DEL", *keys.peer_keys, keys.acks, keys.clock, keys.bytes), command("EXPIRE", keys.sinks, LONG_TTL_S)]
+    yield [command("DEL", *keys.peer_keys, keys.acks, keys.clock, keys.bytes), command("EXPIRE", keys.sinks, MIN_RECORD_TTL_S)]
 
 
 def check_id(last: object) -> None:

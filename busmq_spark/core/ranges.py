@@ -14,26 +14,26 @@ from dataclasses import dataclass
 from busmq_spark.core.flow import Call, Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 
-FIRST_ROWS = 1000
+FIRST_REPLY_ROWS = 1000
 """Most rows of the first reply, for which only a few values have been looked at."""
-GROWTH = 4
-"""How many times as many rows as the reply before it the next one may have; the first reply deep in a list has so many times FIRST_ROWS."""
-DEEP = 1_000_000
+REPLY_GROWTH_FACTOR = 4
+"""How many times as many rows as the reply before it the next one may have; the first reply deep in a list has so many times FIRST_REPLY_ROWS."""
+DEEP_WINDOW_MESSAGES = 1_000_000
 """Messages before a window from which on it is deep: Redis walks the list to it from the head, 0.14 ms for so many of 100 B, and so it does for every
 window. Redis 6.2 always starts at the head, also for windows near the tail and for negative indices (measured)."""
-MOST_ROWS = 30_000
+MAX_REPLY_ROWS = 30_000
 """Most rows in one reply: about 4 ms of Redis at 100 B, so that others need not wait for long; the walk into 10 million (1.5 ms) is a part of it."""
-TARGET_BYTES = 4 * 1024 * 1024
+TARGET_REPLY_BYTES = 4 * 1024 * 1024
 """Bytes of values aimed at in one reply. With 1 MB, values of 10 KB cost Redis half as much again, since it traverses the list for each reply."""
-MOST_BYTES = 15 * 1024 * 1024
+MAX_REPLY_BYTES = 15 * 1024 * 1024
 """Bytes of values that one reply may come to, whatever the order of messages of up to 1 MB."""
-UNKNOWN_ROWS = 15
+ROWS_OF_UNKNOWN_SIZE = 15
 """Messages asked for where no writer has noted sizes: each may be of 1 MB."""
-FEW_ROWS = 250
+ROWS_NOT_WORTH_COUNTING = 250
 """A LRANGE of so many rows costs no more than the script that counts bytes while it reads, and takes Redis two to five times as long for each row."""
-COUNTED_ROWS = 2500
+MAX_COUNTED_ROWS = 2500
 """Most rows of a reply of that script: about 2 ms of Redis."""
-WIDE, WIDE_DEEP = 64, 256
+MESSAGES_PER_LRANGE, MESSAGES_PER_DEEP_LRANGE = 64, 256
 """Messages in one LRANGE of that script, whose values Redis then holds twice; the second number deep in a list, where the traversal costs more than
 the values."""
 
@@ -63,9 +63,13 @@ class ValueSizes:
         return cls(*map(int, noted.split(b":"))) if re.fullmatch(rb"\d{1,16}(:\d{1,16}){4}", noted) else cls()
 
     def rows(self, first: int) -> int:
-        """How many messages from ``first`` on fit MOST_BYTES for certain; at least 1."""
+        """How many messages from ``first`` on fit MAX_REPLY_BYTES for certain; at least 1."""
         longest = self.longest_of(first, first)
-        return UNKNOWN_ROWS if longest is None else max(1, min(MOST_BYTES // max(1, longest), max(UNKNOWN_ROWS, self.upto - first + 1)))
+        return (
+            ROWS_OF_UNKNOWN_SIZE
+            if longest is None
+            else max(1, min(MAX_REPLY_BYTES // max(1, longest), max(ROWS_OF_UNKNOWN_SIZE, self.upto - first + 1)))
+        )
 
     def longest_of(self, first: int, last: int) -> int | None:
         """No value of ``first..last`` is longer; None where that is not known."""
@@ -74,13 +78,13 @@ class ValueSizes:
         return max(self.longest, self.giants) if first <= self.giant else self.longest
 
 
-UNNOTED = ValueSizes()
+NO_SIZES_NOTED = ValueSizes()
 
 
 class RangeCursor:
     """Walks first..last (inclusive) through list windows. Pure: it returns the next request, and is given each reply.
 
-    A window is a LRANGE where its values cannot come to more than MOST_BYTES, else a script that stops in time. After ``take`` returned None look
+    A window is a LRANGE where its values stay below MAX_REPLY_BYTES, else a script that stops in time. After ``take`` returned None look
     where the head is now, and go on with a new cursor.
     """
 
@@ -92,8 +96,8 @@ class RangeCursor:
         head: int,
         value_bytes: int = 0,
         *,
-        sizes: ValueSizes = UNNOTED,
-        target_bytes: int = TARGET_BYTES,
+        sizes: ValueSizes = NO_SIZES_NOTED,
+        target_bytes: int = TARGET_REPLY_BYTES,
     ) -> None:
         """``head`` is the oldest stored id, ``value_bytes`` about how long values are (0: unknown), ``target_bytes`` what a reply aims at."""
         self._target = target_bytes
@@ -101,7 +105,7 @@ class RangeCursor:
         self._keys = keys
         self._need, self._last = first, last
         self._head = head
-        rows = GROWTH * FIRST_ROWS if first - head >= DEEP else FIRST_ROWS
+        rows = REPLY_GROWTH_FACTOR * FIRST_REPLY_ROWS if first - head >= DEEP_WINDOW_MESSAGES else FIRST_REPLY_ROWS
         self._rows = max(1, min(rows, target_bytes // max(1, value_bytes)))
 
     @property
@@ -116,8 +120,17 @@ class RangeCursor:
         index = max(0, self._need - self._head)
         wanted = min(self._rows, self._last - self._need + 1)
         rows = min(wanted, self._sizes.rows(self._need))
-        if rows < min(wanted, FEW_ROWS):
-            return script("window", (self._keys.messages,), (index, min(wanted, COUNTED_ROWS), self._target, WIDE if index < DEEP else WIDE_DEEP))
+        if rows < min(wanted, ROWS_NOT_WORTH_COUNTING):
+            return script(
+                "window",
+                (self._keys.messages,),
+                (
+                    index,
+                    min(wanted, MAX_COUNTED_ROWS),
+                    self._target,
+                    MESSAGES_PER_LRANGE if index < DEEP_WINDOW_MESSAGES else MESSAGES_PER_DEEP_LRANGE,
+                ),
+            )
         return command("LRANGE", self._keys.messages, 2 * index, 2 * (index + rows) - 1)
 
     def take(self, first: int, last: int, rows: int, size_bytes: int) -> ReplySlice | None:
@@ -135,7 +148,7 @@ class RangeCursor:
 
     def _rows_for(self, rows: int, size_bytes: int) -> int:
         fitting = self._target * rows // max(1, size_bytes)
-        return max(1, min(fitting, GROWTH * rows, MOST_ROWS))
+        return max(1, min(fitting, REPLY_GROWTH_FACTOR * rows, MAX_REPLY_ROWS))
 
 
 def probe(keys: QueueKeys, first: int) -> Flow[tuple[str, int, int, ValueSizes]]:
@@ -143,7 +156,7 @@ def probe(keys: QueueKeys, first: int) -> Flow[tuple[str, int, int, ValueSizes]]
 
     At last what is noted of the sizes of all of them.
     """
-    born, oldest, longest, noted = yield script("probe", (keys.metadata, keys.messages), (first, DEEP))
+    born, oldest, longest, noted = yield script("probe", (keys.metadata, keys.messages), (first, DEEP_WINDOW_MESSAGES))
     return born.decode(), int(oldest or 0), longest, ValueSizes.parse(noted)
 
 
@@ -158,7 +171,7 @@ def read_short_ranges(ranges: Sequence[tuple[QueueKeys, int, int]], most_bytes: 
 
     They end before the first id that is not stored or does not fit ``most_bytes``; no values where the range lies deep.
     """
-    replies = yield [script("short", (keys.metadata, keys.messages), (first, last, most_bytes, DEEP)) for keys, first, last in ranges]
+    replies = yield [script("short", (keys.metadata, keys.messages), (first, last, most_bytes, DEEP_WINDOW_MESSAGES)) for keys, first, last in ranges]
     found = []
     for (_, first, _), (born, *pairs) in zip(ranges, replies, strict=True):
         whole = next((row for row, id in enumerate(pairs[0::2]) if int(id) != first + row), len(pairs) // 2)

@@ -9,17 +9,17 @@ from typing import Any
 from busmq_spark.core.flow import Flow, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import MAX_ID
-from busmq_spark.core.queue import ACK_MOST
+from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK
 from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing
 from busmq_spark.parsers import duration_s, size
 
-_END = "end"
-TAKEN = (
+_END_RETENTION = "end"
+MESSAGES_TAKEN_WARNING = (
     "queue %r keeps what is acknowledged, and messages were taken from it that it would have kept: by a consumer that is no group, as those in Node "
     "are, or by flush. Such a consumer gets acknowledged messages again, and takes them from the groups: read with a group instead"
 )
 """Warned on attach."""
-MOST_AGE_S = 100 * 366 * 24 * 3600
+MAX_AGE_S = 100 * 366 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class Retention:
 def rule(age: str | int | timedelta | None, messages: int | None, value_bytes: str | int | None) -> str:
     """The limits as Redis has them, ``end`` for none. Raises ConfigError."""
     if age is None and messages is None and value_bytes is None:
-        return _END
-    seconds = 0 if age is None else _number("age", int(age.total_seconds()) if isinstance(age, timedelta) else age, MOST_AGE_S)
+        return _END_RETENTION
+    seconds = 0 if age is None else _number("age", int(age.total_seconds()) if isinstance(age, timedelta) else age, MAX_AGE_S)
     count = 0 if messages is None else _number("messages", messages, MAX_ID)
     return f"{seconds}:{count}:{0 if value_bytes is None else _number('bytes', value_bytes, MAX_ID)}"
 
@@ -84,7 +84,7 @@ def retention(keys: QueueKeys) -> Flow[Retention | None]:
 
 def _step(keys: QueueKeys, limits: str) -> Flow[list[Any]]:
     names = (keys.metadata, keys.messages, keys.msgid, keys.toack, keys.acks, keys.clock, keys.bytes)
-    found: list[Any] = yield script("retain", names, (limits, ACK_MOST))
+    found: list[Any] = yield script("retain", names, (limits, MAX_MESSAGES_PER_ACK))
     return found
 
 
@@ -92,4 +92,4 @@ def _retention(limits: str, waiting: int, kept: int) -> Retention | None:
     if not limits:
         return None
     age_s, messages, value_bytes = (int(item) or None for item in limits.split(":")) if limits.count(":") == 2 else (None, None, None)
-    return Retention(age_s, messages, value_bytes, waiting, kept, ends=limits == _END)
+    return Retention(age_s, messages, value_bytes, waiting, kept, ends=limits == _END_RETENTION)

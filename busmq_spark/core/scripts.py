@@ -23,15 +23,15 @@ class Script:
     digest: str
 
 
-_loaded: dict[str, Script] = {}
+_loaded_scripts: dict[str, Script] = {}
 """A plain dict and not a cache decorator: where the package travels by value (Spark Connect, notebooks) its content travels along."""
 
 
 def load(name: str) -> Script:
     """The script ``lua/<name>.lua`` with its includes; read once per process."""
-    if name not in _loaded:
-        _loaded[name] = _read(name)
-    return _loaded[name]
+    if name not in _loaded_scripts:
+        _loaded_scripts[name] = _read(name)
+    return _loaded_scripts[name]
 
 
 def load_all() -> None:

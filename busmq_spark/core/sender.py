@@ -1,7 +1,7 @@
 """What an outbox forwards to a queue: appended once, whatever is sent again (push_from.lua).
 
 Rule 1. A sender numbers its messages upwards and sends those for one queue in that order; numbers that are for other queues are left out.
-Rule 2. The queue remembers the last number of each sender, for KEEP_S after it came, beyond its own life: a message that is sent again goes into no
+Rule 2. The queue remembers the last number of each sender, for SENDER_TTL_S, beyond its own life: a message that is sent again goes into no
         other life of the queue either.
 """
 
@@ -14,7 +14,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
 from busmq_spark.errors import QueueMissing
 
-KEEP_S = 30 * 24 * 3600
+SENDER_TTL_S = 30 * 24 * 3600
 """How long a sender is remembered. A message whose confirmation got lost, and that is sent again after more than that, is there twice."""
 
 
@@ -26,7 +26,7 @@ def push_from(keys: QueueKeys, sender: str, sequences: Sequence[int], values: Se
     done = 0
     names = (*keys.peer_keys, keys.senders, *keys.appending[len(keys.peer_keys) :])
     for chunk in chunks(values):
-        words: list[Arg] = [keys.available, sender, KEEP_S]
+        words: list[Arg] = [keys.available, sender, SENDER_TTL_S]
         for first, end in _consecutive_runs(sequences[done : done + len(chunk)]):
             words += (sequences[done + first], end - first, *chunk[first:end])
         _, there = yield script("push_from", names, words)

@@ -22,16 +22,16 @@ from busmq_spark.core.flow import Arg, Call, Flow, command, script
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import QueueKeys, sink_record
 from busmq_spark.core.message import MAX_ID
-from busmq_spark.core.queue import LONG_TTL_S
+from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.errors import BatchChanged, QueueMissing, ServerRefused, StagingLost, StaleBatch, StaleRun
 
-STAGE_AGAIN = "Restart the query to stage them again"
-_GIVE_UP = "The batch is recorded, so a restart cannot stage it again: replay its source with a new checkpoint"
+RESTART_REMEDY = "Restart the query to stage them again"
+_ABANDON_BATCH_REMEDY = "The batch is recorded, so a restart cannot stage it again: replay its source with a new checkpoint"
 STAGE_TTL_S = 3600
 """How long staged rows of an attempt that never came to its commit stay in Redis."""
-ROWS_TOGETHER, MOST_TOGETHER = 10_000, 1_000
+MAX_ROWS_PER_COMMIT, MAX_QUEUES_PER_COMMIT = 10_000, 1_000
 """Rows and queues that are committed in one round trip, at most; a queue with more rows has its own."""
-ATTEMPT = re.compile(r"(?:batch|[0-9a-fA-F-]{36}):[0-9]{1,19}:[0-9]{1,10}:[0-9a-f]{16}", re.ASCII)
+STAGED_KEY_SUFFIX = re.compile(r"(?:batch|[0-9a-fA-F-]{36}):[0-9]{1,19}:[0-9]{1,10}:[0-9a-f]{16}", re.ASCII)
 """What :func:`attempt` makes. No other key of the bus ends like this."""
 
 
@@ -97,9 +97,9 @@ def groups(staged: Sequence[StagedList]) -> list[dict[str, list[StagedList]]]:
     room = 0
     for queue, parts in by_queue(staged).items():
         rows = sum(part.rows for part in parts)
-        if not found or rows > room or len(found[-1]) == MOST_TOGETHER:
+        if not found or rows > room or len(found[-1]) == MAX_QUEUES_PER_COMMIT:
             found.append({})
-            room = ROWS_TOGETHER
+            room = MAX_ROWS_PER_COMMIT
         found[-1][queue] = parts
         room -= rows
     return found
@@ -153,10 +153,10 @@ def keep_staged(sink: str, batch: int, staged: Sequence[StagedList]) -> Flow[Non
 
     Raises StagingLost when one does not hold what was staged: better before the commit point, when it can still be staged again.
     """
-    replies = yield [call for s in staged for call in (command("EXPIRE", s.key, LONG_TTL_S), command("LLEN", s.key))]
+    replies = yield [call for s in staged for call in (command("EXPIRE", s.key, MIN_RECORD_TTL_S), command("LLEN", s.key))]
     for s, found in zip(staged, replies[1::2], strict=True):
         if found < s.rows:
-            raise StagingLost(sink=sink, batch=batch, queue=s.queue, expected=s.rows, found=found, key=s.key, remedy=STAGE_AGAIN)
+            raise StagingLost(sink=sink, batch=batch, queue=s.queue, expected=s.rows, found=found, key=s.key, remedy=RESTART_REMEDY)
 
 
 def record(sink: str, batch: int, staged: Sequence[StagedList], query: str = "", span: str = "", epoch: int = 0) -> Flow[tuple[StagedList, ...]]:
@@ -166,7 +166,7 @@ def record(sink: str, batch: int, staged: Sequence[StagedList], query: str = "",
     ``epoch`` is that of the run which staged it. Raises StaleBatch when the sink has recorded a later batch, or this one for another query (a new
     checkpoint counts from 0 again), StaleRun when a later run of the sink has begun, and BatchChanged when the batch on record is another one.
     """
-    reply = yield script("record", (sink_record(sink),), (batch, encode_manifest(staged, epoch), LONG_TTL_S, query, span, epoch))
+    reply = yield script("record", (sink_record(sink),), (batch, encode_manifest(staged, epoch), MIN_RECORD_TTL_S, query, span, epoch))
     if not reply:
         raise StaleRun(sink=sink, batch=batch)
     if len(reply) == 1:
@@ -177,11 +177,11 @@ def record(sink: str, batch: int, staged: Sequence[StagedList], query: str = "",
     return held
 
 
-Content: TypeAlias = tuple[str, Sequence[StagedList]]
+BatchContent: TypeAlias = tuple[str, Sequence[StagedList]]
 """What a batch is: its span, if that is known, and its lists."""
 
 
-def differences(held: Content, given: Content) -> dict[str, str]:
+def differences(held: BatchContent, given: BatchContent) -> dict[str, str]:
     """How a batch differs from the one recorded under its number, as details of BatchChanged; empty when it is the same.
 
     The offsets decide where both are known: the same part of the sources may give other rows, or the same in another order, when it is computed
@@ -191,27 +191,27 @@ def differences(held: Content, given: Content) -> dict[str, str]:
     if all(span[0] for span in spans):
         if spans[0][0] == spans[1][0]:
             return {}
-        return {"by": "offsets", "found": f"up to {spans[0][2]}", "expected": f"up to {spans[1][2]}", "remedy": _OLDER}
+        return {"by": "offsets", "found": f"up to {spans[0][2]}", "expected": f"up to {spans[1][2]}", "remedy": _CHECKPOINT_OLDER_REMEDY}
     before, now = _content(held[1]), _content(given[1])
     unknown = any(digest is None for _, digest in (*before.values(), *now.values()))
     if before == now or (unknown and _rows(before) == _rows(now)):
         return {}
-    return {"by": "rows", "found": _describe(before), "expected": _describe(now), "remedy": f"{_OLDER}. {_VARIES}"}
+    return {"by": "rows", "found": _describe(before), "expected": _describe(now), "remedy": f"{_CHECKPOINT_OLDER_REMEDY}. {_QUERY_VARIES_REMEDY}"}
 
 
-_OLDER = (
+_CHECKPOINT_OLDER_REMEDY = (
     "The checkpoint is older than the sink: it was restored, or its last entry was not on disk when a machine failed (tune() keeps checkpoints with "
     "fsync). Start the query with a new checkpoint that begins behind what is recorded"
 )
-_VARIES = (
+_QUERY_VARIES_REMEDY = (
     "If instead the query computes other rows each time from the same input (uuid(), rand(), a sample), onChangedBatch=keep takes those that were "
     "recorded first"
 )
-_LOST = (
+_RECORD_LOST_REMEDY = (
     "The record of the sink is gone (the Redis that had it lost its data), and these may be other rows than those that were appended. Compare the "
     "queue with the source, and start the query with a new checkpoint that begins behind what is there"
 )
-_SHOWN = 5
+_MAX_QUEUES_IN_ERROR = 5
 """Queues that an error names."""
 
 
@@ -229,14 +229,16 @@ def _rows(content: dict[str, tuple[int, int | None]]) -> dict[str, int]:
 
 
 def _describe(content: dict[str, tuple[int, int | None]]) -> str:
-    shown = [f"{rows} rows for {queue!r}" for queue, (rows, _) in list(content.items())[:_SHOWN]]
-    return ", ".join(shown or ["no rows"]) + (f" and {len(content) - _SHOWN} more queues" if len(content) > _SHOWN else "")
+    shown = [f"{rows} rows for {queue!r}" for queue, (rows, _) in list(content.items())[:_MAX_QUEUES_IN_ERROR]]
+    return ", ".join(shown or ["no rows"]) + (
+        f" and {len(content) - _MAX_QUEUES_IN_ERROR} more queues" if len(content) > _MAX_QUEUES_IN_ERROR else ""
+    )
 
 
 def other_record_details(queue: str, staged: Sequence[StagedList]) -> dict[str, str]:
     """Details of BatchChanged where a queue has progress of a record that is gone."""
     rows = sum(s.rows for s in staged)
-    return {"by": "rows", "found": f"rows that are appended to {queue!r}", "expected": f"{rows} rows for it", "remedy": _LOST}
+    return {"by": "rows", "found": f"rows that are appended to {queue!r}", "expected": f"{rows} rows for it", "remedy": _RECORD_LOST_REMEDY}
 
 
 def recorded_lists(sink: str, batch: int) -> Flow[tuple[StagedList, ...]]:
@@ -273,7 +275,7 @@ def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[StagedList],
         part = staged[nth]
         names = (*keys.peer_keys, keys.sinks, part.key, keys.stages(sink), keys.clock, keys.acks, keys.bytes)
         size, last = part.chunk_at(moved), int(nth == len(staged) - 1)
-        args = (keys.available, sink, batch, nth, moved, size, part.rows, last, LONG_TTL_S, keys.stage(""), *marks)
+        args = (keys.available, sink, batch, nth, moved, size, part.rows, last, MIN_RECORD_TTL_S, keys.stage(""), *marks)
         status, a, b = yield script("commit", names, args)
         match status:
             case b"moved":
@@ -286,7 +288,7 @@ def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[StagedList],
                 return CommitStopped(keys.name, a, part.rows - moved + sum(later.rows for later in staged[nth + 1 :]))
             case b"lost":
                 left = part.rows - moved
-                raise StagingLost(sink=sink, batch=batch, queue=keys.name, expected=left, found=a, key=part.key, remedy=_GIVE_UP)
+                raise StagingLost(sink=sink, batch=batch, queue=keys.name, expected=left, found=a, key=part.key, remedy=_ABANDON_BATCH_REMEDY)
             case b"stale":
                 raise StaleBatch(sink=sink, batch=batch, found=a)
             case b"other":

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-_BETWEEN = "\ufdd0"
+_SOURCE_SEPARATOR = "\ufdd0"
 """A code point that Unicode keeps for uses like this and out of text. Links never have it in their names, so the first one is ours."""
 
 
 def qualified_name(source: str, queue: str) -> str:
     """The name of a queue of a source; ``source`` is a link's name, or '' for Redis itself."""
-    return f"{source}{_BETWEEN}{queue}" if source else queue
+    return f"{source}{_SOURCE_SEPARATOR}{queue}" if source else queue
 
 
 def split(name: str) -> tuple[str, str]:
     """Source and queue of a name that ``qualified_name`` made."""
-    if _BETWEEN not in name:  # nearly every name, and planning asks for each of thousands
+    if _SOURCE_SEPARATOR not in name:  # nearly every name, and planning asks for each of thousands
         return "", name
-    source, between, queue = name.partition(_BETWEEN)
+    source, between, queue = name.partition(_SOURCE_SEPARATOR)
     return (source, queue) if source and between else ("", name)
 
 

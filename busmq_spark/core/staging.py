@@ -20,7 +20,7 @@ from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys, sink_queues, sink_record
 from busmq_spark.core.sink import StagedList, by_queue, decode_manifest
 
-NAMES_AT_ONCE = 1000
+NAMES_PER_CALL = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def begin(sink: str, run: str, queues: Sequence[str]) -> Flow[tuple[int, tuple[S
 
     The other tasks of the run get None instead. Safe to repeat: a task whose first call was executed without a reply gets None, too.
     """
-    noted = [script("enlist", (sink_queues(sink),), (run, sinks.STAGE_TTL_S, *part)) for part in slices(queues, NAMES_AT_ONCE)]
+    noted = [script("enlist", (sink_queues(sink),), (run, sinks.STAGE_TTL_S, *part)) for part in slices(queues, NAMES_PER_CALL)]
     (epoch, first, manifest), *_ = yield [script("begin", (sink_record(sink),), (run, sinks.STAGE_TTL_S)), *noted]
     return int(epoch), (decode_manifest(manifest) if manifest else ()) if first else None
 
@@ -52,7 +52,7 @@ def staged_queues(sink: str) -> Flow[dict[str, str]]:
 
 def forget_swept(sink: str, run: str, queues: Sequence[str]) -> Flow[None]:
     """Forget queues that were swept, unless the run stages for them by now."""
-    for part in slices(queues, NAMES_AT_ONCE):
+    for part in slices(queues, NAMES_PER_CALL):
         yield script("unlist", (sink_queues(sink),), (run, *part))
 
 

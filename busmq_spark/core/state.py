@@ -11,7 +11,7 @@ from busmq_spark.core.flow import Call, Flow, command, script
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys, federated_prefix
 from busmq_spark.core.position import Position
-from busmq_spark.core.queue import ACK_MOST, LONG_TTL_S
+from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S
 from busmq_spark.core.ranges import ValueSizes
 from busmq_spark.errors import QueueBusy, QueueDamaged
 
@@ -21,19 +21,19 @@ QUEUES_PER_CALL = 100
 """Most queues in one script call: planning looks at each in some ten commands, and 100 take Redis 1 to 3 ms."""
 UNKNOWN_ID = -1
 """Stands for the last id of an empty queue where that cannot be read: the next message reveals it (federation/npm/queue.py)."""
-SAMPLED = 16
+SAMPLE_EVERY_MESSAGES = 16
 """Where bytes are estimated, one message in so many is measured, at most."""
-RUN, MOST_RUN, LARGE_BYTES = 4, 16, 16 * 1024
+MIN_SAMPLE_RUN, MAX_SAMPLE_RUN, LARGE_MESSAGE_BYTES = 4, 16, 16 * 1024
 """Messages measured at one place: more in long ranges; only one where they are larger than that."""
-LEAST_PLACES, MOST_PLACES, PLACES_PER_CALL = 16, 64, 8
+MIN_SAMPLE_PLACES, MAX_SAMPLE_PLACES, SAMPLE_PLACES_PER_CALL = 16, 64, 8
 """Redis walks to each place from the head of the list, 0.1 ms in 100,000 messages of 1 KB: there that costs more than measuring 16 of them."""
-LONGER = 1.25
+MAX_LONGEST_TO_MEAN_RATIO = 1.25
 """Where the longest value is at most so many times as long as the mean, every value counts as the longest: that never exceeds a budget of bytes, and
 uses at least four fifths of it."""
 _STATE_ITEMS = 10
-_OTHER_KIND = "Choose another name, or drop that group first (busmq unsubscribe)"
-_ONE_GROUP = "Read as that group, or drop it first (busmq unsubscribe)"
-OWNER_TTL_S = 90 * 24 * 3600
+_OTHER_GROUP_KIND_REMEDY = "Choose another name, or drop that group first (busmq unsubscribe)"
+_ONE_GROUP_REMEDY = "Read as that group, or drop it first (busmq unsubscribe)"
+SUBSCRIPTION_OWNER_TTL_S = 90 * 24 * 3600
 """How long the owner of an unused subscription is stored: longer than its position."""
 
 
@@ -193,7 +193,9 @@ def ack_to(acks: Sequence[AckUpTo], subscription: str = "") -> Flow[list[AckResu
 
 def _ack_call(acks: Sequence[AckUpTo], subscription: str) -> Call:
     names = [key for ack in acks for key in ack.keys.retention_keys]
-    return script("ack_to", names, (subscription, ACK_MOST, LONG_TTL_S, *(arg for ack in acks for arg in (ack.id, ack.born, ack.mark))))
+    return script(
+        "ack_to", names, (subscription, MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S, *(arg for ack in acks for arg in (ack.id, ack.born, ack.mark)))
+    )
 
 
 def subscribe(
@@ -210,7 +212,7 @@ def subscribe(
         script(
             "subscribe",
             (keys.metadata, keys.msgid, keys.messages, keys.acks, *(() if shared is None else keys.group(subscription))),
-            (subscription, start, LONG_TTL_S, *settings),
+            (subscription, start, MIN_RECORD_TTL_S, *settings),
         )
         for keys, start in zip(queues, starts, strict=True)
     ]
@@ -223,8 +225,8 @@ def subscribe(
 def _busy_error(queue: str, subscription: str, reply: str) -> QueueBusy:
     kind, _, group = reply.partition(":")
     if kind == "command":
-        return QueueBusy(queue=queue, found=f"takes commands, which are for one group, and has group {group!r}", remedy=_ONE_GROUP)
-    return QueueBusy(queue=queue, found=f"has a group {subscription!r}, which is {kind}", remedy=_OTHER_KIND)
+        return QueueBusy(queue=queue, found=f"takes commands, which are for one group, and has group {group!r}", remedy=_ONE_GROUP_REMEDY)
+    return QueueBusy(queue=queue, found=f"has a group {subscription!r}, which is {kind}", remedy=_OTHER_GROUP_KIND_REMEDY)
 
 
 def subscriptions(queues: Sequence[QueueKeys]) -> Flow[list[dict[str, int]]]:
@@ -248,7 +250,7 @@ def claim_subscriptions(queues: Sequence[QueueKeys], subscription: str, owner: s
     """
     replies = yield [
         script("own", [key for keys in part for key in (keys.metadata, keys.acks, keys.owners, keys.lease(subscription))], args)
-        for args in [(subscription, owner, most, OWNER_TTL_S, federated_prefix(owner))]
+        for args in [(subscription, owner, most, SUBSCRIPTION_OWNER_TTL_S, federated_prefix(owner))]
         for part in parts(queues, queues)
     ]
     return [(status.decode(), found.decode()) for reply in replies for status, found in reply]
@@ -271,7 +273,11 @@ def release(keys: QueueKeys, subscription: str, token: str) -> Flow[bool]:
 def keep_alive(queues: Sequence[QueueKeys], subscription: str = "", token: str = "", lease_ms: int = 0) -> Flow[list[int]]:
     """Touch every queue and renew its lease. For each: 1 alive, 0 missing, -1 another holds the lease. An empty token renews no lease."""
     replies = yield [
-        script("touch", [key for keys in part for key in (*keys.all, keys.lease(subscription))], (token, lease_ms, LONG_TTL_S, ACK_MOST))
+        script(
+            "touch",
+            [key for keys in part for key in (*keys.all, keys.lease(subscription))],
+            (token, lease_ms, MIN_RECORD_TTL_S, MAX_MESSAGES_PER_ACK),
+        )
         for part in parts(queues, queues)
     ]
     return [value for reply in replies for value in reply]
@@ -287,7 +293,7 @@ def bytes_until(keys: QueueKeys, first: int, last: int, budget: int) -> Flow[tup
     """The last id of ``first..last`` such that the values up to it come to ``budget`` bytes (``first - 1`` when none fits), and their bytes.
 
     Exact for the first 1,000 messages or 1 MB. Beyond that, since a value must be copied to be measured, each counts as the longest where writers
-    have noted that none is much longer than those were. Else one message in SAMPLED is looked at, in many places: both numbers are estimates then,
+    have noted that none is much longer than those were. Else one in SAMPLE_EVERY_MESSAGES is read, in many places: both numbers are estimates then,
     and close ones unless large messages stand together where none is looked at.
     """
     at, used = first - 1, 0
@@ -301,14 +307,14 @@ def bytes_until(keys: QueueKeys, first: int, last: int, budget: int) -> Flow[tup
             break
         mean = max(1, used // (at - first + 1))
         longest = ValueSizes.parse(noted or b"").longest_of(at + 1, last)
-        if longest is not None and longest <= mean * LONGER:
+        if longest is not None and longest <= mean * MAX_LONGEST_TO_MEAN_RATIO:
             rows = min(last - at, (budget - used) // max(1, longest))
             return at + rows, used + rows * longest
         likely = min(last - at, (budget - used) // mean)
-        run = RUN if mean <= LARGE_BYTES else 1
-        places = min(MOST_PLACES * RUN // run, likely // (SAMPLED * run))
-        if places >= LEAST_PLACES:
-            run = max(run, min(MOST_RUN, likely // (SAMPLED * places))) if run > 1 else 1
+        run = MIN_SAMPLE_RUN if mean <= LARGE_MESSAGE_BYTES else 1
+        places = min(MAX_SAMPLE_PLACES * MIN_SAMPLE_RUN // run, likely // (SAMPLE_EVERY_MESSAGES * run))
+        if places >= MIN_SAMPLE_PLACES:
+            run = max(run, min(MAX_SAMPLE_RUN, likely // (SAMPLE_EVERY_MESSAGES * places))) if run > 1 else 1
             rows, size = _rows_within_budget((yield _samples(keys, at + 1, likely // places, run, places)), likely // places, run, budget - used)
             at, used = at + rows, used + size
     return at, used
@@ -316,8 +322,10 @@ def bytes_until(keys: QueueKeys, first: int, last: int, budget: int) -> Flow[tup
 
 def _samples(keys: QueueKeys, first: int, stride: int, run: int, places: int) -> list[Call]:
     """In calls of a few places each."""
-    starts = range(0, places, PLACES_PER_CALL)
-    return [script("sample", (keys.messages,), (first + start * stride, stride, run, min(PLACES_PER_CALL, places - start))) for start in starts]
+    starts = range(0, places, SAMPLE_PLACES_PER_CALL)
+    return [
+        script("sample", (keys.messages,), (first + start * stride, stride, run, min(SAMPLE_PLACES_PER_CALL, places - start))) for start in starts
+    ]
 
 
 def _rows_within_budget(sampled: Sequence[Sequence[int]], stride: int, run: int, budget: int) -> tuple[int, int]:

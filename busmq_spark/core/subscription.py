@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from busmq_spark.core.clock import ages, id_at, note_if_allowed
+from busmq_spark.core.clock import ages, id_at, note_times_if_allowed
 from busmq_spark.core.flow import Flow, command, script
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.queue import LONG_TTL_S
+from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.core.state import AckUpTo, ack_to, states, subscribe, subscriptions
 from busmq_spark.errors import ConfigError, QueueBusy
 from busmq_spark.parsers import subscription as checked
 from busmq_spark.start import AtTime, Newest, parse_relative, timestamp
 
-ABANDONED_S = 24 * 3600
+ABANDONED_AFTER_S = 24 * 3600
 """A subscription that holds messages back and was not here for longer is warned about."""
 
 
@@ -40,7 +40,7 @@ class Subscription:
     @property
     def is_abandoned(self) -> bool:
         """Whether it seems abandoned while messages stay stored for it."""
-        return not self.reader and self.holds_back > 0 and (self.idle_s or 0) >= ABANDONED_S
+        return not self.reader and self.holds_back > 0 and (self.idle_s or 0) >= ABANDONED_AFTER_S
 
 
 def check_name(name: str) -> str:
@@ -88,7 +88,7 @@ def seek(keys: QueueKeys, name: str, where: str | int, is_dead: Callable[[str], 
     names = (keys.acks, keys.lease(name), *(keys.group(name) if shared else ()))
     dead = ""
     while True:
-        found = (yield script("group_seek", names, (name, max(last, state.floor), state.born, LONG_TTL_S, dead))).decode()
+        found = (yield script("group_seek", names, (name, max(last, state.floor), state.born, MIN_RECORD_TTL_S, dead))).decode()
         if found == "ok":
             return max(last, state.floor)
         if found == "missing":
@@ -116,7 +116,7 @@ def _last_id(keys: QueueKeys, start: str | int) -> Flow[int]:
 
 def list_subscriptions(keys: QueueKeys) -> Flow[list[Subscription]]:
     """The subscriptions of a queue, by name."""
-    yield from note_if_allowed([keys])
+    yield from note_times_if_allowed([keys])
     [state] = yield from states([(keys, -1)])
     now, *items = yield script("subscriptions", (keys.acks,), ())
     fields = {name.decode(): value for name, value in zip(items[0::2], items[1::2], strict=True)}

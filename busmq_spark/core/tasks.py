@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from busmq_spark.core.position import Position, Range
 
-PACK_OVER = 32
+MAX_UNPACKED_RANGES = 32
 """With more ranges than this, small ones share a task: a Python task costs milliseconds, however little it reads."""
-PACK_ROWS = 1000
+ROWS_PER_PACKED_TASK = 1000
 """A shared task is full when it reads so many messages."""
 
 
@@ -35,7 +35,7 @@ def tasks(ranges: Sequence[Range], min_partitions: int | None, max_rows: int | N
         if max_rows:
             parts = max(parts, -(-r.rows // max_rows))
         cut.append([r] if parts == 1 else [Range(r.queue, r.born, first, last, r.server) for first, last in split(r.first, r.last, parts)])
-    if sum(map(len, cut)) <= max(PACK_OVER, min_partitions or 0):
+    if sum(map(len, cut)) <= max(MAX_UNPACKED_RANGES, min_partitions or 0):
         return [(r,) for parts_of_one in cut for r in parts_of_one]
     return _pack_small_ranges(cut)
 
@@ -47,13 +47,13 @@ def _pack_small_ranges(cut: Sequence[Sequence[Range]]) -> list[tuple[Range, ...]
     rows = 0
     for parts in cut:
         sizes = [r.rows for r in parts]
-        if max(sizes) >= PACK_ROWS:
+        if max(sizes) >= ROWS_PER_PACKED_TASK:
             packed += [(r,) for r in parts]
             continue
         for r, size in zip(parts, sizes, strict=True):
             shared.append(r)
             rows += size
-            if rows >= PACK_ROWS:
+            if rows >= ROWS_PER_PACKED_TASK:
                 packed.append(tuple(shared))
                 shared, rows = [], 0
     return [*packed, tuple(shared)] if shared else packed

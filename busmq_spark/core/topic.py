@@ -16,17 +16,17 @@ from zlib import crc32
 
 from busmq_spark.core.flow import Call, Flow, command, script
 from busmq_spark.core.grouping import group_by
-from busmq_spark.core.keys import LIKE_A_PART, QueueKeys, TopicKeys, is_subscription, is_topic
+from busmq_spark.core.keys import LOOKS_LIKE_KEY_SUFFIX, QueueKeys, TopicKeys, is_subscription, is_topic
 from busmq_spark.core.lag import ReaderLag
 from busmq_spark.core.subscription import check_name
 from busmq_spark.errors import ConfigError, QueueDamaged, TopicMissing, TopicShrinks
 
 MOST_PARTITIONS = 1000
-TTL_S = 90 * 24 * 3600
+TOPIC_RECORD_TTL_S = 90 * 24 * 3600
 """How long the record of an unused topic is kept: longer than its queues by default."""
-STAY_MS = 10_000
+MEMBER_TTL_MS = 10_000
 """Life of a member's entry: shorter than a partition's lease, so that a killed member is gone from the list before its lease ends."""
-MEMBERS_TTL_S = 3600
+MEMBERS_KEY_TTL_S = 3600
 _PARTITION = re.compile(r"(.+)/(0|[1-9][0-9]{0,3})", re.DOTALL)
 
 
@@ -173,7 +173,7 @@ def _group_lag(name: str, its: Sequence[ReaderLag]) -> GroupLag:
 
 def check_topic(name: object) -> str:
     """The name of a topic. Raises ConfigError."""
-    if not isinstance(name, str) or not is_topic(name) or LIKE_A_PART.search(partition_queue(name, 0)):
+    if not isinstance(name, str) or not is_topic(name) or LOOKS_LIKE_KEY_SUFFIX.search(partition_queue(name, 0)):
         wanted = "a text without spaces around it or control characters, that is the beginning of no key of another queue or topic"
         raise ConfigError(reason=f"the name of the topic is {name!r}; expected {wanted}")
     return name
@@ -236,8 +236,8 @@ def read_topic(keys: TopicKeys) -> Flow[Topic | None]:
 
 
 def join(keys: TopicKeys, known: Topic, group: str, member: str, dead: Sequence[str] = ()) -> Flow[Membership]:
-    """Be a member of a group for STAY_MS. ``dead`` are members known to be dead, which are forgotten. Does what :func:`keep_alive` does."""
-    topic, (now, *items) = yield [_topic_call(keys, *known, grows=True), _member_call(keys, group, member, STAY_MS, dead)]
+    """Be a member of a group for MEMBER_TTL_MS. ``dead`` are members known to be dead, which are forgotten. Does what :func:`keep_alive` does."""
+    topic, (now, *items) = yield [_topic_call(keys, *known, grows=True), _member_call(keys, group, member, MEMBER_TTL_MS, dead)]
     pairs = zip(items[0::2], items[1::2], strict=True)
     return Membership(_topic(keys, topic) or known, int(now), {name.decode("utf-8", "replace"): int(float(until)) for name, until in pairs})
 
@@ -261,11 +261,11 @@ def is_registered(queue: QueueKeys, group: str) -> Flow[bool]:
 
 
 def _topic_call(keys: TopicKeys, partitions: int, born: str, *, grows: bool = False) -> Call:
-    return script("topic", (keys.base,), (partitions, born, int(grows), TTL_S, keys.changed_channel))
+    return script("topic", (keys.base,), (partitions, born, int(grows), TOPIC_RECORD_TTL_S, keys.changed_channel))
 
 
 def _member_call(keys: TopicKeys, group: str, member: str, stay_ms: int, dead: Sequence[str]) -> Call:
-    return script("topic_member", (keys.members(group),), (member, stay_ms, MEMBERS_TTL_S, keys.changed_channel, group, *dead))
+    return script("topic_member", (keys.members(group),), (member, stay_ms, MEMBERS_KEY_TTL_S, keys.changed_channel, group, *dead))
 
 
 def _topic(keys: TopicKeys, reply: Sequence[bytes | None]) -> Topic | None:

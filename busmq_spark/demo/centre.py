@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Self
 
 from busmq_spark.cli.target import open_links, place_of
-from busmq_spark.core.queue import LONG_TTL_S, attach, push_many
+from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach, push_many
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost
 from busmq_spark.options import RedisOptions
@@ -96,7 +96,7 @@ class Centre:
     def _produce(self) -> None:
         with open_links(RedisOptions(url=self._redis.url)) as links:
             place = place_of(self._queue, links)
-            place.link.run(attach(place.keys, new_token(), ttl_s=LONG_TTL_S))
+            place.link.run(attach(place.keys, new_token(), ttl_s=MIN_RECORD_TTL_S))
             while not self._ended.wait(EACH_S):
                 messages = [b'{"n": %d}' % n for n in range(self.pushed + 1, self.pushed + AT_ONCE + 1)]
                 place.link.run(push_many(place.keys, messages))

@@ -19,7 +19,7 @@ from busmq_spark.cli.target import QueueLocation, open_links, place_of
 from busmq_spark.cli.terminal_text import count
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import sink_queues, sink_record
-from busmq_spark.core.queue import LONG_TTL_S, attach, close, push_many
+from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach, close, push_many
 from busmq_spark.demo.flight_delays import DelayStatistics
 from busmq_spark.demo.report import Report, Stage
 from busmq_spark.embedded import RedisServer
@@ -183,7 +183,7 @@ def _queues(url: str, sink: str, *, keep: bool, replace: bool) -> Iterator[tuple
                 )
         try:
             for place in places:
-                place.link.run(attach(place.keys, new_token(), ttl_s=LONG_TTL_S))
+                place.link.run(attach(place.keys, new_token(), ttl_s=MIN_RECORD_TTL_S))
             yield places
         finally:
             if not keep:

@@ -15,7 +15,7 @@ from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.target import open_links, place_of
 from busmq_spark.cli.terminal_text import number, rate
 from busmq_spark.core.mirror import promote
-from busmq_spark.core.queue import LONG_TTL_S, attach, push_many
+from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach, push_many
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import BusError, StateError
 from busmq_spark.mirror.runner import MirrorRunner
@@ -57,7 +57,7 @@ class Shop:
         with open_links(RedisOptions(url=self.url)) as links:
             place = place_of(QUEUE, links)
             try:
-                place.link.run(attach(place.keys, new_token(), ttl_s=LONG_TTL_S))
+                place.link.run(attach(place.keys, new_token(), ttl_s=MIN_RECORD_TTL_S))
                 while not self._ended.wait(EACH_S):
                     place.link.run(push_many(place.keys, [b'{"n": %d}' % n for n in range(self.last + 1, self.last + AT_ONCE + 1)]))
                     self.last += AT_ONCE

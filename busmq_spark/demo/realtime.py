@@ -16,7 +16,7 @@ from rich.text import Text
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.target import open_links, place_of
 from busmq_spark.cli.terminal_text import count, number
-from busmq_spark.core.queue import LONG_TTL_S, attach
+from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
 from busmq_spark.demo.stopwatch import Workload, percentiles, traffic
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import StateError
@@ -83,7 +83,7 @@ def _time(show: "_Printer", url: str, name: str, seconds: float, stream: "Stream
     for queue in {source, target}:
         with open_links(RedisOptions(url=url)) as links:
             place = place_of(queue, links)
-            place.link.run(attach(place.keys, new_token(), ttl_s=LONG_TTL_S))
+            place.link.run(attach(place.keys, new_token(), ttl_s=MIN_RECORD_TTL_S))
     if stream:
         _warm_up(show, url, name, stream)
     took: list[int] = []

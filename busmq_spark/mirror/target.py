@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TypeVar
 
 from busmq_spark.core import mirror as flows
-from busmq_spark.core.flow import Flow, together
+from busmq_spark.core.flow import Flow, run_flows_together
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys, hash_index, mirror_report
 from busmq_spark.core.mirror import AppendResult, BeginResult, Chunk, MirrorOf, MirrorState, Positions, Span
@@ -59,7 +59,9 @@ class MirrorTarget:
         for server, link in enumerate(self._links):
             own = [piece for piece in pieces if self._places[piece[0]] == server]
             for part in _group_into_calls(own):
-                for (queue, _), answer in zip(part, link.run(together([flows.append(self.keys(q), chunk) for q, chunk in part])), strict=True):
+                for (queue, _), answer in zip(
+                    part, link.run(run_flows_together([flows.append(self.keys(q), chunk) for q, chunk in part])), strict=True
+                ):
                     if not isinstance(found.get(queue), BusError):
                         found[queue] = answer
         return found
@@ -130,7 +132,7 @@ class MirrorTarget:
         for server, link in enumerate(self._links):
             own = [queue for queue in queues if self._places[queue] == server]
             for part in slices(own, 100):
-                found.update(zip(part, link.run(together([flow(queue) for queue in part])), strict=True))
+                found.update(zip(part, link.run(run_flows_together([flow(queue) for queue in part])), strict=True))
         return found
 
 

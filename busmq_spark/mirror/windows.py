@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from busmq_spark.core.mirror import NEWEST, BeginResult, MirrorOf, Span
+from busmq_spark.core.mirror import NEWEST_MESSAGE, BeginResult, MirrorOf, Span
 from busmq_spark.core.state import fingerprint
 from busmq_spark.errors import BusError, MirrorStopped
 from busmq_spark.mirror.rows import WiredRows
@@ -26,7 +26,7 @@ SHORT_ROWS = 250
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The ids ``after + 1 .. upto`` of a queue, to be read; ``upto`` NEWEST: to the end. ``newest``: the last id that is known to be given."""
+    """The ids ``after + 1 .. upto`` of a queue, to be read; or to the end (NEWEST_MESSAGE). ``newest``: the last id that is known to be given."""
 
     queue: str
     born: str
@@ -114,7 +114,7 @@ class MirroredQueue:
             return None
         most = FIRST_ROWS if not self.row_bytes else max(1, min(MOST_ROWS, int(bytes_ / max(1.0, self.row_bytes))))
         size = int(min(left, most) * self.row_bytes)
-        return Window(self.name, self.born, self.planned, NEWEST if left <= most else self.planned + most, self.seen, size)
+        return Window(self.name, self.born, self.planned, NEWEST_MESSAGE if left <= most else self.planned + most, self.seen, size)
 
     def reset(self) -> None:
         """Forget what is under way."""

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
 from busmq_spark.core.patterns import destinations
-from busmq_spark.core.queue import LONG_TTL_S
+from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.errors import LinkLost, QueueMissing
 from busmq_spark.outbox.rows import Chunk
 from busmq_spark.redis_io.layout import RedisLayout
@@ -19,7 +19,7 @@ from busmq_spark.store.redis_store import RedisStore
 
 PATIENCE_S = 0.0
 """A step that failed is tried again by the forwarder, which has others to do meanwhile."""
-CREATION = QueueCreation(True, LONG_TTL_S)
+CREATION = QueueCreation(True, MIN_RECORD_TTL_S)
 Keys: TypeAlias = Sequence[str]
 Table: TypeAlias = list[tuple[str, str]]
 """Pattern and queue."""

@@ -62,7 +62,7 @@ class QueryAcks:
         else:
             reader_queues.siblings.close()
         self._durable = None
-        if planned_here and end != self._judged and start != offsets.INITIAL and self._synchronous is not None:
+        if planned_here and end != self._judged and start != offsets.INITIAL_OFFSET and self._synchronous is not None:
             self._synchronous = self._synchronous + 1 if self._committed == start else None
         self._judged = end  # a batch that is read several times asks for its tasks each time
 

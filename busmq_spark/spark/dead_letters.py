@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from busmq_spark.core.dead_letter import ERROR_CHARACTERS, LINKED_SOURCE, SOURCE, TYPE
-from busmq_spark.core.event import SPEC
+from busmq_spark.core.dead_letter import DEAD_LETTER_TYPE, ERROR_CHARACTERS, LINKED_SOURCE_FORMAT, SOURCE_PREFIX
+from busmq_spark.core.event import SPEC_VERSION
 from busmq_spark.errors import ConfigError
 from busmq_spark.parsers import LOCAL
 from busmq_spark.spark.json_text import raise_bus_error
@@ -38,13 +38,13 @@ def dead_letters(messages: DataFrame, condition: Column | str, reason: Column | 
     origin, id, now = col("queue"), col("id").cast("string"), current_timestamp()
     source = col("source") if "source" in messages.columns else lit(LOCAL)
     link = when(source != LOCAL, source)
-    before, after = (lit(part) for part in LINKED_SOURCE.split("{link}"))
+    before, after = (lit(part) for part in LINKED_SOURCE_FORMAT.split("{link}"))
     text = col("value").cast("string")
     said = {
-        "specversion": lit(SPEC),
+        "specversion": lit(SPEC_VERSION),
         "id": concat(lit(f"{group}/"), id, lit("/"), expr("cast(unix_millis(current_timestamp()) as string)")),
-        "source": concat(coalesce(concat(before, link, after), lit(SOURCE)), _percent_encoded(origin)),
-        "type": lit(TYPE),
+        "source": concat(coalesce(concat(before, link, after), lit(SOURCE_PREFIX)), _percent_encoded(origin)),
+        "type": lit(DEAD_LETTER_TYPE),
         "time": _format_time(now),
         "datacontenttype": when(_is_text(text), lit("text/plain")).otherwise(lit("application/octet-stream")),
         "queue": origin,

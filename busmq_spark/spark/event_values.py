@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from busmq_spark.core.event import SPEC
+from busmq_spark.core.event import SPEC_VERSION
 from busmq_spark.errors import ConfigError
 from busmq_spark.spark.events import COLUMNS, EXTENSION, JSON_TYPE, NAMED, OF_MESSAGE, REQUIRED, TEXTS
 from busmq_spark.spark.json_text import any_of, is_json, json_object, json_string, members, raise_bus_error
@@ -94,7 +94,7 @@ class _Value:
         from pyspark.sql.functions import coalesce, lit, struct, when
 
         named = [self._parts[name].alias(name) for name in (*REQUIRED, "time", *TEXTS) if name in self._parts]
-        found = json_object([members(struct(lit(SPEC).alias("specversion"), *named)), *self._optional_members()])
+        found = json_object([members(struct(lit(SPEC_VERSION).alias("specversion"), *named)), *self._optional_members()])
         for wrong, why in self._checks():
             found = when(wrong, raise_bus_error(why)).otherwise(found)
         return coalesce(found, raise_bus_error("it is NULL"))

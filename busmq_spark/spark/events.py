@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from busmq_spark.core.event import SPEC
+from busmq_spark.core.event import SPEC_VERSION
 from busmq_spark.spark.json_text import all_of, is_json, json_string
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class _Members:
         """What is true of the members of an event."""
         from pyspark.sql.functions import forall, length, map_entries, upper
 
-        yield self._string("specversion") == SPEC
+        yield self._string("specversion") == SPEC_VERSION
         for name in REQUIRED:
             yield (self._kind(name) == "STRING") & (length(self._string(name)) > 0)
         for name in ("time", *TEXTS):

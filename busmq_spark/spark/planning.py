@@ -61,21 +61,21 @@ class QueryPlanning:
         self._start_unknown = start is None and self._planned is None
         skipped = self.reader_queues.store.unanswered_count if self.reader_queues else 0
         start = start and self._offsets.canonical(start)
-        at = start or self._planned or offsets.INITIAL
-        self._compared |= at == offsets.INITIAL and not self._start_unknown
+        at = start or self._planned or offsets.INITIAL_OFFSET
+        self._compared |= at == offsets.INITIAL_OFFSET and not self._start_unknown
         begin, sources = self._offsets.decode(at), offsets.sources_of(at)
         reader_queues = self._acquire(begin, sources)
         self._times.update(self.planner.last_ids, reader_queues.store)
         self._acks_put_off = not self._acks.ack_start(start, begin, reader_queues)
         held = reader_queues.held_queues(sources)
-        if at == self._planned and at != offsets.INITIAL and not self._has_news(begin, held, reader_queues):
+        if at == self._planned and at != offsets.INITIAL_OFFSET and not self._has_news(begin, held, reader_queues):
             return self._offset_without_news(at, begin, reader_queues)
         positions = self._plan(begin, held, limit, reader_queues)
         if self._start_unknown and (reader_queues.store.unavailable or reader_queues.store.unanswered_count > skipped):
             self._acks = QueryAcks(self._options)  # this is tried again within the same call of Spark
             return None  # the unread checkpoint may have positions of unreachable sources; the next one must keep them
         planned = self._offsets.encode(positions, self._known_links(sources, reader_queues))
-        if at != offsets.INITIAL and offsets.have_same_positions(planned, at):
+        if at != offsets.INITIAL_OFFSET and offsets.have_same_positions(planned, at):
             return self._offset_without_news(at, begin, reader_queues)
         if self._timed:
             self._times.update(self.planner.last_ids, reader_queues.store, at_once=True)
@@ -96,7 +96,7 @@ class QueryPlanning:
         if not self.planner.last_ids or self.reader_queues is None:
             return None
         away = self.reader_queues.store.unavailable
-        lag = self._lag.measure(self._offsets.decode(self._planned or offsets.INITIAL), self.planner.last_ids, self.reader_queues.store)
+        lag = self._lag.measure(self._offsets.decode(self._planned or offsets.INITIAL_OFFSET), self.planner.last_ids, self.reader_queues.store)
         report = offsets.nest_by_source({queue: {"last": max(0, id)} for queue, id in self.planner.last_ids.items()}, away)
         for link in away:
             report["sources"][link]["away"] = True

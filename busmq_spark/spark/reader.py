@@ -47,7 +47,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Constant: Spark asks twice, and again when it replays the first batch. Where reading begins is in that batch's end offset."""
-        return dict(offsets.INITIAL)
+        return dict(offsets.INITIAL_OFFSET)
 
     def getDefaultReadLimit(self) -> Any:
         return compat.read_limit(self._options.max_messages, self._options.max_bytes, self._options.min_messages)

@@ -12,7 +12,7 @@ from busmq_spark.core.flow import run_sync
 from busmq_spark.core.loss import Loss, loss_between, would_delete
 from busmq_spark.core.planner import HeldQueues, first_start, starts_after, without_times
 from busmq_spark.core.position import Position
-from busmq_spark.core.retention import TAKEN
+from busmq_spark.core.retention import MESSAGES_TAKEN_WARNING
 from busmq_spark.core.sources import display_name, split
 from busmq_spark.core.state import UNKNOWN_ID, AckResult
 from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing, UnreadBacklog
@@ -204,7 +204,7 @@ class ReaderQueues:
         self.paused.update(queue for queue in queues if queue not in found)
         for queue, attached in found.items():
             if attached.taken:
-                log.warning(TAKEN, display_name(queue))
+                log.warning(MESSAGES_TAKEN_WARNING, display_name(queue))
             if attached.existed and attached.ttl_s < SHORT_TTL_S:
                 log.warning(
                     "queue %r keeps its own ttl of %d s, that of its creation: if nothing holds it for longer, its messages are gone (and that will "

@@ -30,7 +30,7 @@ class TimeNotes:
         self._last_ids = last_ids
         moved = {queue: id for queue, id in last_ids.items() if 0 < id != self._noted.get(queue)}
         if moved:
-            self._next = now + clock.EVERY_S
+            self._next = now + clock.NOTE_TIME_INTERVAL_S
             self._noted.update(moved)
             note_times(store, list(moved))
 

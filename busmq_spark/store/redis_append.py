@@ -16,7 +16,7 @@ from busmq_spark.core.flow import Call, command, script
 from busmq_spark.core.grouping import group_by, slices
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, chunks
-from busmq_spark.core.sink import STAGE_AGAIN, StagedList, digest, discard, encode_chunks, next_segment, stage, stage_more, total_digest
+from busmq_spark.core.sink import RESTART_REMEDY, StagedList, digest, discard, encode_chunks, next_segment, stage, stage_more, total_digest
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.errors import LinkLost, QueueMissing, ServerRefused, StagingLost
 from busmq_spark.redis_io.links import Link
@@ -91,7 +91,7 @@ class _SentChunk:
         """The reply has come. Raises StagingLost when other rows than ours are there, or ours are not."""
         expected = self.before + len(self.values)
         if found != expected:
-            raise StagingLost(sink="", batch="?", queue=self.part.queue, expected=expected, found=found, key=self.part.key, remedy=STAGE_AGAIN)
+            raise StagingLost(sink="", batch="?", queue=self.part.queue, expected=expected, found=found, key=self.part.key, remedy=RESTART_REMEDY)
         self.part.sizes.append(len(self.values))
         self.part.digest = total_digest((self.part.digest, digest(self.values)))
 
@@ -179,7 +179,7 @@ def stage_at(link: Link, part: StagedList, before: int, values: Sequence[bytes],
 def _check_stage(part: StagedList, replies: Iterable[int], borders: Sequence[int]) -> None:
     for found, expected in zip(replies, borders[1:], strict=True):
         if found < expected:
-            raise StagingLost(sink="", batch="?", queue=part.queue, expected=expected, found=found, key=part.key, remedy=STAGE_AGAIN)
+            raise StagingLost(sink="", batch="?", queue=part.queue, expected=expected, found=found, key=part.key, remedy=RESTART_REMEDY)
 
 
 def append(link: Link, keys: QueueKeys, values: Sequence[bytes]) -> tuple[int, int]:

@@ -19,7 +19,7 @@ from busmq_spark.core.flow import Call, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.pairs import ValueSpans
 from busmq_spark.core.position import Range
-from busmq_spark.core.ranges import TARGET_BYTES, RangeCursor, ReplySlice, find_id, probe, read_short_ranges
+from busmq_spark.core.ranges import TARGET_REPLY_BYTES, RangeCursor, ReplySlice, find_id, probe, read_short_ranges
 from busmq_spark.core.retry import Retry
 from busmq_spark.errors import LinkLost, QueueExpired, QueueRecreated
 from busmq_spark.redis_io.endpoint import patience
@@ -47,7 +47,7 @@ class RangeConnections:
     single: Link
     many: AnyRangeConnection
     patience_s: float | None = None
-    reply_bytes: int = TARGET_BYTES
+    reply_bytes: int = TARGET_REPLY_BYTES
 
     def keys(self, queue: str) -> QueueKeys:
         """How the queue's keys are spelt there."""

@@ -19,13 +19,13 @@ from busmq_spark.core import state as states_
 from busmq_spark.core import topic as topics_
 from busmq_spark.core.caching import MemoizedFunction, PerProcessCache
 from busmq_spark.core.clock import FoundTime, TimesOfIds
-from busmq_spark.core.flow import Flow, command, together
+from busmq_spark.core.flow import Flow, command, run_flows_together
 from busmq_spark.core.grouping import group_by
-from busmq_spark.core.keys import SUBSCRIPTIONS, QueueKeys, TopicKeys, hash_index, sink_queues, sink_record
+from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, TopicKeys, hash_index, sink_queues, sink_record
 from busmq_spark.core.mirror import Positions, Span
 from busmq_spark.core.position import Position, Range
-from busmq_spark.core.queue import LONG_TTL_S, AttachResult
-from busmq_spark.core.ranges import TARGET_BYTES
+from busmq_spark.core.queue import MIN_RECORD_TTL_S, AttachResult
+from busmq_spark.core.ranges import TARGET_REPLY_BYTES
 from busmq_spark.core.sink import CommitStopped, RecordConflict, StagedList
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.state import AckResult, AckUpTo, QueueState
@@ -56,7 +56,7 @@ class RedisStore:
     listed_sources: Collection[str] = ()
     unanswered_count = 0
 
-    def __init__(self, layout: RedisLayout, patience_s: float | None = None, reply_bytes: int = TARGET_BYTES) -> None:
+    def __init__(self, layout: RedisLayout, patience_s: float | None = None, reply_bytes: int = TARGET_REPLY_BYTES) -> None:
         """``patience_s``: how long one step is retried while Redis is unreachable; None: what suits the endpoint (redis_io/endpoint.py).
         ``reply_bytes``: what one reply of Redis to a range read aims at.
         """
@@ -138,7 +138,7 @@ class RedisStore:
         return [found[queue] for queue in queues]
 
     def note_times(self, queues: Sequence[str]) -> Mapping[str, int]:
-        return self._run_per_server(queues, lambda part: clock.note([self.keys(queue) for queue in part]))
+        return self._run_per_server(queues, lambda part: clock.note_times([self.keys(queue) for queue in part]))
 
     def find_times(self, wanted: Mapping[str, int]) -> Mapping[str, FoundTime]:
         return self._run_per_server(list(wanted), lambda part: clock.find_times([(self.keys(queue), wanted[queue]) for queue in part]))
@@ -266,7 +266,7 @@ class RedisStore:
 
     def renew(self, run: SinkRun) -> None:
         home = self._link_of_sink_record(run.sink)
-        home.execute([command("EXPIRE", key, LONG_TTL_S) for key in (sink_record(run.sink), sink_queues(run.sink))])
+        home.execute([command("EXPIRE", key, MIN_RECORD_TTL_S) for key in (sink_record(run.sink), sink_queues(run.sink))])
         self._run_per_server(list(home.run(stagings.staged_queues(run.sink))), lambda part: stagings.renew([self.keys(queue) for queue in part], run))
 
     def record(self, sink: str, batch: int, staged: Sequence[StagedList], query: str = "", span: str = "", epoch: int = 0) -> tuple[StagedList, ...]:
@@ -299,7 +299,7 @@ class RedisStore:
         for server, part in _staged_by_server(staged).items():
             for group in sinks.groups(part):
                 flows = [sinks.commit(self.keys(queue), sink, batch, own) for queue, own in group.items()]
-                for (queue, own), result in zip(group.items(), self._links[server].run(together(flows)), strict=True):
+                for (queue, own), result in zip(group.items(), self._links[server].run(run_flows_together(flows)), strict=True):
                     if isinstance(result, BusError) and not isinstance(result, QueueMissing):
                         raise result
                     found[queue] = self.commit(queue, sink, batch, own) if isinstance(result, RecordConflict) else result
@@ -353,7 +353,7 @@ class RedisStore:
 
     def _table(self) -> Link:
         """The server that has the table of subscriptions to events."""
-        return self._links[hash_index(SUBSCRIPTIONS, len(self._links))]
+        return self._links[hash_index(EVENT_SUBSCRIPTIONS_KEY, len(self._links))]
 
     def _node(self, queue: str) -> str:
         """The node of a cluster that has the queue; '' of another layout."""

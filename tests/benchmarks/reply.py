@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from busmq_spark.core.pairs import HeaderScan, PairScanner, ValueSpans
-from busmq_spark.core.ranges import TARGET_BYTES, ReplySlice
+from busmq_spark.core.ranges import TARGET_REPLY_BYTES, ReplySlice
 from busmq_spark.store.redis_range import _values
 from tests.benchmarks.harness import RUNS, Row, Spread, alternating, ratios
 
@@ -78,7 +78,7 @@ def objects(reply: bytearray, rows: int) -> Any:
 def _sample(size: int, even: bool) -> list[bytes]:
     """Values for one full reply."""
     seeded = random.Random(size)  # the same for every run
-    lengths = [size if even else seeded.randint(size // 2, size + size // 2) for _ in range(TARGET_BYTES // size // 2)]
+    lengths = [size if even else seeded.randint(size // 2, size + size // 2) for _ in range(TARGET_REPLY_BYTES // size // 2)]
     return [b"x" * length for length in lengths]
 
 

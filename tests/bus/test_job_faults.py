@@ -129,7 +129,7 @@ async def test_a_waiter_whose_connection_is_cut_hears_of_what_it_has_missed(
 ) -> None:
     """Both are cut: its subscription while the outcome is published, and the link that it reads with."""
     held, connect, gate = Held(), PubSubConnection._connect, asyncio.Event()
-    monkeypatch.setattr(job_waits, "POLL_S", LONG_S)
+    monkeypatch.setattr(job_waits, "OUTCOME_POLL_S", LONG_S)
 
     async def late(connection: PubSubConnection) -> None:
         await gate.wait()

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.keepalive import TICK_S
+from busmq_spark.bus.keepalive import TOUCH_CHECK_INTERVAL_S
 from tests.bus.tools import LONG_S
 from tests.conftest import Fresh
 
@@ -22,5 +22,5 @@ async def test_a_queue_and_an_object_are_touched_before_a_third_of_their_life_is
         bus.keep_alive.keep(thing)
         now = asyncio.get_running_loop().time()
         for due in (bus.keep_alive._due[queue], bus.keep_alive._objects_due[thing]):
-            assert due + TICK_S - now <= max(TICK_S, ttl_s / 3)
+            assert due + TOUCH_CHECK_INTERVAL_S - now <= max(TOUCH_CHECK_INTERVAL_S, ttl_s / 3)
         await queue.detach()

@@ -10,7 +10,7 @@ import pytest
 from busmq_spark import Event
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.flow import command
-from busmq_spark.core.keys import SUBSCRIPTIONS, QueueKeys, hash_index
+from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, hash_index
 from busmq_spark.core.publish import Receipt
 from busmq_spark.embedded import RedisServer
 from busmq_spark.embedded.server_set import DirectServers
@@ -234,15 +234,15 @@ async def test_the_table_is_at_the_server_that_its_key_hashes_to(three_servers: 
     key, queue = fresh("k"), fresh()
     async with Bus(",".join(three_servers.urls)) as bus:
         await bus.subscribe([key], into=queue)
-        found = [await link.execute(command("HEXISTS", SUBSCRIPTIONS, f"{key} {queue}")) for link in bus.servers.commands]
-    assert [index for index, there in enumerate(found) if there] == [hash_index(SUBSCRIPTIONS, 3)]
+        found = [await link.execute(command("HEXISTS", EVENT_SUBSCRIPTIONS_KEY, f"{key} {queue}")) for link in bus.servers.commands]
+    assert [index for index, there in enumerate(found) if there] == [hash_index(EVENT_SUBSCRIPTIONS_KEY, 3)]
 
 
 @pytest.mark.timeout(120)
 async def test_a_queue_whose_server_is_away_is_named_and_the_event_can_be_published_again(fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     with DirectServers(2) as group:
         key = fresh("k")
-        home = hash_index(SUBSCRIPTIONS, 2)
+        home = hash_index(EVENT_SUBSCRIPTIONS_KEY, 2)
         near, far = (next(name for name in iter(fresh, "") if hash_index(QueueKeys(name).metadata, 2) == index) for index in (home, 1 - home))
         async with Bus(",".join(group.urls)) as bus:
             for queue in (near, far):
@@ -282,7 +282,7 @@ async def test_a_reply_that_is_lost_is_an_event_of_which_it_is_not_known_where_i
 
 async def test_a_table_that_is_something_else_is_named(fresh: Fresh) -> None:
     with RedisServer() as server:
-        server.command("SET", SUBSCRIPTIONS, "x")
+        server.command("SET", EVENT_SUBSCRIPTIONS_KEY, "x")
         async with Bus(server.url) as bus:
             with pytest.raises(ServerRefused, match="WRONGTYPE"):
                 await bus.publish([fresh("k")])
@@ -308,15 +308,15 @@ async def test_a_table_that_is_rolled_back_or_written_by_another_program_is_read
     async with Bus(redis_server.url) as bus, Bus(redis_server.url) as other:
         await other.subscribe([key], into=one)
         assert (await bus.publish([key])).destinations == (one,)
-        before = redis_server.command("DUMP", SUBSCRIPTIONS)
+        before = redis_server.command("DUMP", EVENT_SUBSCRIPTIONS_KEY)
         await other.subscribe([key], into=two)
         assert (await bus.publish([key])).destinations == tuple(sorted((one, two)))
-        redis_server.command("DEL", SUBSCRIPTIONS)
+        redis_server.command("DEL", EVENT_SUBSCRIPTIONS_KEY)
         assert (await bus.publish([key])).destinations == ()
-        redis_server.command("RESTORE", SUBSCRIPTIONS, 0, before)
+        redis_server.command("RESTORE", EVENT_SUBSCRIPTIONS_KEY, 0, before)
         await other.subscribe([key], into=three)
         assert (await bus.publish([key])).destinations == tuple(sorted((one, three)))
-        redis_server.command("HDEL", SUBSCRIPTIONS, ":version", f"{key} {one}")
+        redis_server.command("HDEL", EVENT_SUBSCRIPTIONS_KEY, ":version", f"{key} {one}")
         assert (await bus.publish([key])).destinations == (three,)
         assert await other.forget(three) == 1
         assert (await bus.publish([key])).destinations == ()

@@ -237,7 +237,7 @@ async def test_metadata_of_ones_own_stands_beside_that_of_the_bus(open_bus: Open
     async with open_bus() as bus, bus.queue(fresh()) as queue:
         await queue.set_metadata({"owner": "me", "level": 3})
         found = await queue.metadata()
-        assert (found["owner"], found["level"], found["source"], found["ttl"]) == ("me", "3", "local", str(flows.LONG_TTL_S))
+        assert (found["owner"], found["level"], found["source"], found["ttl"]) == ("me", "3", "local", str(flows.MIN_RECORD_TTL_S))
         assert await bus.queue(fresh()).metadata() == {}
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.queue import Queue
-from busmq_spark.bus.shared_group import DEAD_AGAIN_S
+from busmq_spark.bus.shared_group import DEAD_LETTER_RETRY_S
 from busmq_spark.core import dead_letter
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import RedisServer
@@ -250,7 +250,7 @@ async def test_a_message_whose_dead_letter_cannot_be_stored_waits_and_has_no_mor
                     assert (await group.take(9))[0] == []
                     found = await group.state()
                     assert (found.in_flight, found.waiting, await stored(queue)) == (0, 1, [1])
-                    assert 0 < (await group.take(9))[1] <= DEAD_AGAIN_S, "it waits"
+                    assert 0 < (await group.take(9))[1] <= DEAD_LETTER_RETRY_S, "it waits"
                 await end_leases(queue, "g")
             assert (await group.take(9))[0] == []
             assert (await group.state()).idle

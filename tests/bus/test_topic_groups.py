@@ -204,11 +204,11 @@ async def test_a_hint_is_enough_to_move_partitions_of_who_leaves_and_of_who_come
     redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither a round nor a look at a lease is waited for."""
-    monkeypatch.setattr(bus_member, "ROUND_S", 3600)
+    monkeypatch.setattr(bus_member, "REJOIN_INTERVAL_S", 3600)
     monkeypatch.setattr(bus_member.Member, "_until_next", lambda *_: 3600)
     monkeypatch.setattr(bus_share, "LEASE_POLL_S", 3600)
-    monkeypatch.setattr(bus_share, "POLL_S", 3600)
-    monkeypatch.setattr(bus_group, "POLL_S", 3600)
+    monkeypatch.setattr(bus_share, "GROUP_POLL_S", 3600)
+    monkeypatch.setattr(bus_group, "GROUP_POLL_S", 3600)
     name = fresh("t")
     async with Bus(redis_url) as bus, Bus(redis_url) as other, bus.topic(name, 4) as topic, topic.group("g") as member:
         await owns(member, 0, 1, 2, 3)

@@ -7,7 +7,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.queue import LONG_TTL_S
+from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from tests.bus.conftest import OpenBus, Redis
 from tests.conftest import Fresh
 from tests.support import Life
@@ -18,8 +18,8 @@ async def test_a_queue_lives_seven_days_unless_its_program_says_otherwise(open_b
         default, short = bus.queue(fresh()), bus.queue(fresh())
         await default.attach()
         await short.attach(ttl_s=30)
-        assert (default.ttl_s, short.ttl_s) == (LONG_TTL_S, 30)
-        assert (await default.ttl(), await short.ttl()) == (LONG_TTL_S, 30)
+        assert (default.ttl_s, short.ttl_s) == (MIN_RECORD_TTL_S, 30)
+        assert (await default.ttl(), await short.ttl()) == (MIN_RECORD_TTL_S, 30)
         await default.push("x")
 
 

@@ -8,7 +8,7 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import push_many
 from busmq_spark.core.state import AckUpTo, ack_to, states
-from busmq_spark.core.subscription import ABANDONED_S
+from busmq_spark.core.subscription import ABANDONED_AFTER_S
 from busmq_spark.redis_io.link import SyncLink
 from tests.cli.conftest import Busmq
 from tests.conftest import Fresh
@@ -59,7 +59,7 @@ def test_an_abandoned_subscription_is_warned_about_with_its_age_and_the_remedy(b
     link.run(push_many(keys, [b"x"] * 5))
     ack(link, keys, "here", 5)
     since = int(link.execute(command("HGET", keys.acks, ":at:away")))
-    link.execute(command("HSET", keys.acks, ":at:away", since - 3 * ABANDONED_S))
+    link.execute(command("HSET", keys.acks, ":at:away", since - 3 * ABANDONED_AFTER_S))
     for words in (("subscriptions", keys.name), ("info", keys.name)):
         err = " ".join(busmq(*words).err.split())
         assert f"5 messages of queue {keys.name} stay stored for subscription away, which was last here 3 d" in err

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from busmq_spark.core import queue, state, subscription
 from busmq_spark.core.flow import Step, command, run_sync
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.queue import ACK_MOST, LONG_TTL_S
+from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S
 from busmq_spark.core.state import AckResult, AckUpTo
 from busmq_spark.redis_io.links import Link
 from busmq_spark.redis_io.wire import calls_of
@@ -172,7 +172,7 @@ def test_a_mark_of_a_message_that_has_left_is_not_compared(run: Run, born: Born)
 
 def test_an_ack_of_more_than_one_call_drops_all_of_it(run: Run, born: Born) -> None:
     keys, there = born()
-    total = 2 * ACK_MOST + 500
+    total = 2 * MAX_MESSAGES_PER_ACK + 500
     run(queue.push_many(keys, [b"x"] * total))
     assert ack(run, keys, total - 1, there.born, subscription="s").status == "ok"
     assert stored_ids(run, keys) == [total]
@@ -180,33 +180,33 @@ def test_an_ack_of_more_than_one_call_drops_all_of_it(run: Run, born: Born) -> N
 
 def test_an_ack_of_exactly_one_call_drops_all_of_it(run: Run, born: Born) -> None:
     keys, there = born()
-    run(queue.push_many(keys, [b"x"] * (ACK_MOST + 1)))
-    assert ack(run, keys, ACK_MOST, there.born) == AckResult("ok", str(ACK_MOST))
-    assert stored_ids(run, keys) == [ACK_MOST + 1]
+    run(queue.push_many(keys, [b"x"] * (MAX_MESSAGES_PER_ACK + 1)))
+    assert ack(run, keys, MAX_MESSAGES_PER_ACK, there.born) == AckResult("ok", str(MAX_MESSAGES_PER_ACK))
+    assert stored_ids(run, keys) == [MAX_MESSAGES_PER_ACK + 1]
 
 
 def test_many_queues_are_acked_at_once_each_on_its_own(run: Run, born: Born, fresh_keys: FreshKeys) -> None:
     (one, a), (two, b), gone = born(), born(), fresh_keys()
-    run(queue.push_many(one, [b"x"] * (ACK_MOST + 5)))
+    run(queue.push_many(one, [b"x"] * (MAX_MESSAGES_PER_ACK + 5)))
     run(queue.push_many(two, [b"x"] * 5))
-    results = run(state.ack_to([AckUpTo(one, ACK_MOST + 1, a.born, ""), AckUpTo(gone, 1, "b", ""), AckUpTo(two, 2, b.born, "")]))
+    results = run(state.ack_to([AckUpTo(one, MAX_MESSAGES_PER_ACK + 1, a.born, ""), AckUpTo(gone, 1, "b", ""), AckUpTo(two, 2, b.born, "")]))
     assert [result.status for result in results] == ["ok", "missing", "ok"]
-    assert (stored_ids(run, one)[0], stored_ids(run, two)[0]) == (ACK_MOST + 2, 3)
+    assert (stored_ids(run, one)[0], stored_ids(run, two)[0]) == (MAX_MESSAGES_PER_ACK + 2, 3)
 
 
 def test_one_call_drops_no_more_of_many_queues_than_of_one(link: Link, born: Born) -> None:
     queues = [born() for _ in range(3)]
     for keys, _ in queues:
-        link.run(queue.push_many(keys, [b"x"] * ACK_MOST))
-    left = [3 * ACK_MOST]
+        link.run(queue.push_many(keys, [b"x"] * MAX_MESSAGES_PER_ACK))
+    left = [3 * MAX_MESSAGES_PER_ACK]
 
     def execute(step: Step) -> Any:
         reply = link.execute(step)
         left.append(sum(len(stored_ids(link.run, keys)) for keys, _ in queues))
-        assert left[-2] - left[-1] <= ACK_MOST * len(calls_of(step))
+        assert left[-2] - left[-1] <= MAX_MESSAGES_PER_ACK * len(calls_of(step))
         return reply
 
-    results = run_sync(state.ack_to([AckUpTo(keys, ACK_MOST, there.born, "") for keys, there in queues]), execute)
+    results = run_sync(state.ack_to([AckUpTo(keys, MAX_MESSAGES_PER_ACK, there.born, "") for keys, there in queues]), execute)
     assert (left[-1], [result.status for result in results]) == (0, ["ok"] * 3)
 
 
@@ -260,7 +260,7 @@ def test_subscribing_to_an_emptied_queue_at_earliest_starts_behind_the_last_id(r
 def test_positions_outlive_a_queue_with_a_short_ttl(run: Run, born: Born, redis: Redis) -> None:
     keys, there = born(ttl_s=60)
     run(queue.push(keys, b"x"))
-    life = Life(redis, LONG_TTL_S)
+    life = Life(redis, MIN_RECORD_TTL_S)
     run(state.subscribe([keys], "s", ["earliest"]))
     assert life.given_to(keys.acks)
     redis("EXPIRE", keys.acks, 60)
@@ -273,7 +273,7 @@ def test_positions_outlive_a_queue_with_a_short_ttl(run: Run, born: Born, redis:
 def test_what_is_given_back_comes_in_its_place_among_what_others_gave_back(
     link: Link, fresh_keys: FreshKeys, monkeypatch: pytest.MonkeyPatch, stored: set[int], taken: set[int], most: int
 ) -> None:
-    monkeypatch.setattr(queue, "ACK_MOST", most)
+    monkeypatch.setattr(queue, "MAX_MESSAGES_PER_ACK", most)
     keys = fresh_keys()
     record = keys.in_flight("h")
     for name, ids in ((keys.messages, stored - taken), (record, taken)):

@@ -58,7 +58,7 @@ def test_pushes_of_one_second_are_one_time(run: Run, redis: Redis, keys: QueueKe
 
 def test_messages_of_peers_are_known_from_when_they_were_seen(run: Run, redis: Redis, keys: QueueKeys) -> None:
     npm_push(redis, keys, 5)
-    assert (run(clock.note([keys])), run(clock.note([keys]))) == ([1], [0])
+    assert (run(clock.note_times([keys])), run(clock.note_times([keys]))) == ([1], [0])
     assert run(clock.ms_of(keys, 3)) is None
     pass_by(redis, keys, 10 * SECOND)
     npm_push(redis, keys, 2)
@@ -72,7 +72,7 @@ def test_messages_of_peers_are_known_from_when_they_were_seen(run: Run, redis: R
 
 def test_nothing_is_noted_of_a_queue_that_does_not_exist(run: Run, redis: Redis, fresh_keys: Any) -> None:
     keys = fresh_keys("none")
-    assert run(clock.note([keys])) == [-1]
+    assert run(clock.note_times([keys])) == [-1]
     assert redis("EXISTS", keys.clock, keys.metadata) == 0
     with pytest.raises(TimeUnknown, match="none is known"):
         run(clock.id_at(keys, -SECOND))

@@ -257,7 +257,7 @@ def test_a_call_leases_a_bounded_number_of_bytes(shared: Make, run: Run) -> None
 
 
 def test_a_call_drops_a_bounded_number_of_messages(shared: Make, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flows, "ACK_MOST", 3)
+    monkeypatch.setattr(flows, "MAX_MESSAGES_PER_ACK", 3)
     group = shared(8)
     group.settle("ack", group.lease(7))
     assert group.stored == [4, 5, 6, 7, 8]

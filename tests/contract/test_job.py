@@ -90,7 +90,7 @@ def test_a_field_that_was_forgotten_is_had_again_by_the_same_call_only(run: Run,
     assert loaded(run, keys, "a", "b", forget=("a",), token="t") == [1, 2]
     assert loaded(run, keys, "a", "b", forget=("a",), token="t", again=True) == [1, 2]  # its reply was lost
     assert loaded(run, keys, "a", "b", forget=("a",), token="other") == [None, 2]
-    assert 0 < redis("TTL", keys.spare_field("a", "t")) <= flows.SPARE_S
+    assert 0 < redis("TTL", keys.spare_field("a", "t")) <= flows.DELETED_FIELD_READABLE_S
 
     def dropped() -> Flow[None]:
         yield flows.forget_call(keys, ("a",), "t")

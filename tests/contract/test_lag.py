@@ -36,7 +36,7 @@ def test_the_age_of_a_message_is_known_where_the_clock_reaches(run: Run, redis: 
     found = run(clock.ages([(keys, id) for id in (1, 3, 4, 6, 7)]))
     assert [age // HOUR for age in found] == [2, 2, 1, 1, -1]
     npm_push(redis, keys)
-    run(clock.note([keys]))
+    run(clock.note_times([keys]))
     assert 0 <= run(clock.ages([(keys, 7)]))[0] < HOUR
     pass_by(redis, keys, -10 * HOUR)
     assert run(clock.ages([(keys, 7)])) == [0], "a clock that was set back"

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from busmq_spark.core.flow import script
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.queue import LONG_TTL_S
+from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.errors import MessageRefused
 from busmq_spark.redis_io.link import SyncLink
 from tests.clocks import noted
@@ -29,7 +29,7 @@ def value(row: Row) -> bytes:
 
 def push(link: SyncLink, keys: QueueKeys, rows: Sequence[Row], query: str = "query") -> list[int]:
     """As SinkStore.pushOnce: neighbours of one origin share a head."""
-    words: list[Any] = [keys.available, query, LONG_TTL_S]
+    words: list[Any] = [keys.available, query, MIN_RECORD_TTL_S]
     at = 0
     while at < len(rows):
         until = at + 1

@@ -6,7 +6,7 @@ import pytest
 
 from busmq_spark.core import queue
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, MAX_ID, Message
-from busmq_spark.core.queue import ACK_MOST, LONG_TTL_S
+from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S
 from busmq_spark.errors import ConfigError, MessageRefused, QueueMissing
 from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Redis, Run
@@ -241,7 +241,7 @@ def test_restoring_works_when_nothing_is_pending(run: Run, born: Born) -> None:
 @pytest.mark.parametrize("pending", [0, 10])
 def test_more_than_one_chunk_is_acked_and_restored_in_order(run: Run, born: Born, pending: int) -> None:
     keys, _ = born()
-    acked, restored = 2 * ACK_MOST + 7, 2 * ACK_MOST + 11  # more than one call to ack, more than one piece to restore
+    acked, restored = 2 * MAX_MESSAGES_PER_ACK + 7, 2 * MAX_MESSAGES_PER_ACK + 11  # more than one call to ack, more than one piece to restore
     total = acked + restored
     run(queue.push_many(keys, values(1, total + pending)))
     for _ in range(total // CHUNK_MESSAGES):
@@ -254,11 +254,11 @@ def test_more_than_one_chunk_is_acked_and_restored_in_order(run: Run, born: Born
 
 def test_an_ack_of_exactly_one_chunk_still_restores_the_rest(run: Run, born: Born) -> None:
     keys, _ = born()
-    run(queue.push_many(keys, values(1, ACK_MOST + 1)))
+    run(queue.push_many(keys, values(1, MAX_MESSAGES_PER_ACK + 1)))
     for _ in range(3):
         run(queue.pop(keys, reliable=True, ttl_s=60, most=CHUNK_MESSAGES))
-    run(queue.ack(keys, ACK_MOST, ttl_s=60, restore=True))
-    assert run(queue.index(keys, 0, 9)) == numbered(ACK_MOST + 1, ACK_MOST + 1)
+    run(queue.ack(keys, MAX_MESSAGES_PER_ACK, ttl_s=60, restore=True))
+    assert run(queue.index(keys, 0, 9)) == numbered(MAX_MESSAGES_PER_ACK + 1, MAX_MESSAGES_PER_ACK + 1)
 
 
 def test_an_ack_is_cumulative_and_an_older_one_changes_nothing(run: Run, born: Born, redis: Redis) -> None:
@@ -314,7 +314,7 @@ def test_close_removes_every_key_of_the_queue_but_how_far_sinks_have_come(run: R
     run(queue.pop(keys, reliable=True, ttl_s=60))
     redis("HSET", keys.acks, "s", 1)
     redis("HSET", keys.sinks, "s", "1:done")
-    life = Life(redis, LONG_TTL_S)
+    life = Life(redis, MIN_RECORD_TTL_S)
     run(queue.close(keys))
     assert redis("EXISTS", *keys.peer_keys, keys.acks) == 0
     assert life.given_to(keys.sinks)
@@ -333,7 +333,7 @@ def test_attaching_keeps_our_own_records_longer_than_the_queue(run: Run, born: B
     keys, there = born(ttl_s=30)
     redis("HSET", keys.acks, "s", 1, ":born", there.born)
     redis("HSET", keys.sinks, "s", "1:done")
-    life = Life(redis, LONG_TTL_S)
+    life = Life(redis, MIN_RECORD_TTL_S)
     run(queue.attach(keys, "b", ttl_s=30))
     assert life.given_to(keys.acks, keys.sinks)
 

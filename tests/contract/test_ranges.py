@@ -33,7 +33,7 @@ def test_a_probe_has_the_incarnation_the_oldest_id_and_how_long_values_are_there
 
 
 def test_a_probe_far_from_the_head_looks_at_a_few_values_only(run: Run, born: Born, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "DEEP", 2)
+    monkeypatch.setattr(ranges, "DEEP_WINDOW_MESSAGES", 2)
     keys, there = born()
     run(queue.push_many(keys, [b"x" * n for n in (1, 2, 3, 4, 5, 6, 70)]))
     assert run(ranges.probe(keys, 2)) == (there.born, 1, 70, ValueSizes(1, 7, 70))
@@ -93,8 +93,8 @@ def test_what_peers_push_is_read_by_plain_commands_where_all_that_is_stored_fits
     assert (call.words[0] == "LRANGE") is fits
     if fits:
         run(queue.push_many(keys, [b"x" * 500_000] * 40))  # behind what the probe has seen nothing is known
-        assert found.rows(last) == ranges.UNKNOWN_ROWS
-        assert found.rows(last + 1) == ranges.UNKNOWN_ROWS
+        assert found.rows(last) == ranges.ROWS_OF_UNKNOWN_SIZE
+        assert found.rows(last + 1) == ranges.ROWS_OF_UNKNOWN_SIZE
 
 
 @pytest.mark.parametrize("widest", [1, 3, 64])
@@ -193,7 +193,7 @@ def test_short_ranges_bring_what_lies_next_to_each_other_and_fits(
 
 
 def test_short_ranges_bring_nothing_from_deep_down(run: Run, born: Born, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "DEEP", 3)
+    monkeypatch.setattr(ranges, "DEEP_WINDOW_MESSAGES", 3)
     keys, there = born()
     run(queue.push_many(keys, [b"1", b"2", b"3", b"4"]))
     assert run(ranges.read_short_ranges([(keys, 3, 4), (keys, 4, 4)], 100)) == [(there.born, [b"3", b"4"]), (there.born, [])]
@@ -208,7 +208,7 @@ def test_a_budget_holds_where_no_message_is_much_longer_than_others(link: SyncLi
     link.run(queue.push_many(keys, [b"x" * n for n in lengths]))
     at, used = link.run(state.bytes_until(keys, 1, 20_000, budget))
     assert sum(lengths[:at]) <= used <= budget
-    assert at == 20_000 or sum(lengths[: at + 1]) > budget / state.LONGER
+    assert at == 20_000 or sum(lengths[: at + 1]) > budget / state.MAX_LONGEST_TO_MEAN_RATIO
     link.run(queue.close(keys))
 
 

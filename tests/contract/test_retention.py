@@ -132,7 +132,7 @@ def test_time_goes_on_while_nobody_acks(run: Run, redis: Redis, keys: QueueKeys,
             redis("RPUSH", keys.stage("a:0:1"), "v")
             assert run(commit(keys, "sink", 0, [StagedList(keys.name, 0, keys.stage("a:0:1"), ((1, 1),))])) is None
         case "note":
-            run(clock.note([keys]))
+            run(clock.note_times([keys]))
         case "touch":
             run(state.keep_alive([keys]))
         case "retain":

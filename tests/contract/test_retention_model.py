@@ -52,7 +52,7 @@ class Kept(RuleBasedStateMachine):
             self.values[self.given] = (size, self.hour)
         if npm:
             npm_push(self._redis, self.keys, len(sizes))
-            self.link.run(clock.note([self.keys]))
+            self.link.run(clock.note_times([self.keys]))
         for size in [] if npm else sizes:  # one by one, since the bytes of a push count together
             self.link.run(queue.push(self.keys, b"v" * size))
         self._touch()

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.queue import attach, close, pop
-from busmq_spark.core.sender import KEEP_S, push_from
+from busmq_spark.core.sender import SENDER_TTL_S, push_from
 from busmq_spark.errors import QueueMissing
 from busmq_spark.redis_io.links import Link
 from busmq_spark.redis_io.place import new_token
@@ -33,7 +33,7 @@ def test_messages_are_appended_in_their_order_and_their_sender_is_noted(born: Bo
     sequence, _, at = redis("HGET", keys.senders, "a").partition(b":")
     assert int(sequence) == NUMBERS[-1]
     assert abs(int(at) - int(redis("TIME")[0])) < 60
-    assert 0 < redis("TTL", keys.metadata) <= 60 < redis("TTL", keys.senders) <= KEEP_S
+    assert 0 < redis("TTL", keys.metadata) <= 60 < redis("TTL", keys.senders) <= SENDER_TTL_S
     assert [each.id for each in noted(redis, keys)] == [0, len(NUMBERS)]
 
 
@@ -112,7 +112,7 @@ def test_a_sender_that_is_silent_for_long_is_forgotten_when_others_come(born: Bo
     keys, _ = born()
     now = int(redis("TIME")[0])
     for n in range(40):
-        redis("HSET", keys.senders, f"old{n}", f"7:{now - KEEP_S - 60}", f"young{n}", f"7:{now - KEEP_S + 600}", f"untimed{n}", "7:0")
+        redis("HSET", keys.senders, f"old{n}", f"7:{now - SENDER_TTL_S - 60}", f"young{n}", f"7:{now - SENDER_TTL_S + 600}", f"untimed{n}", "7:0")
     for n in range(200):
         link.run(push_from(keys, f"new{n}", (1,), [b"x"]))
     left = {name.decode().rstrip("0123456789") for name in redis("HKEYS", keys.senders)}

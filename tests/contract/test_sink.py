@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from busmq_spark.core import queue, sink
 from busmq_spark.core.flow import Flow, Step
-from busmq_spark.core.queue import LONG_TTL_S, attach
+from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
 from busmq_spark.core.sink import CommitStopped
 from busmq_spark.errors import BusError, LinkLost, QueueMissing, StagingLost, StaleBatch
 from busmq_spark.redis_io.link import SyncLink
@@ -257,7 +257,7 @@ def test_a_commit_renews_the_queue_and_notifies_its_consumers(run: Run, born: Bo
     keys, _ = born(ttl_s=50)
     redis("EXPIRE", keys.metadata, 40)
     part, _ = stage(link.execute, keys, "one", [2])
-    short, long = Life(redis, 50), Life(redis, LONG_TTL_S)
+    short, long = Life(redis, 50), Life(redis, MIN_RECORD_TTL_S)
     run(sink.commit(keys, "s", 1, [part]))
     assert short.given_to(keys.metadata, keys.messages, keys.msgid)
     assert long.given_to(keys.sinks)

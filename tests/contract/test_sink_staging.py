@@ -6,7 +6,7 @@ import pytest
 
 from busmq_spark.core import sink
 from busmq_spark.core.keys import sink_record
-from busmq_spark.core.queue import LONG_TTL_S
+from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.core.sink import STAGE_TTL_S, CommitStopped, StagedList
 from busmq_spark.errors import BatchChanged, StagingLost, StaleBatch
 from busmq_spark.redis_io.link import SyncLink
@@ -61,7 +61,7 @@ def test_a_list_that_is_gone_is_not_made_anew_by_more_of_it(link: SyncLink, fres
 def test_lists_are_sealed_for_as_long_as_a_record_lives_if_they_hold_what_was_staged(run: Run, born: Born, link: SyncLink, redis: Redis) -> None:
     keys, _ = born()
     (one, _), (two, _) = stage(link.execute, keys, "one", [2]), stage(link.execute, keys, "two", [2, 1])
-    life = Life(redis, LONG_TTL_S)
+    life = Life(redis, MIN_RECORD_TTL_S)
     run(sink.keep_staged("s", 1, [one, two]))
     run(sink.keep_staged("s", 1, []))
     assert life.given_to(one.key, two.key)
@@ -109,7 +109,7 @@ def test_the_next_batch_takes_the_place_of_the_record_and_an_older_one_is_stale(
     name = fresh("sink")
     one, two = StagedList("q", 0, "k1", ((1, 1),)), StagedList("q", 0, "k2", ((1, 1),))
     run(sink.record(name, 4, [one]))
-    life = Life(redis, LONG_TTL_S)
+    life = Life(redis, MIN_RECORD_TTL_S)
     assert run(sink.record(name, 5, [two])) == (two,)
     with pytest.raises(StaleBatch, match="batch 4 was offered but batch 5"):
         run(sink.record(name, 4, [one]))

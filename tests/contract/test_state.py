@@ -14,7 +14,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.loss import loss_between
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.position import Position
-from busmq_spark.core.queue import LONG_TTL_S
+from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.redis_io.link import SyncLink
 from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Redis, Run
@@ -223,7 +223,7 @@ def test_keeping_alive_renews_every_key_by_the_stored_ttl_and_ours_for_longer(ru
     redis("HSET", keys.sinks, "s", "1:done")
     for key in keys.all:
         redis("EXPIRE", key, 40)
-    short, long = Life(redis, 50), Life(redis, LONG_TTL_S)
+    short, long = Life(redis, 50), Life(redis, MIN_RECORD_TTL_S)
     assert run(state.keep_alive([keys])) == [1]
     assert short.given_to(*keys.peer_keys)
     assert long.given_to(keys.acks, keys.sinks)

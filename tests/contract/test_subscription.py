@@ -7,7 +7,7 @@ import pytest
 from busmq_spark.core import queue, state
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.state import AckUpTo
-from busmq_spark.core.subscription import ABANDONED_S, Subscription, list_subscriptions, unsubscribe
+from busmq_spark.core.subscription import ABANDONED_AFTER_S, Subscription, list_subscriptions, unsubscribe
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import QueueBusy
 from busmq_spark.redis_io.link import SyncLink
@@ -41,13 +41,13 @@ def test_one_that_has_been_away_for_long_and_holds_messages_back_is_abandoned(ru
     run(queue.push_many(keys, [b"x"] * 4))
     for name in ("away", "here"):
         run(state.subscribe([keys], name, ["earliest"]))
-    since = int(redis("HGET", keys.acks, ":at:away")) - ABANDONED_S - 5
+    since = int(redis("HGET", keys.acks, ":at:away")) - ABANDONED_AFTER_S - 5
     redis("HSET", keys.acks, ":at:away", since)
     assert not by_name(run, keys)["away"].is_abandoned  # no subscription is further
     run(state.ack_to([AckUpTo(keys, 4, there.born, "")], "here"))
     found = by_name(run, keys)
     assert [name for name, each in found.items() if each.is_abandoned] == ["away"]
-    assert (found["away"].idle_s or 0) >= ABANDONED_S
+    assert (found["away"].idle_s or 0) >= ABANDONED_AFTER_S
     redis("SET", keys.lease("away"), "a-reader", "PX", 600_000)
     assert (by_name(run, keys)["away"].reader, by_name(run, keys)["away"].is_abandoned) == ("a-reader", False)
     redis("DEL", keys.lease("away"))

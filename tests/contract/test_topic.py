@@ -9,7 +9,7 @@ import pytest
 from busmq_spark.core import topic as flows
 from busmq_spark.core.flow import Flow
 from busmq_spark.core.keys import TopicKeys
-from busmq_spark.core.topic import STAY_MS, Topic
+from busmq_spark.core.topic import MEMBER_TTL_MS, Topic
 from busmq_spark.errors import ConfigError, QueueDamaged, TopicMissing, TopicShrinks
 from busmq_spark.redis_io.layout import RedisLayout
 from tests.conftest import Fresh
@@ -26,7 +26,7 @@ def test_who_opens_a_topic_first_says_how_many_partitions_it_has(run: Run, keys:
     assert run(flows.open_topic(keys, 10, "b1")) == Topic(10, "b1")
     assert run(flows.open_topic(keys, 4, "b2")) == run(flows.open_topic(keys, 20, "b3")) == run(flows.open_topic(keys, None, "b4")) == Topic(10, "b1")
     assert run(flows.read_topic(keys)) == Topic(10, "b1")
-    assert flows.TTL_S - 60 < redis("TTL", keys.base) <= flows.TTL_S
+    assert flows.TOPIC_RECORD_TTL_S - 60 < redis("TTL", keys.base) <= flows.TOPIC_RECORD_TTL_S
 
 
 def test_a_topic_that_nobody_has_made_is_missing(run: Run, keys: TopicKeys, redis: Redis) -> None:
@@ -89,7 +89,7 @@ def test_members_come_and_go(run: Run, keys: TopicKeys, redis: Redis) -> None:
     assert list(run(flows.join(keys, known, "g", "m1")).members) == ["m1"]
     found = run(flows.join(keys, known, "g", "m2"))
     assert sorted(found.members) == ["m1", "m2"]
-    assert found.members["m2"] == found.now_ms + STAY_MS
+    assert found.members["m2"] == found.now_ms + MEMBER_TTL_MS
     assert list(run(flows.join(keys, known, "other", "m3")).members) == ["m3"]
     run(flows.leave(keys, "g", "m1"))
     run(flows.leave(keys, "g", "m1"))
@@ -114,4 +114,4 @@ def test_one_member_that_joins_again_stays_one(run: Run, keys: TopicKeys) -> Non
 
 def test_members_are_forgotten_when_nobody_is_there(run: Run, keys: TopicKeys, redis: Redis) -> None:
     run(flows.join(keys, run(flows.open_topic(keys, 10, "b")), "g", "m"))
-    assert 0 < redis("TTL", keys.members("g")) <= flows.MEMBERS_TTL_S
+    assert 0 < redis("TTL", keys.members("g")) <= flows.MEMBERS_KEY_TTL_S

@@ -210,7 +210,7 @@ def test_dropping_what_is_kept_no_longer(own: Watched, filled: Callable[[int], Q
     bounded(own, retention.retain(keys, retention.rule(*limits)))
     assert own.link.run(queue.index(keys, 0))[0].id == 50_001
     own.link.execute(command("HSET", keys.metadata, "lets", "0:0"))
-    bounded(own, state.ack_to([AckUpTo(keys, 60_000, "b", "")]), clock.note([keys]), state.keep_alive([keys]), queue.push(keys, b"v"))
+    bounded(own, state.ack_to([AckUpTo(keys, 60_000, "b", "")]), clock.note_times([keys]), state.keep_alive([keys]), queue.push(keys, b"v"))
     bounded(own, retention.retain(keys, retention.rule(None, None, None)))
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.channel import ChannelAcks, ChannelFrameKind, for_application, frame, kind_of, unwrap
+from busmq_spark.core.channel import ChannelAcks, ChannelFrameKind, carries_application_message, encode_frame, frame_body, frame_kind
 from busmq_spark.core.message import Message
 from busmq_spark.errors import ConfigError, ProtocolError
 
@@ -17,10 +17,10 @@ steps = st.lists(st.one_of(st.booleans(), st.integers(0, 30)), max_size=40)
 
 @given(kinds, st.binary(max_size=20))
 def test_a_frame_is_read_as_it_was_written(kind: ChannelFrameKind, body: bytes) -> None:
-    message = Message(7, frame(kind, body))
-    assert kind_of(message, "q") is kind
-    assert for_application(message) == (kind is ChannelFrameKind.MESSAGE)
-    assert unwrap(message) == Message(7, body)
+    message = Message(7, encode_frame(kind, body))
+    assert frame_kind(message, "q") is kind
+    assert carries_application_message(message) == (kind is ChannelFrameKind.MESSAGE)
+    assert frame_body(message) == Message(7, body)
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_a_frame_is_read_as_it_was_written(kind: ChannelFrameKind, body: bytes) 
     ids=str,
 )
 def test_frames_are_those_of_npm_busmq(kind: ChannelFrameKind, written: bytes) -> None:
-    assert frame(kind, written[3:]) == written
+    assert encode_frame(kind, written[3:]) == written
 
 
 @given(st.binary(max_size=6))
@@ -37,9 +37,9 @@ def test_whatever_is_no_frame_is_an_error_that_names_queue_and_id(value: bytes) 
     message = Message(12, value)
     if value[:3] in (b":1:", b":2:", b":3:", b":4:"):
         return
-    assert not for_application(message)
+    assert not carries_application_message(message)
     with pytest.raises(ProtocolError, match=r"message 12 of queue 'channel:local:c' begins with ") as caught:
-        kind_of(message, "channel:local:c")
+        frame_kind(message, "channel:local:c")
     assert caught.value.details["found"] == repr(value[:3])[1:]  # three bytes at most: the rest may be a secret
 
 

@@ -121,7 +121,7 @@ def test_a_pop_asks_for_no_more_than_one_chunk() -> None:
 
 
 def test_an_ack_is_repeated_while_its_call_was_full() -> None:
-    canned = Canned(queue.ACK_MOST, queue.ACK_MOST, 3)
+    canned = Canned(queue.MAX_MESSAGES_PER_ACK, queue.MAX_MESSAGES_PER_ACK, 3)
     run_sync(queue.ack(KEYS, 10**6, ttl_s=30), canned)
     assert len(canned.steps) == 3
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.offsets import INITIAL, OffsetCache, begin, decode, encode, links_of
+from busmq_spark.core.offsets import INITIAL_OFFSET, OffsetCache, begin, decode, encode, links_of
 from busmq_spark.core.position import Position
 from busmq_spark.core.sources import qualified_name
 from busmq_spark.errors import ConfigError
@@ -30,7 +30,10 @@ def test_an_offset_kept_for_ever_is_still_read(vector: dict[str, Any]) -> None:
 @pytest.mark.parametrize("vector", GOLDEN, ids=lambda vector: vector["says"])
 def test_an_offset_is_still_written_like_this_byte_for_byte(vector: dict[str, Any]) -> None:
     text = vector["text"]
-    assert json.dumps(INITIAL if json.loads(text) == INITIAL else encode({queue: Position(*f) for queue, f in vector["queues"].items()})) == text
+    assert (
+        json.dumps(INITIAL_OFFSET if json.loads(text) == INITIAL_OFFSET else encode({queue: Position(*f) for queue, f in vector["queues"].items()}))
+        == text
+    )
 
 
 @pytest.mark.parametrize("vector", LINKED, ids=lambda vector: vector["says"])
@@ -53,7 +56,7 @@ def test_a_memory_of_offsets_says_what_reading_them_anew_says(steps: list[tuple[
     for written, found in steps:
         offset = memory.encode(found) if written else json.loads(json.dumps(encode(found)))
         assert offset == encode(found)
-        for text in (json.dumps(offset), json.dumps(encode({**found, "d": at(1)})), json.dumps(INITIAL)):
+        for text in (json.dumps(offset), json.dumps(encode({**found, "d": at(1)})), json.dumps(INITIAL_OFFSET)):
             assert memory.decode(json.loads(text)) == decode(json.loads(text))
 
 

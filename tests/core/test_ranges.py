@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from busmq_spark.core.flow import Call, run_sync
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.ranges import (
-    COUNTED_ROWS,
-    DEEP,
-    FEW_ROWS,
-    FIRST_ROWS,
-    MOST_BYTES,
-    MOST_ROWS,
-    TARGET_BYTES,
-    UNKNOWN_ROWS,
+    DEEP_WINDOW_MESSAGES,
+    FIRST_REPLY_ROWS,
+    MAX_COUNTED_ROWS,
+    MAX_REPLY_BYTES,
+    MAX_REPLY_ROWS,
+    ROWS_NOT_WORTH_COUNTING,
+    ROWS_OF_UNKNOWN_SIZE,
+    TARGET_REPLY_BYTES,
     RangeCursor,
     ReplySlice,
     ValueSizes,
@@ -72,7 +72,7 @@ def asked(call: Call | None) -> tuple[int, int]:
     assert call is not None
     if call.script:
         key, start, rows, room, _ = call.words
-        assert (call.script.name, key, room) == ("window", KEYS.messages, TARGET_BYTES)
+        assert (call.script.name, key, room) == ("window", KEYS.messages, TARGET_REPLY_BYTES)
         assert isinstance(start, int)
         assert isinstance(rows, int)
         return start, rows
@@ -163,43 +163,43 @@ def test_the_overlap_of_a_reply_that_starts_earlier_is_used() -> None:
 
 
 def test_windows_cover_the_range_once_and_then_there_is_nothing_to_ask() -> None:
-    cursor, need = RangeCursor(KEYS, 11, 11 + 2 * FIRST_ROWS, 1), 11
+    cursor, need = RangeCursor(KEYS, 11, 11 + 2 * FIRST_REPLY_ROWS, 1), 11
     while not cursor.done:
         start, rows = asked(cursor.ask())
         assert start == need - 1
         assert cursor.take(need, need + rows - 1, rows, rows) == ReplySlice(0, rows)
         need += rows
-    assert need == 12 + 2 * FIRST_ROWS
+    assert need == 12 + 2 * FIRST_REPLY_ROWS
     assert cursor.ask() is None
 
 
 @given(st.lists(st.integers(0, 50_000_000), min_size=1, max_size=20))
 def test_a_window_aims_at_the_bytes_of_a_reply_and_grows_fourfold_at_most(value_sizes: list[int]) -> None:
     cursor = RangeCursor(KEYS, 1, 10**9, 1)
-    need, rows_before = 1, FIRST_ROWS
+    need, rows_before = 1, FIRST_REPLY_ROWS
     for value_size in value_sizes:
         _, rows = asked(cursor.ask())
-        assert 1 <= rows <= min(4 * rows_before, MOST_ROWS)
+        assert 1 <= rows <= min(4 * rows_before, MAX_REPLY_ROWS)
         cursor.take(need, need + rows - 1, rows, rows * value_size)
         need, rows_before = need + rows, rows
         _, next_rows = asked(cursor.ask())
-        assert next_rows == 1 or next_rows * value_size <= TARGET_BYTES
+        assert next_rows == 1 or next_rows * value_size <= TARGET_REPLY_BYTES
         cursor.take(need, need + next_rows - 1, next_rows, next_rows * value_size)
         need, rows_before = need + next_rows, next_rows
 
 
 def test_the_first_window_follows_the_length_of_values_there() -> None:
-    for value_bytes, rows in ((0, FIRST_ROWS), (10, FIRST_ROWS), (TARGET_BYTES // 7, 7), (10 * TARGET_BYTES, 1)):
+    for value_bytes, rows in ((0, FIRST_REPLY_ROWS), (10, FIRST_REPLY_ROWS), (TARGET_REPLY_BYTES // 7, 7), (10 * TARGET_REPLY_BYTES, 1)):
         assert asked(RangeCursor(KEYS, 1, 10**6, 1, value_bytes).ask()) == (0, rows)
 
 
-@pytest.mark.parametrize(("before", "rows"), [(DEEP - 1, FIRST_ROWS), (DEEP, 4 * FIRST_ROWS)])
+@pytest.mark.parametrize(("before", "rows"), [(DEEP_WINDOW_MESSAGES - 1, FIRST_REPLY_ROWS), (DEEP_WINDOW_MESSAGES, 4 * FIRST_REPLY_ROWS)])
 def test_a_range_far_from_the_head_starts_with_a_larger_window(before: int, rows: int) -> None:
     cursor = RangeCursor(KEYS, 7 + before, 10**9, 7, sizes=ValueSizes(1, 10**10, 100))
     assert asked(cursor.ask()) == (before, rows)
 
 
-def window(sizes: ValueSizes, first: int = 1, rows: int = MOST_ROWS) -> tuple[bool, int]:
+def window(sizes: ValueSizes, first: int = 1, rows: int = MAX_REPLY_ROWS) -> tuple[bool, int]:
     """Whether a LRANGE asks for the window from ``first`` on, when values were so short that ``rows`` fit; and for how many it asks."""
     cursor = RangeCursor(KEYS, first, 10**9, 1, sizes=sizes)
     cursor._rows = rows
@@ -209,21 +209,23 @@ def window(sizes: ValueSizes, first: int = 1, rows: int = MOST_ROWS) -> tuple[bo
 
 
 def test_what_is_noted_of_values_says_how_many_come_in_one_reply() -> None:
-    assert window(ValueSizes(1, 10**6, 100)) == (True, MOST_ROWS)
-    assert window(ValueSizes(1, 10**6, 5000)) == (True, MOST_BYTES // 5000)
-    assert window(ValueSizes(1, 10**6, 100, 40, 2**20), first=41) == (True, MOST_ROWS)
-    assert window(ValueSizes(1, 10**6, 100, 40, 2**20), first=40) == (False, COUNTED_ROWS)  # one of 1 MB is ahead
-    assert window(ValueSizes(1, 10**6, 100, 40, 60_000), first=40) == (True, MOST_BYTES // 60_000)
+    assert window(ValueSizes(1, 10**6, 100)) == (True, MAX_REPLY_ROWS)
+    assert window(ValueSizes(1, 10**6, 5000)) == (True, MAX_REPLY_BYTES // 5000)
+    assert window(ValueSizes(1, 10**6, 100, 40, 2**20), first=41) == (True, MAX_REPLY_ROWS)
+    assert window(ValueSizes(1, 10**6, 100, 40, 2**20), first=40) == (False, MAX_COUNTED_ROWS)  # one of 1 MB is ahead
+    assert window(ValueSizes(1, 10**6, 100, 40, 60_000), first=40) == (True, MAX_REPLY_BYTES // 60_000)
     assert window(ValueSizes(1, 10**6, 100, 10**6, 2**20), rows=4) == (True, 4)
     assert window(ValueSizes(1, 10**6, 0, 10**6, 2**40), rows=1) == (True, 1)
 
 
 def test_where_nothing_is_noted_more_than_a_few_come_by_a_script_that_counts_their_bytes() -> None:
-    assert window(ValueSizes()) == window(ValueSizes(50, 10**6, 100), first=49) == window(ValueSizes(1, 50, 100), first=51) == (False, COUNTED_ROWS)
-    assert window(ValueSizes(), rows=UNKNOWN_ROWS) == (True, UNKNOWN_ROWS)
+    assert (
+        window(ValueSizes()) == window(ValueSizes(50, 10**6, 100), first=49) == window(ValueSizes(1, 50, 100), first=51) == (False, MAX_COUNTED_ROWS)
+    )
+    assert window(ValueSizes(), rows=ROWS_OF_UNKNOWN_SIZE) == (True, ROWS_OF_UNKNOWN_SIZE)
     assert window(ValueSizes(1, 2000, 100), first=1001) == (True, 1000)
-    assert window(ValueSizes(1, 2000, 100), first=2000) == (False, COUNTED_ROWS)
-    assert window(ValueSizes(), rows=FEW_ROWS - 1) == (False, FEW_ROWS - 1)
+    assert window(ValueSizes(1, 2000, 100), first=2000) == (False, MAX_COUNTED_ROWS)
+    assert window(ValueSizes(), rows=ROWS_NOT_WORTH_COUNTING - 1) == (False, ROWS_NOT_WORTH_COUNTING - 1)
 
 
 @pytest.mark.parametrize("noted", [b"", b"1:2", b"1:2:3:4:", b"1:2:3:4:5:6", b"1:2:x:4:5", b"1:2:-3:4:5"])
@@ -234,7 +236,7 @@ def test_a_note_of_sizes_that_no_writer_of_ours_made_says_nothing(noted: bytes) 
 
 def test_after_a_reply_of_fewer_messages_the_next_window_begins_behind_them() -> None:
     cursor = RangeCursor(KEYS, 1, 10**6, 1)
-    assert asked(cursor.ask()) == (0, FIRST_ROWS)
+    assert asked(cursor.ask()) == (0, FIRST_REPLY_ROWS)
     assert cursor.take(1, 7, 7, 7 * 2**20) == ReplySlice(0, 7)
     assert asked(cursor.ask()) == (7, 4)
 

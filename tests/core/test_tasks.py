@@ -12,7 +12,7 @@ from busmq_spark.core.caps import share
 from busmq_spark.core.loss import loss_between
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.state import QueueState
-from busmq_spark.core.tasks import PACK_OVER, PACK_ROWS, split, tasks
+from busmq_spark.core.tasks import MAX_UNPACKED_RANGES, ROWS_PER_PACKED_TASK, split, tasks
 
 queues = st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.integers(0, 1000), max_size=12)
 
@@ -94,23 +94,25 @@ def test_of_two_options_the_one_with_more_parts_counts() -> None:
 
 
 def test_many_small_queues_share_tasks_so_that_each_is_worth_starting() -> None:
-    found = tasks([queue_of(100, f"q{i}") for i in range(PACK_OVER + 1)], None, None)
-    assert sizes(found) == [PACK_ROWS] * 3 + [300]
+    found = tasks([queue_of(100, f"q{i}") for i in range(MAX_UNPACKED_RANGES + 1)], None, None)
+    assert sizes(found) == [ROWS_PER_PACKED_TASK] * 3 + [300]
 
 
 def test_up_to_a_few_dozen_queues_each_has_a_task_of_its_own() -> None:
-    assert len(tasks([queue_of(1, f"q{i}") for i in range(PACK_OVER)], None, None)) == PACK_OVER
+    assert len(tasks([queue_of(1, f"q{i}") for i in range(MAX_UNPACKED_RANGES)], None, None)) == MAX_UNPACKED_RANGES
 
 
 def test_the_parts_of_a_queue_that_was_cut_stay_in_their_order_among_many_small_ones() -> None:
     """Parts of 999 rows were packed behind parts of 1,000."""
     small = [queue_of(1, f"q{i}") for i in range(40)]
-    found = tasks([*small, queue_of(3 * PACK_ROWS - 1, "cut"), *small], None, PACK_ROWS)
+    found = tasks([*small, queue_of(3 * ROWS_PER_PACKED_TASK - 1, "cut"), *small], None, ROWS_PER_PACKED_TASK)
     assert [(r.first, r.last) for task in found for r in task if r.queue == "cut"] == [(1, 999), (1000, 1999), (2000, 2999)]
 
 
 def test_a_large_queue_among_many_small_ones_keeps_its_own_task() -> None:
-    found = tasks([*[queue_of(1, f"q{i}") for i in range(40)], queue_of(PACK_ROWS, "large"), *[queue_of(1, f"r{i}") for i in range(40)]], None, None)
+    found = tasks(
+        [*[queue_of(1, f"q{i}") for i in range(40)], queue_of(ROWS_PER_PACKED_TASK, "large"), *[queue_of(1, f"r{i}") for i in range(40)]], None, None
+    )
     assert ("large",) in [tuple(r.queue for r in task) for task in found]
 
 

@@ -103,7 +103,7 @@ class Quick(BusmqDataSource):
         return "busmq-quick"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        idle.TAIL_S = 0.0  # in the process where Spark plans
+        idle.IDLE_BEFORE_EMPTY_BATCH_S = 0.0  # in the process where Spark plans
         return super().streamReader(schema)
 
 

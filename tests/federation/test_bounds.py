@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.bus.base_queue import TTL_S
+from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.flow import command
 from busmq_spark.embedded import RedisServer
@@ -105,7 +105,7 @@ async def test_who_only_reads_chooses_no_ttl_either(federation: Serve, fresh: Fr
     async with federation(ring(read=["*"])) as (_, server), Wire(server) as wire:
         queue = await wire.open("queue", fresh())
         await queue.send("attach", {"ttl": 86_400})
-        assert 0 < (await queue.call("ttl"))[1] <= TTL_S
+        assert 0 < (await queue.call("ttl"))[1] <= DEFAULT_QUEUE_TTL_S
 
 
 async def test_numbers_without_end_are_no_numbers(federation: Serve, fresh: Fresh) -> None:

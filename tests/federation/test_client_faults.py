@@ -11,7 +11,7 @@ from typing import Any, cast
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.queue import LONG_TTL_S
+from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.errors import FederationLost
 from busmq_spark.federation.client import socket as sockets
 from busmq_spark.federation.client.links import FederationClients
@@ -90,7 +90,7 @@ async def test_every_question_over_a_link_that_is_cut_is_answered(redis_url: str
         both.cutter.down = cutting(300, 1500)
         both.cutter.cut()
         for _ in range(150):
-            assert await asyncio.gather(queue.count(), queue.exists(), queue.ttl()) == [3, True, LONG_TTL_S]
+            assert await asyncio.gather(queue.count(), queue.exists(), queue.ttl()) == [3, True, MIN_RECORD_TTL_S]
 
 
 async def test_attaching_and_leaving_over_a_link_that_is_cut_leaves_nothing_behind(

@@ -9,7 +9,7 @@ import subprocess
 from contextlib import ExitStack
 
 from busmq_spark.core.flow import command
-from busmq_spark.core.keys import MIRROR_REPORTS
+from busmq_spark.core.keys import MIRROR_REPORTS_PATTERN
 from busmq_spark.core.mirror import mirror_states
 from busmq_spark.embedded import RedisServer
 from busmq_spark.mirror.status import MirrorReport
@@ -130,7 +130,7 @@ class MirrorRun(Run):
 
     def is_refused(self) -> bool:
         """Whether a mirroring process has said why it copies the queue no further."""
-        keys = self.sink_bus.link.execute(command("KEYS", MIRROR_REPORTS))
+        keys = self.sink_bus.link.execute(command("KEYS", MIRROR_REPORTS_PATTERN))
         reports = [MirrorReport.parse(self.sink_bus.link.execute(command("GET", key)) or b"") for key in keys]
         return any(report and report.odd.get(self.source, (0, 0, None))[2] for report in reports)
 

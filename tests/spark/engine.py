@@ -27,7 +27,7 @@ from busmq_spark.spark.tracebacks import FailingReader
 from busmq_spark.store.redis_store import open_store
 from tests.support import PATIENCE_S, wait_until
 
-idle.TAIL_S = 0.0  # idle at once: tests do not wait
+idle.IDLE_BEFORE_EMPTY_BATCH_S = 0.0  # idle at once: tests do not wait
 
 Row = tuple[str, int, bytes]
 Crash = Literal["", "planned", "read"]

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.queue import LONG_TTL_S
+from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.core.sink import STAGE_TTL_S
 from busmq_spark.embedded import RedisServer
 from tests.faults.proxy import Command, Held, Proxy
@@ -72,7 +72,7 @@ def test_staged_rows_live_for_days_before_anything_is_recorded(lone: tuple[Bus, 
     bus, proxy = lone
     sink = sink_engine({"redis.url": proxy.url, "queue": "q"})
     sink.stage(CHUNKS[:2])
-    gate, life = proxy.hold(lambda command: command.name == "record"), Life(bus, LONG_TTL_S)
+    gate, life = proxy.hold(lambda command: command.name == "record"), Life(bus, MIN_RECORD_TTL_S)
     with ThreadPoolExecutor() as pool:
         committing = pool.submit(sink.commit)
         held = gate.wait()

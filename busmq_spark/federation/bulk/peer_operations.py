@@ -20,7 +20,7 @@ from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.patterns import check_key, destinations
 from busmq_spark.core.position import Position
 from busmq_spark.core.queue import AttachResult
-from busmq_spark.core.sink import ATTEMPT, CommitStopped, StagedList
+from busmq_spark.core.sink import STAGED_KEY_SUFFIX, CommitStopped, StagedList
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.state import AckResult
 from busmq_spark.errors import BusError, QueueMissing
@@ -220,7 +220,7 @@ class PeerOperations:
 
     def _check_key(self, queue: str, key: str) -> None:
         prefix = self.store.keys(queue).stage("")
-        if not key.startswith(prefix) or not ATTEMPT.fullmatch(key[len(prefix) :]):
+        if not key.startswith(prefix) or not STAGED_KEY_SUFFIX.fullmatch(key[len(prefix) :]):
             raise wire_error("a key that is not one of a staged list of the queue", "query:batch:partition:token behind the queue's own prefix")
 
 

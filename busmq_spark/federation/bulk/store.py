@@ -21,7 +21,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
 from busmq_spark.core.mirror import Span
 from busmq_spark.core.position import Range
-from busmq_spark.core.sink import STAGE_AGAIN, CommitStopped, StagedList, by_queue, digest, encode_chunks, total_digest
+from busmq_spark.core.sink import RESTART_REMEDY, CommitStopped, StagedList, by_queue, digest, encode_chunks, total_digest
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.topic import topic_partition
 from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, QueueMissing, StagingLost
@@ -197,7 +197,7 @@ class _StagedChunk:
         expected = self.before + len(self.values)
         if rows < expected:
             key = self.part.key
-            raise StagingLost(sink="", batch="?", queue=self.part.queue, expected=expected, found=rows, key=key, remedy=STAGE_AGAIN)
+            raise StagingLost(sink="", batch="?", queue=self.part.queue, expected=expected, found=rows, key=key, remedy=RESTART_REMEDY)
 
 
 class _GrowingList:

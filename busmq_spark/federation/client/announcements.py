@@ -13,7 +13,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.core import queue as flows
-from busmq_spark.core.keys import NOTIFICATIONS, QueueKeys, announced_name
+from busmq_spark.core.keys import ANNOUNCEMENT_CHANNEL, QueueKeys, announced_name
 from busmq_spark.errors import BusError
 from busmq_spark.federation.client import values
 from busmq_spark.federation.client.remote_handle import Owner, RemoteHandle
@@ -36,7 +36,7 @@ class Announcements(Owner):
 
     def __init__(self, bus: Bus, pool: Pool) -> None:
         self._bus, self._url = bus, pool.target.url
-        self._handle = RemoteHandle(pool, creation("pubsub", NOTIFICATIONS), bus.spawn, self, self._restore)
+        self._handle = RemoteHandle(pool, creation("pubsub", ANNOUNCEMENT_CHANNEL), bus.spawn, self, self._restore)
         self._news: dict[str, int] = {}
         self._more = asyncio.Event()
 

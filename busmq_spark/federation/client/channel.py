@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
-from busmq_spark.bus.channel import BaseChannel, ChannelOptions, State
+from busmq_spark.bus.channel import BaseChannel, ChannelOptions, ConnectionState
 from busmq_spark.bus.emitter import Handler
 from busmq_spark.core.channel import ChannelFrameKind
 from busmq_spark.core.message import Message, encode
@@ -192,14 +192,14 @@ class RemoteChannel(BaseChannel, Owner):
             raise ConfigError(reason="wait=False cannot be said over federation: a reliable reader waits for the one before it to end")
         self._handle.close()
         self._handle = self._make_handle(local, remote)
-        self._pushes, self._options, self._state = self._pushing(), options, State.JOINING
+        self._pushes, self._options, self._state = self._pushing(), options, ConnectionState.JOINING
         self._received.clear()
         self._last = 0
         self._there = self._iterated = False
         try:
             await self._handle.wait_open()
         except BaseException:
-            self._options, self._state = None, State.AWAY
+            self._options, self._state = None, ConnectionState.AWAY
             self._handle.close()
             raise
         self._handle.keep_open = True
@@ -208,7 +208,7 @@ class RemoteChannel(BaseChannel, Owner):
     async def _restore(self, remote: RemoteObject) -> None:
         options = self._options
         remote.on("error", self._on_remote_error)
-        if options is None or self._state not in (State.JOINING, State.CONNECTED):  # one that only sends to a role
+        if options is None or self._state not in (ConnectionState.JOINING, ConnectionState.CONNECTED):  # one that only sends to a role
             return
         answered = self._failing = remote.expect("connect")
         remote.on("message", lambda text=None, id=None, *_: self._on_arrival(remote, values.message(text, id)))
@@ -221,7 +221,7 @@ class RemoteChannel(BaseChannel, Owner):
 
     def _on_arrival(self, remote: RemoteObject, what: Message | str) -> None:
         """Messages may come before the event ``connect``; they are kept until then."""
-        if remote is self._handle.remote and self._state in (State.CONNECTED, State.LEFT):
+        if remote is self._handle.remote and self._state in (ConnectionState.CONNECTED, ConnectionState.LEFT):
             self._enqueue(what)
         else:
             self._received.append(what)
@@ -255,7 +255,7 @@ class RemoteChannel(BaseChannel, Owner):
 
     def _on_left(self) -> None:
         """This side has left. Its remote object still says that the channel has ended, if it has."""
-        self._state = State.LEFT
+        self._state = ConnectionState.LEFT
         left = sum(isinstance(item, Message) for item in self._received)
         if left and self._options is not None and not self._options.reliable:
             log.warning("channel %r: %d messages were not taken, and federation has no way back", self.name, left)

@@ -16,7 +16,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.bus.buffered import MessageIterator, Phase
+from busmq_spark.bus.buffered import IterationPhase, MessageIterator
 from busmq_spark.bus.consume import ConsumeOptions
 from busmq_spark.core.message import Message
 from busmq_spark.errors import BusError, FederationLost
@@ -83,7 +83,7 @@ class RemoteConsumption(MessageIterator):
                 queue._report(error)
         if self.ending:
             return
-        self._phase, queue.current = Phase.RUNNING, self
+        self._phase, queue.current = IterationPhase.RUNNING, self
         if self._takes:
             self._take_undelivered()  # and nothing more yet: what has come cannot go back
         else:

@@ -7,10 +7,10 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
-from busmq_spark.bus.base_queue import TTL_S, BaseQueue
+from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S, BaseQueue
 from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions
 from busmq_spark.core.message import Message, encode
-from busmq_spark.core.queue import LONG_TTL_S, check_id
+from busmq_spark.core.queue import MIN_RECORD_TTL_S, check_id
 from busmq_spark.errors import BusError, ConfigError, FederationLost, FederationRefused, MessageRefused, QueueBusy, StateError, WireError
 from busmq_spark.federation.client import values
 from busmq_spark.federation.client.consume import RemoteConsumption
@@ -66,7 +66,7 @@ class RemoteQueue(BaseQueue, Owner):
 
     # -- life -------------------------------------------------------------------------------------------------------------------------------
 
-    async def attach(self, *, ttl_s: int = LONG_TTL_S, maxsize: int = 0, discoverable: bool = False) -> bool:
+    async def attach(self, *, ttl_s: int = MIN_RECORD_TTL_S, maxsize: int = 0, discoverable: bool = False) -> bool:
         """As Queue.attach. Raises FederationLost when the server is unreachable for too long."""
         if ttl_s < 1:
             raise ConfigError(reason=f"the ttl is {ttl_s} s; expected at least 1, since Redis deletes at once what may live for less")
@@ -105,7 +105,7 @@ class RemoteQueue(BaseQueue, Owner):
     async def close(self) -> None:
         """As Queue.close."""
         if not self.attached:
-            await self.attach(ttl_s=TTL_S)
+            await self.attach(ttl_s=DEFAULT_QUEUE_TTL_S)
         async with self._lock:
             self._emit("detaching")
             try:

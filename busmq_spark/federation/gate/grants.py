@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Literal, Self, cast, get_args
 
-from busmq_spark.core.keys import REPLIES
+from busmq_spark.core.keys import REPLY_QUEUE_SUFFIX
 from busmq_spark.errors import ConfigError
 
 Verb = Literal["browse", "consume", "push", "create", "admin"]
@@ -121,7 +121,7 @@ def outer_objects(kind: str, name: str) -> list[tuple[str, str]]:
         return []
     if head == "channel":
         return [("channel", rest.partition(":")[2])]
-    return [("service", REPLIES.sub("", rest))] if head == "service" else []
+    return [("service", REPLY_QUEUE_SUFFIX.sub("", rest))] if head == "service" else []
 
 
 def _patterns(given: Any, where: str, key: str) -> tuple[NamePattern, ...]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from busmq_spark.bus.base_queue import TTL_S
+from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S
 from busmq_spark.errors import BusError, ConfigError, FederationRefused, MessageRefused, WireError
 from busmq_spark.federation.gate.grants import VERBS, Verb
 from busmq_spark.federation.gate.rights import Right, Verbs
@@ -238,7 +238,7 @@ def whole_number_option(options: dict[str, Any], name: str, default: int) -> int
 
 def ttl_of(options: dict[str, Any]) -> int:
     """The ttl among options, in seconds; 0 and nothing mean npm's default. Raises ConfigError."""
-    ttl_s = whole_number_option(options, "ttl", TTL_S) or TTL_S
+    ttl_s = whole_number_option(options, "ttl", DEFAULT_QUEUE_TTL_S) or DEFAULT_QUEUE_TTL_S
     if not 0 < ttl_s <= LONGEST_TTL_S:
         raise ConfigError(reason=f"ttl is {ttl_s}; expected seconds, at least 1")
     return ttl_s

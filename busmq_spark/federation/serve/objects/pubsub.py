@@ -8,7 +8,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from busmq_spark.core.keys import NOTIFICATIONS, announced_name
+from busmq_spark.core.keys import ANNOUNCEMENT_CHANNEL, announced_name
 from busmq_spark.errors import MessageRefused, MessagesMissed
 from busmq_spark.federation import fault
 from busmq_spark.federation.gate.grants import VERBS
@@ -34,7 +34,7 @@ class ServedPubsub(ServedObject):
     def __init__(self, session: Session, made: ObjectCreation) -> None:
         super().__init__(session, made)
         self._pubsub = session.bus.pubsub(made.name, most=MOST)
-        self._notifications = made.name == NOTIFICATIONS
+        self._notifications = made.name == ANNOUNCEMENT_CHANNEL
         for event in ("subscribed", "unsubscribed"):
             self._pubsub.on(event, partial(self.emit, event))
         self._pubsub.on("error", lambda error: self.emit("error", fault.text(error)))

@@ -13,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from busmq_spark.bus.base_queue import TTL_S
+from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S
 from busmq_spark.bus.consume import ConsumeKeywords, Consumption
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueFull, QueueMissing, ServerFull, ServerReadOnly, StateError
 from busmq_spark.federation import fault
@@ -86,7 +86,7 @@ class ServedQueue(ServedObject):
         if not (owner or self.may("consume") or await self._queue.exists()):
             raise QueueMissing(queue=self.name)
         maxsize = max(0, whole_number_option(options, "maxsize", 0)) if owner else 0
-        ttl_s = ttl_of(options) if owner else TTL_S
+        ttl_s = ttl_of(options) if owner else DEFAULT_QUEUE_TTL_S
         await self._queue.attach(ttl_s=ttl_s, maxsize=maxsize, discoverable=owner and options.get("discoverable") is True)
         pending, self._pending_consume = self._pending_consume, None
         if pending is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from busmq_spark.bus.provider import ServeKeywords
 from busmq_spark.bus.request import Request
-from busmq_spark.core.keys import REPLIES
+from busmq_spark.core.keys import REPLY_QUEUE_SUFFIX
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, RequestFailed
 from busmq_spark.federation import fault
 from busmq_spark.federation.serve.objects.base import CONSUME, EVENTS, PUSH, MethodCall, ServedMethod, ServedObject, ttl_of, whole_number_option
@@ -49,7 +49,7 @@ class ServedService(ServedObject):
             raise ConfigError(
                 reason="this service has no name: the npm client of 3.1.0 does not send it (protocol Q17), so it cannot federate services"
             )
-        if REPLIES.search(self.name):
+        if REPLY_QUEUE_SUFFIX.search(self.name):
             raise ConfigError(reason=f"a service may not be named {self.name!r}: its requests would be the replies of another one")
         return super().allowed_method(name, values)
 

@@ -25,7 +25,7 @@ public final class OffsetJson {
     /** The order of names in the text: Python's, by code point. */
     public static final Comparator<String> BY_CODE_POINT = OffsetJson::compareCodePoints;
 
-    private static final int VERSION = Contract.intNumber("offsetVersion");
+    private static final int OFFSET_VERSION = Contract.intNumber("offsetVersion");
     private static final int SHOWN_CHARS = 200;
     private static final ObjectMapper JSON = new ObjectMapper();
 
@@ -78,8 +78,8 @@ public final class OffsetJson {
         if (!offset.has("v")) {
             throw foreignOffsetError("no version", text);
         }
-        if (!offset.get("v").isInt() || offset.get("v").intValue() != VERSION) {
-            throw BusException.config("the checkpoint holds offsets of version " + offset.get("v").asText() + ", this package reads version " + VERSION + "; update it");
+        if (!offset.get("v").isInt() || offset.get("v").intValue() != OFFSET_VERSION) {
+            throw BusException.config("the checkpoint holds offsets of version " + offset.get("v").asText() + ", this package reads version " + OFFSET_VERSION + "; update it");
         }
         if (offset.has("sources")) {
             throw BusException.config("the checkpoint has positions behind federation servers, which only the engine in Python reads; set engine=python, or use a new checkpoint");

@@ -11,10 +11,10 @@ import java.util.Map;
 /** Decisions of the source, without a socket: how much to read, and how to cut it. Ranges are first..last, inclusive. */
 public final class WorkSplitter {
     /** With more ranges than this, small ones share a task. */
-    static final int PACK_OVER = Contract.intNumber("packOver");
+    static final int MAX_UNPACKED_RANGES = Contract.intNumber("maxUnpackedRanges");
 
     /** A shared task is full when it reads so many messages. */
-    static final int PACK_ROWS = Contract.intNumber("packRows");
+    static final int ROWS_PER_PACKED_TASK = Contract.intNumber("rowsPerPackedTask");
 
     private WorkSplitter() {}
 
@@ -69,7 +69,7 @@ public final class WorkSplitter {
             }
             cut.add(parts == 1 ? List.of(range) : split(range, parts));
         }
-        if (cut.stream().mapToInt(List::size).sum() <= Math.max(PACK_OVER, minPartitions == null ? 0 : minPartitions)) {
+        if (cut.stream().mapToInt(List::size).sum() <= Math.max(MAX_UNPACKED_RANGES, minPartitions == null ? 0 : minPartitions)) {
             return cut.stream().flatMap(List::stream).map(List::of).toList();
         }
         return packSmallRanges(cut);
@@ -81,14 +81,14 @@ public final class WorkSplitter {
         List<Range> shared = new ArrayList<>();
         long rows = 0;
         for (List<Range> parts : cut) {
-            if (parts.stream().anyMatch(range -> range.rows() >= PACK_ROWS)) {
+            if (parts.stream().anyMatch(range -> range.rows() >= ROWS_PER_PACKED_TASK)) {
                 parts.forEach(part -> packed.add(List.of(part)));
                 continue;
             }
             for (Range range : parts) {
                 shared.add(range);
                 rows += range.rows();
-                if (rows >= PACK_ROWS) {
+                if (rows >= ROWS_PER_PACKED_TASK) {
                     packed.add(List.copyOf(shared));
                     shared.clear();
                     rows = 0;

@@ -18,8 +18,8 @@ final class QueueCommit {
     /** What a call has found. */
     enum Status { OPEN, DONE, FULL, MISSING, OTHER_RECORD }
 
-    private static final int ROWS_TOGETHER = Contract.intNumber("rowsTogether");
-    private static final int MOST_TOGETHER = Contract.intNumber("mostTogether");
+    private static final int MAX_ROWS_PER_COMMIT = Contract.intNumber("maxRowsPerCommit");
+    private static final int MAX_QUEUES_PER_COMMIT = Contract.intNumber("maxQueuesPerCommit");
     private static final String GIVE_UP_REMEDY = Contract.text("giveUp");
 
     private final QueueKeys keys;
@@ -49,9 +49,9 @@ final class QueueCommit {
         long room = 0;
         for (List<StagedList> parts : staged.stream().collect(Collectors.groupingBy(StagedList::queue, LinkedHashMap::new, Collectors.toList())).values()) {
             long rows = parts.stream().mapToLong(StagedList::rows).sum();
-            if (found.isEmpty() || rows > room || found.get(found.size() - 1).size() == MOST_TOGETHER) {
+            if (found.isEmpty() || rows > room || found.get(found.size() - 1).size() == MAX_QUEUES_PER_COMMIT) {
                 found.add(new ArrayList<>());
-                room = ROWS_TOGETHER;
+                room = MAX_ROWS_PER_COMMIT;
             }
             found.get(found.size() - 1).add(parts);
             room -= rows;
@@ -104,7 +104,7 @@ final class QueueCommit {
         names.add(keys.stages(sink));
         names.addAll(List.of(keys.clock(), keys.acks(), keys.bytes()));
         int last = listIndex == staged.size() - 1 ? 1 : 0;
-        Object[] args = {keys.available(), sink, batch, listIndex, rowsMoved, part.chunkAt(rowsMoved), part.rows(), last, SinkStore.LONG_TTL_S,
+        Object[] args = {keys.available(), sink, batch, listIndex, rowsMoved, part.chunkAt(rowsMoved), part.rows(), last, SinkStore.MIN_RECORD_TTL_S,
                 keys.stage(""),
             part.made(), firstValidEpoch, rowsDigest};
         return Call.script("commit", names, args);

@@ -30,14 +30,14 @@ import java.util.stream.Stream;
 /** What a sink does with Redis, call by call ({@code core/sink.py} has the rules). For one thread; closing it gives its links back. */
 final class SinkStore implements AutoCloseable {
     /** How long our own records outlive a queue whose ttl is shorter. */
-    static final int LONG_TTL_S = Contract.intNumber("longTtlS");
+    static final int MIN_RECORD_TTL_S = Contract.intNumber("minRecordTtlS");
 
     /** How long staged rows of an attempt that never came to its commit stay in Redis. */
     static final int STAGE_TTL_S = Contract.intNumber("stageTtlS");
 
     private static final String STAGE = ":stage:";
-    private static final int TRIM_MOST = Contract.intNumber("ackMost");
-    private static final String STAGE_AGAIN = Contract.text("stageAgain");
+    private static final int MAX_MESSAGES_PER_ACK = Contract.intNumber("maxMessagesPerAck");
+    private static final String RESTART_REMEDY = Contract.text("restartRemedy");
     private static final String RECORD_GONE = Contract.text("recordGone");
 
     private final WriteOptions options;
@@ -99,7 +99,7 @@ final class SinkStore implements AutoCloseable {
     }
 
     private Call attachCall(String queue) {
-        Object[] args = {options.ttlS(), options.maxsize(), "false", LeaseHolder.newToken(), options.create() ? 1 : 0, LONG_TTL_S};
+        Object[] args = {options.ttlS(), options.maxsize(), "false", LeaseHolder.newToken(), options.create() ? 1 : 0, MIN_RECORD_TTL_S};
         return Call.script("attach", keys(queue).all(), args);
     }
 
@@ -112,7 +112,7 @@ final class SinkStore implements AutoCloseable {
     /** The call that pushes what of a chunk is not there yet; safe to repeat. */
     Call pushOnceCall(String query, String queue, List<byte[]> values, List<RowOrigin> origins) {
         QueueKeys keys = keys(queue);
-        List<Object> words = new ArrayList<>(List.of(keys.available(), query, LONG_TTL_S));
+        List<Object> words = new ArrayList<>(List.of(keys.available(), query, MIN_RECORD_TTL_S));
         for (int from = 0, until; from < values.size(); from = until) {
             String born = origins.get(from).born();
             for (until = from + 1; until < values.size() && origins.get(until).born().equals(born);) {
@@ -165,7 +165,7 @@ final class SinkStore implements AutoCloseable {
 
     static void checkStagedRows(StagedList.GrowingList list, int added, long found) {
         if (found != list.rows() + added) {
-            throw stagingLostError("", "?", list.queue, list.rows() + added, found, list.key(), STAGE_AGAIN);
+            throw stagingLostError("", "?", list.queue, list.rows() + added, found, list.key(), RESTART_REMEDY);
         }
     }
 
@@ -182,7 +182,7 @@ final class SinkStore implements AutoCloseable {
         }
         List<String> key = List.of(QueueKeys.sinkRecord(sink));
         List<?> reply = (List<?>) recordLink(sink)
-                .run(Call.script("record", key, batch, BatchManifest.encode(staged, epoch), LONG_TTL_S, query, span, epoch));
+                .run(Call.script("record", key, batch, BatchManifest.encode(staged, epoch), MIN_RECORD_TTL_S, query, span, epoch));
         if (reply.isEmpty()) {
             throw staleRunError(sink, batch);
         }
@@ -209,7 +209,7 @@ final class SinkStore implements AutoCloseable {
      * @param queue the one queue of the sink, which has progress also where the record names other queues; null: rows name theirs
      */
     void forget(String sink, String queue) {
-        byte[] manifest = (byte[]) recordLink(sink).run(Call.script("void", List.of(QueueKeys.sinkRecord(sink)), LONG_TTL_S));
+        byte[] manifest = (byte[]) recordLink(sink).run(Call.script("void", List.of(QueueKeys.sinkRecord(sink)), MIN_RECORD_TTL_S));
         if (manifest.length > 0) {
             List<StagedList> held = BatchManifest.decode(manifest);
             discard(held);
@@ -225,13 +225,13 @@ final class SinkStore implements AutoCloseable {
      * rows.
      */
     private void keepStaged(String sink, long batch, List<StagedList> staged) {
-        Stream<Call> calls = staged.stream().flatMap(s -> Stream.of(Call.command("EXPIRE", s.key(), LONG_TTL_S), Call.command("LLEN", s.key())));
+        Stream<Call> calls = staged.stream().flatMap(s -> Stream.of(Call.command("EXPIRE", s.key(), MIN_RECORD_TTL_S), Call.command("LLEN", s.key())));
         List<Object> replies = link(staged.get(0).server()).runAll(calls.toList());
         for (int i = 0; i < staged.size(); i++) {
             StagedList s = staged.get(i);
             long found = (Long) replies.get(2 * i + 1);
             if (found < s.rows()) {
-                throw stagingLostError(sink, batch, s.queue(), s.rows(), found, s.key(), STAGE_AGAIN);
+                throw stagingLostError(sink, batch, s.queue(), s.rows(), found, s.key(), RESTART_REMEDY);
             }
         }
     }
@@ -327,8 +327,8 @@ final class SinkStore implements AutoCloseable {
         Map<String, Integer> servers = links.locate(new LinkedHashSet<>(queues));
         servers.forEach((queue, server) -> {
             Object end = link(server).run(Call.command("LINDEX", keys(queue).messages(), -2));
-            Call trim = end == null ? null : Call.script("trim", List.of(keys(queue).messages()), text(end), TRIM_MOST);
-            while (trim != null && (Long) link(server).run(trim) == TRIM_MOST) {
+            Call trim = end == null ? null : Call.script("trim", List.of(keys(queue).messages()), text(end), MAX_MESSAGES_PER_ACK);
+            while (trim != null && (Long) link(server).run(trim) == MAX_MESSAGES_PER_ACK) {
                 continue;
             }
         });

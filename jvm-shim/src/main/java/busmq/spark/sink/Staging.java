@@ -20,7 +20,7 @@ import java.util.stream.Collectors;
 
 /** What the runs of a sink stage, and what becomes of it when a run ends before its commit: {@code core/staging.py}, with the same scripts. */
 final class Staging {
-    private static final int NAMES_AT_ONCE = Contract.intNumber("namesAtOnce");
+    private static final int NAMES_PER_CALL = Contract.intNumber("namesPerCall");
 
     private final Links links;
     private final Link recordLink;
@@ -71,7 +71,7 @@ final class Staging {
     /** Renews the ttl of what the run has staged. */
     void renew(long epoch) {
         for (String key : List.of(QueueKeys.sinkRecord(sink), QueueKeys.sinkQueues(sink))) {
-            recordLink.run(Call.command("EXPIRE", key, SinkStore.LONG_TTL_S));
+            recordLink.run(Call.command("EXPIRE", key, SinkStore.MIN_RECORD_TTL_S));
         }
         runAtServers(stagedQueues(), keys -> Call.script("renew", List.of(keys.stages(sink)), epoch, keys.stage(""), SinkStore.STAGE_TTL_S));
     }
@@ -106,9 +106,9 @@ final class Staging {
     private List<Call> callsWithNames(String script, Collection<String> queues, Object... before) {
         List<String> names = List.copyOf(queues);
         List<Call> calls = new ArrayList<>();
-        for (int at = 0; at < names.size(); at += NAMES_AT_ONCE) {
+        for (int at = 0; at < names.size(); at += NAMES_PER_CALL) {
             List<Object> args = new ArrayList<>(List.of(before));
-            args.addAll(names.subList(at, Math.min(names.size(), at + NAMES_AT_ONCE)));
+            args.addAll(names.subList(at, Math.min(names.size(), at + NAMES_PER_CALL)));
             calls.add(Call.script(script, List.of(QueueKeys.sinkQueues(sink)), args.toArray()));
         }
         return calls;

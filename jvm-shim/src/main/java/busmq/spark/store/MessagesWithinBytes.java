@@ -9,16 +9,16 @@ import java.util.List;
 
 /**
  * How many messages fit a budget of bytes: exact for the first 1,000 messages or 1 MB, beyond that each counts as the longest where writers have
- * noted that none is much longer, else an estimate by one message in {@link #SAMPLED} (as {@code bytes_until} of {@code core/state.py}).
+ * noted that none is much longer, else an estimate by one message in {@link #SAMPLE_EVERY_MESSAGES} (as {@code bytes_until} of {@code core/state.py}).
  */
 final class MessagesWithinBytes {
-    private static final int SAMPLED = Contract.intNumber("sampled");
-    private static final int RUN = Contract.intNumber("run");
-    private static final int MOST_RUN = Contract.intNumber("mostRun");
-    private static final long LARGE_BYTES = Contract.number("largeBytes");
-    private static final long LEAST_PLACES = Contract.number("leastPlaces");
-    private static final long MOST_PLACES = Contract.number("mostPlaces");
-    private static final long PLACES_PER_CALL = Contract.number("placesPerCall");
+    private static final int SAMPLE_EVERY_MESSAGES = Contract.intNumber("sampleEveryMessages");
+    private static final int MIN_SAMPLE_RUN = Contract.intNumber("minSampleRun");
+    private static final int MAX_SAMPLE_RUN = Contract.intNumber("maxSampleRun");
+    private static final long LARGE_MESSAGE_BYTES = Contract.number("largeMessageBytes");
+    private static final long MIN_SAMPLE_PLACES = Contract.number("minSamplePlaces");
+    private static final long MAX_SAMPLE_PLACES = Contract.number("maxSamplePlaces");
+    private static final long SAMPLE_PLACES_PER_CALL = Contract.number("samplePlacesPerCall");
     private static final double MUCH_LONGER = Contract.number("longerPercent") / 100.0;
 
     private final Link link;
@@ -72,16 +72,16 @@ final class MessagesWithinBytes {
     private void estimate(long first, long last) {
         long mean = Math.max(1, usedBytes / (lastId - first + 1));
         long likely = Math.min(last - lastId, (budget - usedBytes) / mean);
-        long run = mean <= LARGE_BYTES ? RUN : 1;
-        long places = Math.min(MOST_PLACES * RUN / run, likely / (SAMPLED * run));
-        if (places < LEAST_PLACES) {
+        long run = mean <= LARGE_MESSAGE_BYTES ? MIN_SAMPLE_RUN : 1;
+        long places = Math.min(MAX_SAMPLE_PLACES * MIN_SAMPLE_RUN / run, likely / (SAMPLE_EVERY_MESSAGES * run));
+        if (places < MIN_SAMPLE_PLACES) {
             return;
         }
-        run = run > 1 ? Math.max(run, Math.min(MOST_RUN, likely / (SAMPLED * places))) : 1;
+        run = run > 1 ? Math.max(run, Math.min(MAX_SAMPLE_RUN, likely / (SAMPLE_EVERY_MESSAGES * places))) : 1;
         long stride = likely / places;
         List<Call> calls = new ArrayList<>();
-        for (long start = 0; start < places; start += PLACES_PER_CALL) {
-            calls.add(Call.script("sample", messages, lastId + 1 + start * stride, stride, run, Math.min(PLACES_PER_CALL, places - start)));
+        for (long start = 0; start < places; start += SAMPLE_PLACES_PER_CALL) {
+            calls.add(Call.script("sample", messages, lastId + 1 + start * stride, stride, run, Math.min(SAMPLE_PLACES_PER_CALL, places - start)));
         }
         for (Object part : link.runAll(calls)) {
             for (Object sampled : ReadStore.list(part)) {

@@ -90,7 +90,7 @@ public final class RangeReader {
 
     /** Where the next id is; false when nothing of the range is left. May pass over ids that are gone, and must then be called again. */
     private boolean findPlace() {
-        Call probe = Call.script("probe", List.of(keys.metadata(), keys.messages()), nextId, ReplyWindows.DEEP);
+        Call probe = Call.script("probe", List.of(keys.metadata(), keys.messages()), nextId, ReplyWindows.DEEP_WINDOW_MESSAGES);
         boolean first = queueCheck != null && !firstCallSent;
         firstCallSent = true;
         List<Object> replies = link.runAll(first ? List.of(queueCheck.call(range.queue()), probe) : List.of(probe));
@@ -119,7 +119,7 @@ public final class RangeReader {
         }
         misses++;
         headId = oldest;
-        windows = new ReplyWindows(keys, (Long) reply.get(2), ValueSizes.parse(reply.get(3)), nextId - headId >= ReplyWindows.DEEP);
+        windows = new ReplyWindows(keys, (Long) reply.get(2), ValueSizes.parse(reply.get(3)), nextId - headId >= ReplyWindows.DEEP_WINDOW_MESSAGES);
         return true;
     }
 

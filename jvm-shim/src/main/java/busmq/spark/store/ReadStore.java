@@ -39,15 +39,15 @@ public final class ReadStore extends LocatedQueues {
     /** Most queues in one script call: planning looks at each in some ten commands, and 100 take Redis 1 to 3 ms. */
     private static final int QUEUES_PER_CALL = Contract.intNumber("queuesPerCall");
     /** Most messages dropped in one call. */
-    private static final int ACK_MOST = Contract.intNumber("ackMost");
+    private static final int MAX_MESSAGES_PER_ACK = Contract.intNumber("maxMessagesPerAck");
     /** How long our own records outlive a queue whose ttl is shorter. */
-    private static final long LONG_TTL_S = Contract.number("longTtlS");
+    private static final long MIN_RECORD_TTL_S = Contract.number("minRecordTtlS");
     /** Ages of messages in one call: to look for one takes Redis up to 0.1 ms. */
     private static final int AGES_PER_CALL = Contract.intNumber("agesPerCall");
     /** Known times of a queue in one call. */
     static final int PAIRS_PER_CALL = Contract.intNumber("pairsPerCall");
-    private static final String OTHER_KIND = Contract.text("otherKind");
-    private static final String ONE_GROUP = Contract.text("oneGroup");
+    private static final String OTHER_GROUP_KIND_REMEDY = Contract.text("otherGroupKindRemedy");
+    private static final String ONE_GROUP_REMEDY = Contract.text("oneGroupRemedy");
     private static final String COMMAND = "command:";
 
     /** The errors of a Redis that cannot write, or of a user who may not. */
@@ -95,7 +95,7 @@ public final class ReadStore extends LocatedQueues {
 
     /** Create the queues, or adopt those that exist. Throws BUSMQ_QUEUE_MISSING when one does not exist and may not be created. */
     public Map<String, AttachResult> attach(Collection<String> queues, boolean create, long ttlS) {
-        return askAbout(queues, 1, part -> Call.script("attach", keys(part.get(0)).all(), ttlS, 0, "false", LeaseHolder.newToken(), create ? 1 : 0, LONG_TTL_S),
+        return askAbout(queues, 1, part -> Call.script("attach", keys(part.get(0)).all(), ttlS, 0, "false", LeaseHolder.newToken(), create ? 1 : 0, MIN_RECORD_TTL_S),
                 (reply, at, queue) -> {
                     List<?> items = (List<?>) reply;
                     if ((Long) items.get(0) < 0) {
@@ -184,7 +184,7 @@ public final class ReadStore extends LocatedQueues {
     }
 
     private Call ackCall(List<String> part, Map<String, Position> positions, String subscription) {
-        List<Object> args = new ArrayList<>(List.of(subscription, ACK_MOST, LONG_TTL_S));
+        List<Object> args = new ArrayList<>(List.of(subscription, MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S));
         part.forEach(queue -> args.addAll(List.of(positions.get(queue).last(), positions.get(queue).born(), positions.get(queue).mark())));
         return Call.script("ack_to", keysOf(part, QueueKeys::retentionKeys), args.toArray());
     }
@@ -204,7 +204,7 @@ public final class ReadStore extends LocatedQueues {
     }
 
     private void noteTimes(Collection<String> queues) {
-        askAbout(queues, QUEUES_PER_CALL, part -> Call.script("note_time", keysOf(part, QueueKeys::retentionKeys), ACK_MOST),
+        askAbout(queues, QUEUES_PER_CALL, part -> Call.script("note_time", keysOf(part, QueueKeys::retentionKeys), MAX_MESSAGES_PER_ACK),
                 (reply, at, queue) -> reply);
     }
 
@@ -237,7 +237,7 @@ public final class ReadStore extends LocatedQueues {
 
     /** Note the time of the newest id of a queue. */
     static Call noteCall(QueueKeys keys) {
-        return Call.script("note_time", keys.retentionKeys(), ACK_MOST);
+        return Call.script("note_time", keys.retentionKeys(), MAX_MESSAGES_PER_ACK);
     }
 
     /** For how many milliseconds a message of each queue has been there, or a little less; -1 where that is not known. */
@@ -256,17 +256,17 @@ public final class ReadStore extends LocatedQueues {
             QueueKeys keys = keys(part.get(0));
             return Call.script("subscribe", List.of(keys.metadata(), keys.msgid(), keys.messages(), keys.acks()), subscription,
                     subscribeArgument(starts.get(part.get(0))),
-                    LONG_TTL_S);
+                    MIN_RECORD_TTL_S);
         }, (reply, at, queue) -> {
             String found = text(reply);
             if ("shared".equals(found)) {
                 throw BusException.of(ErrorKind.QUEUE_BUSY, "queue", queue, "found", "has a group " + PyText.repr(subscription) + ", which is shared",
-                        "remedy", OTHER_KIND);
+                        "remedy", OTHER_GROUP_KIND_REMEDY);
             }
             if (found.startsWith(COMMAND)) {
                 String group = PyText.repr(found.substring(COMMAND.length()));
                 throw BusException.of(ErrorKind.QUEUE_BUSY, "queue", queue, "found", "takes commands, which are for one group, and has group " + group,
-                        "remedy", ONE_GROUP);
+                        "remedy", ONE_GROUP_REMEDY);
             }
             return reply;
         });
@@ -314,7 +314,7 @@ public final class ReadStore extends LocatedQueues {
             List<String> all = new ArrayList<>(keys.all());
             all.add(keys.lease(subscription));
             return all;
-        }), token, token.isEmpty() ? 0 : LEASE_MS, LONG_TTL_S, ACK_MOST), (reply, at, queue) -> (Long) list(reply).get(at));
+        }), token, token.isEmpty() ? 0 : LEASE_MS, MIN_RECORD_TTL_S, MAX_MESSAGES_PER_ACK), (reply, at, queue) -> (Long) list(reply).get(at));
     }
 
     /** The last id of first..last such that the values up to it come to {@code budget} bytes (first - 1: none fits), and their bytes. */

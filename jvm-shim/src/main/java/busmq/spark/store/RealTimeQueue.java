@@ -120,7 +120,7 @@ public final class RealTimeQueue {
             return false;
         }
         Call state = Call.script("state", List.of(keys.metadata(), keys.messages(), keys.msgid()), nextId - 1);
-        Call probe = Call.script("probe", List.of(keys.metadata(), keys.messages()), nextId, ReplyWindows.DEEP);
+        Call probe = Call.script("probe", List.of(keys.metadata(), keys.messages()), nextId, ReplyWindows.DEEP_WINDOW_MESSAGES);
         List<Object> replies = store.linkOf(queue).runAll(windows == null ? List.of(state, probe) : List.of(state));
         QueueState now = QueueState.of(queue, ReadStore.list(replies.get(0)), 0);
         String mark = lastValue != null ? Fingerprint.of(lastValue) : nextId - 1 == entry.last() ? entry.mark() : "";
@@ -134,14 +134,14 @@ public final class RealTimeQueue {
         }
         if (windows == null) {
             List<Object> found = ReadStore.list(replies.get(1));
-            windows = new ReplyWindows(keys, (Long) found.get(2), ValueSizes.parse(found.get(3)), nextId - headId >= ReplyWindows.DEEP);
+            windows = new ReplyWindows(keys, (Long) found.get(2), ValueSizes.parse(found.get(3)), nextId - headId >= ReplyWindows.DEEP_WINDOW_MESSAGES);
         }
         stateIsChecked = true;
         return !lifeIsOver && now.lastId() >= nextId;
     }
 
     private long mostRows() {
-        return System.nanoTime() - lastRowsNs > PAUSE_NS ? FEW_ROWS : Math.max(FEW_ROWS, ReplyWindows.GROWTH * lastRows);
+        return System.nanoTime() - lastRowsNs > PAUSE_NS ? FEW_ROWS : Math.max(FEW_ROWS, ReplyWindows.REPLY_GROWTH_FACTOR * lastRows);
     }
 
     /** The times of what the last {@link #takeMessages} found. */

@@ -8,16 +8,16 @@ import java.util.List;
 /** Which messages to ask for in one reply: more while it stays small, and never so many that it may come to more than 15 MB (core/ranges.py). */
 final class ReplyWindows {
     /** With so many messages before a window Redis takes as long to get there as to read the window. */
-    static final long DEEP = Contract.number("deep");
-    static final int GROWTH = Contract.intNumber("growth");
+    static final long DEEP_WINDOW_MESSAGES = Contract.number("deepWindowMessages");
+    static final int REPLY_GROWTH_FACTOR = Contract.intNumber("replyGrowthFactor");
 
-    private static final int FIRST_ROWS = Contract.intNumber("firstRows");
-    private static final int MOST_ROWS = Contract.intNumber("mostRows");
-    private static final int FEW_ROWS = Contract.intNumber("fewRows");
-    private static final int COUNTED_ROWS = Contract.intNumber("countedRows");
-    private static final int WIDE = Contract.intNumber("wide");
-    private static final int WIDE_DEEP = Contract.intNumber("wideDeep");
-    private static final long TARGET_BYTES = Contract.number("targetBytes");
+    private static final int FIRST_REPLY_ROWS = Contract.intNumber("firstReplyRows");
+    private static final int MAX_REPLY_ROWS = Contract.intNumber("maxReplyRows");
+    private static final int ROWS_NOT_WORTH_COUNTING = Contract.intNumber("rowsNotWorthCounting");
+    private static final int MAX_COUNTED_ROWS = Contract.intNumber("maxCountedRows");
+    private static final int MESSAGES_PER_LRANGE = Contract.intNumber("messagesPerLrange");
+    private static final int MESSAGES_PER_DEEP_LRANGE = Contract.intNumber("messagesPerDeepLrange");
+    private static final long TARGET_REPLY_BYTES = Contract.number("targetReplyBytes");
 
     private final QueueKeys keys;
     private ValueSizes sizes;
@@ -27,7 +27,7 @@ final class ReplyWindows {
     ReplyWindows(QueueKeys keys, long valueBytes, ValueSizes sizes, boolean deep) {
         this.keys = keys;
         this.sizes = sizes;
-        rows = Math.max(1, Math.min(deep ? GROWTH * FIRST_ROWS : FIRST_ROWS, TARGET_BYTES / Math.max(1, valueBytes)));
+        rows = Math.max(1, Math.min(deep ? REPLY_GROWTH_FACTOR * FIRST_REPLY_ROWS : FIRST_REPLY_ROWS, TARGET_REPLY_BYTES / Math.max(1, valueBytes)));
     }
 
     long rows() {
@@ -36,14 +36,14 @@ final class ReplyWindows {
 
     /** Of {@code wanted} messages that may not be there yet those that writers have noted, while they note all. */
     long limitToNoted(long first, long wanted) {
-        return sizes.upto() < first - 1 ? wanted : Math.min(wanted, Math.max(ValueSizes.UNKNOWN_ROWS, sizes.upto() - first + 1));
+        return sizes.upto() < first - 1 ? wanted : Math.min(wanted, Math.max(ValueSizes.ROWS_OF_UNKNOWN_SIZE, sizes.upto() - first + 1));
     }
 
     /** So many messages from {@code first} on, at {@code index} of the list; fewer where they might be too large. */
     Call windowCall(long first, long index, long wanted) {
         long certain = Math.min(wanted, sizes.rows(first));
-        if (certain < Math.min(wanted, FEW_ROWS)) {
-            return Call.script("window", List.of(keys.messages()), index, Math.min(wanted, COUNTED_ROWS), TARGET_BYTES, index < DEEP ? WIDE : WIDE_DEEP);
+        if (certain < Math.min(wanted, ROWS_NOT_WORTH_COUNTING)) {
+            return Call.script("window", List.of(keys.messages()), index, Math.min(wanted, MAX_COUNTED_ROWS), TARGET_REPLY_BYTES, index < DEEP_WINDOW_MESSAGES ? MESSAGES_PER_LRANGE : MESSAGES_PER_DEEP_LRANGE);
         }
         return Call.command("LRANGE", keys.messages(), 2 * index, 2 * (index + certain) - 1);
     }
@@ -60,6 +60,6 @@ final class ReplyWindows {
         for (int i = 1; i < pairs.size(); i += 2) {
             bytes += ((byte[]) pairs.get(i)).length;
         }
-        rows = Math.max(1, Math.min(Math.min(TARGET_BYTES * messages / bytes, full ? GROWTH * messages : rows), MOST_ROWS));
+        rows = Math.max(1, Math.min(Math.min(TARGET_REPLY_BYTES * messages / bytes, full ? REPLY_GROWTH_FACTOR * messages : rows), MAX_REPLY_ROWS));
     }
 }

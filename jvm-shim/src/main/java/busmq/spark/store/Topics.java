@@ -19,7 +19,7 @@ import java.util.Map;
 
 /** What Redis knows of topics. For one thread, with its links. */
 public final class Topics {
-    private static final long TTL_S = Contract.number("topicTtlS");
+    private static final long TOPIC_RECORD_TTL_S = Contract.number("topicRecordTtlS");
 
     private final Links links;
     private final boolean cluster;
@@ -36,7 +36,7 @@ public final class Topics {
     public int countPartitions(String topic, Long create) {
         String key = QueueKeys.topicKey(Topic.checkTopic(topic), cluster);
         Link home = links.link(HashIndex.of(key, links.links().size()));
-        Object[] args = {create == null ? 0 : create, LeaseHolder.newToken(), 0, TTL_S, QueueKeys.topicChangedChannel(topic, cluster)};
+        Object[] args = {create == null ? 0 : create, LeaseHolder.newToken(), 0, TOPIC_RECORD_TTL_S, QueueKeys.topicChangedChannel(topic, cluster)};
         Object reply;
         try {
             reply = home.run(Call.script("topic", List.of(key), args));

@@ -11,9 +11,9 @@ import java.util.regex.Pattern;
 record ValueSizes(long since, long upto, long longest, long giant, long giants) {
     private static final Pattern NOTED = Pattern.compile("(\\d{1,16}):(\\d{1,16}):(\\d{1,16}):(\\d{1,16}):(\\d{1,16})");
     private static final ValueSizes NOTHING = new ValueSizes(1, 0, 0, 0, 0);
-    private static final long MOST_BYTES = Contract.number("mostBytes");
+    private static final long MAX_REPLY_BYTES = Contract.number("maxReplyBytes");
     /** So many of which nothing is noted: each is taken to be of 1 MB at most. */
-    static final long UNKNOWN_ROWS = Contract.number("unknownRows");
+    static final long ROWS_OF_UNKNOWN_SIZE = Contract.number("rowsOfUnknownSize");
 
     /** What the field says; nothing where it is missing or no writer of ours wrote it. */
     static ValueSizes parse(Object noted) {
@@ -24,7 +24,7 @@ record ValueSizes(long since, long upto, long longest, long giant, long giants) 
     /** How many messages from {@code first} on fit one reply for certain; at least 1. */
     long rows(long first) {
         long most = longestOf(first, first);
-        return most < 0 ? UNKNOWN_ROWS : Math.max(1, Math.min(MOST_BYTES / Math.max(1, most), Math.max(UNKNOWN_ROWS, upto - first + 1)));
+        return most < 0 ? ROWS_OF_UNKNOWN_SIZE : Math.max(1, Math.min(MAX_REPLY_BYTES / Math.max(1, most), Math.max(ROWS_OF_UNKNOWN_SIZE, upto - first + 1)));
     }
 
     /** No value of {@code first..last} is longer; -1 where that is not known. */

@@ -105,20 +105,20 @@ class WorkSplitterTest {
 
     @Test
     void manySmallQueuesShareTasksSoThatEachIsWorthStarting() {
-        List<Range> ranges = IntStream.rangeClosed(0, WorkSplitter.PACK_OVER).mapToObj(i -> of(100, "q" + i)).toList();
+        List<Range> ranges = IntStream.rangeClosed(0, WorkSplitter.MAX_UNPACKED_RANGES).mapToObj(i -> of(100, "q" + i)).toList();
         assertEquals(List.of(1000L, 1000L, 1000L, 300L), sizes(WorkSplitter.tasks(ranges, null, null)));
     }
 
     @Test
     void upToAFewDozenQueuesEachHasATaskOfItsOwn() {
-        List<Range> ranges = IntStream.range(0, WorkSplitter.PACK_OVER).mapToObj(i -> of(1, "q" + i)).toList();
-        assertEquals(WorkSplitter.PACK_OVER, WorkSplitter.tasks(ranges, null, null).size());
+        List<Range> ranges = IntStream.range(0, WorkSplitter.MAX_UNPACKED_RANGES).mapToObj(i -> of(1, "q" + i)).toList();
+        assertEquals(WorkSplitter.MAX_UNPACKED_RANGES, WorkSplitter.tasks(ranges, null, null).size());
     }
 
     @Test
     void aLargeQueueAmongManySmallOnesKeepsItsOwnTask() {
         List<Range> ranges = new ArrayList<>(IntStream.range(0, 40).mapToObj(i -> of(1, "q" + i)).toList());
-        ranges.add(of(WorkSplitter.PACK_ROWS, "large"));
+        ranges.add(of(WorkSplitter.ROWS_PER_PACKED_TASK, "large"));
         ranges.addAll(IntStream.range(0, 40).mapToObj(i -> of(1, "r" + i)).toList());
         assertTrue(WorkSplitter.tasks(ranges, null, null).stream().anyMatch(task -> task.size() == 1 && task.get(0).queue().equals("large")));
     }
