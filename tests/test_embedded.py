@@ -89,7 +89,7 @@ def test_many_servers_at_once_have_ports_of_their_own() -> None:
 
 def test_both_ports_of_a_cluster_node_are_below_those_of_outgoing_connections() -> None:
     with RedisServer(settings={"cluster-enabled": "yes"}) as node:
-        assert node.port + server.CLUSTER_BUS in range(server.FIRST_PORT, server.LAST_PORT)
+        assert node.port + server.CLUSTER_BUS_PORT_OFFSET in range(server.FIRST_PORT, server.LAST_PORT)
     assert server.LAST_PORT <= 32_768  # where Linux begins to hand out ports; elsewhere that is higher
 
 
@@ -121,7 +121,7 @@ def test_a_password_is_needed_and_stays_out_of_the_process_list(password: str) -
         assert redis.command("PING") == "PONG"
         assert redis.url == f"redis://:{quote(password, safe='')}@127.0.0.1:{redis.port}"
         with pytest.raises(RuntimeError, match="NOAUTH"):
-            resp.ask(redis.port, "PING", password=None, timeout_s=5)
+            resp.send_command(redis.port, "PING", password=None, timeout_s=5)
         assert password not in ps("args", redis.pid)
         assert (redis.folder / "redis.conf").stat().st_mode & 0o077 == 0
 
@@ -198,8 +198,8 @@ def test_a_server_that_does_not_come_up_says_why_and_leaves_nothing(monkeypatch:
 
 
 def test_a_server_that_never_gets_ready_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "READY", ("a line no server logs",))
-    monkeypatch.setattr(server, "START_S", 0.3)
+    monkeypatch.setattr(server, "READY_LOG_LINES", ("a line no server logs",))
+    monkeypatch.setattr(server, "START_TIMEOUT_S", 0.3)
     with pytest.raises(LinkLost, match="not ready after 0 s"):
         RedisServer().start()
 
@@ -214,7 +214,7 @@ def test_a_server_that_is_loading_is_waited_for(monkeypatch: pytest.MonkeyPatch,
     def monotonic() -> float:
         """The time that a start may take has passed as soon as it begins to load."""
         begun = (tmp_path / "redis.log").read_text().count("Server initialized") == 2
-        return time.monotonic() + (2 * server.START_S if begun else 0)
+        return time.monotonic() + (2 * server.START_TIMEOUT_S if begun else 0)
 
     monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
     with RedisServer(tmp_path, aof=True, settings={"key-load-delay": "100"}) as redis:
@@ -256,7 +256,7 @@ def test_a_free_port_that_is_taken_at_the_last_moment_is_replaced(stranger: Stra
 
 
 def test_a_restart_does_not_touch_a_stranger_who_took_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "REBIND_S", 0.1)
+    monkeypatch.setattr(server, "REBIND_TIMEOUT_S", 0.1)
     with RedisServer() as redis:
         redis.kill()
         with socket.create_server(("127.0.0.1", redis.port)) as taker:
@@ -329,7 +329,7 @@ def test_each_kind_of_reply_is_decoded(sent: bytes, decoded: object) -> None:
 def answered(sent: bytes) -> resp.Reply:
     """What ``ask`` makes of a server that replies with this, and hangs up."""
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor() as pool:
-        asked = pool.submit(resp.ask, listening.getsockname()[1], "PING", password=None, timeout_s=PATIENCE_S)
+        asked = pool.submit(resp.send_command, listening.getsockname()[1], "PING", password=None, timeout_s=PATIENCE_S)
         link, _ = listening.accept()
         with link:
             assert link.recv(100) == b"*1\r\n$4\r\nPING\r\n"

@@ -17,18 +17,18 @@ from busmq_spark.federation.bulk.operations import OPERATIONS, JsonCodec
 from tests.protocol_page import PAGE, ROOT, with_scripts
 
 RECORDS: dict[str, JsonCodec] = {
-    "Position": operations.POSITION,
-    "Range": operations.RANGE,
-    "Creation": operations.CREATION,
-    "Attached": operations.ATTACHED,
-    "State": operations.STATE,
-    "Span": operations.SPAN,
-    "FoundTime": operations.FOUND_TIME,
-    "AckResult": operations.ACK_RESULT,
-    "RemovalTraces": operations.TRACES,
-    "Staged": operations.STAGED,
-    "Run": operations.RUN,
-    "Full": operations.FULL,
+    "Position": operations.POSITION_CODEC,
+    "Range": operations.RANGE_CODEC,
+    "Creation": operations.QUEUE_CREATION_CODEC,
+    "Attached": operations.ATTACH_RESULT_CODEC,
+    "State": operations.QUEUE_STATE_CODEC,
+    "Span": operations.SPAN_CODEC,
+    "FoundTime": operations.FOUND_TIME_CODEC,
+    "AckResult": operations.ACK_RESULT_CODEC,
+    "RemovalTraces": operations.REMOVAL_TRACES_CODEC,
+    "Staged": operations.STAGED_LIST_CODEC,
+    "Run": operations.SINK_RUN_CODEC,
+    "Full": operations.COMMIT_STOPPED_CODEC,
 }
 TEXT = PAGE.read_text("utf-8")
 _CITED = re.compile(r"protocol (?:chapter )?(Q\d+|\d+(?:\.\d+)?)")

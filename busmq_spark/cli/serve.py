@@ -17,7 +17,7 @@ from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.target import need_redis
 from busmq_spark.errors import ConfigError, LocalToolMissing
-from busmq_spark.federation.gate.handshake import BULK, PAGES, is_loopback
+from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL, PAGE_PATHS, is_loopback
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.options import BusOptions, RedisOptions
@@ -188,7 +188,7 @@ def _print_welcome(out: Output, url: str, place: _Place, keyring: Keyring, secre
     if secret:
         out.note(f"The secret of this run is {secret} and cannot be used from another machine. To choose who may do what: --secrets FILE", "bold")
     if out.as_json:
-        out.record(url=url, secrets=keyring.names, protocols=["busmq", BULK], pages=[*PAGES])
+        out.record(url=url, secrets=keyring.names, protocols=["busmq", BULK_SUBPROTOCOL], pages=[*PAGE_PATHS])
     else:
         shown = url.replace("wss://", "https://").replace("ws://", "http://")
         out.say(

@@ -17,10 +17,10 @@ from busmq_spark.errors import LinkLost
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.place import new_token
 
-EACH_S = 0.025
-AT_ONCE = 50
-"""Messages pushed every EACH_S: 2,000 a second."""
-GOODBYE_S = 10.0
+PUSH_INTERVAL_S = 0.025
+MESSAGES_PER_PUSH = 50
+"""Messages pushed every PUSH_INTERVAL_S: 2,000 a second."""
+STOP_TIMEOUT_S = 10.0
 
 
 class Centre:
@@ -75,7 +75,7 @@ class Centre:
             return
         self._process.terminate()
         try:
-            self._process.wait(GOODBYE_S)
+            self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -97,7 +97,7 @@ class Centre:
         with open_links(RedisOptions(url=self._redis.url)) as links:
             place = place_of(self._queue, links)
             place.link.run(attach(place.keys, new_token(), ttl_s=MIN_RECORD_TTL_S))
-            while not self._ended.wait(EACH_S):
-                messages = [b'{"n": %d}' % n for n in range(self.pushed + 1, self.pushed + AT_ONCE + 1)]
+            while not self._ended.wait(PUSH_INTERVAL_S):
+                messages = [b'{"n": %d}' % n for n in range(self.pushed + 1, self.pushed + MESSAGES_PER_PUSH + 1)]
                 place.link.run(push_many(place.keys, messages))
-                self.pushed += AT_ONCE
+                self.pushed += MESSAGES_PER_PUSH

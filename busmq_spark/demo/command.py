@@ -28,13 +28,13 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.place import new_token
 
 if TYPE_CHECKING:
-    from busmq_spark.demo.spark_job import Job
+    from busmq_spark.demo.spark_job import DelayJob
 
-QUEUES = ("flights", "delays")
-FILE = "flight-delays.png"
+DEMO_QUEUES = ("flights", "delays")
+PICTURE_FILE = "flight-delays.png"
 SPARK_LOG = "busmq-demo-spark.log"
-STEP = 5000
-FIRST_BATCH = "the first batch starts Spark's workers"
+ROWS_PER_PROGRESS_STEP = 5000
+FIRST_BATCH_NOTE = "the first batch starts Spark's workers"
 
 
 class DemoName(StrEnum):
@@ -46,7 +46,7 @@ class DemoName(StrEnum):
     REALTIME = "realtime"
 
 
-TAKES = {
+OPTIONS_OF_DEMO = {
     DemoName.FLIGHTS: {"rows", "redis", "output", "keep", "replace"},
     DemoName.FEDERATION: set[str](),
     DemoName.MIRROR: set[str](),
@@ -85,7 +85,7 @@ def demo(  # noqa: PLR0913  the options of a command
     ```
     """
     out = Output(as_json)
-    _refuse_those_of_others(context, scene)
+    _refuse_options_of_other_demos(context, scene)
     if scene is DemoName.FEDERATION:
         _check_installed("pyspark", "websockets")
         from busmq_spark.demo.federation import federation
@@ -97,14 +97,14 @@ def demo(  # noqa: PLR0913  the options of a command
 
         mirror(out)
     elif scene is DemoName.REALTIME:
-        from busmq_spark.demo.realtime import FILE as REALTIME_FILE
-        from busmq_spark.demo.realtime import SECONDS, realtime
+        from busmq_spark.demo.realtime import DEFAULT_SECONDS, realtime
+        from busmq_spark.demo.realtime import PICTURE_FILE as REALTIME_FILE
 
-        picture = _picture(output, REALTIME_FILE)
+        picture = _picture_path(output, REALTIME_FILE)
         _check_installed("pyspark", "matplotlib")
-        realtime(out, seconds or SECONDS, picture)
+        realtime(out, seconds or DEFAULT_SECONDS, picture)
     else:
-        picture = _picture(output, FILE)
+        picture = _picture_path(output, PICTURE_FILE)
         _check_installed("pyspark", "matplotlib")
         _flights(out, ReplayOptions(rows, redis, keep, replace), picture)
 
@@ -120,7 +120,7 @@ class ReplayOptions:
 
 
 def _flights(out: Output, asked: ReplayOptions, picture: Path) -> None:
-    from busmq_spark.demo.spark_job import Job
+    from busmq_spark.demo.spark_job import DelayJob
 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busmq-demo-")))
@@ -129,17 +129,17 @@ def _flights(out: Output, asked: ReplayOptions, picture: Path) -> None:
         url = asked.redis or _start_redis(out, stack)
         report.show_redis_url(url, own=not asked.redis)
         sink = f"busmq-demo-{new_token()}"
-        with _queues(url, sink, keep=asked.keep, replace=asked.replace) as (flights, delays):
-            airlines = _replay(report, flights, asked.rows)
-            job = Job(url, flights.keys.name, delays.keys.name, sink, folder / "checkpoint", asked.keep)
-            _stream(report, job, airlines, picture)
+        with _fresh_demo_queues(url, sink, keep=asked.keep, replace=asked.replace) as (flights, delays):
+            airlines = _push_flights(report, flights, asked.rows)
+            job = DelayJob(url, flights.keys.name, delays.keys.name, sink, folder / "checkpoint", asked.keep)
+            _run_query_and_report(report, job, airlines, picture)
         report.show_next_steps(url, own=not asked.redis, keep=asked.keep)
         if asked.keep and not asked.redis:
-            _stay(out)
+            _keep_redis_until_interrupt(out)
 
 
-def _refuse_those_of_others(context: typer.Context, scene: DemoName) -> None:
-    others = set[str]().union(*TAKES.values()) - TAKES[scene]
+def _refuse_options_of_other_demos(context: typer.Context, scene: DemoName) -> None:
+    others = set[str]().union(*OPTIONS_OF_DEMO.values()) - OPTIONS_OF_DEMO[scene]
     sources = {name: context.get_parameter_source(name) for name in context.params if name in others}
     # What is only in the environment was not said to this command.
     given = [f"--{name}" for name, source in sources.items() if source and source.name == "COMMANDLINE"]
@@ -147,7 +147,7 @@ def _refuse_those_of_others(context: typer.Context, scene: DemoName) -> None:
         raise ConfigError(reason=f"busmq demo {scene} does not take {' and '.join(given)}, which another scene does; leave it out")
 
 
-def _picture(output: Path, file: str) -> Path:
+def _picture_path(output: Path, file: str) -> Path:
     """The file to write; refused now rather than after the work is done."""
     path = output if output.suffix.lower() == ".png" else output / file
     if not path.parent.is_dir():
@@ -169,10 +169,10 @@ def _start_redis(out: Output, stack: ExitStack) -> str:
 
 
 @contextmanager
-def _queues(url: str, sink: str, *, keep: bool, replace: bool) -> Iterator[tuple[QueueLocation, QueueLocation]]:
+def _fresh_demo_queues(url: str, sink: str, *, keep: bool, replace: bool) -> Iterator[tuple[QueueLocation, QueueLocation]]:
     """The two queues, new and empty; removed at the end unless they are to be kept."""
     with open_links(RedisOptions(url=url)) as links:
-        places = place_of(QUEUES[0], links), place_of(QUEUES[1], links)
+        places = place_of(DEMO_QUEUES[0], links), place_of(DEMO_QUEUES[1], links)
         for place in places:
             if replace:
                 place.link.run(close(place.keys))
@@ -195,30 +195,32 @@ def _queues(url: str, sink: str, *, keep: bool, replace: bool) -> Iterator[tuple
                     place.link.execute([command("DEL", key) for key in (place.keys.stages(sink), sink_record(sink), sink_queues(sink))])
 
 
-def _replay(report: Report, flights: QueueLocation, rows: int | None) -> dict[str, str]:
+def _push_flights(report: Report, flights: QueueLocation, rows: int | None) -> dict[str, str]:
     """Push every flight; the result is the names of the airlines."""
     from busmq_spark.demo.flights import load
 
     with report.out.working("reading the flights"):
         data = load(rows)
-    with TerminalProgressBar(report.out, f"replaying into queue {QUEUES[0]}", len(data.messages), "messages", waiting="") as meter:
-        for start in range(0, len(data.messages), STEP):
-            part = data.messages[start : start + STEP]
+    with TerminalProgressBar(report.out, f"replaying into queue {DEMO_QUEUES[0]}", len(data.messages), "messages", waiting="") as meter:
+        for start in range(0, len(data.messages), ROWS_PER_PROGRESS_STEP):
+            part = data.messages[start : start + ROWS_PER_PROGRESS_STEP]
             flights.link.run(push_many(flights.keys, part))
             meter.add(len(part))
-    report.show_stage(Stage("replay", f"{count(meter.items, 'flight')} pushed to queue {QUEUES[0]}", meter.items, meter.seconds))
+    report.show_stage(Stage("replay", f"{count(meter.items, 'flight')} pushed to queue {DEMO_QUEUES[0]}", meter.items, meter.seconds))
     return data.airlines
 
 
-def _stream(report: Report, job: "Job", airlines: dict[str, str], picture: Path) -> None:
-    from busmq_spark.demo.plot import draw
+def _run_query_and_report(report: Report, job: "DelayJob", airlines: dict[str, str], picture: Path) -> None:
+    from busmq_spark.demo.plot import draw_delays
     from busmq_spark.demo.spark_job import LocalSpark, Progress, read_back, run_query
 
     with ExitStack() as stack:
         with report.out.working("starting Spark"):
             spark = stack.enter_context(LocalSpark(job.checkpoint.parent, picture.parent / SPARK_LOG))
         started = time.monotonic()
-        with TerminalProgressBar(report.out, f"streaming {QUEUES[0]} → {QUEUES[1]}", report.rows, "rows", waiting=FIRST_BATCH) as meter:
+        with TerminalProgressBar(
+            report.out, f"streaming {DEMO_QUEUES[0]} → {DEMO_QUEUES[1]}", report.rows, "rows", waiting=FIRST_BATCH_NOTE
+        ) as meter:
 
             def on_progress(progress: Progress) -> None:
                 meter.add(progress.rows_in - meter.items)
@@ -226,15 +228,15 @@ def _stream(report: Report, job: "Job", airlines: dict[str, str], picture: Path)
             done = run_query(spark, job, on_progress)
         report.show_stream(done, time.monotonic() - started)
         started = time.monotonic()
-        with report.out.working(f"reading queue {QUEUES[1]} back"):
+        with report.out.working(f"reading queue {DEMO_QUEUES[1]} back"):
             totals, messages = read_back(spark, job)
-        report.show_stage(Stage("read back", f"{count(messages, 'result')} read from queue {QUEUES[1]}", messages, time.monotonic() - started))
+        report.show_stage(Stage("read back", f"{count(messages, 'result')} read from queue {DEMO_QUEUES[1]}", messages, time.monotonic() - started))
         with report.out.working("drawing"):
-            draw(delays := [DelayStatistics(**row) for row in totals], airlines, report.rows, picture)
+            draw_delays(delays := [DelayStatistics(**row) for row in totals], airlines, report.rows, picture)
         report.show_results(delays, airlines, picture)
 
 
-def _stay(out: Output) -> None:
+def _keep_redis_until_interrupt(out: Output) -> None:
     out.note("Redis and both queues stay until Ctrl-C.")
     out.flush()
     while True:

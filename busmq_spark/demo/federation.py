@@ -17,19 +17,19 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import StateError
 
 if TYPE_CHECKING:
-    from busmq_spark.demo.spark_federation import ArrivalCounter, Flow
+    from busmq_spark.demo.spark_federation import ArrivalCounter, FederationFlow
 
-QUEUE = "orders"
+ORDERS_QUEUE = "orders"
 SPARK_LOG = "busmq-demo-spark.log"
-BOTH_S, AWAY_S, AFTER_S = 4.0, 5.0, 2.0
-PATIENCE_S = 180.0
+BOTH_LINKED_S, OUTAGE_S, AFTER_RECOVERY_S = 4.0, 5.0, 2.0
+PROGRESS_TIMEOUT_S = 180.0
 """A laptop that does other things, too, needs a minute until the first batch of two data centres has flowed."""
 POLL_S = 0.1
 
 
 def federation(out: Output) -> None:
     """The whole scene."""
-    from busmq_spark.demo.spark_federation import Flow, Route, count_arrivals
+    from busmq_spark.demo.spark_federation import FederationFlow, Route, count_arrivals
     from busmq_spark.demo.spark_job import LocalSpark
 
     began = time.monotonic()
@@ -38,13 +38,13 @@ def federation(out: Output) -> None:
         show = _Printer(out)
         with out.working("starting two data centres"):
             here = stack.enter_context(RedisServer())
-            eu, us = (stack.enter_context(Centre(name, QUEUE, folder)) for name in ("eu", "us"))
+            eu, us = (stack.enter_context(Centre(name, ORDERS_QUEUE, folder)) for name in ("eu", "us"))
         show.start(eu, us, here.url)
         with out.working("starting Spark"):
             spark = stack.enter_context(LocalSpark(folder, Path(SPARK_LOG)))
         links, secrets = {eu.name: eu.url, us.name: us.url}, {eu.name: eu.secret, us.name: us.secret}
-        route = Route(links, secrets, QUEUE, here.url, folder / "checkpoint")
-        with Flow(spark, route) as flow:
+        route = Route(links, secrets, ORDERS_QUEUE, here.url, folder / "checkpoint")
+        with FederationFlow(spark, route) as flow:
             pushed = _run_scenario(show, flow, eu, us)
         with out.working("reading everything back"):
             found = count_arrivals(spark, route)
@@ -52,7 +52,7 @@ def federation(out: Output) -> None:
         show.print_line("total", f"{time.monotonic() - began:.0f} s", seconds=round(time.monotonic() - began, 1))
 
 
-def _run_scenario(show: "_Printer", flow: "Flow", eu: Centre, us: Centre) -> dict[str, int]:
+def _run_scenario(show: "_Printer", flow: "FederationFlow", eu: Centre, us: Centre) -> dict[str, int]:
     """Both, one, both again; the result is how many messages were pushed in each data centre."""
     with TerminalProgressBar(
         show.out, "two data centres → one queue", None, "orders", waiting="the first batch starts Spark's Python workers"
@@ -63,17 +63,17 @@ def _run_scenario(show: "_Printer", flow: "Flow", eu: Centre, us: Centre) -> dic
         watch.wait_until(lambda done: all(done.values()), "both data centres flow")
         begun = {centre.name: centre.pushed for centre in (eu, us)}
         watch.wait_until(lambda done: all(done[name] >= begun[name] for name in begun), "what came during the first batch is through")
-        rows, seconds = watch.watch_for(BOTH_S)
+        rows, seconds = watch.watch_for(BOTH_LINKED_S)
         show.show_flow(rows, seconds)
         eu.leave()
-        rows, seconds = watch.watch_for(AWAY_S)
+        rows, seconds = watch.watch_for(OUTAGE_S)
         show.show_outage(eu.name, us.name, rows, seconds, watch.last[eu.name])
         eu.enter()
         backlog, back = eu.pushed, time.monotonic()
         behind = backlog - watch.last[eu.name]
         watch.wait_until(lambda done: done[eu.name] >= backlog, f"{eu.name} catches up")
         show.show_recovery(eu.name, behind, time.monotonic() - back)
-        watch.watch_for(AFTER_S)
+        watch.watch_for(AFTER_RECOVERY_S)
         pushed = {centre.name: centre.stop_producer() for centre in (eu, us)}
         watch.wait_until(lambda done: done == pushed, "everything arrives")
     return pushed
@@ -82,13 +82,13 @@ def _run_scenario(show: "_Printer", flow: "Flow", eu: Centre, us: Centre) -> dic
 class _ProgressWatcher:
     """Looks how far the query is, ten times a second."""
 
-    def __init__(self, flow: "Flow", meter: TerminalProgressBar) -> None:
+    def __init__(self, flow: "FederationFlow", meter: TerminalProgressBar) -> None:
         self._flow, self._meter = flow, meter
         self.last: dict[str, int] = {}
 
     def wait_until(self, reached: Callable[[dict[str, int]], bool], what: str) -> dict[str, int]:
         """How far it is once the condition holds."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + PROGRESS_TIMEOUT_S
         while True:
             self.last = self._flow.last_arrived()
             self._meter.add(sum(self.last.values()) - self._meter.items)
@@ -97,7 +97,7 @@ class _ProgressWatcher:
             if time.monotonic() > deadline:
                 self._flow.keep_log()
                 remedy = f"This machine may be too busy; what Spark said is in {SPARK_LOG}"
-                raise StateError(event="go on", what="the demo", state=f"waiting until {what}, for {PATIENCE_S:.0f} s", remedy=remedy)
+                raise StateError(event="go on", what="the demo", state=f"waiting until {what}, for {PROGRESS_TIMEOUT_S:.0f} s", remedy=remedy)
             time.sleep(POLL_S)
 
     def watch_for(self, seconds: float) -> tuple[dict[str, int], float]:

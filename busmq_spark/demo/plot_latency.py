@@ -9,10 +9,10 @@ from pathlib import Path
 from busmq_spark.demo.stopwatch import percentiles
 
 COLOURS = ("#9aa5ae", "#00798c", "#d1495b")
-LEAST_MS, A_DECADE = 0.05, 20
+MIN_LATENCY_MS, BINS_PER_DECADE = 0.05, 20
 
 
-def draw(ways: Sequence[tuple[str, Sequence[int]]], path: Path) -> None:
+def draw_latency(ways: Sequence[tuple[str, Sequence[int]]], path: Path) -> None:
     """Write the PNG: for each way its name and the microseconds."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it logs its font cache on the first run
     import numpy as np
@@ -23,11 +23,11 @@ def draw(ways: Sequence[tuple[str, Sequence[int]]], path: Path) -> None:
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     longest = max(1000.0, *(max(took, default=0) / 1000 for _, took in ways))
-    edges = (10 ** np.arange(np.log10(LEAST_MS), np.log10(longest) + 1 / A_DECADE, 1 / A_DECADE)).tolist()
+    edges = (10 ** np.arange(np.log10(MIN_LATENCY_MS), np.log10(longest) + 1 / BINS_PER_DECADE, 1 / BINS_PER_DECADE)).tolist()
     for (name, took), colour in zip(ways, COLOURS, strict=True):
         if not took:
             continue
-        values = np.maximum(np.asarray(took) / 1000, LEAST_MS)
+        values = np.maximum(np.asarray(took) / 1000, MIN_LATENCY_MS)
         label = f"{name}: p50 {percentiles(took)['p50']:.2g} ms, p99 {percentiles(took)['p99']:.3g} ms"
         axes.hist(values, edges, weights=np.full(len(values), 100 / len(values)), color=colour, alpha=0.75, label=label)
     axes.set_xscale("log")

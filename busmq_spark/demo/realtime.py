@@ -17,22 +17,22 @@ from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.target import open_links, place_of
 from busmq_spark.cli.terminal_text import count, number
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
-from busmq_spark.demo.stopwatch import Workload, percentiles, traffic
+from busmq_spark.demo.stopwatch import Workload, percentiles, run_workload
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import StateError
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.place import new_token
 
 if TYPE_CHECKING:
-    from busmq_spark.demo.spark_realtime import Stream
+    from busmq_spark.demo.spark_realtime import RealtimeOrderStream
 
-FILE = "real-time-latency.png"
+PICTURE_FILE = "real-time-latency.png"
 SPARK_LOG = "busmq-demo-spark.log"
-RATE, SECONDS = 1000, 20
-WARM_S, FLOOR_S = 2.0, 3.0
-EVERY_S = 0.5
-SHOWN = ("p50", "p95", "p99", "max")
-BARS, TENTH_MS, DECADES, WIDE = " ▁▂▃▄▅▆▇█", 0.1, 4, 12
+ORDERS_PER_S, DEFAULT_SECONDS = 1000, 20
+WARM_UP_S, BASELINE_S = 2.0, 3.0
+DISPLAY_INTERVAL_S = 0.5
+SHOWN_PERCENTILES = ("p50", "p95", "p99", "max")
+HISTOGRAM_BARS, HISTOGRAM_MIN_MS, HISTOGRAM_DECADES, BINS_PER_DECADE = " ▁▂▃▄▅▆▇█", 0.1, 4, 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ class LatencySamples:
 
 def realtime(out: Output, seconds: int, picture: Path) -> None:
     """The whole scene."""
-    from busmq_spark.demo.plot_latency import draw
+    from busmq_spark.demo.plot_latency import draw_latency
     from busmq_spark.demo.spark_job import LocalSpark
-    from busmq_spark.demo.spark_realtime import Stream, realtime_settings
+    from busmq_spark.demo.spark_realtime import RealtimeOrderStream, realtime_settings
 
     began = time.monotonic()
     settings = realtime_settings()  # first: raises at once when there is nothing to run
@@ -66,18 +66,18 @@ def realtime(out: Output, seconds: int, picture: Path) -> None:
             redis = stack.enter_context(RedisServer())
         show = _Printer(out)
         show.start(redis.url)
-        found = [_time(show, redis.url, "without Spark", min(FLOOR_S, seconds))]
+        found = [_measure_latency(show, redis.url, "without Spark", min(BASELINE_S, seconds))]
         with out.working("starting Spark"):
             spark = stack.enter_context(LocalSpark(folder, picture.parent / SPARK_LOG, settings=settings))
         for name, ordinary, during in (("real-time mode", False, seconds), ("ordinary trigger", True, seconds / 2)):
-            with Stream(spark, redis.url, name.split("-")[0].split()[0], folder / name).start(ordinary=ordinary) as stream:
-                found.append(_time(show, redis.url, name, during, stream))
+            with RealtimeOrderStream(spark, redis.url, name.split("-")[0].split()[0], folder / name).start(ordinary=ordinary) as stream:
+                found.append(_measure_latency(show, redis.url, name, during, stream))
     with out.working("drawing"):
-        draw([(timed.name, timed.took_us) for timed in found], picture)
+        draw_latency([(timed.name, timed.took_us) for timed in found], picture)
     show.show_proof(found, picture, time.monotonic() - began)
 
 
-def _time(show: "_Printer", url: str, name: str, seconds: float, stream: "Stream | None" = None) -> LatencySamples:
+def _measure_latency(show: "_Printer", url: str, name: str, seconds: float, stream: "RealtimeOrderStream | None" = None) -> LatencySamples:
     """Traffic to warm up with a stream, then traffic that counts."""
     source, target = (stream.source, stream.target) if stream else ("floor", "floor")
     for queue in {source, target}:
@@ -88,8 +88,8 @@ def _time(show: "_Printer", url: str, name: str, seconds: float, stream: "Stream
         _warm_up(show, url, name, stream)
     took: list[int] = []
     record: dict[str, Any] = {}
-    load = Workload(source, target, RATE, seconds)
-    with traffic(url, load, EVERY_S) as said, show.live_percentiles(name) as live:
+    load = Workload(source, target, ORDERS_PER_S, seconds)
+    with run_workload(url, load, DISPLAY_INTERVAL_S) as said, show.live_percentiles(name) as live:
         for record in said:
             took += record["took_us"]
             live.update(took, record["took_us"])
@@ -100,11 +100,11 @@ def _time(show: "_Printer", url: str, name: str, seconds: float, stream: "Stream
     return timed
 
 
-def _warm_up(show: "_Printer", url: str, name: str, stream: "Stream") -> None:
+def _warm_up(show: "_Printer", url: str, name: str, stream: "RealtimeOrderStream") -> None:
     """Traffic until the first batch has ended: the first start of the next one takes Java far longer than all that follow."""
     with show.out.working(f"{name}: warming up"):
         while not stream.is_warm():
-            with traffic(url, Workload(stream.source, stream.target, RATE, WARM_S)) as said:
+            with run_workload(url, Workload(stream.source, stream.target, ORDERS_PER_S, WARM_UP_S)) as said:
                 for _ in said:
                     pass
 
@@ -132,20 +132,20 @@ class _LivePercentiles:
         rows: list[list[str | Text]] = []
         for what, some in (("now", latest_us), ("all", took_us)):
             if at := percentiles(some):
-                rows.append([what, number(len(some)).rjust(8), *(_ms(at[point], wide=9) for point in SHOWN)])
-        head = [("", "left"), *((title, "right") for title in ("messages", *SHOWN))]
+                rows.append([what, number(len(some)).rjust(8), *(_ms(at[point], wide=9) for point in SHOWN_PERCENTILES)])
+        head = [("", "left"), *((title, "right") for title in ("messages", *SHOWN_PERCENTILES))]
         self._live.update(Group(table(head, rows, self._name), *_histogram(took_us)), refresh=True)
 
 
 def _histogram(took_us: Sequence[int]) -> list[Text]:
     """Two lines: how many took how long, from 0.1 ms to 1 s, and a scale. Heights are logarithms, or the tail would not show."""
-    bins = [0] * (DECADES * WIDE)
+    bins = [0] * (HISTOGRAM_DECADES * BINS_PER_DECADE)
     for took in took_us:
-        place = int(math.log10(max(took / 1000, TENTH_MS) / TENTH_MS) * WIDE)
+        place = int(math.log10(max(took / 1000, HISTOGRAM_MIN_MS) / HISTOGRAM_MIN_MS) * BINS_PER_DECADE)
         bins[min(place, len(bins) - 1)] += 1
     top = math.log1p(max(bins))
-    bars = "".join(BARS[math.ceil(math.log1p(many) / top * (len(BARS) - 1))] for many in bins)
-    scale = "".join(mark.ljust(WIDE) for mark in ("0.1 ms", "1 ms", "10 ms", "100 ms"))
+    bars = "".join(HISTOGRAM_BARS[math.ceil(math.log1p(many) / top * (len(HISTOGRAM_BARS) - 1))] for many in bins)
+    scale = "".join(mark.ljust(BINS_PER_DECADE) for mark in ("0.1 ms", "1 ms", "10 ms", "100 ms"))
     return [Text(bars, "cyan"), Text(scale + "1 s", "dim")]
 
 
@@ -162,7 +162,7 @@ class _Printer:
     def start(self, redis: str) -> None:
         """What is about to happen."""
         if not self.out.as_json:
-            title = f"{number(RATE)} orders a second from queue to queue through Spark, timed by clients outside it"
+            title = f"{number(ORDERS_PER_S)} orders a second from queue to queue through Spark, timed by clients outside it"
             self.out.say(Text(title, "bold"), "", Text.assemble(("redis     ", "cyan"), f"embedded, {redis}"))
             self.out.flush()
 
@@ -182,7 +182,7 @@ class _Printer:
         if self.out.as_json:
             self.out.record(plot=str(picture), seconds=round(seconds, 1))
         else:
-            titles = (*SHOWN, "pushed", "arrived", "missing", "twice", "out of order")
+            titles = (*SHOWN_PERCENTILES, "pushed", "arrived", "missing", "twice", "out of order")
             self.out.say("")
             self.out.show(table([("", "left"), *((title, "right") for title in titles)], map(_row, found), "From push to arrival"))
             self.out.say(Text.assemble(("plot      ", "cyan"), str(picture)), Text.assemble(("total     ", "cyan"), f"{seconds:.0f} s"))
@@ -194,7 +194,7 @@ def _row(timed: LatencySamples) -> list[str | Text]:
     at = percentiles(timed.took_us)
     counts = [number(timed.pushed), number(timed.arrived)]
     wrong = [Text(number(many), "red" if many else "green") for many in (timed.missing, timed.twice, timed.misplaced)]
-    return [Text(timed.name, "cyan"), *(_ms(at[point]) if at else "-" for point in SHOWN), *counts, *wrong]
+    return [Text(timed.name, "cyan"), *(_ms(at[point]) if at else "-" for point in SHOWN_PERCENTILES), *counts, *wrong]
 
 
 def _ms(value: float, wide: int = 0) -> Text:

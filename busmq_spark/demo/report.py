@@ -18,7 +18,7 @@ from busmq_spark.redis_io.urls import parse
 if TYPE_CHECKING:
     from busmq_spark.demo.spark_job import Progress
 
-WORST = 5
+WORST_HOURS_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Report:
 
     def show_results(self, delays: Sequence[DelayStatistics], airlines: dict[str, str], picture: Path) -> None:
         """The tables, and where the plot is."""
-        carriers, hours = by_carrier(delays), worst_hours(delays, WORST)
+        carriers, hours = by_carrier(delays), worst_hours(delays, WORST_HOURS_SHOWN)
         seconds = time.monotonic() - self._started
         if self.out.as_json:
             for delay in carriers:

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 from busmq_spark.demo.spark_job import LocalSpark
 
-ARRIVED = "source string, n long"
+ARRIVED_SCHEMA = "source string, n long"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class ArrivalCounter:
         return self.rows - self.different
 
 
-class Flow:
+class FederationFlow:
     """The query, while the block runs."""
 
     def __init__(self, spark: LocalSpark, route: Route) -> None:
@@ -89,7 +89,7 @@ class Flow:
 def count_arrivals(spark: LocalSpark, route: Route) -> dict[str, ArrivalCounter]:
     """What is in the sink, by data centre."""
     stored = spark.session.read.format("busmq").options(**route.writing, subscribe=route.queue).load()
-    rows = stored.select("id", F.from_json(F.col("value").cast("string"), ARRIVED).alias("row")).select("id", "row.*")
+    rows = stored.select("id", F.from_json(F.col("value").cast("string"), ARRIVED_SCHEMA).alias("row")).select("id", "row.*")
     placed = rows.withColumn("place", F.row_number().over(Window.partitionBy("source").orderBy("id")))
     misplaced = F.count_if(F.col("n") != F.col("place"))
     totals = placed.groupBy("source").agg(F.count("*").alias("rows"), F.countDistinct("n"), misplaced)

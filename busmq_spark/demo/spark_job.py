@@ -27,12 +27,12 @@ from busmq_spark.errors import BusError
 from busmq_spark.spark.java import ensure_java, ensure_python
 from busmq_spark.spark.tune import quicken_workers, settings_with_jar
 
-FLIGHT = "carrier string, hour int, dep_delay long, arr_delay long"
-DELAY = "carrier string, hour int, flights long, departed long, dep_minutes long, arrived long, arr_minutes long"
+FLIGHT_SCHEMA = "carrier string, hour int, dep_delay long, arr_delay long"
+DELAY_SCHEMA = "carrier string, hour int, flights long, departed long, dep_minutes long, arrived long, arr_minutes long"
 BATCH_ROWS = 60_000
 """Messages of one micro-batch: enough to be fast, few enough to see it move."""
 POLL_S = 0.1
-GOODBYE_S = 8.0
+STOP_TIMEOUT_S = 8.0
 
 
 class SparkFailed(BusError):
@@ -140,7 +140,7 @@ class LocalSpark:
             assert jvm.stdin is not None
             jvm.stdin.close()
             try:
-                jvm.wait(GOODBYE_S)
+                jvm.wait(STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 jvm.kill()
                 jvm.wait()
@@ -150,9 +150,9 @@ class LocalSpark:
                 signal.signal(number, handler)
 
 
-def delays(flights: DataFrame) -> DataFrame:
+def delays_per_hour(flights: DataFrame) -> DataFrame:
     """Delays of departures and arrivals per carrier and hour of the day, as one JSON message each."""
-    parsed = flights.select(F.from_json(F.col("value").cast("string"), FLIGHT).alias("flight")).select("flight.*")
+    parsed = flights.select(F.from_json(F.col("value").cast("string"), FLIGHT_SCHEMA).alias("flight")).select("flight.*")
     totals = parsed.groupBy("carrier", "hour").agg(
         F.count("*").alias("flights"),
         F.count("dep_delay").alias("departed"),
@@ -164,7 +164,7 @@ def delays(flights: DataFrame) -> DataFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class DelayJob:
     """Where the query reads and writes. ``keep``: the flights stay in their queue."""
 
     url: str
@@ -175,7 +175,7 @@ class Job:
     keep: bool
 
 
-def run_query(spark: LocalSpark, job: Job, seen: Callable[[Progress], None]) -> Progress:
+def run_query(spark: LocalSpark, job: DelayJob, seen: Callable[[Progress], None]) -> Progress:
     """Stream everything that is in the source, and write the running totals of every batch to the target. ``seen`` gets the progress."""
     flights = (
         spark.session.readStream.format("busmq")
@@ -187,7 +187,7 @@ def run_query(spark: LocalSpark, job: Job, seen: Callable[[Progress], None]) -> 
         .load()
     )
     query = (
-        delays(flights)
+        delays_per_hour(flights)
         .writeStream.format("busmq")
         .option("redis.url", job.url)
         .option("queue", job.target)
@@ -215,11 +215,11 @@ def _progress(events: Any) -> Progress:
     return Progress(engine, len(batches), sum(read), sum(written), sum(read[1:]), sum(written[1:]), sum(took[1:]) / 1000)
 
 
-def read_back(spark: LocalSpark, job: Job) -> tuple[list[dict[str, Any]], int]:
+def read_back(spark: LocalSpark, job: DelayJob) -> tuple[list[dict[str, Any]], int]:
     """The final totals, and the number of messages they were found in. Each batch wrote all of them: of a carrier and hour the newest id holds."""
     stored = spark.session.read.format("busmq").option("redis.url", job.url).option("subscribe", job.target).load()
     try:
-        versions = stored.select("id", F.from_json(F.col("value").cast("string"), DELAY).alias("total"))
+        versions = stored.select("id", F.from_json(F.col("value").cast("string"), DELAY_SCHEMA).alias("total"))
         newest = versions.groupBy("total.carrier", "total.hour").agg(F.max_by("total", "id").alias("total"), F.count("*").alias("versions"))
         rows = newest.orderBy("carrier", "hour").collect()
     except PySparkException as error:

@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 from busmq_spark.demo.spark_job import LocalSpark
 from busmq_spark.spark.realtime import realtime
 
-ORDER = "n long, at long, total double"
-BATCH = "5 seconds"
+ORDER_SCHEMA = "n long, at long, total double"
+BATCH_INTERVAL = "5 seconds"
 
 
 def realtime_settings() -> dict[str, str]:
@@ -21,7 +21,7 @@ def realtime_settings() -> dict[str, str]:
     return dict(realtime(SparkSession.Builder())._options)
 
 
-class Stream:
+class RealtimeOrderStream:
     """Orders of one queue into another, with the tax on top, while the block runs."""
 
     def __init__(self, spark: LocalSpark, url: str, queue: str, checkpoint: Path) -> None:
@@ -32,13 +32,13 @@ class Stream:
     def start(self, *, ordinary: bool = False) -> Self:
         """For a ``with`` block. ``ordinary``: the same query with Spark's ordinary trigger."""
         orders = self._spark.session.readStream.format("busmq-realtime").options(**self._where, subscribe=self.source).load()
-        order = F.from_json(F.col("value").cast("string"), ORDER)
+        order = F.from_json(F.col("value").cast("string"), ORDER_SCHEMA)
         taxed = F.to_json(F.struct("order.n", "order.at", F.expr("round(order.total * 1.19, 2) gross"))).alias("value")
         rows = orders.select(order.alias("order")).select(taxed)
         sink = rows.writeStream.format("busmq-realtime").options(**self._where, queue=self.target)
         writer = sink.option("checkpointLocation", str(self._checkpoint))
         if not ordinary:
-            writer = realtime(writer, BATCH)
+            writer = realtime(writer, BATCH_INTERVAL)
         self._query = writer.start()
         return self
 

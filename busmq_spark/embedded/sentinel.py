@@ -6,7 +6,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from busmq_spark.embedded.server import RedisServer, quote_for_conf
-from busmq_spark.embedded.server_set import ServerSet, in_sync, is_master, wait_until
+from busmq_spark.embedded.server_set import ServerSet, is_master, is_replica_in_sync, wait_until
 from busmq_spark.errors import LinkLost
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from busmq_spark.embedded.resp import Reply
 
-HEALTHY_S = 60.0
+HEALTHY_TIMEOUT_S = 60.0
 
 
 class SentinelServers(ServerSet):
@@ -67,7 +67,7 @@ class SentinelServers(ServerSet):
         master.kill()
         return master
 
-    def wait_healthy(self, timeout_s: float = HEALTHY_S) -> None:
+    def wait_healthy(self, timeout_s: float = HEALTHY_TIMEOUT_S) -> None:
         """Until all running sentinels name the same running master and the running replicas are in sync with it.
 
         False from the moment a master dies, so it may be called right after ``kill_master()``.
@@ -82,7 +82,10 @@ class SentinelServers(ServerSet):
             self.servers.append(self._add(replica_of=("127.0.0.1", master.port), more={"repl-diskless-sync-delay": "0"}))
         # A sentinel asks a new master for its replicas at once, and then only every ten seconds: they must be there before it.
         wait_until(
-            lambda: all(in_sync(each, master.port) for each in self.servers[1:]), HEALTHY_S, "replicas in sync", f"redis://127.0.0.1:{master.port}"
+            lambda: all(is_replica_in_sync(each, master.port) for each in self.servers[1:]),
+            HEALTHY_TIMEOUT_S,
+            "replicas in sync",
+            f"redis://127.0.0.1:{master.port}",
         )
         for _ in range(self._sentinel_count):
             self.sentinels.append(self._enter(RedisServer(sentinel=True, settings=self._watch(master.port))))
@@ -110,7 +113,7 @@ class SentinelServers(ServerSet):
         masters = [server for server in up if {server.port} == named]
         if not masters or not is_master(masters[0]):
             return False
-        return all(in_sync(server, masters[0].port) for server in up if server is not masters[0])
+        return all(is_replica_in_sync(server, masters[0].port) for server in up if server is not masters[0])
 
 
 def _table(reply: Reply) -> dict[str, str]:

@@ -12,27 +12,39 @@ from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import quote
 
 from busmq_spark.embedded.binary import find_redis_server
-from busmq_spark.embedded.resp import ErrorReply, Reply, ask
+from busmq_spark.embedded.resp import ErrorReply, Reply, send_command
 from busmq_spark.embedded.watchdog_process import RedisWatchdog
 from busmq_spark.errors import ConfigError, LinkLost
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-START_S = 30.0
-LOAD_S = 300.0
-REBIND_S = 2.0
-STOP_S = 5.0
+START_TIMEOUT_S = 30.0
+LOAD_TIMEOUT_S = 300.0
+REBIND_TIMEOUT_S = 2.0
+STOP_TIMEOUT_S = 5.0
 # Below the range that Linux and macOS hand out to outgoing connections, so that the port is still free at a restart.
 FIRST_PORT, LAST_PORT = 22_000, 32_000
-CLUSTER_BUS = 10_000
+CLUSTER_BUS_PORT_OFFSET = 10_000
 """How far a cluster node's second port is above its first. The second is picked from the range: then the first is below outgoing ones, too."""
 # Logged by a server, and by a sentinel, once its own socket listens and its data are loaded.
-READY = ("Ready to accept connections", "Sentinel ID is")
-TAKEN = "Address already in use"
+READY_LOG_LINES = ("Ready to accept connections", "Sentinel ID is")
+PORT_TAKEN_LOG_LINE = "Address already in use"
 # Settings that have an argument of their own here, or that the guarantees of this package rest on.
-RESERVED = {"bind", "daemonize", "dir", "include", "logfile", "loglevel", "pidfile", "port", "protected-mode", "supervised", "syslog-enabled"}
-RESERVED |= {"appendfsync", "appendonly", "masterauth", "maxmemory", "replicaof", "requirepass", "slaveof", "unixsocket"}
+RESERVED_SETTINGS = {
+    "bind",
+    "daemonize",
+    "dir",
+    "include",
+    "logfile",
+    "loglevel",
+    "pidfile",
+    "port",
+    "protected-mode",
+    "supervised",
+    "syslog-enabled",
+}
+RESERVED_SETTINGS |= {"appendfsync", "appendonly", "masterauth", "maxmemory", "replicaof", "requirepass", "slaveof", "unixsocket"}
 
 
 class RedisServer:
@@ -139,7 +151,7 @@ class RedisServer:
         self._guard = None
         try:
             if self._given is not None:
-                guard.ask(f"end {STOP_S}")
+                guard.ask(f"end {STOP_TIMEOUT_S}")
         finally:
             guard.close()
 
@@ -149,8 +161,8 @@ class RedisServer:
 
     def restart(self) -> None:
         """End it (if it runs) and start it again: same port, same folder, and the configuration as it rewrote it itself."""
-        self._need_watchdog().ask(f"end {STOP_S}")
-        deadline = time.monotonic() + REBIND_S
+        self._need_watchdog().ask(f"end {STOP_TIMEOUT_S}")
+        deadline = time.monotonic() + REBIND_TIMEOUT_S
         while not self._run():
             if time.monotonic() > deadline:
                 raise _port_taken_error(self.port)
@@ -164,7 +176,7 @@ class RedisServer:
 
     def command(self, *words: str | int | bytes, timeout_s: float = 10.0) -> Reply:
         """One command on a connection of its own; works in a forked child too. ConnectionError or RuntimeError, see ``resp.ask``."""
-        return ask(self.port, *words, password=self._password, timeout_s=timeout_s)
+        return send_command(self.port, *words, password=self._password, timeout_s=timeout_s)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -187,7 +199,7 @@ class RedisServer:
         """Between finding a free port and binding it another process may take it; then try another port."""
         fixed = self._port
         for _ in range(1 if fixed else 50):
-            port = fixed or _random_port() - (CLUSTER_BUS if self._is_cluster_node else 0)
+            port = fixed or _random_port() - (CLUSTER_BUS_PORT_OFFSET if self._is_cluster_node else 0)
             if not all(_is_free(each) for each in self._ports(port)):
                 continue
             self._port = port
@@ -201,7 +213,7 @@ class RedisServer:
         return self._settings.get("cluster-enabled") == "yes"
 
     def _ports(self, port: int) -> list[int]:
-        return [port, port + CLUSTER_BUS] if self._is_cluster_node else [port]
+        return [port, port + CLUSTER_BUS_PORT_OFFSET] if self._is_cluster_node else [port]
 
     def _run(self) -> bool:
         """False when the port was taken; an error when the server did not come up for another reason."""
@@ -209,23 +221,23 @@ class RedisServer:
         log = guard.folder / "redis.log"
         before = log.stat().st_size if log.exists() else 0
         self._pid = int(guard.ask("run"))
-        started, wait_s = time.monotonic(), START_S
+        started, wait_s = time.monotonic(), START_TIMEOUT_S
         while True:
             alive = guard.ask("alive")  # asked before the log is read: what a server says last is then in it
             said = log.read_bytes()[before:].decode(errors="replace") if log.exists() else ""
             # No client connects to the port before this line: until then another program might hold it.
-            if any(mark in said for mark in READY) and alive == "yes" and self._ping(1.0)[:7] not in ("", "LOADING"):
+            if any(mark in said for mark in READY_LOG_LINES) and alive == "yes" and self._ping(1.0)[:7] not in ("", "LOADING"):
                 return True
             if alive != "yes":
-                if TAKEN in said:
+                if PORT_TAKEN_LOG_LINE in said:
                     return False
                 raise self._start_error(f"it ended with status {alive.removeprefix('no ')}", said)
             if time.monotonic() - started > wait_s:
                 # After so long it has its socket (a taken port ends it at once), so it is ours to ask.
-                if wait_s == LOAD_S or not self._ping(10.0).startswith("LOADING"):
+                if wait_s == LOAD_TIMEOUT_S or not self._ping(10.0).startswith("LOADING"):
                     guard.ask("kill")
                     raise self._start_error(f"it was not ready after {wait_s:.0f} s", said)
-                wait_s = LOAD_S
+                wait_s = LOAD_TIMEOUT_S
             time.sleep(0.005)
 
     def _ping(self, timeout_s: float) -> str:
@@ -291,7 +303,7 @@ def quote_for_conf(text: str) -> str:
 
 def _check(settings: Mapping[str, str]) -> None:
     for name, value in settings.items():
-        if name.lower() in RESERVED:
+        if name.lower() in RESERVED_SETTINGS:
             raise ConfigError(reason=f"setting {name!r} is set by RedisServer itself. Use its argument, if it has one")
         if "\n" in name + value:
             raise ConfigError(reason=f"setting {name!r} has a line break in it")

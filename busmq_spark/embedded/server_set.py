@@ -94,7 +94,7 @@ def wait_until(true: Callable[[], bool], timeout_s: float, what: str, url: str) 
         time.sleep(0.02)
 
 
-def in_sync(replica: RedisServer, master_port: int) -> bool:
+def is_replica_in_sync(replica: RedisServer, master_port: int) -> bool:
     """Whether it follows that master and has caught up with it once."""
     role = replica.command("ROLE", timeout_s=1.0)
     return isinstance(role, list) and role[0] == "slave" and role[2] == master_port and role[3] == "connected"

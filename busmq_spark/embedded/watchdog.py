@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-OWNER_CHECK_S = 0.2
+OWNER_CHECK_INTERVAL_S = 0.2
 PR_SET_PDEATHSIG = 1
 
 
@@ -107,7 +107,7 @@ def _prctl() -> Callable[..., object] | None:
         return None
 
 
-def answer(server: ServerProcess, order: str) -> str:
+def execute_order(server: ServerProcess, order: str) -> str:
     word, *rest = order.split()
     if word == "run":
         return str(server.run())
@@ -128,7 +128,7 @@ def serve(owner: int, server: ServerProcess) -> None:
     """Answer orders until the owner says quit, closes the pipe or is no longer our parent."""
     waiting = b""
     while os.getppid() == owner:
-        if not select.select([0], [], [], OWNER_CHECK_S)[0]:
+        if not select.select([0], [], [], OWNER_CHECK_INTERVAL_S)[0]:
             continue
         received = os.read(0, 4096)
         if not received:
@@ -137,16 +137,16 @@ def serve(owner: int, server: ServerProcess) -> None:
         for order in orders:
             if order == b"quit":
                 return
-            os.write(1, answer(server, order.decode()).encode() + b"\n")
+            os.write(1, execute_order(server, order.decode()).encode() + b"\n")
 
 
-def leave(*_: object) -> None:
+def exit_on_signal(*_: object) -> None:
     sys.exit(0)
 
 
 def main(owner: str, kind: str, folder: str, *argv: str) -> None:
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
-        signal.signal(number, leave)
+        signal.signal(number, exit_on_signal)
     # Both are inherited: an owner that ignores or blocks them would cost us the status of our child, and the server its SIGTERM.
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, [])

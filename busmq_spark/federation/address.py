@@ -11,8 +11,8 @@ from websockets.uri import WebSocketURI, parse_uri
 from busmq_spark.core.retry import PATIENCE_S
 from busmq_spark.errors import ConfigError
 
-CONNECT_S = 5.0
-NOT_KNOWN = (
+CONNECT_TIMEOUT_S = 5.0
+NOT_AUTHORIZED_REASON = (
     "it does not know the secret that the Authorization header carries, or the token has expired (401). An npm busmq server reads the secret from "
     "the URL only: for one, set federation.secretInUrl (Spark) or secret_in_url (Python), and use TLS"
 )
@@ -44,7 +44,7 @@ class FederationAddress:
             raise ConfigError(
                 reason="federation.url has a user or a query; expected only ws(s)://host:port/path, and the secret in federation.secret"
             )
-        if self.secret and not self.secret_in_url and not authorization(self.secret):
+        if self.secret and not self.secret_in_url and not authorization_header(self.secret):
             raise ConfigError(reason="federation.secret has characters that no HTTP header can carry; expected visible ASCII ones")
         return found
 
@@ -65,7 +65,7 @@ class FederationAddress:
         return context
 
 
-def authorization(secret: str) -> dict[str, str]:
+def authorization_header(secret: str) -> dict[str, str]:
     """The header that shows a secret or a signed token; none where no header can carry it."""
     visible = secret.isascii() and secret.isprintable() and " " not in secret
     return {"Authorization": f"Bearer {secret}"} if secret and visible else {}

@@ -14,7 +14,7 @@ from typing import Any
 from busmq_spark import errors
 from busmq_spark.errors import BusError, RemoteError
 
-OPEN: dict[str, type[BusError]] = {
+OPEN_ERRORS: dict[str, type[BusError]] = {
     kind.code: kind
     for kind in (
         errors.BatchChanged,
@@ -47,43 +47,43 @@ OPEN: dict[str, type[BusError]] = {
     )
 }
 """Errors about what the peer asked for: their text is sent to it. Of others it learns only that the server failed."""
-CLOSED = "the bus behind this federation server cannot do it now. Try again; its operator finds the reason in its log"
-AWAY = "the federation server cannot reach its Redis"
-MOST_TEXT = 2000
-HIDDEN = "behind the federation server"
+CLOSED_ERROR_REASON = "the bus behind this federation server cannot do it now. Try again; its operator finds the reason in its log"
+REDIS_AWAY_REASON = "the federation server cannot reach its Redis"
+MAX_ERROR_TEXT = 2000
+HIDDEN_ADDRESS = "behind the federation server"
 """In the place of an address."""
-UNEXPECTED = RemoteError(remote="BUSMQ_INTERNAL", reason="it failed in an unexpected way; the server's log says how")
+UNEXPECTED_ERROR = RemoteError(remote="BUSMQ_INTERNAL", reason="it failed in an unexpected way; the server's log says how")
 """What is said of a fault of the server."""
 
 
-def to_wire(error: BusError) -> dict[str, Any]:
+def error_to_wire(error: BusError) -> dict[str, Any]:
     """The value in the place of the error of a callback."""
-    if not is_open(error):
+    if not is_open_error(error):
         why = _unreachable_reason(error)
-        return {"code": error.code, "message": why, "details": {"url": HIDDEN, "reason": why}}
+        return {"code": error.code, "message": why, "details": {"url": HIDDEN_ADDRESS, "reason": why}}
     plain = {name: value for name, value in error.details.items() if isinstance(value, str | int | float | bool | dict | None)}
     return {"code": error.code, "message": str(error), "details": plain}
 
 
-def text(error: BusError) -> str:
+def error_text(error: BusError) -> str:
     """The text of an ``error`` event."""
-    return str(error) if is_open(error) else f"[{error.code}] {_unreachable_reason(error)}"
+    return str(error) if is_open_error(error) else f"[{error.code}] {_unreachable_reason(error)}"
 
 
-def is_open(error: BusError) -> bool:
+def is_open_error(error: BusError) -> bool:
     """Whether a peer is shown all of it; else the server's log has it."""
-    return error.code in OPEN or error is UNEXPECTED
+    return error.code in OPEN_ERRORS or error is UNEXPECTED_ERROR
 
 
 def _unreachable_reason(error: BusError) -> str:
-    return AWAY if isinstance(error, errors.LinkLost) else CLOSED
+    return REDIS_AWAY_REASON if isinstance(error, errors.LinkLost) else CLOSED_ERROR_REASON
 
 
-def from_wire(value: Any, kinds: Mapping[str, type[BusError]] = OPEN) -> BusError:
+def error_from_wire(value: Any, kinds: Mapping[str, type[BusError]] = OPEN_ERRORS) -> BusError:
     """The error behind a value that is not null. One of a class that is not among ``kinds`` becomes a RemoteError."""
     if not isinstance(value, dict):
-        return RemoteError(remote="an error", reason=str(value)[:MOST_TEXT])
-    code, message = str(value.get("code", "an error"))[:100], str(value.get("message", "without words"))[:MOST_TEXT]
+        return RemoteError(remote="an error", reason=str(value)[:MAX_ERROR_TEXT])
+    code, message = str(value.get("code", "an error"))[:100], str(value.get("message", "without words"))[:MAX_ERROR_TEXT]
     kind, details = kinds.get(code), value.get("details")
     if kind is not None and isinstance(details, dict):
         try:

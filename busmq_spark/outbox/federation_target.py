@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from busmq_spark.core.patterns import destinations
 from busmq_spark.federation.address import FederationAddress
-from busmq_spark.federation.client.links import secret_of
+from busmq_spark.federation.client.links import secret_for_url
 from busmq_spark.federation.npm.detected_store import DetectedStore
 from busmq_spark.options import BusOptions
 from busmq_spark.outbox.target import PATIENCE_S, Keys, StoreTarget, Table
@@ -18,7 +18,7 @@ def federation(options: BusOptions) -> FederationAddress:
     named = options.federate_secret_in_url
     found = FederationAddress(
         url,
-        secret_of(options.federate_secret, url) or "",
+        secret_for_url(options.federate_secret, url) or "",
         options.federate_tls_ca,
         patience_s=PATIENCE_S,
         secret_in_url=named if isinstance(named, bool) else url in named,

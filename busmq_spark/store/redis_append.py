@@ -26,7 +26,7 @@ from busmq_spark.store.protocol import FullQueuePolicy
 DEPTH = 3
 """Full chunks under way at once: Redis stores one while the next is packed."""
 MOST_UNDER_WAY = 256
-"""Chunks under way that together are less than DEPTH full ones: with many queues each has a few rows, and would cost a round trip."""
+"""Chunks under way that together are less than MAX_FULL_CHUNKS_UNDER_WAY full ones: with many queues each has a few rows."""
 QUEUES_TOGETHER = 16
 """Queues to which rows are pushed in one round trip, a chunk to each."""
 

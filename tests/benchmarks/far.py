@@ -17,8 +17,8 @@ import pyarrow as pa
 
 from busmq_spark.core.position import Range
 from busmq_spark.federation.address import FederationAddress
-from busmq_spark.federation.bulk.client import CREDIT
-from busmq_spark.federation.bulk.store import DEPTH, PIECE_BYTES, FederatedStore
+from busmq_spark.federation.bulk.client import READ_CREDIT_BYTES
+from busmq_spark.federation.bulk.store import MAX_PIECE_BYTES, MAX_PIECES_UNDER_WAY, FederatedStore
 from busmq_spark.option_table import parse
 from busmq_spark.options import RedisOptions, WriteOptions
 from busmq_spark.redis_io.place import new_token
@@ -50,9 +50,9 @@ def run(runs: int = RUNS) -> Iterator[Row]:
         whole = Range("bench", stores[near].attach(["bench"], HOUR)["bench"].born, 1, ROWS)
         rates = alternating(runs, **each(lambda url: ROWS * SIZE / MIB / read_s(stores[url], [whole]), near, far, farther))
         for name, seconds in (("far", ROUND_TRIP_S), ("farther", FARTHER_S)):
-            yield one(f"Read {ROWS:,} × {SIZE} B of one queue", seconds, CREDIT, rates[name], rates["near"])
+            yield one(f"Read {ROWS:,} × {SIZE} B of one queue", seconds, READ_CREDIT_BYTES, rates[name], rates["near"])
         rates = alternating(runs, **each(lambda url: stage_mib_s(stores[url]), near, far))
-        yield one(f"Stage {ROWS:,} × {SIZE} B", ROUND_TRIP_S, DEPTH * PIECE_BYTES, rates["far"], rates["near"], LEAST_STAGED)
+        yield one(f"Stage {ROWS:,} × {SIZE} B", ROUND_TRIP_S, MAX_PIECES_UNDER_WAY * MAX_PIECE_BYTES, rates["far"], rates["near"], LEAST_STAGED)
         yield from query(link, near, far, runs)
 
 

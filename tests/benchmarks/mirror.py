@@ -20,7 +20,7 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.mirror import MirrorOf, begin, spans
 from busmq_spark.core.position import Range
-from busmq_spark.federation.bulk.client import CREDIT
+from busmq_spark.federation.bulk.client import READ_CREDIT_BYTES
 from busmq_spark.mirror.origin import open_origin
 from busmq_spark.mirror.rows import WiredRows
 from busmq_spark.mirror.settings import MirrorSettings
@@ -63,7 +63,7 @@ def run(runs: int = RUNS) -> Iterator[Row]:
         alone = {f"{name}_alone": lambda url=url: read_mib_s(url, whole) for name, url in urls.items()}  # type: ignore[misc]
         found = alternating(runs, **measures, **alone)
         for name, seconds in (("far", ROUND_TRIP_S), ("farther", FARTHER_S)):
-            limit = CREDIT / MIB / seconds
+            limit = READ_CREDIT_BYTES / MIB / seconds
             what = f"Mirror of one queue {seconds * 1000:.0f} ms away, beside"
             yield row(f"{what} reading it alone over the same link", found[name], found[f"{name}_alone"], None)
             what = f"{what} the same server nearby or what credit allows ({limit:.0f} MiB/s)"

@@ -14,7 +14,7 @@ from typing import Any
 import busmq_spark
 from busmq_spark.core import queue as q
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.demo.stopwatch import POINTS, Workload, percentiles, traffic
+from busmq_spark.demo.stopwatch import PERCENTILE_POINTS, Workload, percentiles, run_workload
 from tests.benchmarks.harness import Row, Spread, add_batch_s, alternating, drain, fill, ratios, redis, session
 from tests.benchmarks.latency import apart as python_apart
 from tests.spark.monitor import Monitor
@@ -70,7 +70,7 @@ def run(runs: int = RUNS, seconds: float = SECONDS) -> Iterator[Row]:
 
 def row(way: Way, found: Sequence[dict[str, dict[str, float]]]) -> Row:
     """The percentiles of all runs, and whether their medians keep to what is wanted."""
-    spread = {kind: {point: Spread.of([run[kind][point] for run in found]) for point in POINTS} for kind in ("pipeline", "floor")}
+    spread = {kind: {point: Spread.of([run[kind][point] for run in found]) for point in PERCENTILE_POINTS} for kind in ("pipeline", "floor")}
     digits = 1 if way.batch else 0
     shown = ", ".join(f"{point} {spread['pipeline'][point].text(digits)}" for point in ("p50", "p95", "p99", "max"))
     floor = ", ".join(f"{point} {spread['floor'][point].median:.1f}" for point in ("p50", "p99"))
@@ -121,7 +121,7 @@ def pipeline(spark: Any, way: Way, url: str, folder: str) -> Any:
 
 def timed(url: str, load: Workload) -> dict[str, float]:
     """Milliseconds from push to arrival at some points, the most as the last."""
-    with traffic(url, load) as said:
+    with run_workload(url, load) as said:
         found = list(said)[-1]
     took = found.pop("took_us")
     assert found == {"arrived": load.count, "twice": 0, "misplaced": 0}, found

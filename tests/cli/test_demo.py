@@ -19,7 +19,7 @@ import pytest
 
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.demo.flights import FIELDS, load
+from busmq_spark.demo.flights import FLIGHT_FIELDS, load
 from busmq_spark.demo.report import next_lines
 from busmq_spark.embedded import RedisServer
 from tests.cli.conftest import COMMAND, Busmq, environment
@@ -53,7 +53,7 @@ def test_messages_are_the_flights_in_the_order_of_departure() -> None:
     for field in ("carrier", "flight", "tailnum", "origin", "dest", "hour", "dep_delay", "arr_delay", "air_time", "distance"):
         column = expected[field].astype(object).where(expected[field].notna(), None).tolist()
         assert [message[field] for message in messages] == column, field
-    assert set(messages[0]) == set(FIELDS)
+    assert set(messages[0]) == set(FLIGHT_FIELDS)
 
 
 def test_the_numbers_shown_are_those_that_pandas_computes(tmp_path: Path) -> None:

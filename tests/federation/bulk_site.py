@@ -13,7 +13,7 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.server import BulkServer
-from busmq_spark.federation.gate.handshake import BULK
+from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.silent_log import WIRE_LOG
@@ -86,7 +86,7 @@ class Site:
                     self.connections.discard(socket)
 
             options: dict[str, Any] = {"compression": None, "max_size": self._limits.message_bytes, "close_timeout": 1, "logger": WIRE_LOG}
-            async with serve(answer, "127.0.0.1", self.port, subprotocols=[BULK], process_request=knock, **options) as server:  # type: ignore[list-item]
+            async with serve(answer, "127.0.0.1", self.port, subprotocols=[BULK_SUBPROTOCOL], process_request=knock, **options) as server:  # type: ignore[list-item]
                 self.port = server.sockets[0].getsockname()[1]
                 self._ready.set()
                 await self._end.wait()

@@ -37,4 +37,4 @@ async def far(redis_url: str, keyring: Keyring | None = None, **settings: Any) -
 
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Dial again at once."""
-    monkeypatch.setattr(sockets, "PAUSES_S", (0.005, 0.05))
+    monkeypatch.setattr(sockets, "DIAL_PAUSES_S", (0.005, 0.05))

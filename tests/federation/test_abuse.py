@@ -15,7 +15,7 @@ import pytest
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS
-from busmq_spark.federation.gate.handshake import BULK
+from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.npm_wire.creation import METHODS, creation
 from tests.conftest import Fresh
@@ -35,7 +35,7 @@ MARK = b"f" * 16
 
 HEADS = [
     request(PATH),
-    request("/bus", f"Authorization: Bearer {SECRET}", f"Sec-WebSocket-Protocol: {BULK}"),
+    request("/bus", f"Authorization: Bearer {SECRET}", f"Sec-WebSocket-Protocol: {BULK_SUBPROTOCOL}"),
     request("/bus?secret=wrong"),
     request("/metrics"),
     request("/healthz").replace(b"Upgrade: websocket\r\n", b""),
@@ -226,7 +226,7 @@ async def test_malformed_bulk_ends_its_socket_at_most(served: Served, fresh: Fre
 
     async def misbehave(left: Iterator[int]) -> None:
         for _ in left:
-            raw = await Raw.open(served.port, "/bus", f"Authorization: Bearer {SECRET}", f"Sec-WebSocket-Protocol: {BULK}")
+            raw = await Raw.open(served.port, "/bus", f"Authorization: Bearer {SECRET}", f"Sec-WebSocket-Protocol: {BULK_SUBPROTOCOL}")
             for _ in range(chance.randint(1, 8)):
                 raw.send(frame(bender.one() if chance.random() < 0.6 else chance.choice(sound)))
             if chance.random() < 0.1:

@@ -13,7 +13,7 @@ from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS, decode_error
 from busmq_spark.federation.gate.grants import Grants
-from busmq_spark.federation.gate.handshake import BULK, Accept, HandshakePolicy, decide_handshake
+from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL, Accept, HandshakePolicy, decide_handshake
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.npm_wire.creation import METHODS, ObjectCreation, creation
 from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LineBuffer
@@ -46,7 +46,7 @@ PACKETS = [Packet("0123456789abcdef", body).encode() for body in (*LINES, *CREAT
 REQUESTS = [
     f"/bus?secret={SECRET}",
     f"/bus?secret={TOKEN}\nOrigin: https://app.example.com",
-    f"/bus\nAuthorization: Bearer {SECRET}\nSec-WebSocket-Protocol: {BULK}",
+    f"/bus\nAuthorization: Bearer {SECRET}\nSec-WebSocket-Protocol: {BULK_SUBPROTOCOL}",
     "/bus?a=%41%C3%A9+&secret=%2B%zz\nOrigin: null\nOrigin: x",
     "/healthz",
 ]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.federation.gate.grants import SETS, SETTINGS, VERBS, Grants
-from busmq_spark.federation.gate.handshake import BULK
+from busmq_spark.federation.gate.grants import GRANT_SETTINGS, VERB_SETS, VERBS, Grants
+from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.npm_wire.creation import METHODS
 from busmq_spark.federation.serve.server import FederationServer
@@ -37,7 +37,7 @@ def granted(kind: str, method: str, verbs: set[str]) -> bool:
     """The table above; what is not in it needs any verb."""
     for needed, methods in NEEDS[kind].items():
         if method in methods.split():
-            return {*needed.split()} <= {verb for each in verbs for verb in SETS.get(each, (each,))}
+            return {*needed.split()} <= {verb for each in verbs for verb in VERB_SETS.get(each, (each,))}
     return method not in NEVER and (method in FREE or bool(verbs))
 
 
@@ -77,7 +77,7 @@ async def refused(raw: Raw, kind: str, method: str, name: str, number: int) -> b
 @pytest.mark.parametrize("kind", NEEDS)
 async def test_every_method_needs_its_verb(redis_url: str, fresh: Fresh, kind: str) -> None:
     name = fresh("granted")
-    sets: dict[str, set[str]] = {"nothing": set[str](), **{each: {each} for each in SETTINGS}, "most": {"read", "write"}, "all": {*VERBS}}
+    sets: dict[str, set[str]] = {"nothing": set[str](), **{each: {each} for each in GRANT_SETTINGS}, "most": {"read", "write"}, "all": {*VERBS}}
     tables = {key: {verb: [f"{kind}:{name}"] for verb in verbs} for key, verbs in sets.items()}
     found, expected = {}, {}
     async with serving(redis_url, tables) as port:
@@ -212,7 +212,7 @@ async def test_no_secret_is_logged_counted_or_shown(redis_url: str, fresh: Fresh
             await raw.close()
         for line in (f"Authorization: Bearer {wrong}", f"Authorization: {secret_of('all')}", f"Authorization: Bearer {secret_of('all')}"):
             raw = await Raw.dial(port)
-            heard += (await raw.ask(request("/bus", line, f"Sec-WebSocket-Protocol: {BULK}")))[1]
+            heard += (await raw.ask(request("/bus", line, f"Sec-WebSocket-Protocol: {BULK_SUBPROTOCOL}")))[1]
             await raw.close()
         for garbage in (f"GET /bus?secret={secret_of('all')} HTTP/9\r\n\r\n", f"GET /bus?secret={secret_of('all')}", f"POST {wrong}\r\n\r\n"):
             raw = await Raw.dial(port)
@@ -237,13 +237,13 @@ async def test_origins_paths_and_bulk_secrets_are_checked_on_the_wire(redis_url:
             (f"/the/bus/?secret={secret}", [], 404),
             (f"/bus?secret={secret}", [], 404),
             (f"/?secret={secret}", [], 404),
-            (f"/the/bus?secret={secret}", [f"Sec-WebSocket-Protocol: {BULK}"], 401),
-            ("/the/bus", [f"Sec-WebSocket-Protocol: {BULK}", f"Authorization: Bearer {secret}"], 101),
-            ("/the/bus", [f"Sec-WebSocket-Protocol: {BULK}", f"Authorization: Bearer {secret}", "Origin: null"], 403),
+            (f"/the/bus?secret={secret}", [f"Sec-WebSocket-Protocol: {BULK_SUBPROTOCOL}"], 401),
+            ("/the/bus", [f"Sec-WebSocket-Protocol: {BULK_SUBPROTOCOL}", f"Authorization: Bearer {secret}"], 101),
+            ("/the/bus", [f"Sec-WebSocket-Protocol: {BULK_SUBPROTOCOL}", f"Authorization: Bearer {secret}", "Origin: null"], 403),
         ):
             raw = await Raw.dial(port)
             status, head, _ = await raw.ask(request(path, *lines))
-            assert (status, BULK in head) == (expected, expected == 101 and len(lines) == 2)
+            assert (status, BULK_SUBPROTOCOL in head) == (expected, expected == 101 and len(lines) == 2)
             await raw.close()
 
 

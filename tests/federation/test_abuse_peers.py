@@ -12,7 +12,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.federation.bulk.frames import BulkFrameKind
-from busmq_spark.federation.gate.handshake import BULK
+from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.serve.server import FederationServer
@@ -113,7 +113,7 @@ async def test_memory_of_connections_that_are_closed_comes_back_however_few_they
     with serve_process(redis_url, tmp_path, in_flight_bytes=32 * MIB) as served:
         kept: list[int] = []
         for _ in range(20):
-            raw = await Raw.open(served.port, "/bus", f"Authorization: Bearer {SECRET}", f"Sec-WebSocket-Protocol: {BULK}")
+            raw = await Raw.open(served.port, "/bus", f"Authorization: Bearer {SECRET}", f"Sec-WebSocket-Protocol: {BULK_SUBPROTOCOL}")
             for each in calls:
                 raw.send(each)
                 await raw.writer.drain()

@@ -15,12 +15,12 @@ from busmq_spark.errors import FederationLost, WireError
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.peer_operations import PeerOperations
-from busmq_spark.federation.bulk.server import LARGE, SMALL_HEAD
+from busmq_spark.federation.bulk.server import MAX_LARGE_HEADS_IN_WORK, SMALL_HEAD_BYTES
 from busmq_spark.federation.bulk.socket import BulkWebSocket
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.json_size import MOST_VALUES, too_many
+from busmq_spark.federation.json_size import MAX_JSON_VALUES, has_too_many_values
 from busmq_spark.federation.npm_wire.dnode import decode_json
 from tests.conftest import Fresh
 from tests.federation.bulk_site import site
@@ -30,7 +30,7 @@ from tests.federation.test_bulk_limits import call
 from tests.federation.tools import Wire
 from tests.support import PATIENCE_S, wait_until
 
-MANY = b"[" + b",".join([b'{"":0}'] * (MOST_VALUES // 2 + 1)) + b"]"
+MANY = b"[" + b",".join([b'{"":0}'] * (MAX_JSON_VALUES // 2 + 1)) + b"]"
 
 
 def values(value: Any) -> int:
@@ -46,7 +46,7 @@ JSON = st.recursive(st.text('",[{\\ab') | st.integers() | st.none(), lambda inne
 
 @given(JSON, st.integers(0, 30))
 def test_values_are_counted_and_what_is_in_quotes_is_not(value: Any, most: int) -> None:
-    assert too_many(json.dumps(value).encode(), most) == (values(value) > most)
+    assert has_too_many_values(json.dumps(value).encode(), most) == (values(value) > most)
 
 
 def test_a_text_with_many_values_is_not_read() -> None:
@@ -54,8 +54,8 @@ def test_a_text_with_many_values_is_not_read() -> None:
         decode_json(MANY, "a line")
     with pytest.raises(WireError, match="more than 200000 values"):
         frames.decode(Frame(BulkFrameKind.CALL, 1).encode()[:5] + len(MANY).to_bytes(4, "little") + MANY)
-    text = json.dumps(["[{," * MOST_VALUES])
-    assert decode_json(text.encode(), "a line") == ["[{," * MOST_VALUES]
+    text = json.dumps(["[{," * MAX_JSON_VALUES])
+    assert decode_json(text.encode(), "a line") == ["[{," * MAX_JSON_VALUES]
 
 
 async def test_a_line_of_many_values_ends_its_channel(federation: Serve, fresh: Fresh) -> None:
@@ -71,7 +71,7 @@ def test_heads_wait_as_bytes_until_it_is_their_turn(redis_url: str, monkeypatch:
     released, decode, read = threading.Event(), frames.decode, list[int]()
 
     def decoding(message: Any) -> Any:
-        if len(message) > SMALL_HEAD:
+        if len(message) > SMALL_HEAD_BYTES:
             read.append(len(message))
         return decode(message)
 
@@ -82,12 +82,12 @@ def test_heads_wait_as_bytes_until_it_is_their_turn(redis_url: str, monkeypatch:
     monkeypatch.setattr(frames, "decode", decoding)
     monkeypatch.setattr(PeerOperations, "run_call", doing)
     with site(redis_url) as there:
-        sockets = [BulkWebSocket(there.address()) for _ in range(LARGE + 2)]
+        sockets = [BulkWebSocket(there.address()) for _ in range(MAX_LARGE_HEADS_IN_WORK + 2)]
         for socket in sockets:
             for id in range(1, 6):
                 socket.send(call(id, "counters", ["x" * 1000] * 200))
         wait_until(lambda: sum(budget.bytes for budget in there.bulk.budgets._budgets.values()) > 5 * len(sockets) * 200_000)
-        wait_until(lambda: len(read) == LARGE)
+        wait_until(lambda: len(read) == MAX_LARGE_HEADS_IN_WORK)
         released.set()
         for socket in sockets:
             for _ in range(5):

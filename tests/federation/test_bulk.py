@@ -124,7 +124,7 @@ def through(head: Any) -> Any:
 # -- frames ------------------------------------------------------------------------------------------------------------------------------------
 
 
-@given(st.sampled_from(BulkFrameKind), st.integers(0, frames.MAX_ID), JSON, st.binary(max_size=100))
+@given(st.sampled_from(BulkFrameKind), st.integers(0, frames.MAX_CALL_ID), JSON, st.binary(max_size=100))
 def test_a_frame_comes_through_as_it_was(kind: BulkFrameKind, id: int, head: Any, body: bytes) -> None:
     message = Frame(kind, id, head, body).encode()
     found = frames.decode(message)

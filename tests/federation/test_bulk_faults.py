@@ -124,7 +124,7 @@ def test_a_slow_link_only_takes_longer(store: FederatedStore, direct: RedisStore
 def test_a_link_that_goes_silent_is_noticed_and_replaced(
     store: FederatedStore, direct: RedisStore, proxy: Cutter, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bulk_socket, "SILENCE_S", 1.0)
+    monkeypatch.setattr(bulk_socket, "PING_AFTER_SILENCE_S", 1.0)
     values = [b"%d" % i + b"x" * 1000 for i in range(20_000)]
     part = filled(direct, fresh(), values)
     rows = store.read(part, True)

@@ -87,7 +87,7 @@ def test_nothing_is_sent_to_redis_for_a_connection_that_is_gone(here: Site, dire
 def test_a_call_that_waits_for_redis_is_not_sent_once_its_connection_is_gone(
     here: Site, wire: Cutter, direct: RedisStore, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_executor, "PATIENCE_S", 2 * PATIENCE_S)
+    monkeypatch.setattr(store_executor, "PEER_PATIENCE_S", 2 * PATIENCE_S)
     link = BulkLink(here.address())
     link.call("counters", (queue,))
     before = wire.connections

@@ -20,7 +20,7 @@ from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS
-from busmq_spark.federation.bulk.server import CALLS
+from busmq_spark.federation.bulk.server import MAX_UNANSWERED_CALLS
 from busmq_spark.federation.bulk.socket import BulkWebSocket
 from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.federation.gate.limits import PeerLimits
@@ -215,9 +215,9 @@ def test_a_value_larger_than_a_message_to_the_server_is_refused_by_the_client(st
 
 def test_calls_are_answered_in_their_order_however_many_come(peer: Peer, direct: RedisStore, fresh: Fresh) -> None:
     queue = filled(direct, fresh(), [b"1"]).queue
-    for id in range(1, 5 * CALLS):
+    for id in range(1, 5 * MAX_UNANSWERED_CALLS):
         peer.call(id, "counters", (queue,))
-    assert [peer.next().id for _ in range(1, 5 * CALLS)] == [*range(1, 5 * CALLS)]
+    assert [peer.next().id for _ in range(1, 5 * MAX_UNANSWERED_CALLS)] == [*range(1, 5 * MAX_UNANSWERED_CALLS)]
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from busmq_spark.federation.bulk import store as federated
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.peer_operations import PeerOperations
-from busmq_spark.federation.bulk.server import READS, READS_IN_ALL, SMALL_HEAD
+from busmq_spark.federation.bulk.server import MAX_READS_IN_ALL, MAX_READS_PER_CONNECTION, SMALL_HEAD_BYTES
 from busmq_spark.federation.bulk.socket import BulkWebSocket
 from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.federation.bulk.store_executor import PeerThreadPool, StoreExecutor
@@ -58,7 +58,7 @@ def test_a_large_head_is_taken_apart_and_checked_beside_the_loop(here: Site, sto
     decode, check, encode = frames.decode, type(OPERATIONS["states"]).decode_arguments, Frame.encode
 
     def decoding(message: Any) -> Any:
-        if len(message) > SMALL_HEAD:
+        if len(message) > SMALL_HEAD_BYTES:
             seen["decode"].add(threading.get_ident())
         return decode(message)
 
@@ -89,7 +89,7 @@ def test_a_head_that_is_too_long_is_refused_unread(here: Site) -> None:
 
 
 def test_questions_about_many_queues_are_cut_into_calls(store: FederatedStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(federated, "AT_ONCE", 10)
+    monkeypatch.setattr(federated, "QUEUES_PER_CALL", 10)
     plain, most = PeerOperations.run_call, []
 
     def doing(self: PeerOperations, name: str, arguments: Any, body: Any) -> Any:
@@ -139,7 +139,7 @@ def test_reads_that_are_cancelled_before_they_begin_give_their_place_back(here: 
     store.appender().push(queue, [b"1"], NEVER)
     socket, session = BulkWebSocket(here.address()), []
     here.call(lambda: session.extend(here.connections))
-    for id in range(1, 3 * READS):
+    for id in range(1, 3 * MAX_READS_PER_CONNECTION):
         socket.send(call(id, "read", part, True, MIB))
         socket.send(Frame(BulkFrameKind.CANCEL, id).encode())
     socket.send(call(99, "counters", (queue,)))
@@ -216,12 +216,12 @@ def test_one_secret_does_not_take_all_places_of_readers(redis_url: str, fresh: F
         queue = fresh()
         part = Range(queue, store.attach([queue], HOUR)[queue].born, 1, 20_000)
         store.appender().push(queue, [b"x" * 1000] * 20_000, FullQueuePolicy(0))
-        greedy = [BulkWebSocket(there.address(f"{name}-" + "s" * 40)) for name in ("greedy", "second") for _ in range(READS_IN_ALL // 2)]
+        greedy = [BulkWebSocket(there.address(f"{name}-" + "s" * 40)) for name in ("greedy", "second") for _ in range(MAX_READS_IN_ALL // 2)]
         for socket in greedy:
             socket.send(call(1, "read", part, True, 1))
         assert frames.decode(greedy[0].receive()).kind is BulkFrameKind.SCHEMA
         assert sum(len(rows.values) for rows in store.read(part, True)) == 20_000
-        assert len(there.call(lambda: set(there.connections))) == READS_IN_ALL + 1  # none of them was cut off for that
+        assert len(there.call(lambda: set(there.connections))) == MAX_READS_IN_ALL + 1  # none of them was cut off for that
         for socket in greedy:
             socket.close()
         store.close()
@@ -248,7 +248,7 @@ def test_readers_of_a_redis_that_is_silent_hold_up_no_readers_of_another(
 
     monkeypatch.setattr(RedisStore, "read", read)
     with site(options) as there:
-        store, sockets = FederatedStore(there.address()), [BulkWebSocket(there.address()) for _ in range(READS_IN_ALL)]
+        store, sockets = FederatedStore(there.address()), [BulkWebSocket(there.address()) for _ in range(MAX_READS_IN_ALL)]
         for socket in sockets:
             socket.send(call(1, "read", stuck, True, MIB))
         wait_until(lambda: under_way, what="some are under way")

@@ -17,7 +17,7 @@ from busmq_spark.errors import DataLoss, QueueMissing, WireError
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.row_frames import RemainingRanges
-from busmq_spark.federation.bulk.store import AT_ONCE, FederatedStore
+from busmq_spark.federation.bulk.store import QUEUES_PER_CALL, FederatedStore
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.protocol import MessageRows
 from busmq_spark.store.redis_store import RedisStore, open_store
@@ -82,8 +82,8 @@ def test_a_range_cut_into_several_is_whole(store: FederatedStore, direct: RedisS
 
 
 def test_more_ranges_than_fit_a_call_take_several(store: FederatedStore, direct: RedisStore, fresh: Fresh) -> None:
-    [whole] = ranges(direct, fresh, [AT_ONCE + 10])
-    each = [Range(whole.queue, whole.born, id, id) for id in range(1, AT_ONCE + 11)]
+    [whole] = ranges(direct, fresh, [QUEUES_PER_CALL + 10])
+    each = [Range(whole.queue, whole.born, id, id) for id in range(1, QUEUES_PER_CALL + 11)]
     asked = posted(store)
     assert flat(store.read_ranges(each, True)) == flat(direct.read(whole, True))
     assert {*asked} == {"read_many"}
@@ -136,7 +136,7 @@ def test_reads_share_the_servers_connections(store: FederatedStore, direct: Redi
 
 
 def test_questions_about_more_queues_than_fit_a_call_are_under_way_together(store: FederatedStore, direct: RedisStore, fresh: Fresh) -> None:
-    names = [fresh() for _ in range(AT_ONCE + 5)]
+    names = [fresh() for _ in range(QUEUES_PER_CALL + 5)]
     asked = posted(store)
     attached = store.attach(names, HOUR)
     assert [*attached] == names

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.redis, pytest.mark.fault]
 @pytest.fixture(scope="module")
 def here(wire: Cutter) -> Iterator[Site]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(store_executor, "PATIENCE_S", 0.05)
+        patch.setattr(store_executor, "PEER_PATIENCE_S", 0.05)
         with site(f"redis://127.0.0.1:{wire.port}") as made:
             yield made
 
@@ -135,7 +135,7 @@ def test_not_for_ever(wire: Cutter, here: Site, part: Range, monkeypatch: pytest
 def test_what_is_subscribed_meanwhile_is_notified_once_redis_is_back(
     wire: Cutter, store: FederatedStore, direct: RedisStore, part: Range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(push_subscriptions, "CONFIRM_S", 0.1)
+    monkeypatch.setattr(push_subscriptions, "CONFIRM_TIMEOUT_S", 0.1)
     ask = store._link.call
     target, wire.target = wire.target, 1
     try:

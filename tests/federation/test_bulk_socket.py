@@ -16,7 +16,7 @@ import pytest
 from busmq_spark.errors import FederationLost, WireError
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.socket import BulkWebSocket
-from busmq_spark.federation.gate.handshake import BULK
+from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL
 
 MIB = 1024 * 1024
 GUID = "258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -32,7 +32,7 @@ def answer(listener: socket.socket, data: bytes) -> None:
         [key] = re.findall(r"Sec-WebSocket-Key: (\S+)", head.decode())
         accept = base64.b64encode(hashlib.sha1((key + GUID).encode(), usedforsecurity=False).digest()).decode()
         lines = ["HTTP/1.1 101 Switching Protocols", "Upgrade: websocket", "Connection: Upgrade", f"Sec-WebSocket-Accept: {accept}"]
-        peer.sendall("\r\n".join([*lines, f"Sec-WebSocket-Protocol: {BULK}", "", ""]).encode())
+        peer.sendall("\r\n".join([*lines, f"Sec-WebSocket-Protocol: {BULK_SUBPROTOCOL}", "", ""]).encode())
         peer.recv(1)
         with suppress(OSError):  # the client has had enough
             peer.sendall(data)

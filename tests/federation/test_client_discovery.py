@@ -10,7 +10,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.keys import announced_name
 from busmq_spark.embedded import RedisServer
-from busmq_spark.federation.client.announcements import LONGEST_S, _parse_announcement
+from busmq_spark.federation.client.announcements import MAX_ANNOUNCED_TTL_S, _parse_announcement
 from tests.bus.tools import redis, until
 from tests.conftest import Fresh
 from tests.federation.far import far
@@ -76,7 +76,7 @@ async def test_a_queue_of_this_bus_stays_what_it_is(redis_url: str, elsewhere: s
     [
         ('{"event":"queue","key":"bus:queue:a:b:metadata","ttl":30}', ("a:b", 30)),
         ('{"event":"queue","key":"{bus:queue:a}:metadata","ttl":1}', ("a", 1)),
-        ('{"event":"queue","key":"bus:queue:a:metadata","ttl":99999999999}', ("a", LONGEST_S)),
+        ('{"event":"queue","key":"bus:queue:a:metadata","ttl":99999999999}', ("a", MAX_ANNOUNCED_TTL_S)),
         ('{"event":"queue","key":"bus:persisted:a","ttl":30}', None),
         ('{"event":"queue","key":"bus:queue::metadata","ttl":30}', None),
         ('{"event":"queue","key":"bus:queue:a:messages","ttl":30}', None),

@@ -123,7 +123,7 @@ async def nothing_attached(both: Far) -> None:
 
 async def test_each_dial_gives_a_handshake_that_does_not_end_more_time(monkeypatch: pytest.MonkeyPatch) -> None:
     quick(monkeypatch)
-    monkeypatch.setattr(sockets, "OPEN_S", (0.0625, 0.25))
+    monkeypatch.setattr(sockets, "HANDSHAKE_TIMEOUTS_S", (0.0625, 0.25))
     came: list[asyncio.StreamWriter] = []
     async with await asyncio.start_server(lambda _, writer: came.append(writer), "127.0.0.1", 0) as server:
         url = f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}/bus"

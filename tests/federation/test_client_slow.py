@@ -23,8 +23,8 @@ SLOW = 300_000.0
 
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that is silent for two seconds is gone."""
-    monkeypatch.setattr(sockets, "BEAT_S", 0.05)
-    monkeypatch.setattr(sockets, "PONG_S", 2.0)
+    monkeypatch.setattr(sockets, "HEARTBEAT_INTERVAL_S", 0.05)
+    monkeypatch.setattr(sockets, "PONG_TIMEOUT_S", 2.0)
 
 
 def hearing(queue: Any) -> list[str]:
@@ -64,7 +64,7 @@ async def test_a_pong_may_wait_behind_a_message_that_comes(redis_url: str, fresh
 async def test_a_link_on_which_nothing_passes_is_given_up_with_the_reason(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     strict(monkeypatch)
     quick(monkeypatch)
-    monkeypatch.setattr(flow, "SLOWEST", 1024 * 1024)
+    monkeypatch.setattr(flow, "SLOWEST_LINK_BYTES_PER_S", 1024 * 1024)
     async with far(redis_url) as both, both.home.queue(fresh()) as near, both.queue(near.name) as queue:
         lost = hearing(queue)
         both.cutter.hush()
@@ -110,7 +110,7 @@ async def test_objects_of_one_socket_share_what_may_be_under_way(redis_url: str,
 
         window.serve_waiting = look
         await asyncio.gather(*(queue.push_many(["x" * 10_000] * 100) for queue in queues))
-        assert flow.UNDER_WAY_BYTES / 2 < most < flow.UNDER_WAY_BYTES + 20_000
+        assert flow.MAX_UNANSWERED_BYTES / 2 < most < flow.MAX_UNANSWERED_BYTES + 20_000
         assert window.under_way == window.waiting == 0
 
 

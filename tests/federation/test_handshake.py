@@ -13,13 +13,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.federation.gate.handshake import BULK, Accept, HandshakePolicy, Refuse, decide_handshake, page, parameters, split, unescape
+from busmq_spark.federation.gate.handshake import (
+    BULK_SUBPROTOCOL,
+    Accept,
+    HandshakePolicy,
+    Refuse,
+    decide_handshake,
+    page_path,
+    query_parameters,
+    split_target,
+    unescape_percent,
+)
 from busmq_spark.federation.gate.keyring import Keyring
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "handshake.json").read_text("utf-8"))
 SECRET = "a-secret-of-some-length"
 POLICY = HandshakePolicy(Keyring.single(SECRET))
-OFFER = ("Sec-WebSocket-Protocol", BULK)
+OFFER = ("Sec-WebSocket-Protocol", BULK_SUBPROTOCOL)
 BEARER = ("Authorization", f"Bearer {SECRET}")
 
 
@@ -48,7 +58,13 @@ def test_only_the_exact_path_is_served(path: str) -> None:
 
 
 def test_both_pages_need_no_secret_and_are_found_at_their_own_path_only() -> None:
-    assert [page(target) for target in ("/healthz", "/metrics?x=1", "/bus", "/healthz/", "/Metrics")] == ["/healthz", "/metrics", None, None, None]
+    assert [page_path(target) for target in ("/healthz", "/metrics?x=1", "/bus", "/healthz/", "/Metrics")] == [
+        "/healthz",
+        "/metrics",
+        None,
+        None,
+        None,
+    ]
 
 
 @given(st.text(st.characters(codec="latin-1"), max_size=30))
@@ -60,10 +76,10 @@ def test_whatever_is_no_secret_is_refused(text: str) -> None:
 
 
 def test_bulk_looks_at_the_header_and_never_at_the_url() -> None:
-    assert decide_handshake("/bus", (OFFER, BEARER), POLICY) == Accept(POLICY.keyring.identify(SECRET), BULK)  # type: ignore[arg-type]  # it is one
+    assert decide_handshake("/bus", (OFFER, BEARER), POLICY) == Accept(POLICY.keyring.identify(SECRET), BULK_SUBPROTOCOL)  # type: ignore[arg-type]  # it is one
     assert status(f"/bus?secret={SECRET}", OFFER) == 401
     assert status("/bus?secret=wrong", OFFER, BEARER) == 101
-    assert status("/bus", ("Sec-WebSocket-Protocol", f"chat, {BULK}"), ("AUTHORIZATION", f"bearer  {SECRET}")) == 101
+    assert status("/bus", ("Sec-WebSocket-Protocol", f"chat, {BULK_SUBPROTOCOL}"), ("AUTHORIZATION", f"bearer  {SECRET}")) == 101
 
 
 def test_busmqs_own_protocol_takes_the_header_only_when_the_url_names_no_secret() -> None:
@@ -168,13 +184,13 @@ def test_queries_are_decoded_exactly_as_node_does() -> None:
         "console.log(JSON.stringify(all.map((t) => [].concat(url.parse(t, true).query.secret ?? []))))"
     )
     done = subprocess.run(["node", "-e", script], input=json.dumps(targets).encode(), capture_output=True, check=True, timeout=120)
-    ours = [parameters(split(target)[1], "secret") for target in targets]
+    ours = [query_parameters(split_target(target)[1], "secret") for target in targets]
     assert [pair for pair in zip(targets, ours, json.loads(done.stdout), strict=True) if pair[1] != pair[2]] == []
 
 
 @given(st.text())
 def test_decoding_takes_any_text(text: str) -> None:
-    assert isinstance(unescape(text), str)
+    assert isinstance(unescape_percent(text), str)
     decide_handshake(
         text, [("Origin", text), ("Authorization", text), ("Sec-WebSocket-Protocol", text)], HandshakePolicy(POLICY.keyring, origins=("https://x",))
     )

@@ -17,11 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.errors import ConfigError, FederationRefused
-from busmq_spark.federation.gate.grants import KINDS, VERBS, Grants, NamePattern
+from busmq_spark.federation.gate.grants import OBJECT_KINDS, VERBS, Grants, NamePattern
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.rights import Identity
-from busmq_spark.federation.gate.token import LONGEST_S, sign_token, signing_key
+from busmq_spark.federation.gate.token import MAX_TOKEN_LIFE_S, sign_token, signing_key
 
 SECRET, OTHER = "first-secret-0123456789", "second-secret-0123456789"
 FILE = f"""
@@ -57,7 +57,7 @@ def test_a_secret_gives_what_the_file_grants_it(tmp_path: Path) -> None:
     assert operators is not None
     assert (reports.name, operators.name) == ("reports", "operators")
     assert [rights(reports, name) for name in ("orders-1", "audit", "orders-private-1", "other", "chat-1")] == ["read", "write", "", "", ""]
-    assert [rights(reports, "chat-1", kind) for kind in KINDS] == ["", "read", "", "", ""]
+    assert [rights(reports, "chat-1", kind) for kind in OBJECT_KINDS] == ["", "read", "", "", ""]
     assert rights(operators, "x") == "read write admin"
     assert rights(operators, "x", "pubsub") == "read write"
     assert [ring.identify(text) for text in ("", SECRET + "x", SECRET[:-1], SECRET.upper(), "reports")] == [None] * 5
@@ -85,7 +85,7 @@ def test_an_unknown_verb_or_kind_is_not_granted_by_a_star() -> None:
     everything = Grants.all_verbs()
     assert not everything.may("delete", "queue", "x")
     assert not everything.may("read", "disconnect", "x")
-    assert all(everything.may(verb, kind, "") for verb in VERBS for kind in KINDS)
+    assert all(everything.may(verb, kind, "") for verb in VERBS for kind in OBJECT_KINDS)
 
 
 @given(st.text("ab:*?[\n", min_size=1, max_size=8), st.text("ab:?[\n", max_size=12))
@@ -254,7 +254,7 @@ def test_a_token_can_only_narrow_what_its_secret_may() -> None:
         {"n": "all", "e": True},
         {"n": "all", "e": 1e9},
         {"n": "all", "e": 10**400},
-        {"n": "all", "e": 1_000_000 + LONGEST_S + 3600},
+        {"n": "all", "e": 1_000_000 + MAX_TOKEN_LIFE_S + 3600},
         {"n": "other", "e": 1_000_100},
         {"n": ["all"], "e": 1_000_100},
         {"n": "all", "e": 1_000_100, "g": 3},
@@ -298,7 +298,7 @@ def test_any_text_is_taken_and_refused(text: str) -> None:
     [
         ("nobody", 60, None),
         ("all", 0, None),
-        ("all", LONGEST_S + 1, None),
+        ("all", MAX_TOKEN_LIFE_S + 1, None),
         ("all", float("nan"), None),
         ("all", 60, {"raed": []}),
         ("all", 60, {"read": ["x" * 5000]}),

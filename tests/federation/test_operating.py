@@ -14,7 +14,7 @@ from busmq_spark.errors import ConfigError
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.peer_operations import PeerOperations
-from busmq_spark.federation.gate.handshake import client_address, networks
+from busmq_spark.federation.gate.handshake import client_address, parse_networks
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.serve.server import FederationServer
@@ -74,7 +74,7 @@ async def test_behind_a_trusted_proxy_clients_are_counted_one_by_one(federation:
 
 
 def test_only_what_trusted_proxies_say_is_believed() -> None:
-    trusted = networks(["10.0.0.0/8", "::1"])
+    trusted = parse_networks(["10.0.0.0/8", "::1"])
     for peer, forwarded, expected in (
         ("10.1.1.1", ["1.1.1.1, 2.2.2.2"], "2.2.2.2"),
         ("10.1.1.1", ["1.1.1.1", "2.2.2.2, 10.2.2.2"], "2.2.2.2"),
@@ -85,7 +85,7 @@ def test_only_what_trusted_proxies_say_is_believed() -> None:
     ):
         assert client_address(peer, [("X-Forwarded-For", line) for line in forwarded], trusted) == expected
     with pytest.raises(ConfigError, match="a proxy to trust"):
-        networks(["proxy.example.com"])
+        parse_networks(["proxy.example.com"])
 
 
 async def test_pages_say_whether_it_lives_and_whether_it_is_ready(federation: Serve) -> None:

@@ -118,7 +118,7 @@ async def test_a_bus_puts_the_secret_into_the_url_where_that_was_asked_for(proxy
 
 async def test_a_redirect_does_not_take_the_secret_to_another_server(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     other = Proxy(f"HTTP/1.1 302 Found\r\nLocation: {proxy.url}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-    monkeypatch.setattr(sockets, "PAUSES_S", (0.005, 0.05))
+    monkeypatch.setattr(sockets, "DIAL_PAUSES_S", (0.005, 0.05))
     try:
         async with Bus(federate=other.url, federate_secret=SECRET, federate_sockets=1) as bus:
             bus.federate(bus.queue("q"))
@@ -140,6 +140,6 @@ async def test_a_secret_that_no_header_can_carry_is_an_error_unless_it_may_stand
 
 async def test_an_answer_that_is_no_http_does_not_end_the_bus(proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     proxy.answer = "what is this\r\n\r\n"
-    monkeypatch.setattr(sockets, "PAUSES_S", (0.005, 0.05))
+    monkeypatch.setattr(sockets, "DIAL_PAUSES_S", (0.005, 0.05))
     async with Bus(federate=proxy.url, federate_secret=SECRET, federate_sockets=1):
         await until(lambda: len(proxy.requests) >= 3)

@@ -354,11 +354,11 @@ async def test_what_is_called_while_redis_is_away_is_answered_and_consuming_goes
             await queue.send("push", "doubtful", lambda *values: queue.heard.append(("pushed", list(values))))
             redis.restart()
             answer = await queue.event("pushed")
-            assert answer in ([fault.to_wire(LinkLost(url="", reason=""))], [None, 1])
+            assert answer in ([fault.error_to_wire(LinkLost(url="", reason=""))], [None, 1])
             assert (await queue.call("push", "stored"))[0] is None
             while (await queue.event("message"))[0] != "stored":
                 pass
-            assert {text for name, [text] in queue.heard if name == "error"} <= {f"[BUSMQ_LINK_LOST] {fault.AWAY}"}
+            assert {text for name, [text] in queue.heard if name == "error"} <= {f"[BUSMQ_LINK_LOST] {fault.REDIS_AWAY_REASON}"}
 
 
 async def test_a_server_leaves_although_redis_is_away(fresh: Fresh) -> None:

@@ -13,7 +13,7 @@ from websockets.asyncio.client import connect
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.federation.client.links import FederationClients
-from busmq_spark.federation.client.target import target
+from busmq_spark.federation.client.target import make_federation_target
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.serve.server import FederationServer
@@ -73,13 +73,13 @@ async def test_a_request_in_the_packet_that_ends_the_handshake_of_tls_is_read(re
 
 
 def test_a_client_reads_the_authorities_again_only_when_their_file_has_changed(tmp_path: Path) -> None:
-    made = target("wss://there/bus", SECRET, str(Authority.in_(tmp_path).file))
+    made = make_federation_target("wss://there/bus", SECRET, str(Authority.in_(tmp_path).file))
     first = made.trust
     assert made.trust is first
     os.utime(tmp_path / "ca.pem", ns=(1, 1))
     assert made.trust is not first
-    assert target("wss://there/bus", SECRET).trust is target("wss://elsewhere/bus", SECRET).trust
-    assert target("ws://there/bus", SECRET).trust is None
+    assert make_federation_target("wss://there/bus", SECRET).trust is make_federation_target("wss://elsewhere/bus", SECRET).trust
+    assert make_federation_target("ws://there/bus", SECRET).trust is None
 
 
 async def test_a_file_of_authorities_that_is_away_for_a_moment_ends_no_bus(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

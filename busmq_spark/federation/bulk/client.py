@@ -23,10 +23,10 @@ from busmq_spark.federation.bulk.row_frames import RemainingRanges
 from busmq_spark.federation.bulk.socket import BulkWebSocket
 from busmq_spark.store.protocol import RowStream
 
-CREDIT = 16 * 1024 * 1024
+READ_CREDIT_BYTES = 16 * 1024 * 1024
 """Bytes of rows that may be on their way; about four replies of Redis. Over a far link it bounds the rate: credit by round trip."""
 
-UNDER_WAY = 64
+MAX_CALLS_UNDER_WAY = 64
 """Calls under way at once: as many as a server takes before it reads no further."""
 log = logging.getLogger("busmq_spark")
 
@@ -79,7 +79,7 @@ class BulkLink:
             try:
                 for arguments in several[len(results) :]:
                     waiting.append(self.post(name, *arguments))
-                    if len(waiting) >= UNDER_WAY:
+                    if len(waiting) >= MAX_CALLS_UNDER_WAY:
                         results.append(self._result_or_error(waiting, name, kept))
                 while waiting:
                     results.append(self._result_or_error(waiting, name, kept))
@@ -111,12 +111,12 @@ class BulkLink:
     def connect(self) -> ServerHello:
         """Connect, unless that is done, with patience; what the server says of itself."""
         if self.hello is None:
-            self.call("hello", frames.VERSION, self._client)
+            self.call("hello", frames.PROTOCOL_VERSION, self._client)
         assert self.hello is not None
         return self.hello
 
     def read(self, parts: Sequence[Range], strict: bool, asked: int | None = None) -> RowStream:
-        """The rows of ranges, in order, each once, whatever happens to the link meanwhile. At most MOST_RANGES.
+        """The rows of ranges, in order, each once, whatever happens to the link meanwhile. At most MAX_RANGES_PER_READ.
 
         ``asked``: the call whose answer they are, where it was sent.
         """
@@ -137,7 +137,7 @@ class BulkLink:
         retry = Retry(time.monotonic)
         while True:
             try:
-                id = self._send_call(self._ready(), "read_with_spans", (parts, CREDIT), b"")
+                id = self._send_call(self._ready(), "read_with_spans", (parts, READ_CREDIT_BYTES), b"")
                 spans = self._spans(id)
                 break
             except LinkLost as error:
@@ -175,7 +175,7 @@ class BulkLink:
 
     def _ask_rows(self, parts: Sequence[Range], strict: bool) -> int:
         one = len(parts) == 1
-        return self._send_call(self._ready(), "read" if one else "read_many", (parts[0] if one else parts, strict, CREDIT), b"")
+        return self._send_call(self._ready(), "read" if one else "read_many", (parts[0] if one else parts, strict, READ_CREDIT_BYTES), b"")
 
     def _rows(self, id: int, expected: RemainingRanges | None) -> RowStream:
         """The answer to a call for rows; without ``expected`` there are none."""
@@ -230,7 +230,7 @@ class BulkLink:
         return frame
 
     def _send_call(self, socket: BulkWebSocket, name: str, arguments: Sequence[Any], body: bytes) -> int:
-        id = next(self._ids) % frames.MAX_ID
+        id = next(self._ids) % frames.MAX_CALL_ID
         self._inbox[id] = deque()
         try:
             call = Frame(BulkFrameKind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}, body).encode()
@@ -244,8 +244,8 @@ class BulkLink:
     def _check_size(self, name: str, size: int, body: int) -> None:
         """Checked here, since a server closes the connection of a client that sends too much, which looks like a lost link."""
         most = self.hello.message_bytes if self.hello is not None else size
-        if size > most or size - body > frames.HEAD_BYTES:
-            limit = f"{most} bytes (its limit message_bytes), {frames.HEAD_BYTES} of them names and the like"
+        if size > most or size - body > frames.MAX_HEAD_BYTES:
+            limit = f"{most} bytes (its limit message_bytes), {frames.MAX_HEAD_BYTES} of them names and the like"
             raise MessageRefused(reason=f"a call {name!r} of {size} bytes is over what the federation server takes: {limit}")
 
     def _ready(self) -> BulkWebSocket:
@@ -254,7 +254,7 @@ class BulkLink:
             self.drop()
         if self._socket is None:
             self._socket = BulkWebSocket(self.address)
-            id = self._send_call(self._socket, "hello", (frames.VERSION, self._client), b"")
+            id = self._send_call(self._socket, "hello", (frames.PROTOCOL_VERSION, self._client), b"")
             self.hello = self.result(id, "hello")
         return self._socket
 

@@ -22,7 +22,7 @@ log = logging.getLogger("busmq_spark")
 def error_frame(id: int, error: BusError, asked: RedisLayout) -> Frame:
     """The ERROR frame. When Redis is unreachable it holds for how long to retry: longer where another server may take over."""
     head = encode_error(error)
-    if not fault.is_open(error):
+    if not fault.is_open_error(error):
         log.log(logging.DEBUG if isinstance(error, LinkLost) else logging.WARNING, "bulk: %s", error)  # a lost link is asked about again and again
     if isinstance(error, LinkLost):
         head["details"]["patience_s"] = int(max((patience(end, error) for end in asked.endpoints), default=FAILOVER_PATIENCE_S))

@@ -24,18 +24,18 @@ import pyarrow as pa
 
 from busmq_spark.core.message import refuse_constant
 from busmq_spark.errors import WireError
-from busmq_spark.federation.json_size import MOST_VALUES, too_many
+from busmq_spark.federation.json_size import MAX_JSON_VALUES, has_too_many_values
 
-VERSION = 1
-MAX_ID = 2**32 - 1
-MAX_WHOLE = 2**53
-HEAD_BYTES = 4 * 1024 * 1024
+PROTOCOL_VERSION = 1
+MAX_CALL_ID = 2**32 - 1
+MAX_WHOLE_NUMBER = 2**53
+MAX_HEAD_BYTES = 4 * 1024 * 1024
 """Longest head of a call: some ten thousand queues or staged lists. What JSON and Python make of it is a multiple."""
-_ALIGN = 64
-_PREFIX, _PREFIX_BYTES = "<BII", 9
-_COUNT, _COUNT_BYTES = "<I", 4
-_NARROW = pa.schema([pa.field("value", pa.binary(), nullable=False)])
-_WIDE = pa.schema([pa.field("value", pa.large_binary(), nullable=False)])
+_BODY_ALIGNMENT = 64
+_PREFIX_FORMAT, _PREFIX_BYTES = "<BII", 9
+_COUNT_FORMAT, _COUNT_BYTES = "<I", 4
+_BINARY_SCHEMA = pa.schema([pa.field("value", pa.binary(), nullable=False)])
+_LARGE_BINARY_SCHEMA = pa.schema([pa.field("value", pa.large_binary(), nullable=False)])
 
 
 class BulkFrameKind(IntEnum):
@@ -68,8 +68,8 @@ class Frame:
     def encode_head(self) -> bytes:
         """Everything before the body."""
         head = json.dumps(self.head, separators=(",", ":"), allow_nan=False).encode("ascii")
-        blanks = -(_PREFIX_BYTES + len(head)) % _ALIGN if len(self.body) else 0
-        return b"".join((struct.pack(_PREFIX, self.kind, self.id, len(head) + blanks), head, b" " * blanks))
+        blanks = -(_PREFIX_BYTES + len(head)) % _BODY_ALIGNMENT if len(self.body) else 0
+        return b"".join((struct.pack(_PREFIX_FORMAT, self.kind, self.id, len(head) + blanks), head, b" " * blanks))
 
 
 def decode(message: bytes | memoryview | str) -> Frame:
@@ -79,7 +79,7 @@ def decode(message: bytes | memoryview | str) -> Frame:
     view = memoryview(message)
     if len(view) < _PREFIX_BYTES:
         raise wire_error(f"{len(view)} bytes", f"at least {_PREFIX_BYTES}")
-    kind, id, length = struct.unpack_from(_PREFIX, view)
+    kind, id, length = struct.unpack_from(_PREFIX_FORMAT, view)
     start = _PREFIX_BYTES + length
     if start > len(view):
         raise wire_error(f"a head of {length} bytes in a message of {len(view)}", "one that is there")
@@ -90,12 +90,12 @@ def decode(message: bytes | memoryview | str) -> Frame:
 
 def head_bytes(message: bytes | str) -> int:
     """How long a message says that its head is."""
-    return int(struct.unpack_from(_PREFIX, message)[2]) if isinstance(message, bytes) and len(message) >= _PREFIX_BYTES else 0
+    return int(struct.unpack_from(_PREFIX_FORMAT, message)[2]) if isinstance(message, bytes) and len(message) >= _PREFIX_BYTES else 0
 
 
 def _decode_json(head: memoryview) -> Any:
-    if too_many(text := bytes(head)):
-        raise wire_error(f"a head of {len(text)} bytes with more than {MOST_VALUES} values", "fewer")
+    if has_too_many_values(text := bytes(head)):
+        raise wire_error(f"a head of {len(text)} bytes with more than {MAX_JSON_VALUES} values", "fewer")
     try:
         return json.loads(text.decode(), parse_constant=refuse_constant, parse_float=refuse_constant)
     except (ValueError, RecursionError):
@@ -109,13 +109,13 @@ def wire_error(found: str, expected: str) -> WireError:
 
 def pack_values(values: Sequence[bytes]) -> bytes:
     """The body of a CALL that brings values: how many, their lengths, then they themselves."""
-    return b"".join((struct.pack(_COUNT, len(values)), struct.pack(f"<{len(values)}I", *map(len, values)), *values))
+    return b"".join((struct.pack(_COUNT_FORMAT, len(values)), struct.pack(f"<{len(values)}I", *map(len, values)), *values))
 
 
 def unpack_values(body: bytes | memoryview) -> list[bytes]:
     """The inverse. Raises WireError unless the lengths add up to exactly what is there."""
     view = memoryview(body)
-    count = struct.unpack_from(_COUNT, view)[0] if len(view) >= _COUNT_BYTES else 0
+    count = struct.unpack_from(_COUNT_FORMAT, view)[0] if len(view) >= _COUNT_BYTES else 0
     at = _COUNT_BYTES * (1 + count)
     if not count or at > len(view):
         raise wire_error(f"a list of {count} values in {len(view)} bytes", "at least one, and all of them")
@@ -131,7 +131,7 @@ def unpack_values(body: bytes | memoryview) -> list[bytes]:
 
 def rows_schema(values: Any) -> Any:
     """The schema of ROWS that carry this Arrow array: one column ``value``, binary, or large_binary beyond 2 GB."""
-    return _WIDE if pa.types.is_large_binary(values.type) else _NARROW
+    return _LARGE_BINARY_SCHEMA if pa.types.is_large_binary(values.type) else _BINARY_SCHEMA
 
 
 def encode_schema(schema: Any) -> Any:
@@ -141,14 +141,14 @@ def encode_schema(schema: Any) -> Any:
 
 def decode_schema(body: bytes | memoryview) -> Any:
     """The schema in the body of SCHEMA. Raises WireError for any but our two."""
-    for known in (_NARROW, _WIDE):
+    for known in (_BINARY_SCHEMA, _LARGE_BINARY_SCHEMA):
         if bytes(body) == known.serialize().to_pybytes():
             return known
     try:
         found = pa.ipc.read_schema(pa.py_buffer(body))
     except (pa.ArrowException, OSError, EOFError):
         raise wire_error("no Arrow schema", "one") from None
-    for known in (_NARROW, _WIDE):
+    for known in (_BINARY_SCHEMA, _LARGE_BINARY_SCHEMA):
         if found.equals(known):
             return known
     raise wire_error(f"an Arrow schema of {len(found)} columns", "one column 'value' of binary or large_binary, not nullable")
@@ -171,9 +171,9 @@ def _has_compressed_buffers(metadata: bytes) -> bool:
         offset: int = struct.unpack_from("<H", metadata, vtable + 4 + 2 * number)[0]
         return table + offset if offset else 0
 
-    root: int = struct.unpack_from(_COUNT, metadata)[0]
+    root: int = struct.unpack_from(_COUNT_FORMAT, metadata)[0]
     header = field(root, 2)
-    return bool(header and field(header + struct.unpack_from(_COUNT, metadata, header)[0], 3))
+    return bool(header and field(header + struct.unpack_from(_COUNT_FORMAT, metadata, header)[0], 3))
 
 
 def decode_rows(body: bytes | memoryview, schema: Any) -> Any:

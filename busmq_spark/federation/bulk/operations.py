@@ -23,12 +23,12 @@ from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.core.topic import partition_queue
 from busmq_spark.errors import BusError
 from busmq_spark.federation import fault
-from busmq_spark.federation.bulk.frames import MAX_WHOLE, wire_error
+from busmq_spark.federation.bulk.frames import MAX_WHOLE_NUMBER, wire_error
 from busmq_spark.federation.gate.grants import VERBS
 from busmq_spark.federation.gate.rights import Right, Verbs
 from busmq_spark.store.protocol import QueueCreation, RemovalTraces
 
-MAX_TEXT = 4096
+MAX_TEXT_LENGTH = 4096
 """Longest name, token or key."""
 
 
@@ -45,8 +45,8 @@ def _unchanged(value: Any) -> Any:
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str) or len(value) > MAX_TEXT:
-        raise ValueError(f"a text of at most {MAX_TEXT} characters")
+    if not isinstance(value, str) or len(value) > MAX_TEXT_LENGTH:
+        raise ValueError(f"a text of at most {MAX_TEXT_LENGTH} characters")
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -55,7 +55,7 @@ def _text(value: Any) -> str:
 
 
 def _whole_number(value: Any) -> int:
-    if type(value) is not int or abs(value) > MAX_WHOLE:
+    if type(value) is not int or abs(value) > MAX_WHOLE_NUMBER:
         raise ValueError("a whole number of at most 53 bits")
     return value
 
@@ -76,13 +76,13 @@ def _start(value: Any) -> str | int:
     return _whole_number(value)
 
 
-TEXT, WHOLE, FLAG, START = (
+TEXT_CODEC, WHOLE_NUMBER_CODEC, FLAG_CODEC, START_CODEC = (
     JsonCodec(_unchanged, _text),
     JsonCodec(_unchanged, _whole_number),
     JsonCodec(_unchanged, _flag),
     JsonCodec(_unchanged, _start),
 )
-RAW = JsonCodec(lambda value: base64.b64encode(value).decode(), _decode_base64)
+BASE64_CODEC = JsonCodec(lambda value: base64.b64encode(value).decode(), _decode_base64)
 
 
 def or_null(shape: JsonCodec) -> JsonCodec:
@@ -90,7 +90,7 @@ def or_null(shape: JsonCodec) -> JsonCodec:
     return JsonCodec(lambda v: None if v is None else shape.encode(v), lambda v: None if v is None else shape.decode(v))
 
 
-NOTHING = or_null(JsonCodec(_unchanged, lambda _: _refuse("null")))
+NULL_CODEC = or_null(JsonCodec(_unchanged, lambda _: _refuse("null")))
 
 
 def _refuse(expected: str) -> None:
@@ -141,20 +141,57 @@ def of_fields(make: Callable[..., Any], fields: Callable[[Any], Sequence[Any]], 
     return JsonCodec(lambda value: [shape.encode(item) for shape, item in zip(shapes, fields(value), strict=True)], decode)
 
 
-NAMES = list_of(TEXT)
-POSITION = record_of(Position, TEXT, WHOLE, TEXT, or_null(WHOLE), WHOLE)
-RANGE = record_of(Range, TEXT, TEXT, WHOLE, WHOLE, WHOLE)
-CREATION = record_of(QueueCreation, FLAG, WHOLE, WHOLE)
-ATTACHED = record_of(AttachResult, FLAG, WHOLE, WHOLE, TEXT, FLAG)
-SPAN = record_of(Span, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, WHOLE, TEXT, TEXT, TEXT)
-STATE = record_of(QueueState, WHOLE, TEXT, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE, TEXT, TEXT, WHOLE)
-FOUND_TIME = record_of(FoundTime, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE)
-TIMES = of_fields(TimesOfIds, tuple, TEXT, list_of(tuple_of(WHOLE, WHOLE)))
-ACK_RESULT = record_of(AckResult, TEXT, TEXT)
-TRACES = of_fields(RemovalTraces, lambda traces: (traces.unacked, traces.listeners, traces.empty), or_null(tuple_of(WHOLE, WHOLE)), WHOLE, FLAG)
-STAGED = record_of(StagedList, TEXT, WHOLE, TEXT, list_of(tuple_of(WHOLE, WHOLE)), or_null(WHOLE), WHOLE)
-FULL = record_of(CommitStopped, TEXT, WHOLE, WHOLE)
-RUN = record_of(SinkRun, TEXT, WHOLE, NAMES)
+NAMES_CODEC = list_of(TEXT_CODEC)
+POSITION_CODEC = record_of(Position, TEXT_CODEC, WHOLE_NUMBER_CODEC, TEXT_CODEC, or_null(WHOLE_NUMBER_CODEC), WHOLE_NUMBER_CODEC)
+RANGE_CODEC = record_of(Range, TEXT_CODEC, TEXT_CODEC, WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC)
+QUEUE_CREATION_CODEC = record_of(QueueCreation, FLAG_CODEC, WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC)
+ATTACH_RESULT_CODEC = record_of(AttachResult, FLAG_CODEC, WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC, TEXT_CODEC, FLAG_CODEC)
+SPAN_CODEC = record_of(
+    Span,
+    WHOLE_NUMBER_CODEC,
+    TEXT_CODEC,
+    WHOLE_NUMBER_CODEC,
+    WHOLE_NUMBER_CODEC,
+    WHOLE_NUMBER_CODEC,
+    WHOLE_NUMBER_CODEC,
+    TEXT_CODEC,
+    TEXT_CODEC,
+    TEXT_CODEC,
+)
+QUEUE_STATE_CODEC = record_of(
+    QueueState,
+    WHOLE_NUMBER_CODEC,
+    TEXT_CODEC,
+    WHOLE_NUMBER_CODEC,
+    WHOLE_NUMBER_CODEC,
+    WHOLE_NUMBER_CODEC,
+    WHOLE_NUMBER_CODEC,
+    WHOLE_NUMBER_CODEC,
+    TEXT_CODEC,
+    TEXT_CODEC,
+    WHOLE_NUMBER_CODEC,
+)
+FOUND_TIME_CODEC = record_of(FoundTime, WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC)
+TIMES_OF_IDS_CODEC = of_fields(TimesOfIds, tuple, TEXT_CODEC, list_of(tuple_of(WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC)))
+ACK_RESULT_CODEC = record_of(AckResult, TEXT_CODEC, TEXT_CODEC)
+REMOVAL_TRACES_CODEC = of_fields(
+    RemovalTraces,
+    lambda traces: (traces.unacked, traces.listeners, traces.empty),
+    or_null(tuple_of(WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC)),
+    WHOLE_NUMBER_CODEC,
+    FLAG_CODEC,
+)
+STAGED_LIST_CODEC = record_of(
+    StagedList,
+    TEXT_CODEC,
+    WHOLE_NUMBER_CODEC,
+    TEXT_CODEC,
+    list_of(tuple_of(WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC)),
+    or_null(WHOLE_NUMBER_CODEC),
+    WHOLE_NUMBER_CODEC,
+)
+COMMIT_STOPPED_CODEC = record_of(CommitStopped, TEXT_CODEC, WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC)
+SINK_RUN_CODEC = record_of(SinkRun, TEXT_CODEC, WHOLE_NUMBER_CODEC, NAMES_CODEC)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,10 +241,10 @@ def _decode_shape(shape: JsonCodec, head: Any) -> Any:
         raise wire_error("arguments or a result of another form", str(error)) from None
 
 
-BROWSE: Verbs = ("browse",)
-CONSUME: Verbs = ("consume",)
-PUSH: Verbs = ("push",)
-ADMIN: Verbs = ("admin",)
+BROWSE_VERBS: Verbs = ("browse",)
+CONSUME_VERBS: Verbs = ("consume",)
+PUSH_VERBS: Verbs = ("push",)
+ADMIN_VERBS: Verbs = ("admin",)
 
 
 def on_some_queue(verbs: Verbs) -> Callable[..., Iterable[Right]]:
@@ -228,92 +265,132 @@ def on_each_queue(verbs: Verbs) -> Callable[..., list[Right]]:
 
 def _subscription(queues: Any, name: str, *_: Any) -> list[Right]:
     """To consume the queues, and as this subscription, if it is one."""
-    return [*on_each_queue(CONSUME)(queues), *([Right(CONSUME, "subscription", name)] if name else [])]
+    return [*on_each_queue(CONSUME_VERBS)(queues), *([Right(CONSUME_VERBS, "subscription", name)] if name else [])]
 
 
 def _keep_alive(queues: Any, subscription: str, token: str) -> Iterable[Right]:
     """Without a token no lease is renewed: who only looks keeps its queues, too."""
-    return _subscription(queues, subscription) if token else on_each_queue(BROWSE)(queues)
+    return _subscription(queues, subscription) if token else on_each_queue(BROWSE_VERBS)(queues)
 
 
 def _topic(topic: str) -> list[Right]:
     """To push to its first partition."""
-    return [Right(PUSH, "queue", partition_queue(topic, 0))]
+    return [Right(PUSH_VERBS, "queue", partition_queue(topic, 0))]
 
 
 def _rights_of_lists(lists: Iterable[StagedList]) -> list[Right]:
-    return on_each_queue(PUSH)(dict.fromkeys(part.queue for part in lists))
+    return on_each_queue(PUSH_VERBS)(dict.fromkeys(part.queue for part in lists))
 
 
 def _sink(name: str, *rest: Any) -> list[Right]:
     """To have the sink, and to push to the queues of the staged lists, if there are any."""
     lists = next((part for part in rest if isinstance(part, tuple)), ())
-    return [Right(PUSH, "sink", name), *(_rights_of_lists(lists) if lists else [])]
+    return [Right(PUSH_VERBS, "sink", name), *(_rights_of_lists(lists) if lists else [])]
 
 
 def _begin(name: str, _: str, queues: Any) -> list[Right]:
-    return [*_sink(name), *on_each_queue(PUSH)(queues)]
+    return [*_sink(name), *on_each_queue(PUSH_VERBS)(queues)]
 
 
 def _stage(queue: str, _: str, __: int, run: SinkRun) -> list[Right]:
     """To push to the queue, and to have the sink, if it is one that can be named."""
-    return [Right(PUSH, "queue", queue), *(_sink(run.sink) if run.sink else [])]
+    return [Right(PUSH_VERBS, "queue", queue), *(_sink(run.sink) if run.sink else [])]
 
 
 def _commit(queue: str, sink: str, _: int, lists: Any) -> list[Right]:
-    return [Right(PUSH, "queue", queue), *_sink(sink, lists)]
+    return [Right(PUSH_VERBS, "queue", queue), *_sink(sink, lists)]
 
 
-SINK = (TEXT, WHOLE)
+SINK_BATCH_CODECS = (TEXT_CODEC, WHOLE_NUMBER_CODEC)
 OPERATIONS: dict[str, Operation] = {
-    "hello": Operation(tuple_of(WHOLE, TEXT), record_of(ServerHello, WHOLE, FLAG, WHOLE), on_some_queue(VERBS), ServedBy.SESSION),
-    "discover": Operation(tuple_of(), NAMES, on_some_queue(BROWSE), ServedBy.PEER),
-    "attach": Operation(tuple_of(NAMES, CREATION), map_of(ATTACHED), on_each_queue(VERBS), ServedBy.PEER),
-    "states": Operation(tuple_of(map_of(WHOLE)), map_of(STATE), on_each_queue(BROWSE), ServedBy.STORE),
-    "spans": Operation(tuple_of(map_of(tuple_of(WHOLE, WHOLE))), map_of(SPAN), on_each_queue(BROWSE), ServedBy.STORE),
-    "positions": Operation(tuple_of(NAMES), map_of(tuple_of(TEXT, map_of(tuple_of(WHOLE, FLAG)))), on_each_queue(CONSUME), ServedBy.STORE),
-    "marks": Operation(tuple_of(map_of(WHOLE)), map_of(TEXT), on_each_queue(BROWSE), ServedBy.STORE),
-    "counters": Operation(tuple_of(NAMES), list_of(or_null(RAW)), on_each_queue(BROWSE), ServedBy.STORE),
-    "note_times": Operation(tuple_of(NAMES), map_of(WHOLE), on_each_queue(BROWSE), ServedBy.STORE),
-    "find_times": Operation(tuple_of(map_of(WHOLE)), map_of(FOUND_TIME), on_each_queue(BROWSE), ServedBy.STORE),
-    "times": Operation(tuple_of(map_of(tuple_of(WHOLE, WHOLE))), map_of(TIMES), on_each_queue(BROWSE), ServedBy.STORE),
-    "ages": Operation(tuple_of(map_of(WHOLE)), map_of(WHOLE), on_each_queue(BROWSE), ServedBy.STORE),
-    "ack": Operation(tuple_of(map_of(POSITION), TEXT), map_of(ACK_RESULT), _subscription, ServedBy.PEER, subscription=True),
-    "subscribe": Operation(tuple_of(map_of(START), TEXT), map_of(WHOLE), _subscription, ServedBy.PEER, subscription=True),
-    "subscriptions": Operation(tuple_of(NAMES), map_of(map_of(WHOLE)), on_each_queue(CONSUME), ServedBy.STORE),
-    "lease": Operation(tuple_of(NAMES, TEXT, TEXT, map_of(TEXT)), map_of(TEXT), _subscription, ServedBy.PEER, subscription=True),
-    "holders": Operation(tuple_of(NAMES, TEXT), map_of(TEXT), on_each_queue(CONSUME), ServedBy.PEER, subscription=True),
-    "keep_alive": Operation(tuple_of(NAMES, TEXT, TEXT), map_of(WHOLE), _keep_alive, ServedBy.PEER, subscription=True),
-    "traces": Operation(tuple_of(TEXT), TRACES, on_each_queue(BROWSE), ServedBy.STORE),
-    "bytes_until": Operation(tuple_of(TEXT, WHOLE, WHOLE, WHOLE), tuple_of(WHOLE, WHOLE), on_each_queue(BROWSE), ServedBy.STORE),
-    "read": Operation(tuple_of(RANGE, FLAG, WHOLE), NOTHING, on_each_queue(BROWSE), ServedBy.BESIDE),
-    "read_many": Operation(tuple_of(list_of(RANGE), FLAG, WHOLE), NOTHING, on_each_queue(BROWSE), ServedBy.BESIDE),
-    "read_with_spans": Operation(tuple_of(list_of(RANGE), WHOLE), map_of(SPAN), on_each_queue(BROWSE), ServedBy.BESIDE),
-    "listen": Operation(tuple_of(NAMES), NOTHING, on_each_queue(BROWSE), ServedBy.SESSION),
-    "wait": Operation(tuple_of(WHOLE), FLAG, on_some_queue(BROWSE), ServedBy.BESIDE),
-    "begin": Operation(tuple_of(TEXT, TEXT, NAMES), RUN, _begin, ServedBy.PEER),
-    "renew": Operation(tuple_of(RUN), NOTHING, lambda run: _sink(run.sink), ServedBy.PEER),
-    "stage": Operation(tuple_of(TEXT, TEXT, WHOLE, RUN), tuple_of(WHOLE, WHOLE), _stage, ServedBy.PEER, values=True),
-    "push": Operation(tuple_of(TEXT), tuple_of(WHOLE, WHOLE), on_each_queue(PUSH), ServedBy.STORE, values=True),
-    "push_from": Operation(tuple_of(TEXT, TEXT, list_of(WHOLE)), tuple_of(WHOLE, WHOLE), on_each_queue(PUSH), ServedBy.PEER, values=True),
-    "partitions": Operation(tuple_of(TEXT), WHOLE, _topic, ServedBy.STORE),
-    "take_commands": Operation(tuple_of(TEXT), NOTHING, on_each_queue(PUSH), ServedBy.STORE),
-    "event_queues": Operation(tuple_of(list_of(NAMES)), list_of(NAMES), on_some_queue(PUSH), ServedBy.PEER),
-    "subscribe_events": Operation(tuple_of(TEXT, NAMES, FLAG), NOTHING, on_each_queue(PUSH), ServedBy.STORE),
-    "record": Operation(tuple_of(*SINK, list_of(STAGED), TEXT, TEXT, WHOLE), list_of(STAGED), _sink, ServedBy.PEER),
-    "commit": Operation(tuple_of(TEXT, *SINK, list_of(STAGED)), or_null(FULL), _commit, ServedBy.PEER),
-    "recorded": Operation(tuple_of(*SINK), list_of(STAGED), _sink, ServedBy.PEER),
-    "discard": Operation(tuple_of(list_of(STAGED)), NOTHING, _rights_of_lists, ServedBy.PEER),
-    "forget": Operation(tuple_of(TEXT, list_of(STAGED)), NOTHING, _sink, ServedBy.PEER),
-    "ends": Operation(tuple_of(NAMES), map_of(WHOLE), on_each_queue(ADMIN), ServedBy.STORE),
-    "trim": Operation(tuple_of(map_of(WHOLE)), NOTHING, on_each_queue(ADMIN), ServedBy.STORE),
+    "hello": Operation(
+        tuple_of(WHOLE_NUMBER_CODEC, TEXT_CODEC),
+        record_of(ServerHello, WHOLE_NUMBER_CODEC, FLAG_CODEC, WHOLE_NUMBER_CODEC),
+        on_some_queue(VERBS),
+        ServedBy.SESSION,
+    ),
+    "discover": Operation(tuple_of(), NAMES_CODEC, on_some_queue(BROWSE_VERBS), ServedBy.PEER),
+    "attach": Operation(tuple_of(NAMES_CODEC, QUEUE_CREATION_CODEC), map_of(ATTACH_RESULT_CODEC), on_each_queue(VERBS), ServedBy.PEER),
+    "states": Operation(tuple_of(map_of(WHOLE_NUMBER_CODEC)), map_of(QUEUE_STATE_CODEC), on_each_queue(BROWSE_VERBS), ServedBy.STORE),
+    "spans": Operation(
+        tuple_of(map_of(tuple_of(WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC))), map_of(SPAN_CODEC), on_each_queue(BROWSE_VERBS), ServedBy.STORE
+    ),
+    "positions": Operation(
+        tuple_of(NAMES_CODEC),
+        map_of(tuple_of(TEXT_CODEC, map_of(tuple_of(WHOLE_NUMBER_CODEC, FLAG_CODEC)))),
+        on_each_queue(CONSUME_VERBS),
+        ServedBy.STORE,
+    ),
+    "marks": Operation(tuple_of(map_of(WHOLE_NUMBER_CODEC)), map_of(TEXT_CODEC), on_each_queue(BROWSE_VERBS), ServedBy.STORE),
+    "counters": Operation(tuple_of(NAMES_CODEC), list_of(or_null(BASE64_CODEC)), on_each_queue(BROWSE_VERBS), ServedBy.STORE),
+    "note_times": Operation(tuple_of(NAMES_CODEC), map_of(WHOLE_NUMBER_CODEC), on_each_queue(BROWSE_VERBS), ServedBy.STORE),
+    "find_times": Operation(tuple_of(map_of(WHOLE_NUMBER_CODEC)), map_of(FOUND_TIME_CODEC), on_each_queue(BROWSE_VERBS), ServedBy.STORE),
+    "times": Operation(
+        tuple_of(map_of(tuple_of(WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC))), map_of(TIMES_OF_IDS_CODEC), on_each_queue(BROWSE_VERBS), ServedBy.STORE
+    ),
+    "ages": Operation(tuple_of(map_of(WHOLE_NUMBER_CODEC)), map_of(WHOLE_NUMBER_CODEC), on_each_queue(BROWSE_VERBS), ServedBy.STORE),
+    "ack": Operation(tuple_of(map_of(POSITION_CODEC), TEXT_CODEC), map_of(ACK_RESULT_CODEC), _subscription, ServedBy.PEER, subscription=True),
+    "subscribe": Operation(tuple_of(map_of(START_CODEC), TEXT_CODEC), map_of(WHOLE_NUMBER_CODEC), _subscription, ServedBy.PEER, subscription=True),
+    "subscriptions": Operation(tuple_of(NAMES_CODEC), map_of(map_of(WHOLE_NUMBER_CODEC)), on_each_queue(CONSUME_VERBS), ServedBy.STORE),
+    "lease": Operation(
+        tuple_of(NAMES_CODEC, TEXT_CODEC, TEXT_CODEC, map_of(TEXT_CODEC)), map_of(TEXT_CODEC), _subscription, ServedBy.PEER, subscription=True
+    ),
+    "holders": Operation(tuple_of(NAMES_CODEC, TEXT_CODEC), map_of(TEXT_CODEC), on_each_queue(CONSUME_VERBS), ServedBy.PEER, subscription=True),
+    "keep_alive": Operation(tuple_of(NAMES_CODEC, TEXT_CODEC, TEXT_CODEC), map_of(WHOLE_NUMBER_CODEC), _keep_alive, ServedBy.PEER, subscription=True),
+    "traces": Operation(tuple_of(TEXT_CODEC), REMOVAL_TRACES_CODEC, on_each_queue(BROWSE_VERBS), ServedBy.STORE),
+    "bytes_until": Operation(
+        tuple_of(TEXT_CODEC, WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC),
+        tuple_of(WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC),
+        on_each_queue(BROWSE_VERBS),
+        ServedBy.STORE,
+    ),
+    "read": Operation(tuple_of(RANGE_CODEC, FLAG_CODEC, WHOLE_NUMBER_CODEC), NULL_CODEC, on_each_queue(BROWSE_VERBS), ServedBy.BESIDE),
+    "read_many": Operation(tuple_of(list_of(RANGE_CODEC), FLAG_CODEC, WHOLE_NUMBER_CODEC), NULL_CODEC, on_each_queue(BROWSE_VERBS), ServedBy.BESIDE),
+    "read_with_spans": Operation(
+        tuple_of(list_of(RANGE_CODEC), WHOLE_NUMBER_CODEC), map_of(SPAN_CODEC), on_each_queue(BROWSE_VERBS), ServedBy.BESIDE
+    ),
+    "listen": Operation(tuple_of(NAMES_CODEC), NULL_CODEC, on_each_queue(BROWSE_VERBS), ServedBy.SESSION),
+    "wait": Operation(tuple_of(WHOLE_NUMBER_CODEC), FLAG_CODEC, on_some_queue(BROWSE_VERBS), ServedBy.BESIDE),
+    "begin": Operation(tuple_of(TEXT_CODEC, TEXT_CODEC, NAMES_CODEC), SINK_RUN_CODEC, _begin, ServedBy.PEER),
+    "renew": Operation(tuple_of(SINK_RUN_CODEC), NULL_CODEC, lambda run: _sink(run.sink), ServedBy.PEER),
+    "stage": Operation(
+        tuple_of(TEXT_CODEC, TEXT_CODEC, WHOLE_NUMBER_CODEC, SINK_RUN_CODEC),
+        tuple_of(WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC),
+        _stage,
+        ServedBy.PEER,
+        values=True,
+    ),
+    "push": Operation(tuple_of(TEXT_CODEC), tuple_of(WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC), on_each_queue(PUSH_VERBS), ServedBy.STORE, values=True),
+    "push_from": Operation(
+        tuple_of(TEXT_CODEC, TEXT_CODEC, list_of(WHOLE_NUMBER_CODEC)),
+        tuple_of(WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC),
+        on_each_queue(PUSH_VERBS),
+        ServedBy.PEER,
+        values=True,
+    ),
+    "partitions": Operation(tuple_of(TEXT_CODEC), WHOLE_NUMBER_CODEC, _topic, ServedBy.STORE),
+    "take_commands": Operation(tuple_of(TEXT_CODEC), NULL_CODEC, on_each_queue(PUSH_VERBS), ServedBy.STORE),
+    "event_queues": Operation(tuple_of(list_of(NAMES_CODEC)), list_of(NAMES_CODEC), on_some_queue(PUSH_VERBS), ServedBy.PEER),
+    "subscribe_events": Operation(tuple_of(TEXT_CODEC, NAMES_CODEC, FLAG_CODEC), NULL_CODEC, on_each_queue(PUSH_VERBS), ServedBy.STORE),
+    "record": Operation(
+        tuple_of(*SINK_BATCH_CODECS, list_of(STAGED_LIST_CODEC), TEXT_CODEC, TEXT_CODEC, WHOLE_NUMBER_CODEC),
+        list_of(STAGED_LIST_CODEC),
+        _sink,
+        ServedBy.PEER,
+    ),
+    "commit": Operation(tuple_of(TEXT_CODEC, *SINK_BATCH_CODECS, list_of(STAGED_LIST_CODEC)), or_null(COMMIT_STOPPED_CODEC), _commit, ServedBy.PEER),
+    "recorded": Operation(tuple_of(*SINK_BATCH_CODECS), list_of(STAGED_LIST_CODEC), _sink, ServedBy.PEER),
+    "discard": Operation(tuple_of(list_of(STAGED_LIST_CODEC)), NULL_CODEC, _rights_of_lists, ServedBy.PEER),
+    "forget": Operation(tuple_of(TEXT_CODEC, list_of(STAGED_LIST_CODEC)), NULL_CODEC, _sink, ServedBy.PEER),
+    "ends": Operation(tuple_of(NAMES_CODEC), map_of(WHOLE_NUMBER_CODEC), on_each_queue(ADMIN_VERBS), ServedBy.STORE),
+    "trim": Operation(tuple_of(map_of(WHOLE_NUMBER_CODEC)), NULL_CODEC, on_each_queue(ADMIN_VERBS), ServedBy.STORE),
 }
 """Every method of ReadStore and WriteStore that ask the other side (``truncate`` in two steps), and what notifies of pushes: ``listen``, ``wait``."""
 
 
 def encode_error(error: BusError) -> dict[str, Any]:
     """The head of ERROR: what of an error crosses the wire, its details as plain values."""
-    wire_error = fault.to_wire(error)
+    wire_error = fault.error_to_wire(error)
     details = {name: value if isinstance(value, str | int | None) else str(value) for name, value in wire_error["details"].items()}
     return {"code": wire_error["code"], "details": details, "text": wire_error["message"]}
 
@@ -328,12 +405,12 @@ def decode_error(head: Any, url: str) -> BusError:
         raise wire_error("an error whose details are no plain values", "texts and numbers")
     if code == "BUSMQ_FEDERATION_REFUSED":
         details["url"] = url
-    return fault.from_wire({"code": code, "message": _printable(str(head.get("text"))), "details": details}, _ERRORS)
+    return fault.error_from_wire({"code": code, "message": _printable(str(head.get("text"))), "details": details}, _ERROR_OF_CODE)
 
 
 def _printable(text: str) -> str:
     """What a log may show: nothing that moves the cursor, and not for ever."""
-    return re.sub(r"[^\x20-\x7e\xa0-\U0010ffff]", "�", text[: fault.MOST_TEXT])
+    return re.sub(r"[^\x20-\x7e\xa0-\U0010ffff]", "�", text[: fault.MAX_ERROR_TEXT])
 
 
 def _errors_by_code() -> dict[str, type[BusError]]:
@@ -347,4 +424,4 @@ def _errors_by_code() -> dict[str, type[BusError]]:
     return found
 
 
-_ERRORS = _errors_by_code()  # and not when it is first asked for: pickled by value, the package has only what is referred to
+_ERROR_OF_CODE = _errors_by_code()  # and not when it is first asked for: pickled by value, the package has only what is referred to

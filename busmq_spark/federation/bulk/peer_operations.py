@@ -31,10 +31,10 @@ from busmq_spark.store.protocol import QueueCreation
 from busmq_spark.store.redis_store import RedisStore
 
 _PLAIN_TEXT = re.compile(r"[^\x00-\x1f\x7f]{0,300}")
-OTHER = "another peer"
+OTHER_HOLDER = "another peer"
 """Instead of the holder of a lease that is not the peer's: with its name it could be replaced."""
-_SINK = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
-_RUN = re.compile(r"[0-9a-zA-Z-]{1,64}")
+_SINK_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
+_RUN_ID = re.compile(r"[0-9a-zA-Z-]{1,64}")
 
 
 class PeerOperations:
@@ -106,7 +106,7 @@ class PeerOperations:
         return self.store.keep_alive(queues, subscription, f"{self._mark}{token}")
 
     def _hide_other_holders(self, holders: Mapping[str, str]) -> dict[str, str]:
-        return {q: holder.removeprefix(self._mark) if not holder or holder.startswith(self._mark) else OTHER for q, holder in holders.items()}
+        return {q: holder.removeprefix(self._mark) if not holder or holder.startswith(self._mark) else OTHER_HOLDER for q, holder in holders.items()}
 
     def _claim_subscription(self, queues: Iterable[str], subscription: str) -> dict[str, str]:
         """Make a new subscription the peer's. Raises FederationRefused for one that is not; the result says which queues are ``missing``."""
@@ -139,7 +139,7 @@ class PeerOperations:
 
     def push_from(self, queue: str, sender: str, sequences: Sequence[int], values: Sequence[bytes]) -> tuple[int, int]:
         """As the store's, for the peer's own sender of this name."""
-        if not _RUN.fullmatch(sender):
+        if not _RUN_ID.fullmatch(sender):
             raise wire_error("a sender whose name has other characters, or too many", "1 to 64 letters, digits and hyphens")
         if len(sequences) != len(values) or any(a >= b for a, b in pairwise((0, *sequences))):
             raise wire_error(
@@ -154,7 +154,7 @@ class PeerOperations:
 
     def begin(self, sink: str, run: str, queues: Sequence[str]) -> SinkRun:
         """As the store's, for the peer's own sink of this name."""
-        if not _RUN.fullmatch(run):
+        if not _RUN_ID.fullmatch(run):
             raise wire_error("a run whose name has other characters, or too many", "1 to 64 letters, digits and hyphens")
         with self._sink_of_peer(sink) as own:
             return replace(self.store.begin(own, run, queues), sink=sink)
@@ -199,7 +199,7 @@ class PeerOperations:
     @contextmanager
     def _sink_of_peer(self, sink: str) -> Iterator[str]:
         """What the sink is called in Redis; errors call it as the peer does."""
-        if not _SINK.fullmatch(sink):
+        if not _SINK_NAME.fullmatch(sink):
             raise wire_error("a sink id that is empty, too long or has control characters", "1 to 200 characters")
         own = sink_of(self._identity.owner, sink)
         try:

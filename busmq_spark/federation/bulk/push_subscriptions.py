@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from busmq_spark.federation.bulk.store_executor import StoreExecutor
     from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 
-CONFIRM_S = 5.0
+CONFIRM_TIMEOUT_S = 5.0
 """How long an answer to ``listen`` waits for Redis to confirm."""
-MOST_LISTENED = 20_000
+MAX_LISTENED_QUEUES = 20_000
 
 
 class PushSubscriptions:
@@ -27,8 +27,8 @@ class PushSubscriptions:
 
     async def listen(self, queues: tuple[str, ...]) -> None:
         """Subscribe to exactly these queues; after it has returned every push is noticed."""
-        if len(queues) > MOST_LISTENED:
-            raise wire_error(f"{len(queues)} queues to listen to", f"at most {MOST_LISTENED}")
+        if len(queues) > MAX_LISTENED_QUEUES:
+            raise wire_error(f"{len(queues)} queues to listen to", f"at most {MAX_LISTENED_QUEUES}")
         store = self._executor.work.store
         places = await self._executor.run(store.locate, queues)
         wanted = {store.keys(queue).available: places[queue] for queue in queues}
@@ -37,7 +37,7 @@ class PushSubscriptions:
         new = {channel: server for channel, server in wanted.items() if channel not in self._servers}
         self._servers.update(new)
         if adding := [asyncio.create_task(self._add(channel, server), name="bulk: listening") for channel, server in new.items()]:
-            await asyncio.wait(adding, timeout=CONFIRM_S)  # after a time-out Redis is unreachable: ``_notified`` is set when it is back
+            await asyncio.wait(adding, timeout=CONFIRM_TIMEOUT_S)  # after a time-out Redis is unreachable: ``_notified`` is set when it is back
         self._notified.set()
 
     async def wait(self, timeout_s: float) -> bool:

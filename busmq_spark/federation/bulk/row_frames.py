@@ -18,9 +18,9 @@ from busmq_spark.federation.bulk.frames import Frame, wire_error
 from busmq_spark.store.protocol import MessageRows
 from busmq_spark.store.redis_store import RedisStore
 
-MOST_RANGES = 1_000
+MAX_RANGES_PER_READ = 1_000
 """Ranges in one call of ``read_many``."""
-SHARED_BYTES = 256 * 1024
+SHARED_FRAME_BYTES = 256 * 1024
 """Bytes of values of several ranges that share a frame: on a far link a frame of this size takes no longer than a small one."""
 
 
@@ -48,7 +48,7 @@ class RowFrames:
         """None at the end."""
         taken: list[MessageRows] = []
         size = 0
-        while size < SHARED_BYTES and (rows := self._next_rows or next(self._rows, None)) is not None:
+        while size < SHARED_FRAME_BYTES and (rows := self._next_rows or next(self._rows, None)) is not None:
             self._next_rows = rows if taken and rows.values.type != taken[0].values.type else None
             if self._next_rows is not None:
                 break
@@ -72,7 +72,7 @@ class RowFrames:
         return self._at
 
 
-def with_spans(store: RedisStore, parts: Sequence[Range]) -> tuple[Mapping[str, Span], list[Range]]:
+def frames_with_spans(store: RedisStore, parts: Sequence[Range]) -> tuple[Mapping[str, Span], list[Range]]:
     """The spans around ranges whose server is known, one of each queue, and what of them is to be read; in a thread."""
     for part in parts:
         store.set_failure_domain([part.queue], ("", part.server, ""))

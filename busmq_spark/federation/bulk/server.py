@@ -30,8 +30,8 @@ from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS, Operation, ServedBy, ServerHello
 from busmq_spark.federation.bulk.peer_operations import check
 from busmq_spark.federation.bulk.push_subscriptions import PushSubscriptions
-from busmq_spark.federation.bulk.row_frames import MOST_RANGES, RowFrames, with_spans
-from busmq_spark.federation.bulk.store_executor import ClientExecutors, KnownServers, PeerThreadPool, RunningRead, StoreExecutor, Stores
+from busmq_spark.federation.bulk.row_frames import MAX_RANGES_PER_READ, RowFrames, frames_with_spans
+from busmq_spark.federation.bulk.store_executor import ClientExecutors, ExecutorPool, KnownServers, PeerThreadPool, RunningRead, StoreExecutor
 from busmq_spark.federation.gate.budgets import SecretBudgets
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.rights import Identity
@@ -40,19 +40,19 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.layout import RedisLayout, redis_layout
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 
-READS = 4
+MAX_READS_PER_CONNECTION = 4
 """Range reads of one connection at once."""
-READS_IN_ALL = 64
+MAX_READS_IN_ALL = 64
 """Range reads that hold memory at once, of all connections: some 18 MB each. Further ones wait in line; each secret has few of them (limits)."""
-CALLS = 64
+MAX_UNANSWERED_CALLS = 64
 """Calls of one connection taken and not yet answered; beyond that nothing more is read from it. They wait as bytes: read, they may take much more."""
-LONGEST_WAIT_S = 60.0
-SMALL_HEAD = 64 * 1024
+MAX_PUSH_WAIT_S = 60.0
+SMALL_HEAD_BYTES = 64 * 1024
 """Beyond that a head is taken apart, and its names are checked, in a thread."""
-LARGE = 4
+MAX_LARGE_HEADS_IN_WORK = 4
 """Calls with large heads that are taken apart or in work at once, of all connections: read, each may take 50 MB."""
-BESIDE = tuple(name for name, operation in OPERATIONS.items() if operation.by is ServedBy.BESIDE)
-MAX_CLIENT = 64
+CONCURRENT_OPERATIONS = tuple(name for name, operation in OPERATIONS.items() if operation.by is ServedBy.BESIDE)
+MAX_CLIENT_ID_LENGTH = 64
 log = logging.getLogger("busmq_spark")
 
 
@@ -70,11 +70,11 @@ class BulkServer:
         self.layout: RedisLayout = redis_layout(options)
         self.pool = PeerThreadPool()
         self.budgets = budgets or SecretBudgets(self.limits, metrics, ())
-        self.large = asyncio.Semaphore(LARGE)
+        self.large = asyncio.Semaphore(MAX_LARGE_HEADS_IN_WORK)
         self.pubsub = [PubSubConnection(endpoint) for endpoint in self.layout.pubsub_endpoints]
-        each = max(2, READS_IN_ALL // len(self.pubsub))
+        each = max(2, MAX_READS_IN_ALL // len(self.pubsub))
         self.reads = [asyncio.Semaphore(each) for _ in self.pubsub]  # for each Redis, so that one that is silent holds up its own readers only
-        self.places, self.clients, self.stores = KnownServers(), ClientExecutors(), Stores(self.layout, READS_IN_ALL)
+        self.places, self.clients, self.stores = KnownServers(), ClientExecutors(), ExecutorPool(self.layout, MAX_READS_IN_ALL)
         self._listening: list[asyncio.Task[None]] = []
         self._leaving: set[asyncio.Task[None]] = set()
         self._sessions: set[_Session] = set()
@@ -135,7 +135,7 @@ class BulkServer:
                 await connection.run()
             except BusError as error:  # no right to subscribe, for one: who waits polls instead
                 log.warning("bulk: pushes are not received: %s", error)
-                await asyncio.sleep(LONGEST_WAIT_S)
+                await asyncio.sleep(MAX_PUSH_WAIT_S)
 
 
 class _Session:
@@ -194,16 +194,16 @@ class _Session:
 
     async def _take(self) -> None:
         async for message in self._socket:
-            if isinstance(message, bytes) and frames.head_bytes(message) > SMALL_HEAD:
+            if isinstance(message, bytes) and frames.head_bytes(message) > SMALL_HEAD_BYTES:
                 await self._call(message)
                 continue
             frame = frames.decode(message)
             match frame.kind:
-                case BulkFrameKind.CALL if isinstance(frame.head, dict) and frame.head.get("op") in BESIDE:
+                case BulkFrameKind.CALL if isinstance(frame.head, dict) and frame.head.get("op") in CONCURRENT_OPERATIONS:
                     await self._answer(frame)
                 case BulkFrameKind.CALL:
                     await self._call(bytes(message))  # type: ignore[arg-type]  # texts were refused
-                case BulkFrameKind.CREDIT if type(frame.head) is int and 0 < frame.head <= frames.MAX_WHOLE:
+                case BulkFrameKind.CREDIT if type(frame.head) is int and 0 < frame.head <= frames.MAX_WHOLE_NUMBER:
                     if frame.id in self._reads:
                         self._reads[frame.id].grant_credit(frame.head)
                 case BulkFrameKind.CANCEL:
@@ -215,20 +215,20 @@ class _Session:
     async def _call(self, message: bytes) -> None:
         """In its turn. Nothing more is read while too much waits."""
         size = frames.head_bytes(message)
-        if size > frames.HEAD_BYTES:
-            raise frames.wire_error(f"a head of {size} bytes", f"at most {frames.HEAD_BYTES}")
+        if size > frames.MAX_HEAD_BYTES:
+            raise frames.wire_error(f"a head of {size} bytes", f"at most {frames.MAX_HEAD_BYTES}")
         self._pending += 1
         self._pending_bytes += len(message)
         self._budget.add(len(message))
         await self._calls.put(message)
-        while self._pending >= CALLS or self._pending_bytes >= self._limits.in_flight_bytes or self._budget.is_full:
+        while self._pending >= MAX_UNANSWERED_CALLS or self._pending_bytes >= self._limits.in_flight_bytes or self._budget.is_full:
             self._room.clear()
             await self._room.wait()
 
     async def _answer_calls(self) -> None:
         while True:
             message = await self._calls.get()
-            if frames.head_bytes(message) > SMALL_HEAD:
+            if frames.head_bytes(message) > SMALL_HEAD_BYTES:
                 async with self._server.large:  # the other peers' loop is this one, and they share its memory
                     frame = await asyncio.to_thread(frames.decode, message)
                     await self._answer(frame, large=True)
@@ -256,7 +256,7 @@ class _Session:
         except Exception:  # whatever it is: one call must not end the others of its peer, and the log has it
             log.exception("bulk: a call failed")
             self._server.counts.refused.add()
-            await self._send(error_frame(frame.id, fault.UNEXPECTED, self._server.layout))
+            await self._send(error_frame(frame.id, fault.UNEXPECTED_ERROR, self._server.layout))
 
     def _decode_call(self, frame: Frame) -> tuple[str, Operation, tuple[Any, ...]]:
         head = frame.head
@@ -288,12 +288,12 @@ class _Session:
 
     async def _hello(self, _: int, name: str) -> ServerHello:
         """Who the client is, so that nothing of its last connection is under way any more when its next call comes."""
-        if len(name) > MAX_CLIENT:
-            raise frames.wire_error(f"the name of a client of {len(name)} characters", f"at most {MAX_CLIENT}")
+        if len(name) > MAX_CLIENT_ID_LENGTH:
+            raise frames.wire_error(f"the name of a client of {len(name)} characters", f"at most {MAX_CLIENT_ID_LENGTH}")
         if name and self._client is None:
             self._client = (self._identity.name, name)
             await self._server.clients.take_over(self._client, self._executor, self._socket.transport.abort)
-        return ServerHello(frames.VERSION, self._server.layout.cluster, self._limits.message_bytes)
+        return ServerHello(frames.PROTOCOL_VERSION, self._server.layout.cluster, self._limits.message_bytes)
 
     async def _listen(self, queues: tuple[str, ...]) -> None:
         self._server.listen()
@@ -304,7 +304,7 @@ class _Session:
     def _wait(self, id: int, timeout_ms: int) -> None:
         if self._waits:
             raise frames.wire_error("a second wait", "one at a time")
-        task = asyncio.create_task(self._wait_for_push(id, min(max(0.0, timeout_ms / 1000), LONGEST_WAIT_S)), name="bulk: beside")
+        task = asyncio.create_task(self._wait_for_push(id, min(max(0.0, timeout_ms / 1000), MAX_PUSH_WAIT_S)), name="bulk: beside")
         self._waits.add(task)
         task.add_done_callback(self._waits.discard)
 
@@ -322,10 +322,10 @@ class _Session:
         self._read_many(id, parts, False, credit, "read_with_spans")
 
     def _read_many(self, id: int, parts: Sequence[Range], strict: bool, credit: int, name: str = "read_many") -> None:
-        if not 0 < len(parts) <= MOST_RANGES:
-            raise frames.wire_error(f"{len(parts)} ranges", f"1 to {MOST_RANGES}")
-        if len(self._reads) >= READS or id in self._reads:
-            raise frames.wire_error(f"a read beside {len(self._reads)} others", f"at most {READS}, under ids of their own")
+        if not 0 < len(parts) <= MAX_RANGES_PER_READ:
+            raise frames.wire_error(f"{len(parts)} ranges", f"1 to {MAX_RANGES_PER_READ}")
+        if len(self._reads) >= MAX_READS_PER_CONNECTION or id in self._reads:
+            raise frames.wire_error(f"a read beside {len(self._reads)} others", f"at most {MAX_READS_PER_CONNECTION}, under ids of their own")
         reading = self._reads[id] = RunningRead(credit)
         reading.task = asyncio.create_task(self._send_rows(id, reading, parts, strict, name), name="bulk: read")
         reading.task.add_done_callback(lambda _: self._read_ended(id, reading))  # also when cancelled before its first step
@@ -335,7 +335,7 @@ class _Session:
         try:
             parts = await executor.run(self._server.places.find, executor.work.store, parts)
             if name == "read_with_spans":
-                spans, parts = await executor.run(with_spans, executor.work.store, parts)
+                spans, parts = await executor.run(frames_with_spans, executor.work.store, parts)
                 await self._send(Frame(BulkFrameKind.SPANS, id, OPERATIONS[name].result.encode(spans)))
             async with AsyncExitStack() as turns:
                 for server in sorted({part.server for part in parts}):  # in one order, so that two never wait for each other
@@ -352,7 +352,7 @@ class _Session:
         except Exception:  # as in _answer
             log.exception("bulk: a read failed")
             with suppress(ConnectionClosed):
-                await self._send(error_frame(id, fault.UNEXPECTED, self._server.layout))
+                await self._send(error_frame(id, fault.UNEXPECTED_ERROR, self._server.layout))
         finally:
             self._read_ended(id, reading)
             (self._server.stores.give_back if well else StoreExecutor.close)(executor)

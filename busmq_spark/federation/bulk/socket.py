@@ -21,22 +21,22 @@ from websockets.typing import Subprotocol
 from websockets.uri import WebSocketURI
 
 from busmq_spark.errors import FederationLost, FederationRefused, TlsFailed, WireError
-from busmq_spark.federation.address import CONNECT_S, NOT_KNOWN, FederationAddress, authorization
+from busmq_spark.federation.address import CONNECT_TIMEOUT_S, NOT_AUTHORIZED_REASON, FederationAddress, authorization_header
 from busmq_spark.federation.bulk.frames import wire_error
-from busmq_spark.federation.gate.handshake import BULK
+from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL
 from busmq_spark.federation.silent_log import WIRE_LOG
 
-SILENCE_S = 5.0
+PING_AFTER_SILENCE_S = 5.0
 """After so long without a byte the server is pinged, and after as long again it counts as gone: a half-open link never breaks by itself."""
-SEND_S = 20.0
-MOST_BYTES = 1536 * 1024 * 1024
+SEND_TIMEOUT_S = 20.0
+MAX_MESSAGE_BYTES = 1536 * 1024 * 1024
 """Longest message taken: a reply of Redis with one value of 512 MB and what came before it."""
-MOST_PARTS = 100_000
+MAX_FRAMES_PER_MESSAGE = 100_000
 """Most frames of a message: websockets sends one in one."""
-_SMALL = 64 * 1024
-_ANNOUNCED = 16 * 1024 * 1024
+_SMALL_MESSAGE_BYTES = 64 * 1024
+_MAX_PREALLOCATED_BYTES = 16 * 1024 * 1024
 """Memory that an announced length gets at once."""
-_TEMPORARY = (429, 502, 503, 504)
+_TEMPORARY_STATUSES = (429, 502, 503, 504)
 
 
 class BulkWebSocket:
@@ -45,7 +45,7 @@ class BulkWebSocket:
     def __init__(self, address: FederationAddress) -> None:
         """Connects. Raises FederationLost, FederationRefused (``details["status"]``: the HTTP status; 101 where bulk is not spoken), TlsFailed."""
         self.url = address.url
-        self._buffer = memoryview(bytearray(_SMALL))
+        self._buffer = memoryview(bytearray(_SMALL_MESSAGE_BYTES))
         self._at = self._used = 0
         uri = address.parse()
         try:
@@ -72,7 +72,7 @@ class BulkWebSocket:
                 self._handle_control_frame(opcode, bytes(self._take(length)))
                 continue
             size += length
-            if opcode != (Opcode.CONT if parts else Opcode.BINARY) or size > MOST_BYTES or len(parts) >= MOST_PARTS:
+            if opcode != (Opcode.CONT if parts else Opcode.BINARY) or size > MAX_MESSAGE_BYTES or len(parts) >= MAX_FRAMES_PER_MESSAGE:
                 raise wire_error(f"a web-socket frame {opcode} of {length} bytes behind {len(parts)} others", "binary messages")
             parts.append(self._take(length))
             if final:
@@ -96,9 +96,9 @@ class BulkWebSocket:
         try:
             self._socket.settimeout(0)
             self._at, self._used = 0, self._socket.recv_into(self._buffer)
-            self._socket.settimeout(SILENCE_S)
+            self._socket.settimeout(PING_AFTER_SILENCE_S)
         except (BlockingIOError, ssl.SSLWantReadError):
-            self._socket.settimeout(SILENCE_S)
+            self._socket.settimeout(PING_AFTER_SILENCE_S)
             return False
         except OSError as error:
             raise self._lost_error(error.strerror or str(error)) from error
@@ -116,19 +116,19 @@ class BulkWebSocket:
     # -- opening --------------------------------------------------------------------------------------------------------------------------
 
     def _handshake(self, uri: WebSocketURI, secret: str) -> None:
-        protocol = ClientProtocol(uri, subprotocols=[Subprotocol(BULK)], logger=WIRE_LOG)
+        protocol = ClientProtocol(uri, subprotocols=[Subprotocol(BULK_SUBPROTOCOL)], logger=WIRE_LOG)
         request = protocol.connect()
-        request.headers.update(authorization(secret))
+        request.headers.update(authorization_header(secret))
         protocol.send_request(request)
-        deadline = time.monotonic() + CONNECT_S
+        deadline = time.monotonic() + CONNECT_TIMEOUT_S
         response: Response | None = None
         try:
             for data in protocol.data_to_send():
                 self._socket.sendall(data)
             while response is None and protocol.handshake_exc is None:
                 if time.monotonic() > deadline:
-                    raise self._lost_error(f"no answer to the handshake within {CONNECT_S:g} s")
-                if data := self._socket.recv(_SMALL):
+                    raise self._lost_error(f"no answer to the handshake within {CONNECT_TIMEOUT_S:g} s")
+                if data := self._socket.recv(_SMALL_MESSAGE_BYTES):
                     protocol.receive_data(data)
                 else:
                     protocol.receive_eof()
@@ -136,19 +136,19 @@ class BulkWebSocket:
         except OSError as error:
             raise self._lost_error(str(error) or type(error).__name__) from error
         self._check(protocol, response)
-        self._socket.settimeout(SILENCE_S)
+        self._socket.settimeout(PING_AFTER_SILENCE_S)
 
     def _check(self, protocol: ClientProtocol, response: Response | None) -> None:
         if response is None:
             raise self._lost_error(f"no HTTP answer to the handshake ({type(protocol.handshake_exc).__name__})")
         status = response.status_code
-        if status in _TEMPORARY:
+        if status in _TEMPORARY_STATUSES:
             raise self._lost_error(f"it answered the handshake with {status}")
         if status != 101:
-            why = {401: NOT_KNOWN, 404: "it serves nothing at this path"}.get(status, f"status {status}")
+            why = {401: NOT_AUTHORIZED_REASON, 404: "it serves nothing at this path"}.get(status, f"status {status}")
             raise FederationRefused(url=self.url, reason=why, status=status)
-        if protocol.subprotocol != BULK:
-            raise FederationRefused(url=self.url, reason=f"it does not speak {BULK}", status=status)
+        if protocol.subprotocol != BULK_SUBPROTOCOL:
+            raise FederationRefused(url=self.url, reason=f"it does not speak {BULK_SUBPROTOCOL}", status=status)
         if isinstance(protocol.handshake_exc, InvalidHandshake | WebSocketException):
             raise self._lost_error(f"a handshake that is none ({type(protocol.handshake_exc).__name__})")
 
@@ -164,8 +164,8 @@ class BulkWebSocket:
             length = struct.unpack(">H", self._read_few_bytes(2))[0]
         elif length == 127:
             length = struct.unpack(">Q", self._read_few_bytes(8))[0]
-        if length > (MOST_BYTES if first & 0x0F < Opcode.CLOSE else 125):
-            raise wire_error(f"a web-socket frame of {length} bytes", f"at most {MOST_BYTES}, and 125 of a control frame")
+        if length > (MAX_MESSAGE_BYTES if first & 0x0F < Opcode.CLOSE else 125):
+            raise wire_error(f"a web-socket frame of {length} bytes", f"at most {MAX_MESSAGE_BYTES}, and 125 of a control frame")
         return bool(first & 0x80), first & 0x0F, length
 
     def _handle_control_frame(self, opcode: int, payload: bytes) -> None:
@@ -187,7 +187,7 @@ class BulkWebSocket:
 
     def _take(self, length: int) -> memoryview:
         """The next ``length`` bytes, in memory of their own."""
-        size = min(length, _ANNOUNCED)
+        size = min(length, _MAX_PREALLOCATED_BYTES)
         view = memoryview(pa.allocate_buffer(size)).cast("B") if size else memoryview(b"")
         got = min(size, self._used - self._at)
         if got:
@@ -216,15 +216,15 @@ class BulkWebSocket:
             if not got:
                 raise self._lost_error("it closed the connection")
             return got
-        raise self._lost_error(f"no byte within {2 * SILENCE_S:g} s, although it was pinged")
+        raise self._lost_error(f"no byte within {2 * PING_AFTER_SILENCE_S:g} s, although it was pinged")
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
         try:
-            self._socket.settimeout(SEND_S)
+            self._socket.settimeout(SEND_TIMEOUT_S)
             while view:
                 view = view[self._socket.send(view) :]
-            self._socket.settimeout(SILENCE_S)
+            self._socket.settimeout(PING_AFTER_SILENCE_S)
         except OSError as error:
             raise self._lost_error(error.strerror or str(error) or "it takes nothing") from error
 
@@ -234,7 +234,7 @@ class BulkWebSocket:
 
 def _dial(uri: WebSocketURI, address: FederationAddress) -> Any:
     context = address.context() if uri.secure else None
-    made = socket.create_connection((uri.host, uri.port), timeout=CONNECT_S)
+    made = socket.create_connection((uri.host, uri.port), timeout=CONNECT_TIMEOUT_S)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if context is None:
         return made

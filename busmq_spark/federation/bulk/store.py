@@ -26,27 +26,27 @@ from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.topic import topic_partition
 from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, QueueMissing, StagingLost
 from busmq_spark.federation.address import FederationAddress
-from busmq_spark.federation.bulk.client import UNDER_WAY, BulkLink
+from busmq_spark.federation.bulk.client import MAX_CALLS_UNDER_WAY, BulkLink
 from busmq_spark.federation.bulk.push_notifier import FederatedPushNotifier
-from busmq_spark.federation.bulk.row_frames import MOST_RANGES
+from busmq_spark.federation.bulk.row_frames import MAX_RANGES_PER_READ
 from busmq_spark.redis_io.place import at_once
 from busmq_spark.store.per_queue import Method, P, PerQueueOperations, T, asked_each, make_forwarder, restrict_to
 from busmq_spark.store.protocol import FullQueuePolicy, MessageRows, OriginStore, QueueAppender, ReadStore, RowStream, WriteStore
 
-PIECE_BYTES = 256 * 1024
+MAX_PIECE_BYTES = 256 * 1024
 """Bytes of values in one call: so much that a far link is busy, so little that the server's other peers need not wait."""
-PIECE_ROWS = 5_000
-DEPTH = UNDER_WAY
+MAX_PIECE_ROWS = 5_000
+MAX_PIECES_UNDER_WAY = MAX_CALLS_UNDER_WAY
 """Pieces under way at once: 16 MB, which a link 100 ms away carries at 160 MB/s."""
-AT_ONCE = 1_000
+QUEUES_PER_CALL = 1_000
 """Queues, or staged lists, in one call."""
 _HEAD_BYTES = 64 * 1024
-_RANGES_BYTES, _RANGE_BYTES = 56 * 1024, 100
+_MAX_NAMES_BYTES_PER_CALL, _MAX_RANGE_BYTES = 56 * 1024, 100
 """Names of ranges in one call, and what a range has beside its name at most: life, ids, server."""
 log = logging.getLogger("busmq_spark")
 
 
-def _call(method: Method[P, T]) -> Method[P, T]:
+def _remote_call(method: Method[P, T]) -> Method[P, T]:
     """The operation of this name, in one call."""
     return make_forwarder(method, lambda store, *asked: store._link.call(*asked))
 
@@ -78,12 +78,12 @@ class FederatedStore(PerQueueOperations):
         return self.discover(lambda queue: (place := topic_partition(queue)) is not None and place[0] in topics)
 
     def counters(self, queues: Sequence[str]) -> Sequence[object]:
-        return [counter for some in slices(queues, AT_ONCE) for counter in self._link.call("counters", some)]
+        return [counter for some in slices(queues, QUEUES_PER_CALL) for counter in self._link.call("counters", some)]
 
     spans = asked_each(OriginStore.spans)
     positions = asked_each(OriginStore.positions)
-    traces = _call(ReadStore.traces)
-    bytes_until = _call(ReadStore.bytes_until)
+    traces = _remote_call(ReadStore.traces)
+    bytes_until = _remote_call(ReadStore.bytes_until)
 
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
         return self._link.read([part], fail_on_data_loss)
@@ -125,14 +125,14 @@ class FederatedStore(PerQueueOperations):
         return FederatedAppender(self._link)
 
     def begin(self, sink: str, run: str, queues: Sequence[str]) -> SinkRun:
-        first, *_ = [self._link.call("begin", sink, run, some) for some in slices(queues, AT_ONCE)]
+        first, *_ = [self._link.call("begin", sink, run, some) for some in slices(queues, QUEUES_PER_CALL)]
         return cast(SinkRun, first)
 
-    renew = _call(WriteStore.renew)
-    record = _call(WriteStore.record)
-    recorded = _call(WriteStore.recorded)
-    commit = _call(WriteStore.commit)
-    forget = _call(WriteStore.forget)
+    renew = _remote_call(WriteStore.renew)
+    record = _remote_call(WriteStore.record)
+    recorded = _remote_call(WriteStore.recorded)
+    commit = _remote_call(WriteStore.commit)
+    forget = _remote_call(WriteStore.forget)
 
     def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> dict[str, CommitStopped | QueueMissing | None]:
         """As commit of each queue of ``staged``, all under way at once; a queue that is missing is an answer."""
@@ -140,7 +140,7 @@ class FederatedStore(PerQueueOperations):
         return dict(zip([queue for queue, *_ in asked], self._link.calls("commit", asked, (QueueMissing,)), strict=True))
 
     def discard(self, staged: Sequence[StagedList]) -> None:
-        for some in slices(staged, AT_ONCE):
+        for some in slices(staged, QUEUES_PER_CALL):
             self._link.call("discard", some)
 
     def truncate(self, queues: Sequence[str]) -> None:
@@ -156,7 +156,7 @@ class FederatedStore(PerQueueOperations):
 
     def ask_each(self, name: str, queues: Sequence[str] | Mapping[str, Any], *rest: Any) -> dict[str, Any]:
         """As many queues in a call as fit; without queues the server is not called."""
-        asked = [[restrict_to(some, argument) for argument in (queues, *rest)] for some in slices(list(queues), AT_ONCE)]
+        asked = [[restrict_to(some, argument) for argument in (queues, *rest)] for some in slices(list(queues), QUEUES_PER_CALL)]
         found: dict[str, Any] = {}
         for answer in [self._link.call(name, *asked[0])] if len(asked) == 1 else self._link.calls(name, asked):
             found.update(answer)
@@ -168,8 +168,8 @@ def _cut_ranges(parts: Sequence[Range]) -> Iterator[list[Range]]:
     some: list[Range] = []
     size = 0
     for part in parts:
-        more = len(json.dumps(part.queue)) + _RANGE_BYTES
-        if some and (len(some) == MOST_RANGES or size + more > _RANGES_BYTES):
+        more = len(json.dumps(part.queue)) + _MAX_RANGE_BYTES
+        if some and (len(some) == MAX_RANGES_PER_READ or size + more > _MAX_NAMES_BYTES_PER_CALL):
             yield some
             some, size = [], 0
         some.append(part)
@@ -266,13 +266,13 @@ class FederatedAppender(QueueAppender):
         most = self._link.connect().message_bytes - _HEAD_BYTES
         piece: list[bytes] = []
         sizes: list[int] = []
-        room = PIECE_BYTES
+        room = MAX_PIECE_BYTES
         for chunk in chunks(values):
             size = sum(map(len, chunk))
             _check_size(size, most)
-            if piece and (size > room or len(piece) + len(chunk) > PIECE_ROWS):
+            if piece and (size > room or len(piece) + len(chunk) > MAX_PIECE_ROWS):
                 yield piece, sizes
-                piece, sizes, room = [], [], PIECE_BYTES
+                piece, sizes, room = [], [], MAX_PIECE_BYTES
             piece += chunk
             sizes.append(len(chunk))
             room -= size
@@ -280,7 +280,7 @@ class FederatedAppender(QueueAppender):
             yield piece, sizes
 
     def _send(self, piece: _StagedChunk) -> None:
-        while len(self._waiting) >= DEPTH:
+        while len(self._waiting) >= MAX_PIECES_UNDER_WAY:
             self._settle_one()
         try:
             self._waiting.append((self._link.post("stage", *piece.arguments, values=piece.values), piece))

@@ -23,9 +23,9 @@ from busmq_spark.redis_io.layout import RedisLayout
 from busmq_spark.store.redis_store import MOST_PLACES, RedisStore
 
 T = TypeVar("T")
-THREADS, DOUBTFUL = 128, 32
+MAX_THREADS, MAX_THREADS_OF_SILENT_REDIS = 128, 32
 """In all, and of them for executors whose Redis did not answer last time: one that is silent holds up its own queues only."""
-PATIENCE_S = 1.0
+PEER_PATIENCE_S = 1.0
 """How long a step is retried while Redis is unreachable. Short, since peers share few threads: the peer itself retries, without a thread here."""
 REPLY_BYTES = 2 * 1024 * 1024
 """Of values in one reply of Redis, and so in one frame. A read holds about nine times as much; with 1 MB it takes a quarter longer (measured)."""
@@ -34,7 +34,7 @@ REPLY_BYTES = 2 * 1024 * 1024
 class PeerThreadPool(ThreadPoolExecutor):
     """The threads in which stores wait for Redis. Some are reserved for stores whose last call got a reply."""
 
-    def __init__(self, threads: int = THREADS, doubtful: int = DOUBTFUL) -> None:
+    def __init__(self, threads: int = MAX_THREADS, doubtful: int = MAX_THREADS_OF_SILENT_REDIS) -> None:
         super().__init__(threads, "busmq-bulk")
         self.doubtful = asyncio.Semaphore(doubtful)
 
@@ -51,7 +51,7 @@ class StoreExecutor:
         budget: SecretBudget,
         store: RedisStore | None = None,
     ) -> None:
-        self.work = PeerOperations(store or RedisStore(layout, PATIENCE_S, REPLY_BYTES), identity, most_subscriptions)
+        self.work = PeerOperations(store or RedisStore(layout, PEER_PATIENCE_S, REPLY_BYTES), identity, most_subscriptions)
         self._pool, self._budget = pool, budget
         self._current_call: Future[Any] | None = None
         self._doubtful = False
@@ -176,7 +176,7 @@ class KnownServers:
         self._known[part.queue, part.born] = part.server
 
 
-class Stores:
+class ExecutorPool:
     """Stores for reads, with their connections to Redis: one that has ended its read well is used again."""
 
     def __init__(self, layout: RedisLayout, most: int) -> None:
@@ -185,7 +185,7 @@ class Stores:
 
     def take(self) -> RedisStore:
         """One that is free, or a new one."""
-        return self._idle.pop() if self._idle else RedisStore(self._layout, PATIENCE_S, REPLY_BYTES)
+        return self._idle.pop() if self._idle else RedisStore(self._layout, PEER_PATIENCE_S, REPLY_BYTES)
 
     def give_back(self, executor: StoreExecutor) -> None:
         """The executor has ended, and no thread uses its store."""

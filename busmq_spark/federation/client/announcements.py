@@ -16,7 +16,7 @@ from busmq_spark.core import queue as flows
 from busmq_spark.core.keys import ANNOUNCEMENT_CHANNEL, QueueKeys, announced_name
 from busmq_spark.errors import BusError
 from busmq_spark.federation.client import values
-from busmq_spark.federation.client.remote_handle import Owner, RemoteHandle
+from busmq_spark.federation.client.remote_handle import RemoteHandle, RemoteOwner
 from busmq_spark.federation.client.remote_object import error_of_event
 from busmq_spark.federation.npm_wire.creation import NAME_CHARACTERS, creation
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from busmq_spark.federation.client.pool import Pool
     from busmq_spark.federation.client.remote_object import RemoteObject
 
-LONGEST_S = 24 * 3600
-MOST = 10_000
+MAX_ANNOUNCED_TTL_S = 24 * 3600
+MAX_PENDING_ANNOUNCEMENTS = 10_000
 """Most names that wait to be stored."""
 log = logging.getLogger("busmq_spark")
 
 
-class Announcements(Owner):
+class Announcements(RemoteOwner):
     """Of one federation server. The bus emits ``federating(url)`` whenever they are listened to (again)."""
 
     def __init__(self, bus: Bus, pool: Pool) -> None:
@@ -59,14 +59,14 @@ class Announcements(Owner):
 
     async def _restore(self, remote: RemoteObject) -> None:
         remote.on("error", lambda found=None, *_: log.warning("%r: %s", self, error_of_event(found)))
-        remote.on("message", lambda text=None, *_: self._on_announcement(values.text(text, "an announcement")))
+        remote.on("message", lambda text=None, *_: self._on_announcement(values.expect_text(text, "an announcement")))
         subscribed = remote.expect("subscribed")
         remote.call("subscribe")
         await subscribed
 
     def _on_announcement(self, text: bytes) -> None:
         found = _parse_announcement(text)
-        if found is not None and (found[0] in self._news or len(self._news) < MOST):
+        if found is not None and (found[0] in self._news or len(self._news) < MAX_PENDING_ANNOUNCEMENTS):
             self._news[found[0]] = found[1]
             self._more.set()
 
@@ -96,5 +96,5 @@ def _parse_announcement(text: bytes) -> tuple[str, int] | None:
             name = announced_name(key)
             if name is None or len(name) > NAME_CHARACTERS or any("\ud800" <= letter <= "\udfff" for letter in name):
                 return None
-            return name, min(ttl_s, LONGEST_S)
+            return name, min(ttl_s, MAX_ANNOUNCED_TTL_S)
     return None

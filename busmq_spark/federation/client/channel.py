@@ -20,7 +20,7 @@ from busmq_spark.core.queue import check_id
 from busmq_spark.errors import BusError, ConfigError, FederationLost, QueueFull
 from busmq_spark.federation.client import values
 from busmq_spark.federation.client.push import RemotePushPipeline, as_text
-from busmq_spark.federation.client.remote_handle import Owner, RemoteHandle
+from busmq_spark.federation.client.remote_handle import RemoteHandle, RemoteOwner
 from busmq_spark.federation.client.remote_object import error_of_event
 from busmq_spark.federation.npm_wire.creation import creation
 
@@ -33,7 +33,7 @@ EVENT_NAMES = {"remote:connect": "remote_connect", "remote:disconnect": "remote_
 log = logging.getLogger("busmq_spark")
 
 
-class RemoteChannel(BaseChannel, Owner):
+class RemoteChannel(BaseChannel, RemoteOwner):
     """One side of a channel behind a federation server. Names, results and errors are those of Channel, where the wire allows.
 
     Further events: ``reconnecting(error)`` and ``reconnected``; while the link is down the peer sees this side disconnected. Acks go with the
@@ -68,7 +68,7 @@ class RemoteChannel(BaseChannel, Owner):
     async def send_to(self, endpoint: str, value: object) -> int:
         """As Channel.send_to."""
         found = await self._handle.ask("sendTo", endpoint, as_text(encode(value)), again=False)
-        return values.first(found, "an id")
+        return values.expect_first_number(found, "an id")
 
     async def ack(self, id: int) -> None:
         """As Channel.ack, while connected. The server does not answer: when the link breaks right after it, the message may come again."""
@@ -211,7 +211,7 @@ class RemoteChannel(BaseChannel, Owner):
         if options is None or self._state not in (ConnectionState.JOINING, ConnectionState.CONNECTED):  # one that only sends to a role
             return
         answered = self._failing = remote.expect("connect")
-        remote.on("message", lambda text=None, id=None, *_: self._on_arrival(remote, values.message(text, id)))
+        remote.on("message", lambda text=None, id=None, *_: self._on_arrival(remote, values.make_message(text, id)))
         for theirs, ours in EVENT_NAMES.items():
             remote.on(theirs, lambda *_, ours=ours: self._on_arrival(remote, ours))
         remote.call("connect", {"ttl": options.ttl_s, "maxsize": options.maxsize, "reliable": options.reliable, "last": options.last})

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from busmq_spark.federation.client.queue import RemoteQueue
     from busmq_spark.federation.client.remote_object import RemoteObject
 
-MOST_WAITING = 1000
+MAX_BUFFERED_MESSAGES = 1000
 """Number of buffered messages at which the server is stopped, or four times ``prefetch`` if that is more."""
-EARLY = 32
-MOST_UNRELIABLE = 100_000
+MESSAGES_LEFT_TO_ASK_EARLY = 32
+MAX_BUFFERED_UNRELIABLE = 100_000
 """The number for consumptions where stopping the server may lose a message."""
 RemoteState = Enum("RemoteState", "IDLE PROBING CONSUMING PAUSING")
 """What the server does for a consumption, or was asked to. PAUSING: it was told to stop, and what it was taking just then may still come."""
@@ -208,12 +208,12 @@ class RemoteConsumption(MessageIterator):
 
     def _ask_early(self) -> None:
         """Before the last message is handed over. A consumption with a small prefetch asks later: other consumers may take those messages."""
-        if self._buffer and (self.prefetch >= EARLY or not self._is_in_parts):
+        if self._buffer and (self.prefetch >= MESSAGES_LEFT_TO_ASK_EARLY or not self._is_in_parts):
             self._ask()
 
     @property
     def _most_waiting(self) -> int:
-        return MOST_UNRELIABLE if self._takes else max(MOST_WAITING, 4 * self.prefetch)
+        return MAX_BUFFERED_UNRELIABLE if self._takes else max(MAX_BUFFERED_MESSAGES, 4 * self.prefetch)
 
     @property
     def _is_in_parts(self) -> bool:
@@ -275,7 +275,7 @@ class RemoteConsumption(MessageIterator):
         remote = self._remote
         if self._remote_state is not RemoteState.IDLE and remote is not None:
             with suppress(BusError):  # the remote object is lost, and with it the consumption over there
-                while self._takes_more() and values.first(await remote.ask("count"), "a count"):
+                while self._takes_more() and values.expect_first_number(await remote.ask("count"), "a count"):
                     await (
                         self._sleep_before_retry()
                     )  # the part ends by itself; npm servers lose a message that they are just taking when they stop (protocol Q24)

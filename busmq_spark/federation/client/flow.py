@@ -12,14 +12,14 @@ from collections.abc import Callable
 
 from websockets.asyncio.client import ClientConnection
 
-HIGH = 256 * 1024
+MAX_WAITING_BYTES = 256 * 1024
 """Bytes that wait here before the objects wait, each for its turn: so much an object that comes later waits for at most."""
-UNDER_WAY_BYTES = 1024 * 1024
+MAX_UNANSWERED_BYTES = 1024 * 1024
 """Bytes of calls of one socket that are not answered, whatever the number of its objects; one call may be larger."""
-SLOWEST = 32 * 1024
+SLOWEST_LINK_BYTES_PER_S = 32 * 1024
 """Bytes per second of the slowest link that we wait for when nothing is seen of what passes on it."""
-LARGE = 64 * 1024
-PIECE = 64 * 1024
+LARGE_WRITE_BYTES = 64 * 1024
+WRITE_PIECE_BYTES = 64 * 1024
 
 
 class CountingConnection(ClientConnection):
@@ -64,7 +64,7 @@ class SendWindow:
     @property
     def has_room(self) -> bool:
         """Whether one more call may be made."""
-        return self.waiting < HIGH and self.under_way < UNDER_WAY_BYTES
+        return self.waiting < MAX_WAITING_BYTES and self.under_way < MAX_UNANSWERED_BYTES
 
     def wait(self, go_on: Callable[[], None]) -> None:
         """Call it once when there is room, after those that wait already."""

@@ -20,13 +20,13 @@ from busmq_spark.federation.client.pool import Pool
 from busmq_spark.federation.client.pubsub import RemotePubsub
 from busmq_spark.federation.client.queue import RemoteQueue
 from busmq_spark.federation.client.service import RemoteService
-from busmq_spark.federation.client.target import FederationTarget, target
+from busmq_spark.federation.client.target import FederationTarget, make_federation_target
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
 
 
-REMOTES: dict[type, Callable[[Bus, Any, Pool], Any]] = {
+REMOTE_CLASS_OF: dict[type, Callable[[Bus, Any, Pool], Any]] = {
     Queue: lambda bus, queue, pool: RemoteQueue(bus, queue.name, pool),
     Channel: lambda bus, channel, pool: RemoteChannel(bus, channel.name, channel.local, channel.remote, pool),
     Pubsub: lambda bus, pubsub, pool: RemotePubsub(bus, pubsub.name, pubsub.most, pool),
@@ -62,7 +62,7 @@ class FederationClients:
         if url is None and len(self.urls) != 1:
             raise ConfigError(reason=f"federate() was given no URL, and the bus knows {len(self.urls)}; name one")
         pool = self._pool_for(url or self.urls[0], secret, secret_in_url)
-        for kind, remote in REMOTES.items():
+        for kind, remote in REMOTE_CLASS_OF.items():
             if isinstance(thing, kind):
                 return remote(self._bus, thing, pool)
         raise ConfigError(reason=f"a {type(thing).__name__} cannot be federated; hand over a queue, channel, pubsub, persisted object or service")
@@ -72,14 +72,14 @@ class FederationClients:
         if secret_in_url is None:
             named = options.federate_secret_in_url
             secret_in_url = named if isinstance(named, bool) else url in named
-        shown = secret or secret_of(options.federate_secret, url)
-        found = target(url, shown, options.federate_tls_ca, secret_in_url=secret_in_url, compression=options.federate_compression)
+        shown = secret or secret_for_url(options.federate_secret, url)
+        found = make_federation_target(url, shown, options.federate_tls_ca, secret_in_url=secret_in_url, compression=options.federate_compression)
         if found not in self._pools:
             self._pools[found] = Pool(found, options.federate_sockets, self._bus.spawn)
         return self._pools[found]
 
 
-def secret_of(secrets: str | Mapping[str, str] | None, url: str) -> str | None:
+def secret_for_url(secrets: str | Mapping[str, str] | None, url: str) -> str | None:
     """One secret for all, or one per URL; else that of the environment."""
     given = secrets.get(url) if isinstance(secrets, Mapping) else secrets
     return given or os.environ.get("BUSMQ_FEDERATION_SECRET")

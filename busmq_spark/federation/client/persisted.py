@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from busmq_spark.bus.persistable import D, Persistable, PersistedDict, PersistedRecord
 from busmq_spark.errors import BusError
 from busmq_spark.federation.client import values
-from busmq_spark.federation.client.remote_handle import Owner, RemoteHandle
+from busmq_spark.federation.client.remote_handle import RemoteHandle, RemoteOwner
 from busmq_spark.federation.npm_wire.creation import creation
 
 if TYPE_CHECKING:
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from busmq_spark.federation.client.pool import Pool
     from busmq_spark.federation.client.remote_object import RemoteObject
 
-GIVEN_S = 60
+SERVER_TTL_S = 60
 """What the server gives at each touch."""
 
 
-class _Remote(Owner, Persistable):
+class _RemotePersistable(RemoteOwner, Persistable):
     """The storage of both kinds. All state is here, and the waiting calls raise errors: an Owner has nothing to do."""
 
     _handle: RemoteHandle
@@ -55,7 +55,7 @@ class _Remote(Owner, Persistable):
         return 0  # the wire does not say which of them are new
 
     async def _read(self) -> dict[str, bytes]:
-        found = values.texts_by_name(await self._handle.ask("pread", self.key), "a persisted object")
+        found = values.expect_texts_by_name(await self._handle.ask("pread", self.key), "a persisted object")
         return {name: text.encode("utf-8", "replace") for name, text in found.items()}
 
     async def _touch(self) -> bool:
@@ -73,18 +73,18 @@ class _Remote(Owner, Persistable):
 
     async def _touch_regularly(self) -> None:
         while True:
-            await asyncio.sleep(min(self.ttl_s, GIVEN_S) / 3)
+            await asyncio.sleep(min(self.ttl_s, SERVER_TTL_S) / 3)
             try:
                 await self.touch()
             except BusError as error:
                 self.not_touched(error)
 
 
-class RemoteDict(_Remote, PersistedDict):
+class RemoteDict(_RemotePersistable, PersistedDict):
     """A persisted dictionary behind a federation server."""
 
 
-class RemoteRecord(_Remote, PersistedRecord[D]):
+class RemoteRecord(_RemotePersistable, PersistedRecord[D]):
     """A persisted dataclass behind a federation server."""
 
 

@@ -10,7 +10,7 @@ from busmq_spark.core.message import encode
 from busmq_spark.errors import BusError
 from busmq_spark.federation.client import values
 from busmq_spark.federation.client.push import as_text
-from busmq_spark.federation.client.remote_handle import Owner, RemoteHandle
+from busmq_spark.federation.client.remote_handle import RemoteHandle, RemoteOwner
 from busmq_spark.federation.client.remote_object import error_of_event
 from busmq_spark.federation.npm_wire.creation import creation
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from busmq_spark.federation.client.remote_object import RemoteObject
 
 
-class RemotePubsub(Pubsub, Owner):
+class RemotePubsub(Pubsub, RemoteOwner):
     """A pubsub behind a federation server. While the link is down no message is received; ``subscribed`` is emitted again when it is back.
 
     Further events: ``reconnecting(error)`` and ``reconnected``.
@@ -77,7 +77,7 @@ class RemotePubsub(Pubsub, Owner):
         if (on_message := self._on_message) is None:
             return
         answered = self._failing = remote.expect("subscribed")
-        remote.on("message", lambda text=None, *_: on_message(values.text(text, "a message")))
+        remote.on("message", lambda text=None, *_: on_message(values.expect_text(text, "a message")))
         remote.call("subscribe")
         await answered
         self._failing = None

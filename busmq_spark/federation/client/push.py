@@ -20,7 +20,7 @@ from busmq_spark.federation.client import values
 if TYPE_CHECKING:
     from busmq_spark.federation.client.remote_handle import RemoteHandle
 
-UNDER_WAY = 1000
+MAX_PUSHES_UNDER_WAY = 1000
 """Most pushes of one object under way; each keeps a number of its own at the server. Their bytes are bounded per socket (flow.py)."""
 
 
@@ -66,7 +66,7 @@ class RemotePushPipeline:
             if self._pending and not self._waking:
                 self._wake()
             return
-        most = 1 if self.maxsize else UNDER_WAY
+        most = 1 if self.maxsize else MAX_PUSHES_UNDER_WAY
         while self._pending and self._under_way < most and not remote.over:
             if not remote.send_window.has_room:
                 remote.send_window.wait(self.send_waiting)
@@ -91,7 +91,7 @@ class RemotePushPipeline:
         if isinstance(found, BusError):
             push.fail(found)
         elif found and found[0] is not None:
-            push.fail(fault.from_wire(found[0]))
+            push.fail(fault.error_from_wire(found[0]))
         elif len(found) < 2 or found[1] is None:
             left = len(push.values) - len(push.ids)
             push.fail(QueueFull(queue=self._name, maxsize=self.maxsize, left=left, waited=""))
@@ -100,7 +100,7 @@ class RemotePushPipeline:
 
     def _on_id(self, push: PendingPush[str], id: Any) -> None:
         try:
-            push.on_stored(values.number(id, "the id of a push"), 1)
+            push.on_stored(values.expect_number(id, "the id of a push"), 1)
             self._stored()
         except WireError as error:
             push.fail(error)

@@ -15,7 +15,7 @@ from busmq_spark.errors import BusError, ConfigError, FederationLost, Federation
 from busmq_spark.federation.client import values
 from busmq_spark.federation.client.consume import RemoteConsumption
 from busmq_spark.federation.client.push import RemotePushPipeline, as_text
-from busmq_spark.federation.client.remote_handle import Owner, RemoteHandle
+from busmq_spark.federation.client.remote_handle import RemoteHandle, RemoteOwner
 from busmq_spark.federation.client.remote_object import error_of_event
 from busmq_spark.federation.npm_wire.creation import creation
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from busmq_spark.federation.client.pool import Pool
     from busmq_spark.federation.client.remote_object import RemoteObject
 
-ENDS = (QueueBusy, MessageRefused, FederationRefused)
+ERRORS_THAT_END_CONSUMING = (QueueBusy, MessageRefused, FederationRefused)
 """What a server of ours reports when it consumes for us no longer."""
 log = logging.getLogger("busmq_spark")
 
@@ -35,7 +35,7 @@ class _AttachOptions(NamedTuple):
     discoverable: bool
 
 
-class RemoteQueue(BaseQueue, Owner):
+class RemoteQueue(BaseQueue, RemoteOwner):
     """A queue behind a federation server. Names, results and errors are those of Queue, where the wire allows.
 
     Further events: ``reconnecting(error)`` and ``reconnected``. While the server is unreachable, calls wait 8 s and then raise FederationLost; a
@@ -169,7 +169,7 @@ class RemoteQueue(BaseQueue, Owner):
 
     async def count(self) -> int:
         """As Queue.count."""
-        return values.first(await self.handle.ask("count"), "a count")
+        return values.expect_first_number(await self.handle.ask("count"), "a count")
 
     async def flush(self) -> bool:
         """As Queue.flush."""
@@ -194,7 +194,7 @@ class RemoteQueue(BaseQueue, Owner):
 
     async def metadata(self) -> dict[str, str]:
         """As Queue.metadata."""
-        return values.texts_by_name(await self.handle.ask("metadata"), "metadata")
+        return values.expect_texts_by_name(await self.handle.ask("metadata"), "metadata")
 
     async def set_metadata(self, fields: Mapping[str, object]) -> None:
         """As Queue.set_metadata."""
@@ -243,7 +243,7 @@ class RemoteQueue(BaseQueue, Owner):
 
     def _message(self, text: Any = None, id: Any = None, *_: Any) -> None:
         if self.current is not None:
-            self.current.on_message(values.message(text, id))
+            self.current.on_message(values.make_message(text, id))
 
     def _consumes(self, state: Any = False, *_: Any) -> None:
         if self.current is not None:
@@ -253,7 +253,7 @@ class RemoteQueue(BaseQueue, Owner):
         error = error_of_event(found)
         if self._failing is not None and not self._failing.done():
             self._failing.set_exception(error)
-        elif isinstance(error, ENDS) and self.current is not None and self.current.running:
+        elif isinstance(error, ERRORS_THAT_END_CONSUMING) and self.current is not None and self.current.running:
             self.current.on_failure(error)
         else:
             self._report(error)
@@ -273,6 +273,6 @@ class RemoteQueue(BaseQueue, Owner):
 def _whole_number(found: list[Any]) -> int | None:
     """None where a queue that does not exist has none, or the server says what is no number."""
     try:
-        return values.first(found, "a number")
+        return values.expect_first_number(found, "a number")
     except WireError:
         return None

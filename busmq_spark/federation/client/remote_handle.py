@@ -19,15 +19,15 @@ from busmq_spark.federation.client.pool import Pool
 from busmq_spark.federation.client.remote_object import RemoteObject
 from busmq_spark.federation.npm_wire.creation import ObjectCreation
 
-LOOK_S = 0.25
-END_S = 1.5
+STATE_POLL_S = 0.25
+END_TIMEOUT_S = 1.5
 """How long the server may take to say that an object has ended."""
-IDLE_S = 30.0
+IDLE_REMOTE_S = 30.0
 """How long an object that is neither attached nor subscribed keeps an unused remote object."""
 log = logging.getLogger("busmq_spark")
 
 
-class Owner:
+class RemoteOwner:
     """The object, as seen by its handle."""
 
     def remote_lost(self, why: BusError) -> None:
@@ -48,7 +48,7 @@ class RemoteHandle:
         pool: Pool,
         creation: ObjectCreation,
         spawn: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]],
-        owner: Owner,
+        owner: RemoteOwner,
         restore: Callable[[RemoteObject], Awaitable[None]],
     ) -> None:
         self.keep_open = False
@@ -86,7 +86,7 @@ class RemoteHandle:
         clock = asyncio.get_running_loop().time
         began = seen = clock()
         while not coming.done():
-            await asyncio.wait({coming}, timeout=LOOK_S)
+            await asyncio.wait({coming}, timeout=STATE_POLL_S)
             now = clock()
             if self._pool.is_alive:
                 seen = now
@@ -119,7 +119,7 @@ class RemoteHandle:
         done = remote.expect(event)
         remote.call(method)
         try:
-            async with asyncio.timeout(END_S):
+            async with asyncio.timeout(END_TIMEOUT_S):
                 await done
         except (TimeoutError, FederationLost) as error:
             log.debug("%r: no word that it is %s: %s", self._owner, event, error)
@@ -135,7 +135,7 @@ class RemoteHandle:
     def _use(self) -> None:
         if self._idle is not None:
             self._idle.cancel()
-        self._idle = None if self.keep_open else asyncio.get_running_loop().call_later(IDLE_S, self._close_if_unused)
+        self._idle = None if self.keep_open else asyncio.get_running_loop().call_later(IDLE_REMOTE_S, self._close_if_unused)
 
     def _close_if_unused(self) -> None:
         if not self.keep_open and not self._waiting and self.remote is not None and not self.remote.busy:
@@ -151,7 +151,7 @@ class RemoteHandle:
 
     async def _open(self, coming: asyncio.Future[RemoteObject], *, back: bool) -> None:
         """Until there is a remote object. ``back``: there was one before, so there may be no caller to raise an error to."""
-        pauses = Pauses(*socket.PAUSES_S)
+        pauses = Pauses(*socket.DIAL_PAUSES_S)
         try:
             while True:
                 self._failed = None

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from busmq_spark.federation.client.socket import ClientSocket
     from busmq_spark.federation.npm_wire.creation import ObjectCreation
 
-LINE_BYTES = 100 * 1024 * 1024
-_CODED = re.compile(r"\[(BUSMQ_\w+)\] (.*)", re.DOTALL)
+MAX_LINE_BYTES = 100 * 1024 * 1024
+_ERROR_WITH_CODE = re.compile(r"\[(BUSMQ_\w+)\] (.*)", re.DOTALL)
 ReplyCallback = Callable[[list[Any] | BusError], None]
 
 
@@ -44,7 +44,7 @@ class RemoteObject:
         self._expected: set[asyncio.Future[list[Any]]] = set()
         self._free: list[int] = []
         self._next = 0
-        self._lines = dnode.LineBuffer(LINE_BYTES)
+        self._lines = dnode.LineBuffer(MAX_LINE_BYTES)
         self.ready = False
         """Whether the server has accepted it."""
         self.over = False
@@ -80,7 +80,7 @@ class RemoteObject:
 
         def on_answer(found: list[Any] | BusError) -> None:
             if not future.done():
-                settle(future, found)
+                complete_future(future, found)
 
         self._with_callback(method, args, on_answer)
         return future
@@ -220,13 +220,13 @@ def _missing_method_error(method: str) -> WireError:
     return WireError(found=f"a list of methods without {method!r}", expected="those that were asked for")
 
 
-def settle(future: asyncio.Future[list[Any]], found: list[Any] | BusError) -> None:
+def complete_future(future: asyncio.Future[list[Any]], found: list[Any] | BusError) -> None:
     """What a callback got, in Node's manner: the error first."""
     if isinstance(found, BusError):
         future.set_exception(found)
         future.exception()  # retrieved: the caller may have been cancelled
     elif found and found[0] is not None:
-        future.set_exception(fault.from_wire(found[0]))
+        future.set_exception(fault.error_from_wire(found[0]))
         future.exception()
     else:
         future.set_result(found[1:])
@@ -234,10 +234,10 @@ def settle(future: asyncio.Future[list[Any]], found: list[Any] | BusError) -> No
 
 def error_of_event(found: Any) -> BusError:
     """What an ``error`` event says: text; ours begins with the code."""
-    if isinstance(found, str) and (parts := _CODED.fullmatch(found)):
-        kind = fault.OPEN.get(parts[1])
+    if isinstance(found, str) and (parts := _ERROR_WITH_CODE.fullmatch(found)):
+        kind = fault.OPEN_ERRORS.get(parts[1])
         return _error_from_text(kind, found) if kind is not None else RemoteError(remote=parts[1], reason=parts[2])
-    return fault.from_wire(found)
+    return fault.error_from_wire(found)
 
 
 def _error_from_text(kind: type[BusError], text: str) -> BusError:

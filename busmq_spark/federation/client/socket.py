@@ -22,9 +22,16 @@ from websockets.protocol import State
 from busmq_spark.bus.deadline import wait_at_most
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, FederationLost, FederationRefused, WireError
-from busmq_spark.federation.address import NOT_KNOWN
-from busmq_spark.federation.client.flow import LARGE, PIECE, SLOWEST, CountingConnection, PongTracker, SendWindow
-from busmq_spark.federation.gate.handshake import OURS
+from busmq_spark.federation.address import NOT_AUTHORIZED_REASON
+from busmq_spark.federation.client.flow import (
+    LARGE_WRITE_BYTES,
+    SLOWEST_LINK_BYTES_PER_S,
+    WRITE_PIECE_BYTES,
+    CountingConnection,
+    PongTracker,
+    SendWindow,
+)
+from busmq_spark.federation.gate.handshake import BUSMQ_HEADER
 from busmq_spark.federation.npm_wire.deflate import client_deflate
 from busmq_spark.federation.npm_wire.mux import Packet
 from busmq_spark.federation.silent_log import WIRE_LOG
@@ -33,17 +40,17 @@ if TYPE_CHECKING:
     from busmq_spark.federation.client.remote_object import RemoteObject
     from busmq_spark.federation.client.target import FederationTarget
 
-BEAT_S = 10.0
-PONG_S = 10.0
+HEARTBEAT_INTERVAL_S = 10.0
+PONG_TIMEOUT_S = 10.0
 """A server whose pong is due counts as lost after so long without data, plus the time that data under way takes on a slow link."""
-ANSWER_S = 60.0
+ANSWER_TIMEOUT_S = 60.0
 """A server that has not answered a call for so long after its arrival counts as lost, even if it still answers pings."""
-OPEN_S = (10.0, 30.0)
+HANDSHAKE_TIMEOUTS_S = (10.0, 30.0)
 """How long a handshake may take, at first and at most. One that takes longer gives the next one twice as long: where thousands come back to a server
 at once, none would be through before all of them gave up."""
-PAUSES_S = (0.05, 5.0)
+DIAL_PAUSES_S = (0.05, 5.0)
 """Shortest and longest pause between two tries to dial."""
-MOST_BYTES = 100 * 1024 * 1024
+MAX_MESSAGE_BYTES = 100 * 1024 * 1024
 """Largest message taken, as by Node."""
 log = logging.getLogger("busmq_spark")
 
@@ -71,13 +78,13 @@ class ClientSocket:
         self._outbox: deque[bytes] = deque()
         self._flushing = False
         self._silent = ""
-        self._open_s = OPEN_S[0]
+        self._open_s = HANDSHAKE_TIMEOUTS_S[0]
 
     @property
     def is_ours(self) -> bool:
         """Whether the server is of our kind, and not npm's."""
         response = self._socket.response if self._socket is not None else None
-        return response is not None and OURS in response.headers
+        return response is not None and BUSMQ_HEADER in response.headers
 
     @property
     def open(self) -> bool:
@@ -86,7 +93,7 @@ class ClientSocket:
 
     async def run(self) -> None:
         """Dial, read, and dial again."""
-        pauses = Pauses(*PAUSES_S)
+        pauses = Pauses(*DIAL_PAUSES_S)
         while True:
             try:
                 socket = await self._dial()
@@ -102,7 +109,7 @@ class ClientSocket:
             began = asyncio.get_running_loop().time()
             await self._serve_socket(socket)
             # One that is closed again and again at once is not hammered at.
-            pauses = Pauses(*PAUSES_S) if asyncio.get_running_loop().time() - began > 1 else pauses
+            pauses = Pauses(*DIAL_PAUSES_S) if asyncio.get_running_loop().time() - began > 1 else pauses
             await asyncio.sleep(pauses.next_s())
 
     def hang_up(self) -> None:
@@ -145,21 +152,21 @@ class ClientSocket:
                 open_timeout=self._open_s,
                 ping_interval=None,
                 close_timeout=1,
-                max_size=MOST_BYTES,
-                write_limit=PIECE,
+                max_size=MAX_MESSAGE_BYTES,
+                write_limit=WRITE_PIECE_BYTES,
                 logger=WIRE_LOG,
                 **options,
             )
-            self._open_s = OPEN_S[0]
+            self._open_s = HANDSHAKE_TIMEOUTS_S[0]
             return cast("CountingConnection", made)
         except InvalidStatus as error:
             status = error.response.status_code
             if status == 401:
-                why = "it does not know the secret (401)" if self.target.secret_in_url else NOT_KNOWN
+                why = "it does not know the secret (401)" if self.target.secret_in_url else NOT_AUTHORIZED_REASON
                 raise FederationRefused(url=self.target.url, reason=why) from None
             raise self._lost_error(f"it answered with HTTP status {status}; is the path right?") from None
         except TimeoutError:
-            within, self._open_s = self._open_s, min(2 * self._open_s, OPEN_S[1])
+            within, self._open_s = self._open_s, min(2 * self._open_s, HANDSHAKE_TIMEOUTS_S[1])
             raise self._lost_error(f"no handshake within {within:g} s; npm servers are silent when the path is wrong") from None
         except (OSError, InvalidHandshake, EOFError) as error:
             raise self._lost_error(str(error) or type(error).__name__) from None
@@ -179,7 +186,7 @@ class ClientSocket:
                 self._on_packet(message if isinstance(message, bytes) else message.encode())
         except ConnectionClosed as closed:
             reason = self._silent or f"the link was lost ({closed})"
-            if socket.partial > LARGE:
+            if socket.partial > LARGE_WRITE_BYTES:
                 reason += f"; {socket.partial} bytes of a message had come, which comes again from its beginning"
         finally:
             beat.cancel()
@@ -222,9 +229,9 @@ class ClientSocket:
         clock, pong_times = asyncio.get_running_loop().time, PongTracker()
         with suppress(ConnectionClosed):
             while True:
-                await asyncio.sleep(BEAT_S)
-                if socket.partial <= LARGE:  # else answers may wait behind a long message
-                    arrived = pong_times.proven_send_time(clock() - ANSWER_S)
+                await asyncio.sleep(HEARTBEAT_INTERVAL_S)
+                if socket.partial <= LARGE_WRITE_BYTES:  # else answers may wait behind a long message
+                    arrived = pong_times.proven_send_time(clock() - ANSWER_TIMEOUT_S)
                     for remote in tuple(self._remotes.values()):
                         remote.check(arrived)
                 asked, pong = clock(), asyncio.create_task(_pong(socket), name="busmq: a ping of a federation link")
@@ -238,10 +245,10 @@ class ClientSocket:
 
     async def _passes(self, socket: CountingConnection, pong: asyncio.Task[bool]) -> bool:
         """True with the pong; false when nothing has passed for too long."""
-        silent_s, life, step_s = 0.0, socket.life, PONG_S / 4
+        silent_s, life, step_s = 0.0, socket.life, PONG_TIMEOUT_S / 4
         while not pong.done():
             under_way = self.send_window.under_way
-            if silent_s >= PONG_S + under_way / SLOWEST:
+            if silent_s >= PONG_TIMEOUT_S + under_way / SLOWEST_LINK_BYTES_PER_S:
                 self._silent = f"nothing has passed for {silent_s:.0f} s, not even the answer to a ping; {under_way} bytes of calls are under way"
                 return False
             await asyncio.wait({pong}, timeout=step_s)
@@ -261,7 +268,7 @@ class ClientSocket:
             return  # the reading task reports the loss
         while self._outbox and (all_of_it or not socket.paused):
             packets, size = [], 0
-            while self._outbox and size < PIECE:
+            while self._outbox and size < WRITE_PIECE_BYTES:
                 packets.append(self._outbox.popleft())
                 size += len(packets[-1])
             self.send_window.waiting -= size

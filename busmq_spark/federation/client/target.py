@@ -9,9 +9,9 @@ from urllib.parse import quote, urlsplit
 
 from busmq_spark.core.caching import MemoizedFunction
 from busmq_spark.errors import ConfigError
-from busmq_spark.federation.address import authorization
+from busmq_spark.federation.address import authorization_header
 
-SCHEMES = {"http": "ws", "ws": "ws", "https": "wss", "wss": "wss"}
+WEBSOCKET_SCHEME_OF = {"http": "ws", "ws": "ws", "https": "wss", "wss": "wss"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,17 +30,17 @@ class FederationTarget:
         """What to connect to. It may hold the secret: never print it."""
         parts = urlsplit(self.url)
         query = f"?secret={quote(self.secret, safe='')}" if self.secret_in_url else ""
-        return f"{SCHEMES[parts.scheme]}://{parts.netloc}{parts.path or '/'}{query}"
+        return f"{WEBSOCKET_SCHEME_OF[parts.scheme]}://{parts.netloc}{parts.path or '/'}{query}"
 
     @property
     def headers(self) -> dict[str, str]:
         """What to show there. It holds the secret: never print it."""
-        return authorization(self.secret)
+        return authorization_header(self.secret)
 
     @property
     def trust(self) -> ssl.SSLContext | None:
         """Whom to trust behind this URL; None without TLS. Raises OSError for a file that cannot be used now."""
-        if SCHEMES[urlsplit(self.url).scheme] != "wss":
+        if WEBSOCKET_SCHEME_OF[urlsplit(self.url).scheme] != "wss":
             return None
         return _trust(self.tls_ca, Path(self.tls_ca).stat().st_mtime_ns if self.tls_ca else 0)
 
@@ -53,16 +53,18 @@ _trust = MemoizedFunction(_read_trust, 16)
 """One for all dials until the file changes: reading the authorities takes longer than a handshake. Without a file: whom the system trusts."""
 
 
-def target(url: str, secret: str | None, tls_ca: str | None = None, *, secret_in_url: bool = False, compression: bool = False) -> FederationTarget:
+def make_federation_target(
+    url: str, secret: str | None, tls_ca: str | None = None, *, secret_in_url: bool = False, compression: bool = False
+) -> FederationTarget:
     """Raises ConfigError before anything is connected. The URL is shown in errors only when it can hold no secret."""
     parts = urlsplit(url.strip())
-    if parts.scheme not in SCHEMES or not parts.hostname:
+    if parts.scheme not in WEBSOCKET_SCHEME_OF or not parts.hostname:
         raise ConfigError(reason=f"the federation URL begins with {parts.scheme[:10]!r}; expected ws://, wss://, http:// or https:// and a host")
     if parts.query or parts.username or parts.password or parts.fragment:
         raise ConfigError(reason=f"the federation URL of {parts.hostname} has more than a path; give the secret as federate_secret or secret=")
     if not secret:
         raise ConfigError(reason=f"no secret for the federation server at {url.strip()}: set federate_secret, or federate(…, secret=…)")
-    if not secret_in_url and not authorization(secret):
+    if not secret_in_url and not authorization_header(secret):
         raise ConfigError(reason=f"the secret for {url.strip()} has characters that no HTTP header can carry; expected visible ASCII ones")
     if tls_ca and not Path(tls_ca).is_file():
         raise ConfigError(reason=f"federate_tls_ca is {tls_ca!r}, which is no file on this machine")

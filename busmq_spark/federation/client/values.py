@@ -8,7 +8,7 @@ from busmq_spark.core.message import MAX_ID, Message
 from busmq_spark.errors import WireError
 
 
-def number(found: Any, what: str) -> int:
+def expect_number(found: Any, what: str) -> int:
     """A whole number from 0, also as text: Node sends what Redis says."""
     if isinstance(found, str) and found.isascii() and found.isdecimal() and len(found) < 17:
         found = int(found)
@@ -17,24 +17,24 @@ def number(found: Any, what: str) -> int:
     return found
 
 
-def first(found: list[Any], what: str) -> int:
+def expect_first_number(found: list[Any], what: str) -> int:
     """The number that an answer begins with."""
-    return number(found[0] if found else None, what)
+    return expect_number(found[0] if found else None, what)
 
 
-def text(found: Any, what: str) -> bytes:
+def expect_text(found: Any, what: str) -> bytes:
     """A text, as bytes."""
     if not isinstance(found, str):
         raise WireError(found=f"{what} that is {_kind(found)}", expected="text")
     return found.encode("utf-8", "replace")
 
 
-def message(value: Any, id: Any) -> Message:
+def make_message(value: Any, id: Any) -> Message:
     """A message of a queue or channel."""
-    return Message(number(id, "the id of a message"), text(value, "a message"))
+    return Message(expect_number(id, "the id of a message"), expect_text(value, "a message"))
 
 
-def texts_by_name(found: list[Any], what: str) -> dict[str, str]:
+def expect_texts_by_name(found: list[Any], what: str) -> dict[str, str]:
     """The names and texts that an answer begins with; none where it is null."""
     given = found[0] if found else None
     if not given:

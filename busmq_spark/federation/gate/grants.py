@@ -18,12 +18,12 @@ from busmq_spark.errors import ConfigError
 
 Verb = Literal["browse", "consume", "push", "create", "admin"]
 VERBS: tuple[Verb, ...] = get_args(Verb)
-SETS: dict[str, tuple[Verb, ...]] = {"read": ("browse", "consume"), "write": ("push", "create")}
+VERB_SETS: dict[str, tuple[Verb, ...]] = {"read": ("browse", "consume"), "write": ("push", "create")}
 """Settings that stand for several verbs."""
-SETTINGS = (*SETS, *VERBS)
-KINDS = ("queue", "channel", "pubsub", "persistify", "service")
-OWNED = ("subscription", "sink")
-DENY = "deny"
+GRANT_SETTINGS = (*VERB_SETS, *VERBS)
+OBJECT_KINDS = ("queue", "channel", "pubsub", "persistify", "service")
+OWNED_KINDS = ("subscription", "sink")
+DENY_SETTING = "deny"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class NamePattern:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Raises ConfigError for an empty pattern and for a kind that is misspelt: a ``deny`` that denies nothing must not pass."""
-        kinds = (*KINDS, *OWNED)
+        kinds = (*OBJECT_KINDS, *OWNED_KINDS)
         kind, colon, name = text.partition(":")
         if not colon or kind not in kinds:
             near = get_close_matches(kind.lower(), kinds, n=1, cutoff=0.75) if colon else []
@@ -49,7 +49,7 @@ class NamePattern:
 
     def covers(self, kind: str) -> bool:
         """Whether any object of this kind may fall under it."""
-        return self.kind == kind or (self.kind is None and kind in KINDS)
+        return self.kind == kind or (self.kind is None and kind in OBJECT_KINDS)
 
     def matches(self, kind: str, name: str) -> bool:
         """Whether the object falls under it."""
@@ -86,18 +86,18 @@ class Grants:
     def parse(cls, table: Mapping[str, Any], where: str) -> Self:
         """From lists of patterns under verbs, ``read``, ``write`` and ``deny``. Raises ConfigError, which names ``where``."""
         for key in table:
-            if key not in (*SETTINGS, DENY):
-                near = get_close_matches(str(key), (*SETTINGS, DENY, "secret"), n=1, cutoff=0.6)
-                hint = f"did you mean {near[0]!r}?" if near else f"known are: secret, {', '.join((*SETTINGS, DENY))}"
+            if key not in (*GRANT_SETTINGS, DENY_SETTING):
+                near = get_close_matches(str(key), (*GRANT_SETTINGS, DENY_SETTING, "secret"), n=1, cutoff=0.6)
+                hint = f"did you mean {near[0]!r}?" if near else f"known are: secret, {', '.join((*GRANT_SETTINGS, DENY_SETTING))}"
                 raise ConfigError(reason=f"{where}: unknown setting {str(key)!r}; {hint}")
-        lists = {key: _patterns(table.get(key, []), where, key) for key in (*SETTINGS, DENY)}
-        named = {verb: (verb, *(key for key, verbs in SETS.items() if verb in verbs)) for verb in VERBS}
-        return cls({verb: tuple(pattern for key in keys for pattern in lists[key]) for verb, keys in named.items()}, lists[DENY])
+        lists = {key: _patterns(table.get(key, []), where, key) for key in (*GRANT_SETTINGS, DENY_SETTING)}
+        named = {verb: (verb, *(key for key, verbs in VERB_SETS.items() if verb in verbs)) for verb in VERBS}
+        return cls({verb: tuple(pattern for key in keys for pattern in lists[key]) for verb, keys in named.items()}, lists[DENY_SETTING])
 
     def may(self, verb: str, kind: str, name: str) -> bool:
         """Whether ``verb`` (or each of a set of them) on the object is granted, and not denied."""
-        if verb in SETS:
-            return all(self.may(each, kind, name) for each in SETS[verb])
+        if verb in VERB_SETS:
+            return all(self.may(each, kind, name) for each in VERB_SETS[verb])
         if not any(pattern.matches(kind, name) for pattern in self._patterns_of(verb)):
             return False
         return not self.denies(kind, name)

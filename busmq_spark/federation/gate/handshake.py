@@ -16,14 +16,14 @@ from busmq_spark.errors import ConfigError
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.rights import ANYONE, Identity
 
-OURS = "X-Busmq"
+BUSMQ_HEADER = "X-Busmq"
 """Header of an accepted handshake: by it this package's clients distinguish its server from npm's."""
-BULK: Final = "busmq.bulk.v1"
-HEALTH, LIVE, READY, METRICS = "/healthz", "/livez", "/readyz", "/metrics"
-PAGES = (HEALTH, LIVE, READY, METRICS)
-REASONS = ("path", "origin", "secret", "busy")
+BULK_SUBPROTOCOL: Final = "busmq.bulk.v1"
+HEALTH_PATH, LIVE_PATH, READY_PATH, METRICS_PATH = "/healthz", "/livez", "/readyz", "/metrics"
+PAGE_PATHS = (HEALTH_PATH, LIVE_PATH, READY_PATH, METRICS_PATH)
+REFUSAL_REASONS = ("path", "origin", "secret", "busy")
 """Why a handshake is refused: the values of a metric's label."""
-MOST_PAIRS = 1000  # compat: Node looks at no more
+MAX_QUERY_PAIRS = 1000  # compat: Node looks at no more
 _ESCAPES = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
 _BEARER = re.compile(r"bearer +([\x21-\x7e\x80-\U0010ffff]+)", re.IGNORECASE)
 
@@ -59,8 +59,8 @@ class HandshakePolicy:
     origins: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not re.fullmatch(r"/[A-Za-z0-9/_.~-]*", self.path) or self.path in PAGES:
-            raise ConfigError(reason=f"path is {self.path!r}; expected one such as /bus, and none of {', '.join(PAGES)}")
+        if not re.fullmatch(r"/[A-Za-z0-9/_.~-]*", self.path) or self.path in PAGE_PATHS:
+            raise ConfigError(reason=f"path is {self.path!r}; expected one such as /bus, and none of {', '.join(PAGE_PATHS)}")
         for origin in self.origins:
             if not re.fullmatch(r"[A-Za-z][A-Za-z0-9+.-]*://[^/?#\s]+", origin):
                 raise ConfigError(reason=f"origin is {origin!r}; expected scheme, host and port only, such as https://app.example.com")
@@ -74,7 +74,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def networks(texts: Sequence[str]) -> tuple[IPv4Network | IPv6Network, ...]:
+def parse_networks(texts: Sequence[str]) -> tuple[IPv4Network | IPv6Network, ...]:
     """Addresses of proxies, or networks of them such as 10.0.0.0/8. Raises ConfigError."""
     try:
         return tuple(ip_network(text) for text in texts)
@@ -100,27 +100,27 @@ def _is_trusted(text: str, trusted: Sequence[IPv4Network | IPv6Network]) -> bool
     return any((mapped or address) in network for network in trusted)
 
 
-def page(target: str) -> str | None:
+def page_path(target: str) -> str | None:
     """Which of the pages for operators is asked for, if it is one: they need no secret and hold none."""
-    path = split(target)[0]
-    return path if path in PAGES else None
+    path = split_target(target)[0]
+    return path if path in PAGE_PATHS else None
 
 
 def decide_handshake(target: str, headers: Sequence[tuple[str, str]], policy: HandshakePolicy) -> Accept | Refuse:
     """``target`` is the second word of the request line, ``headers`` every header line in any case, repeated ones repeatedly."""
-    path, query = split(target)
+    path, query = split_target(target)
     origins = _header_values(headers, "origin")
     if policy.keyring is None and origins and not policy.origins:
-        return refuse(403, "Forbidden", "origin", "a server without secrets serves no web pages unless their origin is named\n")
+        return make_refusal(403, "Forbidden", "origin", "a server without secrets serves no web pages unless their origin is named\n")
     if path != policy.path:
-        return refuse(404, "Not Found", "path", "there is nothing at this path\n")
+        return make_refusal(404, "Not Found", "path", "there is nothing at this path\n")
     if policy.origins and origins and (len(origins) > 1 or _normalize_origin(origins[0]) not in map(_normalize_origin, policy.origins)):
-        return refuse(403, "Forbidden", "origin", "pages of this origin may not use this bus\n")
+        return make_refusal(403, "Forbidden", "origin", "pages of this origin may not use this bus\n")
     offered = [word.strip() for line in _header_values(headers, "sec-websocket-protocol") for word in line.split(",")]
-    protocol: Literal["busmq", "busmq.bulk.v1"] = BULK if BULK in offered else "busmq"
+    protocol: Literal["busmq", "busmq.bulk.v1"] = BULK_SUBPROTOCOL if BULK_SUBPROTOCOL in offered else "busmq"
     if policy.keyring is None:
         return Accept(ANYONE, protocol)
-    shown = _find_secret(headers, query, bulk=protocol == BULK)
+    shown = _find_secret(headers, query, bulk=protocol == BULK_SUBPROTOCOL)
     identity = None if shown is None else policy.keyring.identify_either(shown)
     if identity is None:
         # compat: exactly this header and no body
@@ -128,7 +128,7 @@ def decide_handshake(target: str, headers: Sequence[tuple[str, str]], policy: Ha
     return Accept(identity, protocol)
 
 
-def refuse(status: int, phrase: str, why: str, text: str) -> Refuse:
+def make_refusal(status: int, phrase: str, why: str, text: str) -> Refuse:
     """An answer in plain text."""
     body = text.encode()
     headers = (("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body))), ("Connection", "close"))
@@ -137,26 +137,26 @@ def refuse(status: int, phrase: str, why: str, text: str) -> Refuse:
 
 def _find_secret(headers: Sequence[tuple[str, str]], query: str, *, bulk: bool) -> str | None:
     """The one secret or token shown. URLs are logged on the way, so bulk takes none from there; with busmq's own protocol it goes first."""
-    if not bulk and (secrets := parameters(query, "secret")):
+    if not bulk and (secrets := query_parameters(query, "secret")):
         return secrets[0] if len(secrets) == 1 else None
     lines = _header_values(headers, "authorization")
     found = _BEARER.fullmatch(lines[0].strip(" \t")) if len(lines) == 1 else None
     return _text(found[1]) if found else None
 
 
-def split(target: str) -> tuple[str, str]:
+def split_target(target: str) -> tuple[str, str]:
     """Path and query, both still escaped; what follows a ``#`` is neither."""
     path, _, query = target.partition("#")[0].partition("?")
     return path, query
 
 
-def parameters(query: str, name: str) -> list[str]:
+def query_parameters(query: str, name: str) -> list[str]:
     """Every value of a parameter, decoded as Node does it."""
-    pairs = [pair.partition("=") for pair in query.split("&") if pair][:MOST_PAIRS]
-    return [unescape(value) for key, _, value in pairs if unescape(key) == name]
+    pairs = [pair.partition("=") for pair in query.split("&") if pair][:MAX_QUERY_PAIRS]
+    return [unescape_percent(value) for key, _, value in pairs if unescape_percent(key) == name]
 
 
-def unescape(text: str) -> str:
+def unescape_percent(text: str) -> str:
     """compat: Node's querystring. Text whose escapes are no UTF-8, or not all complete, is decoded byte by byte."""
     text = text.replace("+", " ")
     if not _ESCAPES.search(text):

@@ -33,12 +33,12 @@ from typing import Any, Self
 
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.gate import token
-from busmq_spark.federation.gate.grants import DENY, SETTINGS, Grants
+from busmq_spark.federation.gate.grants import DENY_SETTING, GRANT_SETTINGS, Grants
 from busmq_spark.federation.gate.rights import Identity
 
-SHORTEST = 16
+MIN_SECRET_CHARACTERS = 16
 """Fewest characters of a secret: anyone with a token can guess at its secret offline, without a limit of tries."""
-MOST_BYTES = 1024 * 1024
+MAX_KEYRING_FILE_BYTES = 1024 * 1024
 log = logging.getLogger("busmq_spark")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 # npm clients put the secret into the URL as it is.
@@ -61,16 +61,18 @@ class _NamedSecret:
 class Keyring:
     """The secrets a server knows."""
 
-    def __init__(self, secrets: Mapping[str, tuple[str, Grants]], *, shortest: int = SHORTEST, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, secrets: Mapping[str, tuple[str, Grants]], *, shortest: int = MIN_SECRET_CHARACTERS, clock: Callable[[], float] = time.time
+    ) -> None:
         if not secrets:
             raise ConfigError(reason="a keyring holds no secret; expected at least one, there is no default")
         self._clock = clock
-        self._keys = tuple(_key(name, secret, grants, shortest) for name, (secret, grants) in secrets.items())
+        self._keys = tuple(_named_secret(name, secret, grants, shortest) for name, (secret, grants) in secrets.items())
         if len({key.digest for key in self._keys}) < len(self._keys):
             raise ConfigError(reason=f"two of the secrets {', '.join(secrets)} are equal; expected one of its own for each name")
 
     @classmethod
-    def single(cls, secret: str, *, name: str = "all", shortest: int = SHORTEST) -> Self:
+    def single(cls, secret: str, *, name: str = "all", shortest: int = MIN_SECRET_CHARACTERS) -> Self:
         """One secret that may do everything."""
         return cls({name: (secret, Grants.all_verbs())}, shortest=shortest)
 
@@ -79,10 +81,10 @@ class Keyring:
         """The secrets of a TOML file, which other users of the machine must not be able to read."""
         where = f"secrets file {str(path)!r}"
         try:
-            tables = tomllib.loads(_private_text(Path(path), where))
+            tables = tomllib.loads(_read_private_file(Path(path), where))
         except tomllib.TOMLDecodeError as error:
             raise ConfigError(reason=f"{where} is not TOML: {error}") from None
-        secrets = {name: _entry(table, f"{where}, [{name}]") for name, table in tables.items()}
+        secrets = {name: _parse_secret_entry(table, f"{where}, [{name}]") for name, table in tables.items()}
         if not secrets:
             raise ConfigError(reason=f'{where} names no secret; expected for example [reports], secret = "…", read = ["orders-*"]')
         return cls(secrets)
@@ -130,7 +132,7 @@ class Keyring:
         return token.sign_token(name, key.signing, self._clock(), expires_s, narrow)
 
 
-def _key(name: str, secret: str, grants: Grants, shortest: int) -> _NamedSecret:
+def _named_secret(name: str, secret: str, grants: Grants, shortest: int) -> _NamedSecret:
     if not _NAME.fullmatch(name):
         raise ConfigError(reason=f"a secret is called {name!r}; expected letters, digits, _ . and -, at most 64")
     if len(secret) < shortest:
@@ -145,7 +147,7 @@ def _digest(secret: str) -> bytes:
     return sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
-def _private_text(path: Path, where: str) -> str:
+def _read_private_file(path: Path, where: str) -> str:
     try:
         with path.open("rb") as file:
             mode = os.fstat(file.fileno()).st_mode
@@ -153,24 +155,24 @@ def _private_text(path: Path, where: str) -> str:
                 raise ConfigError(
                     reason=f"{where} may be read or changed by every user of this machine (mode {stat.S_IMODE(mode):04o}); run: chmod o-rwx {path}"
                 )
-            content = file.read(MOST_BYTES + 1)
+            content = file.read(MAX_KEYRING_FILE_BYTES + 1)
     except OSError as error:
         raise ConfigError(reason=f"{where} cannot be read: {error.strerror}") from None
-    if len(content) > MOST_BYTES:
-        raise ConfigError(reason=f"{where} is longer than {MOST_BYTES} bytes; expected a few secrets")
+    if len(content) > MAX_KEYRING_FILE_BYTES:
+        raise ConfigError(reason=f"{where} is longer than {MAX_KEYRING_FILE_BYTES} bytes; expected a few secrets")
     try:
         return content.decode()
     except UnicodeDecodeError:
         raise ConfigError(reason=f"{where} is not UTF-8 text") from None
 
 
-def _entry(table: Any, where: str) -> tuple[str, Grants]:
+def _parse_secret_entry(table: Any, where: str) -> tuple[str, Grants]:
     if not isinstance(table, dict):
-        raise ConfigError(reason=f"{where} is not a table; expected [name], and below it secret, {', '.join((*SETTINGS, DENY))}")
+        raise ConfigError(reason=f"{where} is not a table; expected [name], and below it secret, {', '.join((*GRANT_SETTINGS, DENY_SETTING))}")
     secret = table.get("secret")
     if not isinstance(secret, str):
         raise ConfigError(reason=f'{where}: secret is {"missing" if secret is None else "no text"}; expected secret = "…"')
     grants = Grants.parse({key: value for key, value in table.items() if key != "secret"}, where)
     if not any(grants.allowed.values()):
-        raise ConfigError(reason=f"{where} may do nothing; expected one or more of {', '.join(f'{verb} = […]' for verb in SETTINGS)}")
+        raise ConfigError(reason=f"{where} may do nothing; expected one or more of {', '.join(f'{verb} = […]' for verb in GRANT_SETTINGS)}")
     return secret, grants

@@ -16,7 +16,7 @@ from busmq_spark.errors import ConfigError
 MIB = 1024 * 1024
 
 
-def limit(default: float, doc: str) -> Any:
+def limit_field(default: float, doc: str) -> Any:
     """One row of the table."""
     return field(default=default, metadata={"doc": doc})
 
@@ -25,31 +25,35 @@ def limit(default: float, doc: str) -> Any:
 class PeerLimits:
     """What one peer may use. Values are inclusive; above one of them the connection is closed, unless its text says otherwise."""
 
-    message_bytes: int = limit(16 * MIB, "longest web-socket message in either direction")
-    in_flight_messages: int = limit(1_000, "messages taken from a connection and not yet worked off; a peer that sends more is read more slowly")
-    in_flight_bytes: int = limit(32 * MIB, "their bytes together, and those waiting to be sent to it; reached, nothing more is read or taken for it")
-    kernel_bytes: int = limit(
+    message_bytes: int = limit_field(16 * MIB, "longest web-socket message in either direction")
+    in_flight_messages: int = limit_field(
+        1_000, "messages taken from a connection and not yet worked off; a peer that sends more is read more slowly"
+    )
+    in_flight_bytes: int = limit_field(
+        32 * MIB, "their bytes together, and those waiting to be sent to it; reached, nothing more is read or taken for it"
+    )
+    kernel_bytes: int = limit_field(
         256 * 1024, "what the operating system may keep in each direction for a peer of busmq's own protocol; Linux takes it twice"
     )
-    channels_per_socket: int = limit(1_000, "federated objects on one web socket; a further one is refused")
-    callbacks_per_channel: int = limit(100_000, "functions of the peer that one object remembers; npm clients never free any")
-    name_bytes: int = limit(1_024, "longest name of an event that is listened to")
-    depth: int = limit(64, "deepest nesting of an argument")
-    subscriptions: int = limit(200, "subscriptions of a queue, beyond which no further one is registered")
-    connections: int = limit(2_000, "open connections in all; a further one is answered with 503")
-    connections_per_address: int = limit(500, "open connections of one address (64 bits of an IPv6 one)")
-    handshakes: int = limit(2_000, "connections that are not let in yet; a further one ends the oldest of the address that has most of them")
-    backlog: int = limit(1_024, "connections that the operating system keeps until they are accepted")
-    connections_per_secret: int = limit(1_000, "open connections of the peers of one secret; a further one is answered with 503")
-    bytes_per_secret: int = limit(256 * MIB, "bytes taken from them and not worked off; reached, nothing more is read from any")
-    threads_per_secret: int = limit(16, "bulk calls of theirs that are worked off at once, of 128; further ones wait")
-    reads_per_secret: int = limit(8, "range reads of theirs at one Redis at once, of 64, 18 MB each; further ones wait")
-    head_bytes: int = limit(32 * 1024, "what a peer may send before it is let in: a request line and headers")
-    handshake_s: float = limit(30.0, "time from connecting to a complete HTTP request")
-    idle_s: float = limit(120.0, "time without a byte, and without an answer to our ping, until a connection counts as dead")
-    send_s: float = limit(20.0, "time in which a peer takes not one byte of what waits for it, until it is cut off")
-    drain_s: float = limit(5.0, "time at a graceful stop for calls under way to be answered; new connections are refused meanwhile")
-    close_s: float = limit(5.0, "time for a closing handshake, and for objects to detach at a graceful stop")
+    channels_per_socket: int = limit_field(1_000, "federated objects on one web socket; a further one is refused")
+    callbacks_per_channel: int = limit_field(100_000, "functions of the peer that one object remembers; npm clients never free any")
+    name_bytes: int = limit_field(1_024, "longest name of an event that is listened to")
+    depth: int = limit_field(64, "deepest nesting of an argument")
+    subscriptions: int = limit_field(200, "subscriptions of a queue, beyond which no further one is registered")
+    connections: int = limit_field(2_000, "open connections in all; a further one is answered with 503")
+    connections_per_address: int = limit_field(500, "open connections of one address (64 bits of an IPv6 one)")
+    handshakes: int = limit_field(2_000, "connections that are not let in yet; a further one ends the oldest of the address that has most of them")
+    backlog: int = limit_field(1_024, "connections that the operating system keeps until they are accepted")
+    connections_per_secret: int = limit_field(1_000, "open connections of the peers of one secret; a further one is answered with 503")
+    bytes_per_secret: int = limit_field(256 * MIB, "bytes taken from them and not worked off; reached, nothing more is read from any")
+    threads_per_secret: int = limit_field(16, "bulk calls of theirs that are worked off at once, of 128; further ones wait")
+    reads_per_secret: int = limit_field(8, "range reads of theirs at one Redis at once, of 64, 18 MB each; further ones wait")
+    head_bytes: int = limit_field(32 * 1024, "what a peer may send before it is let in: a request line and headers")
+    handshake_s: float = limit_field(30.0, "time from connecting to a complete HTTP request")
+    idle_s: float = limit_field(120.0, "time without a byte, and without an answer to our ping, until a connection counts as dead")
+    send_s: float = limit_field(20.0, "time in which a peer takes not one byte of what waits for it, until it is cut off")
+    drain_s: float = limit_field(5.0, "time at a graceful stop for calls under way to be answered; new connections are refused meanwhile")
+    close_s: float = limit_field(5.0, "time for a closing handshake, and for objects to detach at a graceful stop")
 
     def __post_init__(self) -> None:
         for row in fields(self):

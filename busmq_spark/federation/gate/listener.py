@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from busmq_spark.federation.gate.handshake import Accept
     from busmq_spark.federation.gate.limits import PeerLimits
 
-V6_PREFIX = 64
+IPV6_PREFIX_BITS = 64
 """Length in bits of the IPv6 prefix that one site gets: a client with one address of the prefix can use all of them."""
 log = logging.getLogger("busmq_spark")
 
@@ -232,4 +232,4 @@ def network_of(text: str) -> str:
         return str(address)
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
-    return str(ipaddress.ip_network((address, V6_PREFIX), strict=False))
+    return str(ipaddress.ip_network((address, IPV6_PREFIX_BITS), strict=False))

@@ -17,7 +17,7 @@ from hashlib import sha256
 from typing import NoReturn
 
 from busmq_spark.errors import FederationRefused
-from busmq_spark.federation.gate.grants import OWNED, VERBS, Grants, Verb, outer_objects
+from busmq_spark.federation.gate.grants import OWNED_KINDS, VERBS, Grants, Verb, outer_objects
 
 Verbs = tuple[Verb, ...]
 
@@ -53,7 +53,7 @@ class Identity:
 
     def may(self, verb: str, kind: str, name: str) -> bool:
         """Whether it may ``verb`` the object. The queues inside a channel or service take the grants of both."""
-        if kind in OWNED:
+        if kind in OWNED_KINDS:
             return all(_may_own(grants, verb, kind, name) for grants in self._grant_levels)
         objects = [(kind, name), *outer_objects(kind, name)]
         return all(grants.may(verb, *each) for grants in self._grant_levels for each in objects)

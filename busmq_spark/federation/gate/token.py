@@ -19,9 +19,9 @@ from typing import Any
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.gate.grants import Grants
 
-LONGEST_S = 366 * 24 * 3600
-MOST_CHARS = 4096
-_SHAPE = re.compile(r"bt1\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{43}")
+MAX_TOKEN_LIFE_S = 366 * 24 * 3600
+MAX_TOKEN_CHARACTERS = 4096
+_TOKEN_PATTERN = re.compile(r"bt1\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]{43}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,35 +40,35 @@ def signing_key(secret: str) -> bytes:
 
 def sign_token(name: str, key: bytes, now: float, expires_s: float, narrow: Mapping[str, Any] | None = None) -> str:
     """A token; raises ConfigError for a lifetime or a narrowing that makes no sense."""
-    if not 0 < expires_s <= LONGEST_S:
-        raise ConfigError(reason=f"a token is to be valid for {expires_s} s; expected more than 0 and at most {LONGEST_S} (a year)")
+    if not 0 < expires_s <= MAX_TOKEN_LIFE_S:
+        raise ConfigError(reason=f"a token is to be valid for {expires_s} s; expected more than 0 and at most {MAX_TOKEN_LIFE_S} (a year)")
     claim: dict[str, Any] = {"n": name, "e": math.ceil(now + expires_s)}
     if narrow is not None:
         Grants.parse(narrow, "token")
         claim["g"] = dict(narrow)
-    head = f"bt1.{_text(json.dumps(claim, separators=(',', ':')).encode())}"
-    made = f"{head}.{_text(_mac(key, head))}"
-    if len(made) > MOST_CHARS:
-        raise ConfigError(reason=f"the token is {len(made)} characters long; expected at most {MOST_CHARS}. Narrow it with fewer patterns")
+    head = f"bt1.{_to_base64url(json.dumps(claim, separators=(',', ':')).encode())}"
+    made = f"{head}.{_to_base64url(_signature(key, head))}"
+    if len(made) > MAX_TOKEN_CHARACTERS:
+        raise ConfigError(reason=f"the token is {len(made)} characters long; expected at most {MAX_TOKEN_CHARACTERS}. Narrow it with fewer patterns")
     return made
 
 
 def verify_token(text: str, keys: Mapping[str, bytes], now: float) -> TokenClaims | None:
     """The claim of a token signed with one of ``keys`` that has not ended."""
-    if len(text) > MOST_CHARS or not _SHAPE.fullmatch(text):
+    if len(text) > MAX_TOKEN_CHARACTERS or not _TOKEN_PATTERN.fullmatch(text):
         return None
     head, _, mac = text.rpartition(".")
     signer = None
     for name, key in keys.items():  # all of them, always
-        if hmac.compare_digest(_text(_mac(key, head)), mac):
+        if hmac.compare_digest(_to_base64url(_signature(key, head)), mac):
             signer = name
     if signer is None:
         return None
-    claim = _claim(head.partition(".")[2])
-    return claim if claim is not None and claim.name == signer and now < claim.expires <= now + LONGEST_S + 60 else None
+    claim = _decode_claims(head.partition(".")[2])
+    return claim if claim is not None and claim.name == signer and now < claim.expires <= now + MAX_TOKEN_LIFE_S + 60 else None
 
 
-def _claim(text: str) -> TokenClaims | None:
+def _decode_claims(text: str) -> TokenClaims | None:
     try:
         found = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
         name, expires, narrow = found["n"], found["e"], found.get("g")
@@ -79,9 +79,9 @@ def _claim(text: str) -> TokenClaims | None:
         return None
 
 
-def _mac(key: bytes, head: str) -> bytes:
+def _signature(key: bytes, head: str) -> bytes:
     return hmac.digest(key, head.encode("ascii"), sha256)
 
 
-def _text(data: bytes) -> str:
+def _to_base64url(data: bytes) -> str:
     return urlsafe_b64encode(data).rstrip(b"=").decode("ascii")

@@ -29,7 +29,7 @@ from busmq_spark.core.retry import Retry
 from busmq_spark.core.sink import StagedList
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import ConfigError, LinkLost, QueueExpired, QueueRecreated
-from busmq_spark.federation.address import CONNECT_S, FederationAddress
+from busmq_spark.federation.address import CONNECT_TIMEOUT_S, FederationAddress
 from busmq_spark.federation.client.pool import Pool
 from busmq_spark.federation.client.target import FederationTarget
 from busmq_spark.federation.npm.append import PlainAppender, text_of
@@ -241,7 +241,7 @@ class PlainStore:
         if self._loop.is_closed():
             return
         with suppress(TimeoutError):
-            self._begin(self._end_tasks()).result(CONNECT_S)
+            self._begin(self._end_tasks()).result(CONNECT_TIMEOUT_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -254,7 +254,7 @@ class PlainStore:
 
     async def _connects_to_ours(self) -> bool:
         try:
-            async with asyncio.timeout(CONNECT_S):
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 return (await self._pool.open())[0].is_ours
         except TimeoutError:
             raise self._pool.last_error from None
@@ -266,7 +266,7 @@ class PlainStore:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _open(self, queue: str, texts: bool) -> PlainQueueObject:
-        return await PlainQueueObject.open(self._pool, queue, CONNECT_S, texts=texts)
+        return await PlainQueueObject.open(self._pool, queue, CONNECT_TIMEOUT_S, texts=texts)
 
     async def _ask_all(self, queues: Sequence[str], ask: Callable[[PlainQueue], Awaitable[T]]) -> list[T]:
         """All are waited for, also when one fails: on none of them may two questions be under way."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from busmq_spark.core.message import refuse_constant
 from busmq_spark.errors import WireError
-from busmq_spark.federation.json_size import MOST_VALUES, too_many
+from busmq_spark.federation.json_size import MAX_JSON_VALUES, has_too_many_values
 
 LINE_BYTES = 16 * 1024 * 1024
 DEPTH, OUTER = 100, 3
@@ -188,8 +188,8 @@ def encode_json(value: Any) -> bytes:
 
 def decode_json(data: bytes, what: str, depth: int = DEPTH) -> Any:
     """What the text says. Raises WireError for bad UTF-8, bad JSON, NaN and the like, and for deeper nesting."""
-    if too_many(data):
-        raise WireError(found=f"{what} of {len(data)} bytes with more than {MOST_VALUES} values", expected="fewer")
+    if has_too_many_values(data):
+        raise WireError(found=f"{what} of {len(data)} bytes with more than {MAX_JSON_VALUES} values", expected="fewer")
     try:
         value = _DECODER.decode(data.decode())
     except (ValueError, RecursionError) as error:

@@ -29,18 +29,18 @@ from busmq_spark.errors import ConfigError, LinkLost, StateError
 from busmq_spark.federation.bulk.server import BulkServer
 from busmq_spark.federation.gate.budgets import SecretBudgets
 from busmq_spark.federation.gate.handshake import (
-    BULK,
-    LIVE,
-    METRICS,
-    OURS,
-    REASONS,
+    BULK_SUBPROTOCOL,
+    BUSMQ_HEADER,
+    LIVE_PATH,
+    METRICS_PATH,
+    REFUSAL_REASONS,
     HandshakePolicy,
     Refuse,
     client_address,
     decide_handshake,
     is_loopback,
-    networks,
-    page,
+    page_path,
+    parse_networks,
 )
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
@@ -88,7 +88,7 @@ class FederationServer:
         self._policy = HandshakePolicy(keyring, path, tuple(origins))
         self._counts = ServerCounters(self._metrics)
         self._listener = Listener(self._limits, lambda: self._counts.refused.add(reason="busy"), tls)
-        self._proxies, self._compression = networks(proxies), compression
+        self._proxies, self._compression = parse_networks(proxies), compression
         self._draining = False
         self._connections: set[PeerConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -194,7 +194,7 @@ class FederationServer:
     # -- handshake --------------------------------------------------------------------------------------------------------------------------
 
     def _request(self, socket: ServerConnection, request: Request) -> Response | None:
-        found = page(request.path)
+        found = page_path(request.path)
         if found is not None:
             return self._page(found)
         if self._server is None or self._draining:
@@ -218,9 +218,9 @@ class FederationServer:
 
     def _page(self, path: str) -> Response:
         status, phrase, text, kind = 200, "OK", "ok\n", "text/plain"
-        if path == METRICS:
+        if path == METRICS_PATH:
             text, kind = self._metrics.text(), CONTENT_TYPE
-        elif path != LIVE and (self._draining or self._server is None or not self._bus.online):
+        elif path != LIVE_PATH and (self._draining or self._server is None or not self._bus.online):
             status, phrase, text = 503, "Service Unavailable", "leaving\n" if self._draining else "no Redis\n"
         body = text.encode()
         return Response(status, phrase, Headers([("Content-Type", kind), ("Content-Length", str(len(body))), ("Connection", "close")]), body)
@@ -235,7 +235,7 @@ class FederationServer:
         assert task is not None
         self._tasks.add(task)
         try:
-            if accepted.protocol == BULK:
+            if accepted.protocol == BULK_SUBPROTOCOL:
                 await self._bulk.serve(socket, accepted.identity)
             else:
                 keep_less(socket, self._limits.kernel_bytes)
@@ -295,8 +295,8 @@ class ServerCounters:
     """What the server counts."""
 
     def __init__(self, metrics: Metrics) -> None:
-        self.accepted = metrics.counter("busmq_federation_accepted_total", "Handshakes accepted", protocol=("busmq", BULK))
-        self.refused = metrics.counter("busmq_federation_refused_total", "Handshakes refused", reason=REASONS)
+        self.accepted = metrics.counter("busmq_federation_accepted_total", "Handshakes accepted", protocol=("busmq", BULK_SUBPROTOCOL))
+        self.refused = metrics.counter("busmq_federation_refused_total", "Handshakes refused", reason=REFUSAL_REASONS)
         self.cut_off = metrics.counter("busmq_federation_cut_off_total", "Sockets cut off", reason=CUT_OFF)
         self.sockets = metrics.gauge("busmq_federation_sockets", "Open connections, handshakes under way included")
         self.channels = metrics.gauge("busmq_federation_channels", "Objects of peers")
@@ -316,8 +316,8 @@ def keep_less(socket: ServerConnection, size: int) -> None:
 
 def _add_our_header(_: ServerConnection, __: Request, response: Response) -> None:
     if response.status_code == 101:
-        response.headers[OURS] = "busmq_spark"
+        response.headers[BUSMQ_HEADER] = "busmq_spark"
 
 
 def _subprotocol(_: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
-    return Subprotocol(BULK) if BULK in offered else None
+    return Subprotocol(BULK_SUBPROTOCOL) if BULK_SUBPROTOCOL in offered else None

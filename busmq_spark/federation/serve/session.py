@@ -116,12 +116,12 @@ class Session:
 
     def fail(self, callback: RemoteFunction | None, error: BusError) -> None:
         """A call failed: send the error to its callback, or without one to the listeners of ``error``."""
-        if not fault.is_open(error):
+        if not fault.is_open_error(error):
             log.warning("federation: %s", error)
         if callback is not None:
-            self.send(pack(callback.id, [fault.to_wire(error)], self.functions).encode())
+            self.send(pack(callback.id, [fault.error_to_wire(error)], self.functions).encode())
         elif self._object is not None:
-            self._object.emit("error", fault.text(error))
+            self._object.emit("error", fault.error_text(error))
 
     # -- tasks ------------------------------------------------------------------------------------------------------------------------------
 

@@ -37,7 +37,7 @@ class ServedPubsub(ServedObject):
         self._notifications = made.name == ANNOUNCEMENT_CHANNEL
         for event in ("subscribed", "unsubscribed"):
             self._pubsub.on(event, partial(self.emit, event))
-        self._pubsub.on("error", lambda error: self.emit("error", fault.text(error)))
+        self._pubsub.on("error", lambda error: self.emit("error", fault.error_text(error)))
         self._pubsub.on("message", self._on_message)
         self._waiting: deque[PublishedMessage] = deque()
         self._sending: asyncio.Task[None] | None = None
@@ -77,7 +77,7 @@ class ServedPubsub(ServedObject):
         missed = self._missed
         self._buffer(message)
         if self._missed and not missed:
-            self.emit("error", fault.text(MessagesMissed(pubsub=self.name, dropped=self._missed)))
+            self.emit("error", fault.error_text(MessagesMissed(pubsub=self.name, dropped=self._missed)))
         if self._waiting and (self._sending is None or self._sending.done()):
             self._sending = self.session.spawn(self._send_waiting(), f"sending messages of {self.name}")
 

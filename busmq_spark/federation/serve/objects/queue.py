@@ -60,7 +60,7 @@ class ServedQueue(ServedObject):
         self._queue: Queue = session.bus.queue(made.name)
         for event in ("attaching", "attached", "detaching", "detached", "consuming", "closed"):
             self._queue.on(event, partial(self.emit, event))
-        self._queue.on("error", lambda error: self.emit("error", fault.text(error)))
+        self._queue.on("error", lambda error: self.emit("error", fault.error_text(error)))
         self._last: asyncio.Future[int] | None = None
         self._deferred: list[MethodCall] = []
         self._pending_consume: MethodCall | None = None

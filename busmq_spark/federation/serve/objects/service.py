@@ -110,7 +110,7 @@ class ServedService(ServedObject):
                 for id, _ in self.listeners("request"):
                     self.session.invoke(id, data, replies.on_reply)
             except MessageRefused as refusal:
-                replies.on_reply(fault.to_wire(refusal))
+                replies.on_reply(fault.error_to_wire(refusal))
             async for error, value, is_part in replies:
                 if error is not None:
                     await request.fail(error if isinstance(error, str | dict) else str(error))
@@ -151,7 +151,7 @@ class _Replies:
             return
         if self._waiting.qsize() >= MOST_PARTS:
             failed = RequestFailed(service=self._owner.name, reason=f"the provider gave more than {MOST_PARTS} partial replies at once")
-            error, is_part = fault.to_wire(failed), False
+            error, is_part = fault.error_to_wire(failed), False
         self._over = is_part is not True or error is not None
         session = self._owner.session
         session.began(session.line_bytes)
