@@ -15,7 +15,7 @@ from collections.abc import Callable
 from itertools import product
 from threading import Lock
 
-OTHER = "other"
+OTHER_LABEL = "other"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
@@ -30,7 +30,9 @@ class MetricFamily:
         self.kind, self.name, self.doc = kind, name, doc
         self._allowed = {label: frozenset(values) for label, values in labels.items()}
         self._lock = Lock()
-        self._series: dict[tuple[str, ...], float] = dict.fromkeys(product(*(dict.fromkeys((*values, OTHER)) for values in labels.values())), 0.0)
+        self._series: dict[tuple[str, ...], float] = dict.fromkeys(
+            product(*(dict.fromkeys((*values, OTHER_LABEL)) for values in labels.values())), 0.0
+        )
 
     def add(self, amount: float = 1, /, **labels: str) -> None:
         """Count up; a gauge may also go down."""
@@ -53,14 +55,14 @@ class MetricFamily:
         names = list(self._allowed)
         with self._lock:
             series = list(self._series.items())
-        shown = [(values, number) for values, number in series if number or OTHER not in values]
+        shown = [(values, number) for values, number in series if number or OTHER_LABEL not in values]
         head = [f"# HELP {self.name} {_escape(self.doc)}", f"# TYPE {self.name} {self.kind}"]
         return [*head, *(f"{self.name}{_format_labels(names, values)} {_format_number(number)}" for values, number in shown)]
 
     def _key(self, given: dict[str, str]) -> tuple[str, ...]:
         if given.keys() != self._allowed.keys():
             raise ValueError(f"metric {self.name} has the labels {sorted(self._allowed)}, not {sorted(given)}")
-        return tuple(given[label] if given[label] in values else OTHER for label, values in self._allowed.items())
+        return tuple(given[label] if given[label] in values else OTHER_LABEL for label, values in self._allowed.items())
 
 
 class Metrics:

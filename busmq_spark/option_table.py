@@ -12,8 +12,8 @@ from busmq_spark.errors import ConfigError
 
 O = TypeVar("O")  # noqa: E741  # the options class; a one-letter type variable reads best here
 LINK_SECRETS = "federation.<name>.secret"
-_SECRET_OF = re.compile(r"federation\.([a-z][a-z0-9_-]*)\.secret")
-ENGINE_OPTIONS = frozenset(
+_LINK_SECRET_OPTION = re.compile(r"federation\.([a-z][a-z0-9_-]*)\.secret")
+SPARK_ENGINE_OPTIONS = frozenset(
     {
         "checkpointlocation",
         "queryname",
@@ -25,7 +25,7 @@ ENGINE_OPTIONS = frozenset(
 """What Spark itself takes from the same option map; not ours, so not an error."""
 
 
-OF_KAFKA = {
+KAFKA_OPTION_HINTS = {
     "kafka.bootstrap.servers": "the address of the bus is option 'redis.url'",
     "kafka.group.id": "the name of a group is option 'subscription'",
     "assign": "a partition of a topic is a queue here: name the queues in option 'subscribe'",
@@ -38,7 +38,7 @@ OF_KAFKA = {
     "includeheaders": "a message has no headers here; leave it out, and have in the value what they would say",
 }
 """Options of Spark's Kafka source that have another name here, or are not needed, in small letters: what the error for them says."""
-KAFKA_CLIENT = "options of Kafka's own clients, kafka.…, mean nothing here; docs/kafka.md says what is there instead"
+KAFKA_CLIENT_HINT = "options of Kafka's own clients, kafka.…, mean nothing here; docs/kafka.md says what is there instead"
 
 
 def option(name: str, parse: Callable[[str], Any], default: Any = MISSING, *, doc: str, alias: str = "", unsaid: str = "") -> Any:
@@ -61,12 +61,12 @@ def parse(cls: type[O], given: Mapping[str, str]) -> O:
     table = {name.lower(): row for row in fields(cls) for name in (row.metadata["name"], row.metadata["alias"]) if name}  # type: ignore[arg-type]  # a dataclass
     values: dict[str, Any] = {}
     for name, text in given.items():
-        if (of := _SECRET_OF.fullmatch(name.lower())) and (row := table.get(LINK_SECRETS)):
+        if (of := _LINK_SECRET_OPTION.fullmatch(name.lower())) and (row := table.get(LINK_SECRETS)):
             values[row.name] = (*values.get(row.name, ()), (of[1], text))
             continue
         row = table.get(name.lower())
         if row is None or row.metadata["name"] == LINK_SECRETS:
-            if name.lower() in ENGINE_OPTIONS:
+            if name.lower() in SPARK_ENGINE_OPTIONS:
                 continue
             raise ConfigError(reason=_unknown_reason(name, [r.metadata["name"] for r in table.values()]))
         if row.name in values:
@@ -89,8 +89,8 @@ def _parse_value(name: str, parser: Callable[[str], Any], text: str) -> Any:
 def _unknown_reason(name: str, known: list[str]) -> str:
     near = get_close_matches(name.lower(), [k.lower() for k in known], n=1, cutoff=0.6)
     hint = f"did you mean {next(k for k in known if k.lower() == near[0])!r}?" if near else f"known are: {', '.join(sorted(set(known)))}"
-    if (low := name.lower()) in OF_KAFKA or low.startswith("kafka."):
-        hint = OF_KAFKA.get(low, KAFKA_CLIENT)
+    if (low := name.lower()) in KAFKA_OPTION_HINTS or low.startswith("kafka."):
+        hint = KAFKA_OPTION_HINTS.get(low, KAFKA_CLIENT_HINT)
     if name.lower() == "path":
         hint = "name queues with option 'subscribe' (source) or 'queue' (sink) and call load() or save() without a path"
     return f"unknown option {name!r}; {hint}"

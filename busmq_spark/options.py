@@ -14,7 +14,7 @@ from typing import Any
 from busmq_spark.errors import ConfigError
 from busmq_spark.option_table import LINK_SECRETS, option
 from busmq_spark.parsers import (
-    LOCAL,
+    LOCAL_SOURCE,
     duration_s,
     ending,
     flag,
@@ -32,9 +32,9 @@ from busmq_spark.parsers import (
 from busmq_spark.start import AtTime, Start, timestamp
 
 WEEK_S = 7 * 24 * 3600
-MOST_PARTITIONS = 1000
+MAX_PARTITIONS = 1000
 """Partitions of a topic."""
-PARTITIONS = integer(1, MOST_PARTITIONS)
+PARTITION_COUNT_PARSER = integer(1, MAX_PARTITIONS)
 """The parser of the number of them."""
 
 
@@ -43,7 +43,7 @@ def default_url() -> str | None:
     return os.environ.get("BUSMQ_REDIS_URL") or None
 
 
-PARTITIONS_UNUSED = "createQueue=false creates nothing, so option 'partitions' has no meaning with it; leave one of them out"
+PARTITIONS_UNUSED_REASON = "createQueue=false creates nothing, so option 'partitions' has no meaning with it; leave one of them out"
 LAYOUTS = ("direct", "sentinel", "cluster")
 """How the servers of a bus stand together; redis_io/layout.py makes endpoints of each."""
 
@@ -180,7 +180,7 @@ class ReadOptions(StoreOptions):
     )
     topic: tuple[str, ...] = option("topic", names, (), doc="topics to read, every partition of each, also later ones; as in subscribe")
     include_topic: bool = option("includeTopic", flag, False, doc="true: columns topic and partition, too, which say where of a topic a row is from")
-    partitions: int | None = option("partitions", PARTITIONS, None, doc="create a topic that does not exist, with so many partitions")
+    partitions: int | None = option("partitions", PARTITION_COUNT_PARSER, None, doc="create a topic that does not exist, with so many partitions")
     starting: Start | dict[str, Any] | None = option(
         "startingOffsets",
         starting,
@@ -264,7 +264,7 @@ class ReadOptions(StoreOptions):
             name = "includeTopic" if self.include_topic else "partitions"
             raise ConfigError(reason=f"option {name!r} is for topics, and none is named: set option 'topic', or leave it out")
         if self.partitions and not self.create:
-            raise ConfigError(reason=PARTITIONS_UNUSED)
+            raise ConfigError(reason=PARTITIONS_UNUSED_REASON)
         if self.ack == "none" and self.subscription:
             raise ConfigError(reason="ack=none acknowledges nothing, so option 'subscription' has no meaning with it; leave one of them out")
         if self.ack == "none" and self.discard:
@@ -285,7 +285,7 @@ class ReadOptions(StoreOptions):
         if not isinstance(starts, dict):
             return
         nested = {source: own for source, own in starts.items() if isinstance(own, dict)}
-        places = [source or LOCAL for source in self.sources]
+        places = [source or LOCAL_SOURCE for source in self.sources]
         if strange := set(nested) - set(places):
             raise ConfigError(reason=f"{name} names {sorted(strange)[0]!r}, which is none of the sources {', '.join(places)}")
         queues = {*(set(starts) - set(nested)), *(queue for own in nested.values() for queue in own)}
@@ -332,7 +332,7 @@ def _start_in(starts: Start | dict[str, Any] | None, source: str, queue: str) ->
     """What an option says of a queue."""
     if not isinstance(starts, dict):
         return starts
-    own = starts.get(source or LOCAL)
+    own = starts.get(source or LOCAL_SOURCE)
     found = own.get(queue) if isinstance(own, dict) else None
     found = starts.get(queue) if found is None else found
     return None if isinstance(found, dict) else found  # a queue with the name of a source
@@ -344,7 +344,7 @@ class WriteOptions(StoreOptions):
 
     queue: str | None = option("queue", one_name, None, doc="queue for every row; needed when there is no column queue")
     topic: str | None = option("topic", one_name, None, doc="topic for every row, instead of a queue; or rows have a column topic")
-    partitions: int | None = option("partitions", PARTITIONS, None, doc="create a topic that does not exist, with so many partitions")
+    partitions: int | None = option("partitions", PARTITION_COUNT_PARSER, None, doc="create a topic that does not exist, with so many partitions")
     settle: str = option(
         "settle", subscription, "", doc="rows are outcomes of jobs in the group of this name: columns job or value, outcome, error, fields, id"
     )
@@ -373,7 +373,7 @@ class WriteOptions(StoreOptions):
             name = "topic" if self.topic else "partitions"
             raise ConfigError(reason=f"option 'queue' names a queue for every row, and option {name!r} is for topics; leave one of them out")
         if self.partitions and not self.create:
-            raise ConfigError(reason=PARTITIONS_UNUSED)
+            raise ConfigError(reason=PARTITIONS_UNUSED_REASON)
         if self.batch is not None and (not self.sink or self.delivery != "exactly-once"):
             raise ConfigError(reason="batchId numbers the batches of a sink: it needs sinkId, the name of the sink, and delivery=exactly-once")
 

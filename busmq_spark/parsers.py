@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 
 from busmq_spark.start import Start, iso, parse_relative
 
-LOCAL, UNNAMED = "local", "federation"
+LOCAL_SOURCE, UNNAMED_LINK = "local", "federation"
 """What Redis itself, and a link without a name, are called beside links with names."""
-_SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
-_BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_SECONDS_OF_UNIT = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_BYTES_OF_UNIT = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 def integer(least: int, most: int | None = None) -> Callable[[str], int]:
@@ -63,7 +63,7 @@ def duration_s(text: str) -> int:
     found = re.fullmatch(r"\s*([0-9]{1,12})\s*([smhd]?)\s*", text.lower())
     if not found or int(found[1]) < 1:
         raise ValueError("seconds, or a number with s, m, h or d: 30s, 12h, 7d")
-    return int(found[1]) * _SECONDS[found[2]]
+    return int(found[1]) * _SECONDS_OF_UNIT[found[2]]
 
 
 def size(text: str) -> int:
@@ -71,7 +71,7 @@ def size(text: str) -> int:
     found = re.fullmatch(r"\s*([0-9]{1,15})\s*([kmg]?)b?\s*", text.lower())
     if not found or int(found[1]) < 1:
         raise ValueError("bytes, or a number with k, m or g: 64k, 10m, 1g")
-    return int(found[1]) * _BYTES[found[2]]
+    return int(found[1]) * _BYTES_OF_UNIT[found[2]]
 
 
 def names(text: str) -> tuple[str, ...]:
@@ -162,10 +162,10 @@ def links(text: str) -> tuple[tuple[str, str], ...]:
     found = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         named = re.fullmatch(r"([^=:/?]*)=(.*)", part)
-        found.append((named[1].strip(), named[2].strip()) if named else (UNNAMED, part))
+        found.append((named[1].strip(), named[2].strip()) if named else (UNNAMED_LINK, part))
     for link, url in found:
-        if not re.fullmatch(r"[a-z][a-z0-9_-]*", link) or link == LOCAL:
-            raise ValueError(f"names of small letters, digits, - and _ before each =, and not {LOCAL!r}, which is Redis itself")
+        if not re.fullmatch(r"[a-z][a-z0-9_-]*", link) or link == LOCAL_SOURCE:
+            raise ValueError(f"names of small letters, digits, - and _ before each =, and not {LOCAL_SOURCE!r}, which is Redis itself")
         try:
             at = urlsplit(url)
             well = at.scheme in ("ws", "wss") and at.hostname and at.port != 0
@@ -175,6 +175,6 @@ def links(text: str) -> tuple[tuple[str, str], ...]:
             raise ValueError("wss://host:port/path (or ws://), or several with names: eu=wss://…,us=wss://…")
         if "@" in at.netloc or "?" in url or "#" in url:
             raise ValueError("an address without user, query or fragment: secrets in an address get printed; give them as federation.secret")
-    if not found or len({link for link, _ in found}) < len(found) or (len(found) > 1 and UNNAMED in dict(found)):
+    if not found or len({link for link, _ in found}) < len(found) or (len(found) > 1 and UNNAMED_LINK in dict(found)):
         raise ValueError("one address, or several with a name of its own each: eu=wss://…,us=wss://…")
     return tuple(found)

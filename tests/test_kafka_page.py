@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.option_table import OF_KAFKA, parse
+from busmq_spark.option_table import KAFKA_OPTION_HINTS, parse
 from busmq_spark.options import ReadOptions, WriteOptions
 
 PAGE = Path(__file__).parents[1] / "docs" / "kafka.md"
@@ -74,4 +74,4 @@ def test_what_the_page_names_as_ours_exists(text: str, cls: type[Any]) -> None:
 
 
 def test_every_name_of_kafka_that_an_error_knows_is_on_the_page() -> None:
-    assert set(OF_KAFKA) <= {name.strip("`").lower() for name in table(SOURCE, "Kafka")}
+    assert set(KAFKA_OPTION_HINTS) <= {name.strip("`").lower() for name in table(SOURCE, "Kafka")}

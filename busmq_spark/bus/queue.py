@@ -23,7 +23,7 @@ from busmq_spark.core.retention import MESSAGES_TAKEN_WARNING
 from busmq_spark.errors import BusError, ConfigError, QueueMissing, StateError
 from busmq_spark.redis_io.holder import is_dead
 from busmq_spark.redis_io.place import new_token
-from busmq_spark.redis_io.translate import translate
+from busmq_spark.redis_io.translate import translate_redis_error
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
@@ -139,7 +139,7 @@ class Queue(QueueTimes):
     def translate(self, error: BaseException | None) -> BusError:
         """An error of the link to our server, as one of ours."""
         assert self._servers is not None
-        return translate(error, self._servers.commands[self.server].endpoint)  # type: ignore[arg-type]  # asked only after a failure
+        return translate_redis_error(error, self._servers.commands[self.server].endpoint)  # type: ignore[arg-type]  # asked only after a failure
 
     def begin(self, call: Call) -> None:
         """Send a call without waiting for its reply: it may be lost."""

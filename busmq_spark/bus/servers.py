@@ -67,7 +67,7 @@ class Servers:
         for link, ready in zip(self.commands, self.ready, strict=True):
             if ready:
                 with suppress(LinkLost):
-                    eviction.check({link.endpoint.masked_url: await link.run(eviction.policy())}, required=required)
+                    eviction.check_eviction_policies({link.endpoint.masked_url: await link.run(eviction.read_eviction_policy())}, required=required)
 
     async def locate(self, key: str, home: int | None = None) -> int:
         """The index of the server that owns a key: the one that has it, else ``home``, else the one it hashes to.

@@ -2,7 +2,7 @@
 
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output
-from busmq_spark.spark.jar import the_jar
+from busmq_spark.spark.jar import require_jar
 
 
 def jar(*, as_json: JsonOption = False) -> None:
@@ -13,7 +13,7 @@ def jar(*, as_json: JsonOption = False) -> None:
     ```
     """
     out = Output(as_json)
-    path = str(the_jar())
+    path = str(require_jar())
     if as_json:
         out.record(jar=path)
     else:

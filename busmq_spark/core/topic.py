@@ -21,7 +21,7 @@ from busmq_spark.core.lag import ReaderLag
 from busmq_spark.core.subscription import check_name
 from busmq_spark.errors import ConfigError, QueueDamaged, TopicMissing, TopicShrinks
 
-MOST_PARTITIONS = 1000
+MAX_PARTITIONS = 1000
 TOPIC_RECORD_TTL_S = 90 * 24 * 3600
 """How long the record of an unused topic is kept: longer than its queues by default."""
 MEMBER_TTL_MS = 10_000
@@ -138,7 +138,7 @@ def partition_queues(topic: str, partitions: int) -> list[str]:
 def topic_partition(queue: str) -> tuple[str, int] | None:
     """The topic and partition that the name of a partition queue says, None for a name that is none."""
     found = _PARTITION.fullmatch(queue)
-    return (found[1], int(found[2])) if found and int(found[2]) < MOST_PARTITIONS else None
+    return (found[1], int(found[2])) if found and int(found[2]) < MAX_PARTITIONS else None
 
 
 def partition_home(partition: int, servers: int) -> int:
@@ -181,8 +181,8 @@ def check_topic(name: object) -> str:
 
 def check_partitions(partitions: object) -> int:
     """A number of partitions. Raises ConfigError."""
-    if type(partitions) is not int or not 1 <= partitions <= MOST_PARTITIONS:
-        raise ConfigError(reason=f"partitions is {partitions!r}; expected a whole number from 1 to {MOST_PARTITIONS}")
+    if type(partitions) is not int or not 1 <= partitions <= MAX_PARTITIONS:
+        raise ConfigError(reason=f"partitions is {partitions!r}; expected a whole number from 1 to {MAX_PARTITIONS}")
     return partitions
 
 
@@ -272,7 +272,7 @@ def _topic(keys: TopicKeys, reply: Sequence[bytes | None]) -> Topic | None:
     partitions, born = reply
     if partitions is None or partitions == b"0":
         return None
-    if not partitions.isdigit() or not 1 <= int(partitions) <= MOST_PARTITIONS:
+    if not partitions.isdigit() or not 1 <= int(partitions) <= MAX_PARTITIONS:
         found = f"the number of partitions of the topic is {partitions[:40].decode('utf-8', 'replace')!r}"
-        raise QueueDamaged(queue=partition_queue(keys.name, 0), found=found, expected=f"1 to {MOST_PARTITIONS}")
+        raise QueueDamaged(queue=partition_queue(keys.name, 0), found=found, expected=f"1 to {MAX_PARTITIONS}")
     return Topic(int(partitions), (born or b"").decode("utf-8", "replace"))

@@ -175,7 +175,7 @@ class RedisServer:
         self._signal(signal.SIGCONT)
 
     def command(self, *words: str | int | bytes, timeout_s: float = 10.0) -> Reply:
-        """One command on a connection of its own; works in a forked child too. ConnectionError or RuntimeError, see ``resp.ask``."""
+        """One command on a connection of its own; works in a forked child too. ConnectionError or RuntimeError, see ``resp.send_command``."""
         return send_command(self.port, *words, password=self._password, timeout_s=timeout_s)
 
     def __enter__(self) -> Self:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from websockets.asyncio.server import ServerConnection
 
 
-def unsent(socket: ServerConnection) -> tuple[int, int]:
+def unsent_bytes(socket: ServerConnection) -> tuple[int, int]:
     """Bytes that wait in this process, and in the operating system until the peer's has confirmed them (0 where it does not say)."""
     transport = socket.transport
     below = getattr(socket, "tcp", None) or transport  # under TLS: what is encrypted waits there
@@ -32,7 +32,7 @@ class SocketProgress:
         self._since = now
 
     def stalled_s(self, left: tuple[int, int], now: float) -> float:
-        """How long nothing has left although something waits in this process. ``left`` is what :func:`unsent` says now."""
+        """How long nothing has left although something waits in this process. ``left`` is what :func:`unsent_bytes` says now."""
         if left != self._left or not left[0]:
             self._left, self._since = left, now
         return now - self._since

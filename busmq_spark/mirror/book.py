@@ -13,23 +13,23 @@ from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.status import MirrorMetrics, MirrorStatus, status_of
 from busmq_spark.mirror.target import MirrorTarget
 from busmq_spark.mirror.windows import (
-    SHORT_ROWS,
+    SHORT_WINDOW_ROWS,
     WINDOW_BYTES,
     MirroredQueue,
     Verdict,
     Window,
     WindowRows,
+    compare_with_origin,
     drop_copied_rows,
-    judge,
     new_life_error,
     no_mirror_error,
     other_origin_error,
     reissued_error,
 )
 
-TOGETHER = 64
+WINDOWS_PER_READ = 64
 """Queues with few messages whose windows are read in one call."""
-TOUCH_S = 3600.0
+TOUCH_INTERVAL_S = 3600.0
 log = logging.getLogger("busmq_spark")
 
 
@@ -101,7 +101,7 @@ class MirrorBook:
             seen = span
             if queue.begun and asked[name] != queue.last and span.last_id >= asked[name]:  # more was copied meanwhile
                 seen = replace(span, after_mark="", last_id=max(span.last_id, queue.last, queue.seen))
-            verdict = judge(queue, seen, name=self.name)
+            verdict = compare_with_origin(queue, seen, name=self.name)
             if verdict.action == "begin":
                 wanted[name] = span
             elif self._apply_verdict(queue, seen, verdict) and self._settings.retention == "origin" and min(span.floor, queue.last) > queue.floor:
@@ -224,7 +224,7 @@ class MirrorBook:
     def keep_alive(self) -> None:
         """A mirror lives as long as its origin does, and its ttl more; and while the origin is away."""
         now = time.monotonic()
-        due = [queue for queue in self.queues.values() if queue.copy_here and now - queue.touched >= min(TOUCH_S, queue.ttl_s / 4)]
+        due = [queue for queue in self.queues.values() if queue.copy_here and now - queue.touched >= min(TOUCH_INTERVAL_S, queue.ttl_s / 4)]
         if due:
             self._target.touch([queue.name for queue in due])
         for queue in due:
@@ -252,7 +252,7 @@ class MirrorBook:
                 break
             queue = self.queues.get(name)
             window = queue.window(min(WINDOW_BYTES, rate // 4) if rate else WINDOW_BYTES) if queue else None
-            if windows and window and (window.rows > SHORT_ROWS or size + window.bytes > WINDOW_BYTES):
+            if windows and window and (window.rows > SHORT_WINDOW_ROWS or size + window.bytes > WINDOW_BYTES):
                 continue
             del self._ready[name]
             if queue is None or window is None:
@@ -263,7 +263,7 @@ class MirrorBook:
             queue.planned = window.upto or window.newest
             if queue.seen > queue.planned:
                 self._ready[name] = None  # behind the others
-            if window.rows > SHORT_ROWS or len(windows) == TOGETHER:
+            if window.rows > SHORT_WINDOW_ROWS or len(windows) == WINDOWS_PER_READ:
                 break
         return windows
 
@@ -284,7 +284,7 @@ class MirrorBook:
             if queue is None or not queue.begun or queue.born != rows.window.born or not rows.window.after <= queue.last < rows.upto:
                 continue  # planned before something went otherwise, or had by another mirror
             queue.learn_row_size(rows)
-            verdict = judge(queue, drop_copied_rows(rows, queue.last), name=self.name)
+            verdict = compare_with_origin(queue, drop_copied_rows(rows, queue.last), name=self.name)
             if verdict.action == "copy" and rows.sound:
                 sound[queue.name] = rows
                 continue

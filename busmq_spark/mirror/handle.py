@@ -21,7 +21,7 @@ from busmq_spark.mirror.status import MirrorStatus
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
 
-POLL_S = 0.02
+CAUGHT_UP_POLL_S = 0.02
 
 
 class Mirror:
@@ -84,7 +84,7 @@ class Mirror:
                 goal = {each.queue: each.last + each.behind for each in found}
             if goal is not None and all(each.error or each.last >= goal.get(each.queue, 0) for each in found):
                 return found
-            await asyncio.sleep(POLL_S)
+            await asyncio.sleep(CAUGHT_UP_POLL_S)
         if self.error is not None:
             raise self.error
         raise TimeoutError(f"the mirror of {self.settings.masked_origin} has not caught up within {timeout_s:g} s")

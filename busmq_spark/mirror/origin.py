@@ -10,14 +10,14 @@ from busmq_spark.core.mirror import NO_MARK, Span
 from busmq_spark.core.position import Range
 from busmq_spark.errors import BusError
 from busmq_spark.mirror.rows import WiredRows
-from busmq_spark.mirror.settings import PATIENCE_S, MirrorSettings
-from busmq_spark.mirror.windows import MOST_BYTES, Window, WindowRows
+from busmq_spark.mirror.settings import MIRROR_PATIENCE_S, MirrorSettings
+from busmq_spark.mirror.windows import MAX_CALL_BYTES, Window, WindowRows
 from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.store.protocol import OriginStore, PushNotifiers, QueueCreation, RowStream
 from busmq_spark.store.push_notifiers import RedisPushNotifiers
 from busmq_spark.store.redis_store import RedisStore
 
-REPLY_BYTES = 1024 * 1024
+TARGET_REPLY_BYTES = 1024 * 1024
 """What one reply of Redis aims at: each reader keeps a buffer for the largest."""
 
 
@@ -27,16 +27,16 @@ def open_origin(settings: MirrorSettings) -> OriginStore:
         from busmq_spark.federation.bulk.store import FederatedStore
 
         return FederatedStore(settings.federation)
-    return RedisStore(redis_layout(settings.redis), PATIENCE_S, REPLY_BYTES)
+    return RedisStore(redis_layout(settings.redis), MIRROR_PATIENCE_S, TARGET_REPLY_BYTES)
 
 
-def listeners(settings: MirrorSettings, notified: threading.Event) -> Sequence[PushNotifiers]:
+def make_push_notifiers(settings: MirrorSettings, notified: threading.Event) -> Sequence[PushNotifiers]:
     """What wakes the mirror at a push, not started."""
     if settings.is_federated:
         from busmq_spark.federation.bulk.push_notifier import FederatedPushNotifier
 
         return [FederatedPushNotifier(settings.federation, notified)]
-    return [RedisPushNotifiers(RedisStore(redis_layout(settings.redis), PATIENCE_S), notified)]
+    return [RedisPushNotifiers(RedisStore(redis_layout(settings.redis), MIRROR_PATIENCE_S), notified)]
 
 
 class OriginStores:
@@ -88,7 +88,7 @@ def _add_rows(pieces: RowStream, found: dict[str, WindowRows]) -> None:
         rows.parts.append(WiredRows.of(piece.first, piece.values))
         rows.bytes += piece.values.nbytes
         came += piece.values.nbytes
-        if came > MOST_BYTES:
+        if came > MAX_CALL_BYTES:
             pieces.close()
             for each in found.values():  # those behind it have not come either
                 each.sound = each.sound and each.last >= (each.window.upto or each.span.upto)

@@ -16,12 +16,12 @@ from busmq_spark.store.redis_range import whole_numbers
 _CR_LF = b"\r\n"
 
 
-def _constant(text: bytes) -> Any:
+def _arrow_scalar(text: bytes) -> Any:
     """An Arrow scalar, without ``pa.scalar``, which imports pandas where it is installed (see whole_numbers)."""
     return pa.Array.from_buffers(pa.binary(), 1, [None, pa.py_buffer(np.array([0, len(text)], np.int32)), pa.py_buffer(text)])[0]
 
 
-_NOTHING, _DOLLAR, _LINE_END, _NEXT = map(_constant, (b"", b"$", _CR_LF, b"\r\n$"))
+_EMPTY_TEXT, _DOLLAR_SIGN, _LINE_END, _LINE_END_AND_DOLLAR = map(_arrow_scalar, (b"", b"$", _CR_LF, b"\r\n$"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,9 @@ class WiredRows:
         """``values`` is an Arrow array of binary, in the order of ids."""
         values = values.cast(pa.binary())
         ids = whole_numbers(first, first + len(values)).cast(pa.string()).cast(pa.binary())
-        columns = (_DOLLAR, _lengths(ids), _LINE_END, ids, _NEXT, _lengths(values), _LINE_END, values, _LINE_END)
+        columns = (_DOLLAR_SIGN, _lengths(ids), _LINE_END, ids, _LINE_END_AND_DOLLAR, _lengths(values), _LINE_END, values, _LINE_END)
         # Arrow's own pool keeps what it once had, for each thread.
-        return cls(first, pc.binary_join_element_wise(*columns, _NOTHING, memory_pool=pa.system_memory_pool()))
+        return cls(first, pc.binary_join_element_wise(*columns, _EMPTY_TEXT, memory_pool=pa.system_memory_pool()))
 
     def __len__(self) -> int:
         return len(self.words)

@@ -22,7 +22,7 @@ from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.metrics import Metrics
 from busmq_spark.mirror.book import MirrorBook
-from busmq_spark.mirror.origin import OriginStores, listeners, look_at_queues, read_windows
+from busmq_spark.mirror.origin import OriginStores, look_at_queues, make_push_notifiers, read_windows
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.status import MirrorMetrics, MirrorStatus, encode_report
 from busmq_spark.mirror.target import MirrorTarget
@@ -30,17 +30,17 @@ from busmq_spark.mirror.windows import WindowRows
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.place import new_token
 
-READERS = 6
+MAX_READS_AT_ONCE = 6
 """Calls that read at the origin at once, each in a thread: 18 MB, which a link 100 ms away carries at 180 MB/s. A federation server works on eight
 of one secret at once (``reads_per_secret``)."""
-POLL_S = 1.0
+COUNTER_POLL_S = 1.0
 """How often the id counters are asked for while nothing is pushed."""
-LOOK_S = 5.0
+QUEUE_CHECK_INTERVAL_S = 5.0
 """How often all queues are looked at: lives, trims, groups."""
-DISCOVER_S, AGAIN_S = 10.0, 20
+DISCOVERY_INTERVAL_S, DISCOVERY_PAUSE_FACTOR = 10.0, 20
 """How often new queues are looked for; a walk over all keys is followed by a pause of so many times as long as it took."""
-REPORT_S = 5.0
-SLOTS_PER_S, SLOTS_AT_ONCE = 20, 10_000
+REPORT_INTERVAL_S = 5.0
+CLUSTER_QUEUES_ASKED_PER_S, MAX_CLUSTER_QUEUES_ASKED_PER_S = 20, 10_000
 """In a cluster each queue is asked on its own: so many a second at rest, and so many a second at most."""
 PAUSES_S = (0.2, 15.0)
 """The first and the longest pause after an error."""
@@ -59,7 +59,7 @@ class MirrorRunner:
         self._wanted = 0
         self._target = MirrorTarget(here)
         self._origins = OriginStores(settings)
-        self._pool = ThreadPoolExecutor(READERS + 1, "busmq-mirror-reader")  # one more, so that questions do not wait for rows
+        self._pool = ThreadPoolExecutor(MAX_READS_AT_ONCE + 1, "busmq-mirror-reader")  # one more, so that questions do not wait for rows
         metrics = metrics or Metrics()
         self._counts = MirrorMetrics(metrics)
         self._book = MirrorBook(settings, self._target, self._counts, self._mark_there)
@@ -68,7 +68,7 @@ class MirrorRunner:
         self._wake = threading.Event()
         self._pushed = _PushEvent(self._wake)
         self._stopped = threading.Event()
-        self._listeners = listeners(settings, self._pushed)
+        self._listeners = make_push_notifiers(settings, self._pushed)
         self._thread = threading.Thread(target=self._run, name="busmq-mirror", daemon=True)
         self._jobs: deque[tuple[Future[Any], Callable[[Any], None]]] = deque()
         self._windows: deque[Future[list[WindowRows]]] = deque()
@@ -153,7 +153,7 @@ class MirrorRunner:
             self._submit(lambda: self._counters(list(counted)), lambda found: self._on_counters(found, counted))
         if self._book.look or now >= self._due["look"]:
             self._book.look = False
-            self._due["look"] = now + max(LOOK_S, self._slots / SLOTS_PER_S)
+            self._due["look"] = now + max(QUEUE_CHECK_INTERVAL_S, self._slots / CLUSTER_QUEUES_ASKED_PER_S)
             names = {name: queue.last if queue.begun else NO_MARK for name, queue in self._book.queues.items()}
             wanted = self._wanted if self._due["discover"] else 0
             self._submit(lambda: self._look_at_origin(list(names.items())), lambda found: self._on_spans(found, names, wanted))
@@ -161,13 +161,13 @@ class MirrorRunner:
             self._due["discover"] = now + MAX_ID
             self._submit(self._discover, self._on_discovered)
         if now >= self._due["report"]:
-            self._due["report"] = now + REPORT_S
+            self._due["report"] = now + REPORT_INTERVAL_S
             self._book.keep_alive()
             self._target.report(self._token, self._report())
 
     def _read(self) -> None:
         """Keep all readers busy, also while the rows of one are appended."""
-        while len(self._windows) < READERS and (asked := self._book.plan(time.monotonic())):
+        while len(self._windows) < MAX_READS_AT_ONCE and (asked := self._book.plan(time.monotonic())):
             self._windows.append(self._start_job(lambda windows=asked: read_windows(self._origins.store_of_thread, windows)))  # type: ignore[misc]
 
     def _start_job(self, work: Callable[[], Any]) -> Future[Any]:
@@ -195,7 +195,7 @@ class MirrorRunner:
             self._book.keep_alive()
             self._target.report(self._token, self._report())
         now = time.monotonic()
-        self._due = {"poll": now, "look": now, "discover": now, "report": now + REPORT_S}
+        self._due = {"poll": now, "look": now, "discover": now, "report": now + REPORT_INTERVAL_S}
         self._pushed.resume_at(now)
 
     def _report(self) -> str:
@@ -232,14 +232,14 @@ class MirrorRunner:
 
     def _on_discovered(self, found: tuple[Sequence[str], float]) -> None:
         names, took_s = found
-        self._due["discover"] = time.monotonic() + max(DISCOVER_S, AGAIN_S * took_s)
+        self._due["discover"] = time.monotonic() + max(DISCOVERY_INTERVAL_S, DISCOVERY_PAUSE_FACTOR * took_s)
         self._book.add(names)
         self._book.look = self._book.look or self._wanted > self.looked
 
     def _on_counters(self, found: Sequence[tuple[str, Any]], asked: dict[str, int]) -> None:
         now = time.monotonic()
-        self._due["poll"] = now + max(POLL_S, self._slots / SLOTS_PER_S)
-        self._pushed.resume_at(now + max(0.005, self._slots / SLOTS_AT_ONCE))
+        self._due["poll"] = now + max(COUNTER_POLL_S, self._slots / CLUSTER_QUEUES_ASKED_PER_S)
+        self._pushed.resume_at(now + max(0.005, self._slots / MAX_CLUSTER_QUEUES_ASKED_PER_S))
         self._book.count({name: int(counter or 0) for name, counter in found}, asked)
 
     def _on_spans(self, found: tuple[dict[str, Span], dict[str, tuple[str, Positions]]], asked: dict[str, int], wanted: int) -> None:

@@ -16,7 +16,7 @@ from busmq_spark.redis_io.layout import redis_layout
 if TYPE_CHECKING:
     from busmq_spark.federation.address import FederationAddress
 
-PATIENCE_S = 1.0
+MIRROR_PATIENCE_S = 1.0
 """How long one step is retried by the links themselves; then the mirror pauses, and looks anew at what it knew."""
 RETENTIONS, NEW_LIVES = ("origin", "own"), ("stop", "follow")
 
@@ -94,7 +94,7 @@ class MirrorSettings:
             from busmq_spark.federation.address import FederationAddress
         except ModuleNotFoundError as error:
             raise without_extra(error, "federation") from None
-        return FederationAddress(self.origin, self.secret, self.tls_ca, self.tls_certificate, self.tls_key, patience_s=PATIENCE_S)
+        return FederationAddress(self.origin, self.secret, self.tls_ca, self.tls_certificate, self.tls_key, patience_s=MIRROR_PATIENCE_S)
 
     @property
     def masked_origin(self) -> str:

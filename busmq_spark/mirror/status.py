@@ -10,7 +10,7 @@ from busmq_spark.errors import BusError
 from busmq_spark.metrics import Metrics
 from busmq_spark.mirror.windows import MirroredQueue
 
-SHOWN = 1_000
+MAX_QUEUES_IN_REPORT = 1_000
 """Queues that a report names at most."""
 
 
@@ -44,7 +44,7 @@ def status_of(queue: MirroredQueue, now: float) -> MirrorStatus:
 def encode_report(origin: str, patterns: Sequence[str], error: BusError | None, queues: Iterable[MirrorStatus]) -> str:
     """What a process says of itself in Redis: queues that are behind or stopped by name, all others only in the number."""
     all_ = list(queues)
-    odd = sorted((each for each in all_ if each.behind or each.error), key=lambda each: -each.behind_s)[:SHOWN]
+    odd = sorted((each for each in all_ if each.behind or each.error), key=lambda each: -each.behind_s)[:MAX_QUEUES_IN_REPORT]
     said = {each.queue: [each.last + each.behind, round(each.behind_s, 1), str(each.error) if each.error else None] for each in odd}
     return json.dumps({"from": origin, "patterns": patterns, "queues": len(all_), "error": str(error) if error else None, "odd": said})
 

@@ -15,7 +15,7 @@ from busmq_spark.core.keys import QueueKeys, hash_index, mirror_report
 from busmq_spark.core.mirror import AppendResult, BeginResult, Chunk, MirrorOf, MirrorState, Positions, Span
 from busmq_spark.core.state import keep_alive, marks
 from busmq_spark.errors import BusError
-from busmq_spark.mirror.settings import PATIENCE_S
+from busmq_spark.mirror.settings import MIRROR_PATIENCE_S
 from busmq_spark.mirror.windows import WindowRows
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.layout import redis_layout
@@ -23,7 +23,7 @@ from busmq_spark.redis_io.links import Link, sync_links
 from busmq_spark.redis_io.place import discover, locate
 
 T = TypeVar("T")
-AT_ONCE, AT_ONCE_BYTES = 100, 1024 * 1024
+MAX_CHUNKS_PER_ROUND_TRIP, MAX_BYTES_PER_ROUND_TRIP = 100, 1024 * 1024
 """Most chunks in one round trip, and of how many bytes about; a copy of them is sent."""
 REPORT_TTL_S = 30
 
@@ -34,7 +34,7 @@ class MirrorTarget:
     def __init__(self, options: RedisOptions) -> None:
         where = redis_layout(options)
         self.cluster, self.masked_url = where.cluster, where.masked_url
-        self._links = sync_links(where, PATIENCE_S)
+        self._links = sync_links(where, MIRROR_PATIENCE_S)
         self._places: dict[str, int] = {}
 
     def keys(self, queue: str) -> QueueKeys:
@@ -155,7 +155,7 @@ def _group_into_calls(pieces: Iterable[tuple[str, Chunk]]) -> Iterator[list[tupl
     for piece in pieces:
         part.append(piece)
         size += len(piece[1].pairs)
-        if size >= AT_ONCE_BYTES or len(part) == AT_ONCE:
+        if size >= MAX_BYTES_PER_ROUND_TRIP or len(part) == MAX_CHUNKS_PER_ROUND_TRIP:
             yield part
             part, size = [], 0
     if part:

@@ -16,11 +16,11 @@ from busmq_spark.mirror.rows import WiredRows
 
 WINDOW_BYTES = 3 * 1024 * 1024
 """Bytes of values that are read in one call, about, of however many queues. So many calls as there are readers (mirror/runner.py) are under way."""
-MOST_BYTES = 8 * 1024 * 1024
+MAX_CALL_BYTES = 8 * 1024 * 1024
 """A call that brings more ends there; what it was to bring besides is read again in smaller windows."""
-FIRST_ROWS, MOST_ROWS = 1_000, 50_000
+FIRST_WINDOW_ROWS, MAX_WINDOW_ROWS = 1_000, 50_000
 """Most messages of the first window of a queue, for which it is not known how long its values are, and of any."""
-SHORT_ROWS = 250
+SHORT_WINDOW_ROWS = 250
 """Windows up to this are read together with those of other queues."""
 
 
@@ -112,7 +112,7 @@ class MirroredQueue:
         left = self.seen - self.planned
         if not self.begun or left <= 0 or (not self.row_bytes and self.planned > self.last):
             return None
-        most = FIRST_ROWS if not self.row_bytes else max(1, min(MOST_ROWS, int(bytes_ / max(1.0, self.row_bytes))))
+        most = FIRST_WINDOW_ROWS if not self.row_bytes else max(1, min(MAX_WINDOW_ROWS, int(bytes_ / max(1.0, self.row_bytes))))
         size = int(min(left, most) * self.row_bytes)
         return Window(self.name, self.born, self.planned, NEWEST_MESSAGE if left <= most else self.planned + most, self.seen, size)
 
@@ -154,31 +154,31 @@ class Verdict(NamedTuple):
     """Why it stops."""
 
 
-def judge(queue: MirroredQueue, span: Span, *, name: str = "") -> Verdict:
+def compare_with_origin(queue: MirroredQueue, span: Span, *, name: str = "") -> Verdict:
     """What to do after this look at a queue. ``name`` is that of this bus."""
     if not span.ttl_s:
         return Verdict("drop")
     if name and name in (path := MirrorOf.parse(span.mirror_of).path if span.mirror_of else ()):
         reason = f"at its origin it is a mirror itself, of {' → '.join(path)}, and {name!r} is this bus"
-        return Verdict("stop", _stop(queue, "loop", reason, 0, 0, "Mirror it from its true origin, or promote it in one place"))
+        return Verdict("stop", _stop_verdict(queue, "loop", reason, 0, 0, "Mirror it from its true origin, or promote it in one place"))
     if not queue.begun or span.born != queue.born:
         return Verdict("begin")
     if span.last_id < queue.last:
         ids = f"ids {span.last_id + 1}..{queue.last}"
         reason = f"its origin has lost {ids}: it was restored, or a fail-over lost its last pushes. They are here"
-        return Verdict("stop", _stop(queue, "diverged", reason, span.last_id + 1, queue.last, _DIVERGED))
+        return Verdict("stop", _stop_verdict(queue, "diverged", reason, span.last_id + 1, queue.last, _DIVERGED_REMEDY))
     if queue.mark and span.after_mark and queue.mark != span.after_mark:
         return Verdict("compare")
     return Verdict("copy")
 
 
-_DIVERGED = "Promote it to keep what is here, or copy it anew from its origin with --replace, once what only is here is saved (busmq peek)"
+_DIVERGED_REMEDY = "Promote it to keep what is here, or copy it anew from its origin with --replace, once what only is here is saved (busmq peek)"
 
 
 def reissued_error(queue: MirroredQueue, first: int) -> MirrorStopped:
     """The ids from ``first`` on are other messages at the origin than here."""
     reason = f"ids {first}..{queue.last} are other messages here than at its origin, which has lost some and given their ids anew"
-    return _stop(queue, "diverged", reason, first, queue.last, _DIVERGED)
+    return _stop_verdict(queue, "diverged", reason, first, queue.last, _DIVERGED_REMEDY)
 
 
 def no_mirror_error(queue: MirroredQueue, span: Span, found: BeginResult) -> MirrorStopped:
@@ -186,29 +186,31 @@ def no_mirror_error(queue: MirroredQueue, span: Span, found: BeginResult) -> Mir
     if found.promoted >= 0 and found.born == span.born:
         first = found.promoted + 1
         if span.last_id < first:
-            return _stop(queue, "promoted", f"it was promoted behind id {found.promoted}, and nothing of its old origin is missing", 0, 0, _PROMOTED)
+            return _stop_verdict(
+                queue, "promoted", f"it was promoted behind id {found.promoted}, and nothing of its old origin is missing", 0, 0, _PROMOTED_REMEDY
+            )
         given = f", and here ids {first}..{found.last} were given to others" if found.last >= first else ""
         reason = f"it was promoted behind id {found.promoted}; ids {first}..{span.last_id} of its old origin were not copied{given}"
-        return _stop(queue, "promoted", reason, first, span.last_id, _PROMOTED)
+        return _stop_verdict(queue, "promoted", reason, first, span.last_id, _PROMOTED_REMEDY)
     reason = f"here is a queue of this name that is no mirror, with ids up to {found.last}"
-    return _stop(queue, "own", reason, 1, found.last, "Remove or rename one of them, or copy over it with --replace")
+    return _stop_verdict(queue, "own", reason, 1, found.last, "Remove or rename one of them, or copy over it with --replace")
 
 
 def new_life_error(queue: MirroredQueue, span: Span, found: BeginResult) -> MirrorStopped:
     """Here is the copy of a life that has ended at the origin; it may be the only one."""
     reason = f"it was made anew at its origin, as life {span.born}; here is the copy of its life {found.born}, up to id {found.last}"
     remedy = "Promote the copy to keep it (busmq mirror promote), or give it up for the new life with new_life=follow (--new-life follow)"
-    return _stop(queue, "life", reason, 1, found.last, remedy)
+    return _stop_verdict(queue, "life", reason, 1, found.last, remedy)
 
 
 def other_origin_error(queue: MirroredQueue, found: BeginResult, origin: str) -> MirrorStopped:
     """It is the mirror of another queue elsewhere: two processes would end each other's copies for ever."""
     reason = f"here it is a mirror of {origin}, of another life, up to id {found.last}"
-    return _stop(queue, "own", reason, 1, found.last, "Mirror one of them under this name only; --replace gives up the other copy")
+    return _stop_verdict(queue, "own", reason, 1, found.last, "Mirror one of them under this name only; --replace gives up the other copy")
 
 
-_PROMOTED = "Save what only the old origin has (busmq peek, there), then mirror in the other direction with --replace"
+_PROMOTED_REMEDY = "Save what only the old origin has (busmq peek, there), then mirror in the other direction with --replace"
 
 
-def _stop(queue: MirroredQueue, kind: str, reason: str, first: int, last: int, remedy: str) -> MirrorStopped:
+def _stop_verdict(queue: MirroredQueue, kind: str, reason: str, first: int, last: int, remedy: str) -> MirrorStopped:
     return MirrorStopped(queue=queue.name, kind=kind, reason=reason, first=first, last=last, remedy=remedy)

@@ -18,13 +18,13 @@ from busmq_spark.errors import BusError, ConfigError, OutboxWaits, StateError
 from busmq_spark.outbox import report, rows, schema
 from busmq_spark.outbox.forwarder import Forwarder
 from busmq_spark.outbox.lock import StoreLock
-from busmq_spark.outbox.opener import lane_of, opener
+from busmq_spark.outbox.opener import lane_of, target_opener
 from busmq_spark.outbox.reserve import Reserve
 from busmq_spark.outbox.rows import Destination, EntryKind
-from busmq_spark.outbox.writer import Work, Writer, not_open_error
+from busmq_spark.outbox.writer import TransactionWork, Writer, not_open_error
 from busmq_spark.redis_io.place import new_token
 
-MOST_KNOWN = 100_000
+MAX_CACHED_DESTINATIONS = 100_000
 """Queues whose place in the store is remembered."""
 
 
@@ -40,17 +40,17 @@ class OutboxReceipt(NamedTuple):
 class PendingStore(NamedTuple):
     """What a call is to store."""
 
-    work: Work[OutboxReceipt]
+    work: TransactionWork[OutboxReceipt]
     after: Callable[[], None]
     """Called once the disk has it."""
 
 
-class Engine:
+class OutboxEngine:
     """Opens nothing before :meth:`open`. Raises ConfigError for a bad address or setting."""
 
     def __init__(self, path: Path, to: str | None, settings: dict[str, Any]) -> None:
         self.path = path
-        self._open_target, self._lanes = opener(to, settings)
+        self._open_target, self._lanes = target_opener(to, settings)
         self._writer: Writer | None = None
         self._forwarders: list[Forwarder] = []
         self._opening = 0
@@ -126,7 +126,7 @@ class Engine:
         """The same for the running loop."""
         return self._require_writer().submit_async(what.work, after=what.after)
 
-    def status(self) -> report.Status:
+    def status(self) -> report.OutboxStatus:
         """What waits, and why."""
         return report.status(self.path)
 
@@ -150,12 +150,12 @@ class Engine:
         found: list[Destination] = []
 
         def work(connection: sqlite3.Connection) -> OutboxReceipt:
-            its = self._destinations.get(queue) or rows.destination(connection, queue)
+            its = self._destinations.get(queue) or rows.find_or_add_destination(connection, queue)
             found[:] = [its]
             return OutboxReceipt(rows.append(connection, self._opening, kind, its, values), ids)
 
         def after() -> None:
-            if len(self._destinations) >= MOST_KNOWN:
+            if len(self._destinations) >= MAX_CACHED_DESTINATIONS:
                 self._destinations = {}
             self._destinations[queue] = found[0]  # not before: what is rolled back is noted nowhere
             self._wake(found[0])

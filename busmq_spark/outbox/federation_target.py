@@ -9,7 +9,7 @@ from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.client.links import secret_for_url
 from busmq_spark.federation.npm.detected_store import DetectedStore
 from busmq_spark.options import BusOptions
-from busmq_spark.outbox.target import PATIENCE_S, Keys, StoreTarget, Table
+from busmq_spark.outbox.target import TARGET_PATIENCE_S, EventKeys, StoreTarget, SubscriptionTable
 
 
 def federation(options: BusOptions) -> FederationAddress:
@@ -20,7 +20,7 @@ def federation(options: BusOptions) -> FederationAddress:
         url,
         secret_for_url(options.federate_secret, url) or "",
         options.federate_tls_ca,
-        patience_s=PATIENCE_S,
+        patience_s=TARGET_PATIENCE_S,
         secret_in_url=named if isinstance(named, bool) else url in named,
     )
     found.check()
@@ -37,7 +37,7 @@ class FederationTarget(StoreTarget):
         """See Target."""
         return ""
 
-    def route(self, events: Sequence[Keys], made_here: Table) -> tuple[list[list[str]], Table]:
+    def route(self, events: Sequence[EventKeys], made_here: SubscriptionTable) -> tuple[list[list[str]], SubscriptionTable]:
         """See Target. The table is that of the keys that were asked about."""
         found = self._store.event_queues([list(keys) for keys in events])
         if found is None:

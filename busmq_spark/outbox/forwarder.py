@@ -28,12 +28,12 @@ from busmq_spark.outbox import rows
 from busmq_spark.outbox.rows import Chunk, Destination, EntryKind, UnroutedEntry
 from busmq_spark.outbox.schema import open_to_read, translate
 from busmq_spark.outbox.target import Target
-from busmq_spark.outbox.writer import Pending, Writer
+from busmq_spark.outbox.writer import PendingWrite, Writer
 
-PAUSES_S = (0.2, 30.0)
+RETRY_PAUSES_S = (0.2, 30.0)
 """The first and the longest pause; each is between half of it and all of it."""
-STOP_S = 5.0
-REST_S = 0.005
+STOP_TIMEOUT_S = 5.0
+PAUSE_BETWEEN_TURNS_S = 0.005
 """The rest of Rule 4: as long as some calls take. Without it each message of a program that calls again and again is read, sent and confirmed on its
 own, which takes more of the interpreter and of the store than its call does."""
 log = logging.getLogger("busmq_spark")
@@ -43,7 +43,7 @@ log = logging.getLogger("busmq_spark")
 class _BackOff:
     """When something that failed may be tried again."""
 
-    pauses: Pauses = field(default_factory=lambda: Pauses(*PAUSES_S))
+    pauses: Pauses = field(default_factory=lambda: Pauses(*RETRY_PAUSES_S))
     until: float = 0.0
 
     def on_failure(self) -> bool:
@@ -58,13 +58,13 @@ class _BackOff:
 
 
 @dataclass(slots=True)
-class _Progress:
+class _DestinationProgress:
     """How far one queue is."""
 
     to: Destination
     sent: int = 0
     """The last number that the queue has confirmed to this process."""
-    noted: Pending[None] | None = None
+    noted: PendingWrite[None] | None = None
     """The confirmation on its way to the store, or the last one."""
     noted_upto: int = 0
     back_off: _BackOff = field(default_factory=_BackOff)
@@ -86,13 +86,13 @@ class Forwarder:
         self._reading_ahead: ThreadPoolExecutor
         self._ahead: tuple[int, int, Future[Chunk | None]] | None = None
         """Of which destination, behind which number."""
-        self._active: dict[int, _Progress] = {}
+        self._active: dict[int, _DestinationProgress] = {}
         self._domain_back_offs: dict[str, _BackOff] = {}
         self._routing, self._route_error = _BackOff(), ""
         self._lock = threading.RLock()  # callers take it as it is (writer.py, Rule 2)
         self._changed = threading.Condition(self._lock)
         self._woken: set[Destination | None] = set()
-        self._known: dict[int, _Progress] = {}
+        self._known: dict[int, _DestinationProgress] = {}
         self._sent, self._more = False, False
         """In this turn: whether something was sent, and whether more waits behind it."""
         self._rescan, self._stopped = True, False
@@ -124,7 +124,7 @@ class Forwarder:
             self._changed.notify()
         if self._target is not None:
             self._target.stop()
-        self._thread.join(STOP_S)
+        self._thread.join(STOP_TIMEOUT_S)
 
     # -- in the thread --------------------------------------------------------------------------------------------------------------------
 
@@ -166,9 +166,9 @@ class Forwarder:
             woken, self._woken = self._woken, set()
             rescan, self._rescan = self._rescan, False
         if rescan:
-            woken.update(to for to in rows.waiting(self._reader) if self._mine(to.queue))
+            woken.update(to for to in rows.waiting_destinations(self._reader) if self._mine(to.queue))
         for to in sorted(filter(None, woken), key=lambda each: each.id):
-            self._active[to.id] = self._known.setdefault(to.id, _Progress(to))
+            self._active[to.id] = self._known.setdefault(to.id, _DestinationProgress(to))
         self._sent = self._more = False
         busy = self.rescan_all is not None and self._is_due(self._routing) and self._route()
         for progress in tuple(self._active.values()):
@@ -178,7 +178,7 @@ class Forwarder:
                 busy = self._forward(progress) or busy
         return busy
 
-    def _forward(self, progress: _Progress) -> bool:
+    def _forward(self, progress: _DestinationProgress) -> bool:
         to = progress.to
         chunk = self._next_chunk(to, progress.sent)
         if chunk is None:
@@ -210,13 +210,13 @@ class Forwarder:
                 self._ahead = (to.id, last, reading)
         return chunk
 
-    def _confirm(self, progress: _Progress) -> None:
+    def _confirm(self, progress: _DestinationProgress) -> None:
         """Note how far it is, unless that is under way: then what came meanwhile goes with the next, without a wait for the disk."""
         if progress.noted is None or progress.noted.done():
             to, upto = progress.to, progress.sent
-            progress.noted, progress.noted_upto = self._writer.submit(lambda c: rows.confirm(c, to, upto), durable=False), upto
+            progress.noted, progress.noted_upto = self._writer.submit(lambda c: rows.confirm_sent(c, to, upto), durable=False), upto
 
-    def _settle(self, progress: _Progress) -> bool:
+    def _settle(self, progress: _DestinationProgress) -> bool:
         """Nothing waits for the queue: it is idle once that is noted."""
         try:
             if progress.noted is not None:
@@ -240,7 +240,7 @@ class Forwarder:
             while self._writer.submit(rows.release_free_pages, durable=False).result() and not (self._woken or self._stopped):
                 pass
 
-    def _on_failure(self, progress: _Progress, error: BusError) -> None:
+    def _on_failure(self, progress: _DestinationProgress, error: BusError) -> None:
         if self._stopped:
             return
         back_off = progress.back_off
@@ -282,7 +282,7 @@ class Forwarder:
 
         def write(connection: sqlite3.Connection) -> None:
             for entry, its in zip(events, queues, strict=True):
-                rows.route(connection, entry.id, its)
+                rows.route_event(connection, entry.id, its)
             rows.note_subscriptions(connection, table)
 
         self._writer.submit(write, durable=False).result()
@@ -308,7 +308,7 @@ class Forwarder:
             self._target = self._open_target()
         return self._target
 
-    def _domain_back_off(self, progress: _Progress) -> _BackOff:
+    def _domain_back_off(self, progress: _DestinationProgress) -> _BackOff:
         return self._domain_back_offs.setdefault(progress.failure_domain, _BackOff())
 
     def _is_due(self, *back_offs: _BackOff) -> bool:
@@ -323,7 +323,7 @@ class Forwarder:
 
     def _pause_between_turns(self) -> None:
         with self._changed:
-            self._changed.wait_for(lambda: self._stopped, REST_S)
+            self._changed.wait_for(lambda: self._stopped, PAUSE_BETWEEN_TURNS_S)
 
     def _wait(self, for_s: float | None) -> None:
         with self._changed:

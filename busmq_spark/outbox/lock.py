@@ -14,13 +14,13 @@ from pathlib import Path
 from busmq_spark.errors import OutboxBusy
 from busmq_spark.outbox.schema import translating_errors, unreadable
 
-LOOKING_S = 0.3
+LOCK_TIMEOUT_S = 0.3
 """A status check holds the lock for a moment: opening waits so long for it."""
-_HELD: weakref.WeakSet[StoreLock] = weakref.WeakSet()
+_held_locks: weakref.WeakSet[StoreLock] = weakref.WeakSet()
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class StoreOwner:
     """Who has a store open. ``since``: seconds since 1970."""
 
     pid: int
@@ -35,19 +35,19 @@ class StoreLock:
         path = lock_path(store)
         with translating_errors(store):
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        until = time.monotonic() + LOOKING_S
+        until = time.monotonic() + LOCK_TIMEOUT_S
         while not _try_lock(self._file):
             if time.monotonic() >= until:
                 os.close(self._file)
-                raise busy(store)
+                raise busy_error(store)
             time.sleep(0.01)
         self._store = store
-        _HELD.add(self)
+        _held_locks.add(self)
 
     def write_owner(self) -> None:
         """Say who has it. Raises OutboxFull."""
         with translating_errors(self._store):
-            _replace_text(self._file, json.dumps(asdict(Owner(os.getpid(), socket.gethostname(), time.time()))))
+            _replace_text(self._file, json.dumps(asdict(StoreOwner(os.getpid(), socket.gethostname(), time.time()))))
 
     @property
     def is_held(self) -> bool:
@@ -67,7 +67,7 @@ class StoreLock:
             self._file = -1
 
 
-def find_owner(store: Path) -> Owner | None:
+def find_owner(store: Path) -> StoreOwner | None:
     """The owner of the open store; None when it is not open. Changes nothing. Raises OutboxUnusable where this user may not look."""
     try:
         file = os.open(lock_path(store), os.O_RDONLY | os.O_CLOEXEC)
@@ -83,7 +83,7 @@ def find_owner(store: Path) -> Owner | None:
         os.close(file)
 
 
-def read_owner(store: Path) -> Owner | None:
+def read_owner(store: Path) -> StoreOwner | None:
     """Who had it last and did not end in an orderly way, or has it still."""
     try:
         found = _decode_owner(lock_path(store).read_bytes())
@@ -95,16 +95,16 @@ def read_owner(store: Path) -> Owner | None:
 def clear_dead_owner(store: Path) -> bool:
     """Remove the note of an owner that is gone. Whether there was one. Raises OutboxBusy when it lives."""
     if find_owner(store) is not None:
-        raise busy(store)
+        raise busy_error(store)
     if read_owner(store) is None:
         return False
     StoreLock(store).release()
     return True
 
 
-def busy(store: Path) -> OutboxBusy:
+def busy_error(store: Path) -> OutboxBusy:
     """The error for a store that another has open."""
-    found = find_owner(store) or Owner(0, "", 0)
+    found = find_owner(store) or StoreOwner(0, "", 0)
     return OutboxBusy(path=str(store), pid=found.pid or "unknown", host=found.host or "an unknown host")
 
 
@@ -126,15 +126,15 @@ def _replace_text(file: int, text: str) -> None:
     os.pwrite(file, text.encode(), 0)
 
 
-def _decode_owner(text: bytes) -> Owner:
+def _decode_owner(text: bytes) -> StoreOwner:
     try:
-        return Owner(**json.loads(text))
+        return StoreOwner(**json.loads(text))
     except (ValueError, TypeError):
-        return Owner(0, "", 0)
+        return StoreOwner(0, "", 0)
 
 
 def _after_fork() -> None:
-    for held in tuple(_HELD):
+    for held in tuple(_held_locks):
         held.forget()
 
 

@@ -12,12 +12,12 @@ from busmq_spark.options import BusOptions
 from busmq_spark.outbox.target import RedisTarget, Target
 from busmq_spark.redis_io.layout import redis_layout
 
-SCHEMES = ("ws://", "wss://")
+WEBSOCKET_SCHEMES = ("ws://", "wss://")
 
 
-def opener(to: str | None, settings: dict[str, Any]) -> tuple[Callable[[], Target], int]:
+def target_opener(to: str | None, settings: dict[str, Any]) -> tuple[Callable[[], Target], int]:
     """What opens the target, once for each lane, and how many lanes there are: one for each server. Nothing is connected. Raises ConfigError."""
-    federated = to is not None and to.startswith(SCHEMES)
+    federated = to is not None and to.startswith(WEBSOCKET_SCHEMES)
     options = from_keywords(BusOptions, {"federate" if federated else "url": to, **settings})
     if federated:
         try:

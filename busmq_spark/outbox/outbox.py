@@ -23,11 +23,11 @@ from busmq_spark.bus.publishing import EventKeywords, event_of, keys_of
 from busmq_spark.core.event import Event
 from busmq_spark.core.publish import check_queue
 from busmq_spark.errors import ConfigError
-from busmq_spark.outbox.engine import Engine, OutboxReceipt, PendingStore
-from busmq_spark.outbox.report import Status
+from busmq_spark.outbox.engine import OutboxEngine, OutboxReceipt, PendingStore
+from busmq_spark.outbox.report import OutboxStatus
 
 T = TypeVar("T")
-LOOK_S = 0.02
+DRAINED_POLL_S = 0.02
 """``wait_drained`` looks so often."""
 
 
@@ -38,7 +38,7 @@ class Outbox:
     """
 
     def __init__(self, path: str | PathLike[str], to: str | None = None, **settings: Any) -> None:
-        self._engine = Engine(Path(path), to, settings)
+        self._engine = OutboxEngine(Path(path), to, settings)
 
     @classmethod
     def sync(cls, path: str | PathLike[str], to: str | None = None, **settings: Any) -> SyncOutbox:
@@ -66,15 +66,15 @@ class Outbox:
 
     async def publish(self, keys: Sequence[str], data: object = None, **about: Unpack[EventKeywords]) -> OutboxReceipt:
         """One event for every queue that is subscribed to one of ``keys`` when it is forwarded, as of ``bus.publish``. Raises as ``push``."""
-        return await self._engine.submit_async(_publish(self._engine, keys, [data], about))
+        return await self._engine.submit_async(_publish_request(self._engine, keys, [data], about))
 
     async def publish_many(self, keys: Sequence[str], data: Sequence[object]) -> OutboxReceipt:
         """The same with several events, which are stored together or not at all."""
-        return await self._engine.submit_async(_publish(self._engine, keys, data, {}))
+        return await self._engine.submit_async(_publish_request(self._engine, keys, data, {}))
 
     async def send(self, queue: str, data: object = None, **about: Unpack[EventKeywords]) -> OutboxReceipt:
         """A command for one queue, as of ``bus.send``. Raises as ``push``."""
-        return await self._engine.submit_async(_send(self._engine, queue, data, about))
+        return await self._engine.submit_async(_send_request(self._engine, queue, data, about))
 
     async def subscribe(self, patterns: Sequence[str], *, into: str) -> OutboxReceipt:
         """Let the events whose key one of ``patterns`` takes go to the queue ``into``, as of ``bus.subscribe``: all that this outbox
@@ -88,7 +88,7 @@ class Outbox:
         """Let them not go there any more. Raises as ``push``."""
         return await self._engine.submit_async(self._engine.subscribe(patterns, into, end=True))
 
-    async def status(self) -> Status:
+    async def status(self) -> OutboxStatus:
         """What waits, for how long, and why: as ``busmq outbox status``."""
         return await asyncio.to_thread(self._engine.status)
 
@@ -98,14 +98,14 @@ class Outbox:
         while not await self._engine.is_empty_awaited():
             if monotonic() >= until:
                 raise self._engine.waits_error()
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(DRAINED_POLL_S)
 
 
 class SyncOutbox:
     """The calls of an Outbox, which wait. For any number of threads: those that call at the same time share an fsync."""
 
     def __init__(self, path: str | PathLike[str], to: str | None = None, **settings: Any) -> None:
-        self._engine = Engine(Path(path), to, settings)
+        self._engine = OutboxEngine(Path(path), to, settings)
 
     def __repr__(self) -> str:
         return f"Outbox({str(self._engine.path)!r}) (synchronous)"
@@ -125,15 +125,15 @@ class SyncOutbox:
 
     def publish(self, keys: Sequence[str], data: object = None, **about: Unpack[EventKeywords]) -> OutboxReceipt:
         """As of Outbox."""
-        return self._engine.store(_publish(self._engine, keys, [data], about))
+        return self._engine.store(_publish_request(self._engine, keys, [data], about))
 
     def publish_many(self, keys: Sequence[str], data: Sequence[object]) -> OutboxReceipt:
         """As of Outbox."""
-        return self._engine.store(_publish(self._engine, keys, data, {}))
+        return self._engine.store(_publish_request(self._engine, keys, data, {}))
 
     def send(self, queue: str, data: object = None, **about: Unpack[EventKeywords]) -> OutboxReceipt:
         """As of Outbox."""
-        return self._engine.store(_send(self._engine, queue, data, about))
+        return self._engine.store(_send_request(self._engine, queue, data, about))
 
     def subscribe(self, patterns: Sequence[str], *, into: str) -> OutboxReceipt:
         """As of Outbox."""
@@ -143,7 +143,7 @@ class SyncOutbox:
         """As of Outbox."""
         return self._engine.store(self._engine.subscribe(patterns, into, end=True))
 
-    def status(self) -> Status:
+    def status(self) -> OutboxStatus:
         """As of Outbox."""
         return self._engine.status()
 
@@ -153,10 +153,10 @@ class SyncOutbox:
         while not self._engine.is_empty():
             if monotonic() >= until:
                 raise self._engine.waits_error()
-            sleep(LOOK_S)
+            sleep(DRAINED_POLL_S)
 
 
-def _publish(engine: Engine, keys: Sequence[str], data: Sequence[object], about: EventKeywords) -> PendingStore:
+def _publish_request(engine: OutboxEngine, keys: Sequence[str], data: Sequence[object], about: EventKeywords) -> PendingStore:
     wanted = keys_of(keys)
     events = [event_of(wanted, each, about) for each in data]
     if not events:
@@ -164,7 +164,7 @@ def _publish(engine: Engine, keys: Sequence[str], data: Sequence[object], about:
     return engine.publish(wanted, [event.encode() for event in events], tuple(event.id for event in events))
 
 
-def _send(engine: Engine, queue: str, data: object, about: EventKeywords) -> PendingStore:
+def _send_request(engine: OutboxEngine, queue: str, data: object, about: EventKeywords) -> PendingStore:
     event: Event = event_of([check_queue(queue)], data, about)
     return engine.send(queue, [event.encode()], (event.id,))
 

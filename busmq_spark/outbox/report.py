@@ -11,15 +11,15 @@ from pathlib import Path
 
 from busmq_spark.core.patterns import matches
 from busmq_spark.outbox import lock, schema
-from busmq_spark.outbox.lock import Owner
+from busmq_spark.outbox.lock import StoreOwner
 from busmq_spark.outbox.rows import EntryKind, unrouted_entries
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class OutboxStatus:
     """A store as a whole. Times are seconds."""
 
-    owner: Owner | None
+    owner: StoreOwner | None
     """The process that has it open."""
     incoming: int
     """Events and subscriptions of which it is not known yet where they go."""
@@ -56,7 +56,7 @@ class OutgoingQueue:
     """Seconds since sends began to fail; None: none failed."""
 
 
-def status(path: Path) -> Status:
+def status(path: Path) -> OutboxStatus:
     """The store as it is. Raises OutboxUnusable."""
     with _reading(path) as connection:
         incoming = _query_number(connection, "SELECT count(*) FROM entry WHERE refs IS NULL")
@@ -66,7 +66,7 @@ def status(path: Path) -> Status:
         routing = connection.execute("SELECT value FROM note WHERE name = 'routing_error'").fetchone()
     size = sum(each.stat().st_size for each in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))) if each.exists())
     error = (routing and routing[0]) or (failing and failing[0]) or ""
-    return Status(lock.find_owner(path), incoming, outgoing, _age(oldest[0]) if oldest else None, size, error)
+    return OutboxStatus(lock.find_owner(path), incoming, outgoing, _age(oldest[0]) if oldest else None, size, error)
 
 
 def incoming(path: Path, most: int = 1000) -> list[IncomingEntry]:

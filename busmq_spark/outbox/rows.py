@@ -10,9 +10,9 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-MOST_ROUTED = 500
+MAX_EVENTS_ROUTED_AT_ONCE = 500
 """Events whose queues are found out in one transaction."""
-SPARE_PAGES = 2000
+MAX_FREE_PAGES = 2000
 """Pages of the file (4 KB) that may be free before some are given back to the file system."""
 
 
@@ -71,7 +71,7 @@ def begin_opening(connection: sqlite3.Connection, sender: str) -> int:
     return connection.execute("INSERT INTO opening(sender, at) VALUES (?, ?)", (sender, time.time())).lastrowid or 0
 
 
-def destination(connection: sqlite3.Connection, queue: str) -> Destination:
+def find_or_add_destination(connection: sqlite3.Connection, queue: str) -> Destination:
     """The destination of this name, which is noted if it is new."""
     connection.execute("INSERT OR IGNORE INTO destination(queue) VALUES (?)", (queue,))
     [id] = connection.execute("SELECT id FROM destination WHERE queue = ?", (queue,)).fetchone()
@@ -105,7 +105,7 @@ def _add(connection: sqlite3.Connection, kind: EntryKind, target: str | None, op
     return connection.execute(asked, (*about, last)).lastrowid or 0
 
 
-def unrouted_entries(connection: sqlite3.Connection, most: int = MOST_ROUTED) -> list[UnroutedEntry]:
+def unrouted_entries(connection: sqlite3.Connection, most: int = MAX_EVENTS_ROUTED_AT_ONCE) -> list[UnroutedEntry]:
     """The oldest entries of which it is not known where they go."""
     found = connection.execute("SELECT id, kind, target, at FROM entry WHERE refs IS NULL ORDER BY id LIMIT ?", (most,)).fetchall()
     return [_unrouted_of(*row) for row in found]
@@ -122,9 +122,9 @@ def routed_upto(connection: sqlite3.Connection) -> int:
     return 2**62 if first is None else int(first) - 1
 
 
-def route(connection: sqlite3.Connection, id: int, queues: Iterable[str]) -> list[Destination]:
+def route_event(connection: sqlite3.Connection, id: int, queues: Iterable[str]) -> list[Destination]:
     """Record an event's destination queues; without any, delete the event."""
-    found = [destination(connection, queue) for queue in dict.fromkeys(queues)]
+    found = [find_or_add_destination(connection, queue) for queue in dict.fromkeys(queues)]
     connection.executemany("INSERT OR IGNORE INTO outgoing VALUES (?, ?)", [(each.id, id) for each in found])
     if found:
         connection.execute("UPDATE entry SET refs = ? WHERE id = ?", (len(found), id))
@@ -138,7 +138,7 @@ def delete_entry(connection: sqlite3.Connection, id: int) -> None:
     connection.execute("DELETE FROM entry WHERE id = ?", (id,))
 
 
-def waiting(connection: sqlite3.Connection) -> list[Destination]:
+def waiting_destinations(connection: sqlite3.Connection) -> list[Destination]:
     """The destinations that something waits for."""
     asked = "SELECT id, queue FROM destination WHERE EXISTS (SELECT 1 FROM outgoing WHERE destination = destination.id)"
     return [Destination(id, queue) for id, queue in connection.execute(asked)]
@@ -195,7 +195,7 @@ def _sender(connection: sqlite3.Connection, opening: int) -> str:
     return str(sender)
 
 
-def confirm(connection: sqlite3.Connection, to: Destination, upto: int) -> None:
+def confirm_sent(connection: sqlite3.Connection, to: Destination, upto: int) -> None:
     """A queue has everything that was for it up to a number."""
     asked = (to.id, upto)
     of = "FROM outgoing WHERE destination = ? AND entry <= ?"  # no text from outside
@@ -246,6 +246,6 @@ def is_empty(connection: sqlite3.Connection) -> bool:
 def release_free_pages(connection: sqlite3.Connection) -> bool:
     """Some of the free pages of the file become free space of the disk. Whether there are more."""
     [spare] = connection.execute("PRAGMA freelist_count").fetchone()
-    if spare > SPARE_PAGES:
-        connection.execute(f"PRAGMA incremental_vacuum({SPARE_PAGES})").fetchall()
-    return int(spare) > 2 * SPARE_PAGES
+    if spare > MAX_FREE_PAGES:
+        connection.execute(f"PRAGMA incremental_vacuum({MAX_FREE_PAGES})").fetchall()
+    return int(spare) > 2 * MAX_FREE_PAGES

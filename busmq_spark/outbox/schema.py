@@ -18,9 +18,9 @@ from pathlib import Path
 
 from busmq_spark.errors import BusError, OutboxFull, OutboxUnusable
 
-APPLICATION, VERSION = 0x62716F62, 1
+APPLICATION_ID, SCHEMA_VERSION = 0x62716F62, 1
 """In the file's header: that it is an outbox, and of which version."""
-_TABLES = """
+_CREATE_TABLES = """
 CREATE TABLE opening(id INTEGER PRIMARY KEY AUTOINCREMENT, sender TEXT NOT NULL, at REAL NOT NULL);
 CREATE TABLE entry(
     id INTEGER PRIMARY KEY AUTOINCREMENT, kind INTEGER NOT NULL, target TEXT, opening INTEGER NOT NULL, at REAL NOT NULL, refs INTEGER, value BLOB
@@ -32,7 +32,7 @@ CREATE TABLE subscription(pattern TEXT NOT NULL, queue TEXT NOT NULL, PRIMARY KE
 CREATE TABLE made(pattern TEXT NOT NULL, queue TEXT NOT NULL, PRIMARY KEY(pattern, queue)) WITHOUT ROWID;
 CREATE TABLE note(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 """
-_WAIT_S = 5.0
+_BUSY_TIMEOUT_S = 5.0
 _CACHE_KB = 16_000
 _FULL_ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _REMEDIES = {
@@ -145,7 +145,7 @@ def _translate_os_error(error: OSError, path: Path) -> BusError:
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:
     # Used by one thread at a time; which one, the owner sees to.
-    return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", _WAIT_S, uri=True, isolation_level=None, check_same_thread=False)
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", _BUSY_TIMEOUT_S, uri=True, isolation_level=None, check_same_thread=False)
 
 
 def _create(connection: sqlite3.Connection, path: Path) -> None:
@@ -153,10 +153,10 @@ def _create(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
     connection.execute("BEGIN IMMEDIATE")
-    for statement in _TABLES.split(";\n"):
+    for statement in _CREATE_TABLES.split(";\n"):
         connection.execute(statement)
-    connection.execute(f"PRAGMA application_id={APPLICATION}")
-    connection.execute(f"PRAGMA user_version={VERSION}")
+    connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
     connection.execute("COMMIT")
     folder = os.open(path.absolute().parent, os.O_RDONLY)
     try:
@@ -167,7 +167,7 @@ def _create(connection: sqlite3.Connection, path: Path) -> None:
 
 def _check(connection: sqlite3.Connection, path: Path) -> None:
     [application], [version] = connection.execute("PRAGMA application_id").fetchone(), connection.execute("PRAGMA user_version").fetchone()
-    if application != APPLICATION:
+    if application != APPLICATION_ID:
         with closing(connection.execute("SELECT count(*) FROM sqlite_master")) as found:
             empty = found.fetchone() == (0,)
         if empty and version == 0 and not connection.execute("PRAGMA query_only").fetchone()[0]:
@@ -179,10 +179,10 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
             expected="an outbox, or no file",
             remedy="Correct the path",
         )
-    if version != VERSION:
+    if version != SCHEMA_VERSION:
         raise OutboxUnusable(
             path=str(path),
             found=f"it is of version {version}",
-            expected=f"version {VERSION}",
+            expected=f"version {SCHEMA_VERSION}",
             remedy="Open it with the busmq_spark that wrote it, let that forward everything (busmq outbox drain), then remove the file",
         )

@@ -17,11 +17,11 @@ from busmq_spark.redis_io.layout import RedisLayout
 from busmq_spark.store.protocol import QueueCreation
 from busmq_spark.store.redis_store import RedisStore
 
-PATIENCE_S = 0.0
+TARGET_PATIENCE_S = 0.0
 """A step that failed is tried again by the forwarder, which has others to do meanwhile."""
-CREATION = QueueCreation(True, MIN_RECORD_TTL_S)
-Keys: TypeAlias = Sequence[str]
-Table: TypeAlias = list[tuple[str, str]]
+QUEUE_CREATION = QueueCreation(True, MIN_RECORD_TTL_S)
+EventKeys: TypeAlias = Sequence[str]
+SubscriptionTable: TypeAlias = list[tuple[str, str]]
 """Pattern and queue."""
 
 
@@ -37,11 +37,11 @@ class Target(Protocol):
         """What the queue becomes unreachable with; '' where that is not known, or is everything."""
         ...
 
-    def route(self, events: Sequence[Keys], made_here: Table) -> tuple[list[list[str]], Table]:
+    def route(self, events: Sequence[EventKeys], made_here: SubscriptionTable) -> tuple[list[list[str]], SubscriptionTable]:
         """The queues for events with such keys, and the subscriptions that were looked at, for people. ``made_here``: those made with this outbox."""
         ...
 
-    def set_subscription(self, patterns: Keys, queue: str, *, end: bool) -> None:
+    def set_subscription(self, patterns: EventKeys, queue: str, *, end: bool) -> None:
         """Begin subscriptions, or end them. Repeating it changes nothing."""
         ...
 
@@ -65,7 +65,7 @@ class StoreTarget:
             return self._push(queue, chunk)
         except QueueMissing:
             self._commanded.discard(queue)
-            self._store.attach([queue], CREATION)
+            self._store.attach([queue], QUEUE_CREATION)
             return self._push(queue, chunk)
 
     def _push(self, queue: str, chunk: Chunk) -> tuple[int, int]:
@@ -75,7 +75,7 @@ class StoreTarget:
         found: tuple[int, int] = self._store.push_from(queue, chunk.sender, chunk.numbers, chunk.values)
         return found
 
-    def set_subscription(self, patterns: Keys, queue: str, *, end: bool) -> None:
+    def set_subscription(self, patterns: EventKeys, queue: str, *, end: bool) -> None:
         """See Target."""
         self._store.subscribe_events(queue, patterns, end)
 
@@ -88,7 +88,7 @@ class RedisTarget(StoreTarget):
     """The servers of a bus."""
 
     def __init__(self, servers: RedisLayout) -> None:
-        super().__init__(RedisStore(servers, PATIENCE_S))
+        super().__init__(RedisStore(servers, TARGET_PATIENCE_S))
         self._cluster = servers.cluster
 
     def failure_domain(self, queue: str) -> str:
@@ -99,7 +99,7 @@ class RedisTarget(StoreTarget):
         except LinkLost:
             return ""
 
-    def route(self, events: Sequence[Keys], made_here: Table) -> tuple[list[list[str]], Table]:  # noqa: ARG002  as the protocol has it
+    def route(self, events: Sequence[EventKeys], made_here: SubscriptionTable) -> tuple[list[list[str]], SubscriptionTable]:  # noqa: ARG002  as the protocol has it
         table = self._store.event_subscriptions()
         return [destinations(table, keys) for keys in events], table
 

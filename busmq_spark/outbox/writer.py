@@ -24,8 +24,8 @@ from busmq_spark.outbox.reserve import RESERVE_BYTES, Reserve
 from busmq_spark.outbox.schema import translate
 
 T = TypeVar("T")
-Work: TypeAlias = Callable[[sqlite3.Connection], T]
-MOST_TOGETHER = 1000
+TransactionWork: TypeAlias = Callable[[sqlite3.Connection], T]
+MAX_CALLS_PER_TRANSACTION = 1000
 """Calls in one transaction."""
 
 
@@ -35,7 +35,7 @@ class _Outcome:
     error: Exception | None = None
 
 
-class Pending(Generic[T]):
+class PendingWrite(Generic[T]):
     """What was asked for, and its result once it is done."""
 
     def __init__(self) -> None:
@@ -63,15 +63,15 @@ class Pending(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Job:
-    work: Work[Any]
+class _QueuedWork:
+    work: TransactionWork[Any]
     durable: bool
     after: Callable[[], None] | None
-    reply: Pending[Any] | asyncio.Future[Any]
+    reply: PendingWrite[Any] | asyncio.Future[Any]
 
     @property
     def is_cancelled(self) -> bool:
-        return not isinstance(self.reply, Pending) and self.reply.cancelled()
+        return not isinstance(self.reply, PendingWrite) and self.reply.cancelled()
 
 
 class _ThreadState(threading.local):
@@ -84,7 +84,7 @@ class Writer:
 
     def __init__(self, connection: sqlite3.Connection, path: Path, reserve: Reserve) -> None:
         self._connection, self._path, self._reserve = connection, path, reserve
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_QueuedWork | None] = SimpleQueue()
         self._asking = threading.RLock()  # nothing is asked for behind the end
         self._writing = threading.Lock()
         self._here = _ThreadState()
@@ -94,7 +94,7 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="busmq-outbox-writer", daemon=True)
         self._thread.start()
 
-    def write(self, work: Work[T], *, after: Callable[[], None] | None = None) -> T:
+    def write(self, work: TransactionWork[T], *, after: Callable[[], None] | None = None) -> T:
         """Do it in a transaction; its result once that is on the disk. ``after`` is called then; it is quick and raises nothing.
 
         Raises OutboxFull, OutboxUnusable, what the work raises, or StateError when closed; then nothing of it was stored. What a signal handler
@@ -118,19 +118,19 @@ class Writer:
         found: T = result
         return found
 
-    def submit(self, work: Work[T], *, durable: bool = True, after: Callable[[], None] | None = None) -> Pending[T]:
+    def submit(self, work: TransactionWork[T], *, durable: bool = True, after: Callable[[], None] | None = None) -> PendingWrite[T]:
         """The same without a wait; its result is what :meth:`write` returns or raises. Raises StateError when closed.
 
         What need not be ``durable`` is done when the operating system has it.
         """
-        reply: Pending[T] = Pending()
-        self._ask(_Job(work, durable, after, reply))
+        reply: PendingWrite[T] = PendingWrite()
+        self._ask(_QueuedWork(work, durable, after, reply))
         return reply
 
-    def submit_async(self, work: Work[T], *, durable: bool = True, after: Callable[[], None] | None = None) -> asyncio.Future[T]:
+    def submit_async(self, work: TransactionWork[T], *, durable: bool = True, after: Callable[[], None] | None = None) -> asyncio.Future[T]:
         """The same for the running loop. What is cancelled is not written if it was not begun."""
         reply: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._ask(_Job(work, durable, after, reply))
+        self._ask(_QueuedWork(work, durable, after, reply))
         return reply
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class Writer:
         with self._writing:
             self._connection.close()
 
-    def _ask(self, job: _Job) -> None:
+    def _ask(self, job: _QueuedWork) -> None:
         with self._asking:
             if self._closed:
                 raise not_open_error()
@@ -157,17 +157,17 @@ class Writer:
                 self._waits = False
                 self._write([job for job in self._with_others(first) if not job.is_cancelled])
 
-    def _with_others(self, first: _Job) -> list[_Job]:
+    def _with_others(self, first: _QueuedWork) -> list[_QueuedWork]:
         """What was asked for meanwhile."""
         some = [first]
-        while len(some) < MOST_TOGETHER and not self._jobs.empty():
+        while len(some) < MAX_CALLS_PER_TRANSACTION and not self._jobs.empty():
             if (job := self._jobs.get()) is None:
                 self._jobs.put(None)
                 break
             some.append(job)
         return some
 
-    def _write(self, jobs: list[_Job]) -> None:
+    def _write(self, jobs: list[_QueuedWork]) -> None:
         if not jobs:
             return
         try:
@@ -181,7 +181,7 @@ class Writer:
         else:
             self._settle(jobs, [_Outcome(result) for result in results])
 
-    def _run_alone(self, job: _Job) -> _Outcome:
+    def _run_alone(self, job: _QueuedWork) -> _Outcome:
         """On a full disk deletions may use the reserve."""
         outcome = self._attempt(job)
         if isinstance(outcome.error, OutboxFull) and not job.durable:
@@ -190,31 +190,31 @@ class Writer:
             outcome = self._attempt(job)
         return outcome
 
-    def _attempt(self, job: _Job) -> _Outcome:
+    def _attempt(self, job: _QueuedWork) -> _Outcome:
         try:
             [result] = self._run_in_one_transaction([job.work], job.durable)
         except Exception as error:  # noqa: BLE001  as above
             return _Outcome(error=error)
         return _Outcome(result)
 
-    def _settle(self, jobs: list[_Job], outcomes: list[_Outcome]) -> None:
+    def _settle(self, jobs: list[_QueuedWork], outcomes: list[_Outcome]) -> None:
         """Callers first: what comes after is for others."""
         awaited: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], _Outcome]]] = {}
         for job, outcome in zip(jobs, outcomes, strict=True):
-            if isinstance(job.reply, Pending):
+            if isinstance(job.reply, PendingWrite):
                 job.reply.settle(outcome)
             else:
                 awaited.setdefault(job.reply.get_loop(), []).append((job.reply, outcome))
         for loop, some in awaited.items():
             with suppress(RuntimeError):  # the loop is closed, and so is every call that waited in it
-                loop.call_soon_threadsafe(_settle, some)  # once for all, as each call wakes the loop
+                loop.call_soon_threadsafe(_settle_all, some)  # once for all, as each call wakes the loop
         for job, outcome in zip(jobs, outcomes, strict=True):
             if outcome.error is None and job.after is not None:
                 job.after()
 
     # -- with the lock --------------------------------------------------------------------------------------------------------------------
 
-    def _run_in_one_transaction(self, works: list[Work[Any]], durable: bool) -> list[Any]:
+    def _run_in_one_transaction(self, works: list[TransactionWork[Any]], durable: bool) -> list[Any]:
         """All of them in one transaction, or nothing. Raises OutboxFull, OutboxUnusable, or what a work raises."""
         connection = self._connection
         if durable and not self._has_room():
@@ -242,7 +242,7 @@ class Writer:
     def _shrink(self) -> None:
         """Give free pages back to the disk, and empty the log of what the file has."""
         with suppress(sqlite3.Error):
-            self._connection.execute(f"PRAGMA incremental_vacuum({rows.SPARE_PAGES})").fetchall()
+            self._connection.execute(f"PRAGMA incremental_vacuum({rows.MAX_FREE_PAGES})").fetchall()
         with suppress(sqlite3.Error):
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
@@ -258,7 +258,7 @@ class Writer:
             self._synced = durable
 
 
-def _settle(some: list[tuple[asyncio.Future[Any], _Outcome]]) -> None:
+def _settle_all(some: list[tuple[asyncio.Future[Any], _Outcome]]) -> None:
     """In their loop."""
     for reply, outcome in some:
         if reply.done():

@@ -17,9 +17,9 @@ from busmq_spark.redis_io.cluster import ClusterSeeds
 from busmq_spark.redis_io.cluster_step import ClusterStep, NodeBatch
 from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.endpoint import ServerUnreachable, patience
-from busmq_spark.redis_io.slots import Node, SlotMap, key_of, slot
-from busmq_spark.redis_io.translate import translate
-from busmq_spark.redis_io.wire import calls_of, result
+from busmq_spark.redis_io.slots import NodeAddress, SlotMap, key_of, slot_of_key
+from busmq_spark.redis_io.translate import translate_redis_error
+from busmq_spark.redis_io.wire import calls_of, step_result
 
 _WIRE_ERRORS = (rx.RedisError, OSError)
 
@@ -32,7 +32,7 @@ class AsyncClusterLink:
         self.endpoint = cluster
         self._patience_s, self._reply_s = patience_s, reply_s
         self._map: SlotMap | None = None
-        self._nodes: dict[Node, AsyncLink] = {}
+        self._nodes: dict[NodeAddress, AsyncLink] = {}
         self._asking = asyncio.Lock()
 
     async def run(self, flow: Flow[T]) -> T:
@@ -42,7 +42,7 @@ class AsyncClusterLink:
     def begin(self, call: Call) -> asyncio.Future[list[Any]] | None:
         """See AsyncLink; a redirection is an error reply like any other."""
         key = key_of(call)
-        node = None if self._map is None or key is None else self._map.owner(slot(key))
+        node = None if self._map is None or key is None else self._map.owner(slot_of_key(key))
         link = None if node is None else self._nodes.get(node)
         return None if link is None else link.begin(call)
 
@@ -64,11 +64,11 @@ class AsyncClusterLink:
                 problem = error
             if not cluster_step.pending:
                 await self._refresh_if_moved(cluster_step)
-                return result(step, cluster_step.replies)
+                return step_result(step, cluster_step.replies)
             if problem is not None:
                 await asyncio.sleep(retry.pause_s(problem, patience(self.endpoint, problem, self._patience_s)))
 
-    async def refresh(self, dead: Iterable[Node] = ()) -> SlotMap:
+    async def refresh(self, dead: Iterable[NodeAddress] = ()) -> SlotMap:
         """Ask anew which slots are where; tasks that ask at once share one answer. Raises ServerUnreachable when no node does."""
         before = self._map
         async with self._asking:
@@ -91,7 +91,7 @@ class AsyncClusterLink:
                 return
         await self.refresh()
 
-    def node(self, node: Node) -> AsyncLink:
+    def node(self, node: NodeAddress) -> AsyncLink:
         """The link to one node."""
         if node not in self._nodes:
             self._nodes[node] = AsyncLink(self.endpoint.server(node), 0.0, self._reply_s)
@@ -137,5 +137,5 @@ class AsyncClusterLink:
 
 
 def _as_link_lost(error: Exception, server: Any) -> LinkLost:
-    found = translate(error, server)
+    found = translate_redis_error(error, server)
     return found if isinstance(found, LinkLost) else LinkLost(url=server.masked, reason=str(error))

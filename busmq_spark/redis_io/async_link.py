@@ -17,8 +17,8 @@ from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.dial import dial_async
 from busmq_spark.redis_io.endpoint import Endpoint, patience
-from busmq_spark.redis_io.translate import translate
-from busmq_spark.redis_io.wire import calls_of, first_error, repeatable, result, unknown_scripts
+from busmq_spark.redis_io.translate import translate_redis_error
+from busmq_spark.redis_io.wire import calls_of, first_error, is_repeatable, step_result, unknown_scripts
 from busmq_spark.redis_io.wire_protocol import WireProtocol
 
 _WIRE_ERRORS = (rx.RedisError, OSError, LinkLost)
@@ -59,24 +59,24 @@ class AsyncLink:
                 if wire is None or not wire.is_open:
                     wire = await self.connect()
             except _WIRE_ERRORS as error:
-                await self._pause_or_raise(translate(error, self.endpoint), retry, wire)
+                await self._pause_or_raise(translate_redis_error(error, self.endpoint), retry, wire)
                 continue
             try:
                 replies = await wire.ask(calls)
                 if (failed := first_error(replies)) is None:
-                    return result(step, replies)
+                    return step_result(step, replies)
                 failed = await _resend_unknown(wire, calls, replies)
             except _WIRE_ERRORS as error:
-                lost = translate(error, self.endpoint)
-                if not repeatable(step):
+                lost = translate_redis_error(error, self.endpoint)
+                if not is_repeatable(step):
                     raise lost from error
                 retry.on_no_reply()
                 await self._pause_or_raise(lost, retry, wire)
                 continue
             if failed is None:
-                return result(step, replies)
-            refused = translate(failed, self.endpoint)
-            if not isinstance(refused, LinkLost) or not (len(calls) == 1 or repeatable(step)):
+                return step_result(step, replies)
+            refused = translate_redis_error(failed, self.endpoint)
+            if not isinstance(refused, LinkLost) or not (len(calls) == 1 or is_repeatable(step)):
                 raise refused from None
             await self._pause_or_raise(refused, retry, wire)
 
@@ -87,7 +87,7 @@ class AsyncLink:
                 try:
                     self._wire = WireProtocol(await dial_async(self.endpoint, self._reply_s), self._reply_s)
                 except (rx.RedisError, OSError) as error:
-                    raise translate(error, self.endpoint) from error
+                    raise translate_redis_error(error, self.endpoint) from error
             return self._wire
 
     async def ping(self) -> None:
@@ -96,7 +96,7 @@ class AsyncLink:
             if (failed := first_error(await (await self.connect()).ask((_PING,)))) is not None:
                 raise failed
         except _WIRE_ERRORS as error:
-            raise translate(error, self.endpoint) from error
+            raise translate_redis_error(error, self.endpoint) from error
 
     @property
     def wire(self) -> WireProtocol | None:

@@ -12,14 +12,14 @@ import redis.exceptions as rx
 from busmq_spark.errors import BusError, ConfigError, LinkLost
 from busmq_spark.redis_io.connect import async_connection, cancellable, sync_connection
 from busmq_spark.redis_io.endpoint import ServerUnreachable
-from busmq_spark.redis_io.slots import Node, SlotMap
-from busmq_spark.redis_io.translate import translate
+from busmq_spark.redis_io.slots import NodeAddress, SlotMap
+from busmq_spark.redis_io.translate import translate_redis_error
 from busmq_spark.redis_io.urls import Server
 from busmq_spark.redis_io.wire import pack_words
 
-_ASK_S = 2.0
+_NODE_TIMEOUT_S = 2.0
 """Longest wait for one node: the others may know better."""
-_QUESTION = pack_words(("CLUSTER", "SLOTS"))
+_CLUSTER_SLOTS_COMMAND = pack_words(("CLUSTER", "SLOTS"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class ClusterSeeds:
         """The secrets of the seeds."""
         return tuple(secret for seed in self.seeds for secret in seed.secrets)
 
-    def server(self, node: Node) -> Server:
+    def server(self, node: NodeAddress) -> Server:
         """How to reach a node: as itself if it is a seed, else with the first seed's credentials."""
         first = self.seeds[0]
         known = next((seed for seed in self.seeds if (seed.host, seed.port) == node), first)
@@ -54,14 +54,14 @@ class ClusterSeeds:
         """The same on the running loop."""
         return self.server(random.choice((await self.slots_async()).masters))  # noqa: S311  # any will do
 
-    def slots(self, known: Iterable[Node] = (), dead: Iterable[Node] = ()) -> SlotMap:
+    def slots(self, known: Iterable[NodeAddress] = (), dead: Iterable[NodeAddress] = ()) -> SlotMap:
         """Ask one node after the other, ``known`` ones and seeds, those called ``dead`` last. Raises ServerUnreachable."""
         last: BusError | None = None
         for server in self._servers_to_ask(known, dead):
-            connection = sync_connection(server, reply_s=_ASK_S, connect_s=_ASK_S)
+            connection = sync_connection(server, reply_s=_NODE_TIMEOUT_S, connect_s=_NODE_TIMEOUT_S)
             try:
                 connection.connect()
-                connection.send_packed_command([_QUESTION], check_health=False)
+                connection.send_packed_command([_CLUSTER_SLOTS_COMMAND], check_health=False)
                 return self._parse_slots(connection.read_response(disable_decoding=True), server)
             except (rx.RedisError, OSError, LinkLost) as error:
                 last = self._worst_error(error, server, last)
@@ -69,15 +69,15 @@ class ClusterSeeds:
                 connection.disconnect()
         raise self._unreachable(last)
 
-    async def slots_async(self, known: Iterable[Node] = (), dead: Iterable[Node] = ()) -> SlotMap:
+    async def slots_async(self, known: Iterable[NodeAddress] = (), dead: Iterable[NodeAddress] = ()) -> SlotMap:
         """The same on the running loop."""
         last: BusError | None = None
         for server in self._servers_to_ask(known, dead):
-            connection = async_connection(server, reply_s=_ASK_S, connect_s=_ASK_S)
+            connection = async_connection(server, reply_s=_NODE_TIMEOUT_S, connect_s=_NODE_TIMEOUT_S)
             try:
                 with cancellable():
                     await connection.connect()
-                    await connection.send_packed_command(_QUESTION, check_health=False)
+                    await connection.send_packed_command(_CLUSTER_SLOTS_COMMAND, check_health=False)
                     return self._parse_slots(await connection.read_response(disable_decoding=True), server)
             except (rx.RedisError, OSError, LinkLost) as error:
                 last = self._worst_error(error, server, last)
@@ -85,7 +85,7 @@ class ClusterSeeds:
                 await connection.disconnect(nowait=True)
         raise self._unreachable(last)
 
-    def _servers_to_ask(self, known: Iterable[Node], dead: Iterable[Node]) -> list[Server]:
+    def _servers_to_ask(self, known: Iterable[NodeAddress], dead: Iterable[NodeAddress]) -> list[Server]:
         nodes = list(dict.fromkeys([*known, *((seed.host, seed.port) for seed in self.seeds)]))
         random.shuffle(nodes)  # so that a partitioned node with an old slot map is not the only one asked
         ill = set(dead)
@@ -102,7 +102,7 @@ class ClusterSeeds:
             raise ConfigError(
                 reason=f"redis.layout is cluster, but {server.masked_url} is no node of a cluster; leave redis.layout at direct"
             ) from None
-        found = translate(error, server)
+        found = translate_redis_error(error, server)
         return found if last is None or last.retriable else last
 
     def _unreachable(self, last: BusError | None) -> BusError:

@@ -16,9 +16,9 @@ from busmq_spark.redis_io.cluster import ClusterSeeds
 from busmq_spark.redis_io.cluster_step import ClusterStep, NodeBatch, redirection
 from busmq_spark.redis_io.endpoint import ServerUnreachable, patience, stopped_error
 from busmq_spark.redis_io.link import SyncLink, stream_calls
-from busmq_spark.redis_io.slots import Node, SlotMap, key_of, slot
-from busmq_spark.redis_io.translate import translate
-from busmq_spark.redis_io.wire import as_eval, calls_of, result
+from busmq_spark.redis_io.slots import NodeAddress, SlotMap, key_of, slot_of_key
+from busmq_spark.redis_io.translate import translate_redis_error
+from busmq_spark.redis_io.wire import calls_of, script_as_eval, step_result
 
 R = TypeVar("R")
 
@@ -33,8 +33,8 @@ class ClusterLink:
         self.endpoint = cluster
         self._patience_s = patience_s
         self._map: SlotMap | None = None
-        self._nodes: dict[Node, SyncLink] = {}
-        self._posted: deque[Node] = deque()
+        self._nodes: dict[NodeAddress, SyncLink] = {}
+        self._posted: deque[NodeAddress] = deque()
         self._stopped = threading.Event()
 
     def run(self, flow: Flow[T]) -> T:
@@ -61,7 +61,7 @@ class ClusterLink:
                 problem = error
             if not cluster_step.pending:
                 self._refresh_if_moved(cluster_step)
-                return result(step, cluster_step.replies)
+                return step_result(step, cluster_step.replies)
             if problem is not None:
                 self._stopped.wait(retry.pause_s(problem, patience(self.endpoint, problem, self._patience_s)))
 
@@ -74,7 +74,7 @@ class ClusterLink:
             link = self.node(node)
             if node not in self._posted:
                 link.open()
-            link.send([as_eval(call)])
+            link.send([script_as_eval(call)])
             self._posted.append(node)
         except LinkLost:
             self._forget()
@@ -120,9 +120,9 @@ class ClusterLink:
         """Links to every node that owns slots now, for what is asked of each. They give up soon and are closed with this link."""
         return [self.node(node) for node in self.refresh().masters]
 
-    def owner(self, key: str | bytes) -> Node:
+    def owner(self, key: str | bytes) -> NodeAddress:
         """The node of a key, as far as is known. Raises LinkLost."""
-        node = (self._map or self.refresh()).owner(slot(key))
+        node = (self._map or self.refresh()).owner(slot_of_key(key))
         if node is None:
             raise LinkLost(url=self.endpoint.masked_url, reason=f"no node serves the slot of {key!r}")
         return node
@@ -131,13 +131,13 @@ class ClusterLink:
         """As that of SyncLink."""
         return "{}:{}".format(*self.owner(key))
 
-    def node(self, node: Node) -> SyncLink:
+    def node(self, node: NodeAddress) -> SyncLink:
         """The link to one node."""
         if node not in self._nodes:
             self._nodes[node] = SyncLink(self.endpoint.server(node), 0.0)
         return self._nodes[node]
 
-    def refresh(self, dead: Iterable[Node] = ()) -> SlotMap:
+    def refresh(self, dead: Iterable[NodeAddress] = ()) -> SlotMap:
         """Ask anew which slots are where. Raises ServerUnreachable when no node does."""
         self._map = self.endpoint.slots(self._map.masters if self._map else (), dead)
         for gone in self._nodes.keys() - set(self._map.masters):
@@ -148,7 +148,7 @@ class ClusterLink:
         """Where slots are is asked anew by the next call."""
         self._map = None
 
-    def serves(self, node: Node) -> bool:
+    def serves(self, node: NodeAddress) -> bool:
         """Whether the node owns slots, as far as is known."""
         return self._map is not None and node in self._map.masters
 
@@ -201,10 +201,10 @@ class ClusterLink:
             with suppress(BusError):
                 self.refresh()
 
-    def _refusal(self, reply: Exception, node: Node) -> BusError:
+    def _refusal(self, reply: Exception, node: NodeAddress) -> BusError:
         if (found := redirection(reply, node[0])) is not None:
             return LinkLost(url=self.endpoint.server(node).masked_url, reason=f"the slot is at {found.node[0]}:{found.node[1]} now")
-        return translate(reply, self.endpoint)
+        return translate_redis_error(reply, self.endpoint)
 
     def _forget(self) -> None:
         """A posted call went wrong: where its slot is, is asked anew by the next call."""

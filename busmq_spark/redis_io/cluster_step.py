@@ -17,12 +17,12 @@ import redis.exceptions as rx
 from busmq_spark.core.flow import Call, command
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.endpoint import Endpoint
-from busmq_spark.redis_io.slots import Node, Redirect, SlotMap, key_of, redirect, slot
-from busmq_spark.redis_io.translate import translate
-from busmq_spark.redis_io.wire import as_eval, first_error
+from busmq_spark.redis_io.slots import NodeAddress, Redirect, SlotMap, key_of, parse_redirect, slot_of_key
+from busmq_spark.redis_io.translate import translate_redis_error
+from busmq_spark.redis_io.wire import first_error, script_as_eval
 
-ASKING = command("ASKING")
-_MOST_HOPS = 5
+ASKING_COMMAND = command("ASKING")
+_MAX_REDIRECTIONS = 5
 """After so many redirections without a pause the nodes disagree: then waiting helps, and asking on does not."""
 
 
@@ -30,7 +30,7 @@ _MOST_HOPS = 5
 class NodeBatch:
     """What goes to one node in one write. ``places`` are positions in the step, ``at`` those of their calls in ``wire``."""
 
-    node: Node
+    node: NodeAddress
     places: list[int] = field(default_factory=list)
     at: list[int] = field(default_factory=list)
     wire: list[Call] = field(default_factory=list)
@@ -44,26 +44,26 @@ class ClusterStep:
         self.pending = list(range(len(calls)))
         self.stale = False
         """Whether the map should be read anew before the next round."""
-        self.dead: set[Node] = set()
+        self.dead: set[NodeAddress] = set()
         """Nodes that did not answer in the last round."""
         self.retry_reason: BusError | None = None
         """Why it is better to wait before the next round."""
-        self.moved: dict[int, Node] = {}
+        self.moved: dict[int, NodeAddress] = {}
         """Slots that have moved, and where to, from the MOVED replies to this step."""
         self._calls, self._endpoint = calls, endpoint
         keys = [key_of(call) for call in calls]
-        self._slots = [None if key is None else slot(key) for key in keys]
+        self._slots = [None if key is None else slot_of_key(key) for key in keys]
         # Scripts by digest could be refused one by one; where order counts they travel whole.
         ordered = len(calls) > 1 and not all(call.idempotent for call in calls)
         self._as_eval = set(self.pending) if ordered else set()
-        self._asking: dict[int, Node] = {}
+        self._asking: dict[int, NodeAddress] = {}
         self._doubt: LinkLost | None = None
         self._hops = 0
 
     def batches(self, slot_map: SlotMap) -> list[NodeBatch]:
         """What to deliver in this round. Calls whose slot no node serves stay behind, and the step waits."""
         self.stale, self.retry_reason, self.dead = False, None, set()
-        found: dict[Node, NodeBatch] = {}
+        found: dict[NodeAddress, NodeBatch] = {}
         anywhere = self._node_for_keyless(slot_map)
         for place in self.pending:
             of = self._slots[place]
@@ -75,13 +75,13 @@ class ClusterStep:
                 continue
             batch = found.setdefault(node, NodeBatch(node))
             if asking:
-                batch.wire.append(ASKING)
+                batch.wire.append(ASKING_COMMAND)
             batch.places.append(place)
             batch.at.append(len(batch.wire))
-            batch.wire.append(as_eval(self._calls[place]) if place in self._as_eval else self._calls[place])
+            batch.wire.append(script_as_eval(self._calls[place]) if place in self._as_eval else self._calls[place])
         return list(found.values())
 
-    def _node_for_keyless(self, slot_map: SlotMap) -> Node | None:
+    def _node_for_keyless(self, slot_map: SlotMap) -> NodeAddress | None:
         """Where calls without a key go: with the others, so that what is asked beside a queue is asked of its node."""
         if not slot_map.nodes:
             return None
@@ -119,9 +119,9 @@ class ClusterStep:
         if self._doubt is not None:
             raise self._doubt from None
         if not self.pending and (failed := first_error(self.replies)) is not None:
-            raise translate(failed, self._endpoint) from None
+            raise translate_redis_error(failed, self._endpoint) from None
 
-    def _should_retry(self, place: int, node: Node, reply: Any) -> bool:
+    def _should_retry(self, place: int, node: NodeAddress, reply: Any) -> bool:
         """Whether the reply says that the call was not executed and should go again."""
         if not isinstance(reply, Exception):
             return False
@@ -131,7 +131,7 @@ class ClusterStep:
         if isinstance(reply, rx.NoScriptError) and place not in self._as_eval:
             self._as_eval.add(place)
             return True
-        error = translate(reply, self._endpoint)
+        error = translate_redis_error(reply, self._endpoint)
         if isinstance(error, LinkLost):
             self.stale, self.retry_reason = True, error
             return True
@@ -144,7 +144,7 @@ class ClusterStep:
             self._asking[place] = found.node
         elif of is not None:
             self.moved[of] = found.node
-        if self._hops > _MOST_HOPS * len(self._calls):
+        if self._hops > _MAX_REDIRECTIONS * len(self._calls):
             reason = f"slot {of} is redirected again and again, now to {found.node[0]}:{found.node[1]}"
             self.stale, self.retry_reason = True, LinkLost(url=self._endpoint.masked_url, reason=reason)
 
@@ -152,5 +152,5 @@ class ClusterStep:
 def redirection(error: Exception, asked: str) -> Redirect | None:
     """Where an error reply says the key is, as redis-py or hiredis parse it; None when it says something else."""
     if isinstance(error, rx.AskError):  # and MovedError, its subclass: redis-py has taken the code off the text
-        return redirect(f"{'MOVED' if isinstance(error, rx.MovedError) else 'ASK'} {error}", asked)
-    return redirect(str(error), asked)
+        return parse_redirect(f"{'MOVED' if isinstance(error, rx.MovedError) else 'ASK'} {error}", asked)
+    return parse_redirect(str(error), asked)

@@ -23,7 +23,7 @@ REPLY_TIMEOUT_S = 10.0
 
 # What redis-py sends of its own version, in two round trips, came with Redis 7.2: an ACL that permits it is refused by older servers, and one that
 # does not makes a newer one log each connection as an offence.
-_ANONYMOUS = {"driver_info": None} if "driver_info" in signature(AbstractConnection).parameters else {"lib_name": None, "lib_version": None}
+_NO_DRIVER_INFO = {"driver_info": None} if "driver_info" in signature(AbstractConnection).parameters else {"lib_name": None, "lib_version": None}
 
 
 def settings(server: Server, reply_s: float | None = None, connect_s: float | None = None) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def settings(server: Server, reply_s: float | None = None, connect_s: float | No
         "protocol": 2,  # RESP3 brings nothing here and is parsed slower
         "health_check_interval": 0,
         "client_name": "busmq_spark",
-        **_ANONYMOUS,
+        **_NO_DRIVER_INFO,
         "socket_read_size": 256 * 1024,  # the default of 32 KB costs eight times the system calls on a range read
     }
     if server.path:

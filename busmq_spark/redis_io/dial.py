@@ -12,7 +12,7 @@ from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S, async_connection, canc
 from busmq_spark.redis_io.endpoint import Endpoint
 from busmq_spark.redis_io.wire import pack_words
 
-_ROLE = pack_words(("ROLE",))
+_ROLE_COMMAND = pack_words(("ROLE",))
 
 
 def dial(endpoint: Endpoint) -> redis.Connection:
@@ -21,7 +21,7 @@ def dial(endpoint: Endpoint) -> redis.Connection:
     try:
         connection.connect()
         if endpoint.moves:
-            connection.send_packed_command([_ROLE], check_health=False)
+            connection.send_packed_command([_ROLE_COMMAND], check_health=False)
             _check(connection.read_response(disable_decoding=True))
     except BaseException:
         connection.disconnect()
@@ -36,7 +36,7 @@ async def dial_async(endpoint: Endpoint, reply_s: float = REPLY_TIMEOUT_S) -> ar
         with cancellable():
             await connection.connect()
             if endpoint.moves:
-                await connection.send_packed_command(_ROLE, check_health=False)
+                await connection.send_packed_command(_ROLE_COMMAND, check_health=False)
                 _check(await connection.read_response(disable_decoding=True))
     except BaseException:
         await connection.disconnect(nowait=True)

@@ -8,24 +8,24 @@ from collections.abc import Mapping
 from busmq_spark.core.flow import Flow, command
 from busmq_spark.errors import ConfigError, Unauthorized
 
-UNKNOWN = "not known, since the right +info is missing"
+POLICY_UNKNOWN = "not known, since the right +info is missing"
 log = logging.getLogger("busmq_spark")
 
 
-def policy() -> Flow[str]:
+def read_eviction_policy() -> Flow[str]:
     """The ``maxmemory-policy`` of one server."""
     try:
         reply: bytes = yield command("INFO", "memory")
     except Unauthorized:
-        return UNKNOWN
+        return POLICY_UNKNOWN
     found = dict(line.split(":", 1) for line in reply.decode("utf-8", "replace").splitlines() if ":" in line)
     return found.get("maxmemory_policy", "noeviction")
 
 
-def check(policies: Mapping[str, str], *, required: bool) -> None:
+def check_eviction_policies(policies: Mapping[str, str], *, required: bool) -> None:
     """Warns of each server that evicts, or raises ConfigError where noeviction is ``required``. ``policies`` by the masked address."""
     for server, found in policies.items():
-        if found == "noeviction" or (found == UNKNOWN and not required):
+        if found == "noeviction" or (found == POLICY_UNKNOWN and not required):
             continue
         text = f"the maxmemory-policy of Redis at {server} is {found}: when memory runs short Redis removes queues and staged rows without an error"
         if required:

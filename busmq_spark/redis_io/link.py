@@ -15,8 +15,8 @@ from busmq_spark.core.retry import Retry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.dial import dial
 from busmq_spark.redis_io.endpoint import Endpoint, patience, stopped_error
-from busmq_spark.redis_io.translate import translate
-from busmq_spark.redis_io.wire import calls_of, first_error, pack, repeatable, result, unknown_scripts
+from busmq_spark.redis_io.translate import translate_redis_error
+from busmq_spark.redis_io.wire import calls_of, first_error, is_repeatable, pack, step_result, unknown_scripts
 
 R = TypeVar("R")
 _WIRE_ERRORS = (rx.RedisError, OSError, LinkLost)
@@ -68,22 +68,22 @@ class SyncLink:
             try:
                 connection = self._ready()
             except _WIRE_ERRORS as error:
-                self._pause_or_raise(translate(error, self.endpoint), retry)
+                self._pause_or_raise(translate_redis_error(error, self.endpoint), retry)
                 continue
             try:
                 replies = _exchange(connection, calls)
             except _WIRE_ERRORS as error:
                 self._drop()
-                lost = translate(error, self.endpoint)
-                if not repeatable(step):
+                lost = translate_redis_error(error, self.endpoint)
+                if not is_repeatable(step):
                     raise lost from error
                 retry.on_no_reply()
                 self._pause_or_raise(lost, retry)
                 continue
             if (failed := first_error(replies)) is None:
-                return result(step, replies)
-            refused = translate(failed, self.endpoint)
-            if not isinstance(refused, LinkLost) or not (len(calls) == 1 or repeatable(step)):
+                return step_result(step, replies)
+            refused = translate_redis_error(failed, self.endpoint)
+            if not isinstance(refused, LinkLost) or not (len(calls) == 1 or is_repeatable(step)):
                 raise refused from None
             self._pause_or_raise(refused, retry)  # LOADING and its like: not executed
 
@@ -96,7 +96,7 @@ class SyncLink:
             self._posted += 1
         except _WIRE_ERRORS as error:
             self._drop()
-            raise translate(error, self.endpoint) from error
+            raise translate_redis_error(error, self.endpoint) from error
 
     def fetch(self) -> Any:
         """The reply to the oldest call posted and not fetched. Raises its translated error; LinkLost means that all posted calls are in doubt."""
@@ -105,10 +105,10 @@ class SyncLink:
             reply = _read(self._connection)
         except _WIRE_ERRORS as error:
             self._drop()
-            raise translate(error, self.endpoint) from error
+            raise translate_redis_error(error, self.endpoint) from error
         self._posted -= 1
         if isinstance(reply, Exception):
-            raise translate(reply, self.endpoint)
+            raise translate_redis_error(reply, self.endpoint)
         return reply
 
     def stream(self, calls: Iterable[Call], depth: int = 2) -> Generator[Any, None, None]:
@@ -125,7 +125,7 @@ class SyncLink:
         try:
             self._ready()
         except _WIRE_ERRORS as error:
-            raise translate(error, self.endpoint) from error
+            raise translate_redis_error(error, self.endpoint) from error
 
     def send(self, calls: Sequence[Call]) -> None:
         """Send calls on the open connection. Each needs its place in a :meth:`receive`."""
@@ -134,7 +134,7 @@ class SyncLink:
             self._connection.send_packed_command([pack(calls)], check_health=False)
         except _WIRE_ERRORS as error:
             self._drop()
-            raise translate(error, self.endpoint) from error
+            raise translate_redis_error(error, self.endpoint) from error
 
     def receive(self, count: int) -> list[Any]:
         """The next ``count`` replies, errors among them as values. LinkLost leaves all of them in doubt."""
@@ -144,7 +144,7 @@ class SyncLink:
             return [_read(self._connection) for _ in range(count)]
         except _WIRE_ERRORS as error:
             self._drop()
-            raise translate(error, self.endpoint) from error
+            raise translate_redis_error(error, self.endpoint) from error
 
     def abandon(self) -> None:
         """Forget calls that were posted and not fetched: the connection is dropped, since their replies would be taken for others'."""

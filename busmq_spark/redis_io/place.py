@@ -14,7 +14,7 @@ from busmq_spark.core.keys import QueueKeys, hash_index, metadata_pattern, queue
 from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.links import Link
 
-SCANNED = 1000
+KEYS_PER_SCAN = 1000
 """Keys that Redis looks at in one step of a walk over all of them: about half a millisecond."""
 
 
@@ -39,14 +39,14 @@ def owner(having: Sequence[int], home: int) -> int:
     return home if home in having or not having else min(having)
 
 
-def at_once() -> None:
+def no_pause() -> None:
     """No pause between two steps."""
 
 
-def discover(links: Sequence[Link], pace: Callable[[], object] = at_once) -> list[tuple[str, int]]:
+def discover(links: Sequence[Link], pace: Callable[[], object] = no_pause) -> list[tuple[str, int]]:
     """Every queue that exists, with the index of its server, sorted by name. Walks with SCAN, so Redis is never held.
 
-    ``pace`` is called between two steps of ``SCANNED`` keys each, and may wait.
+    ``pace`` is called between two steps of ``KEYS_PER_SCAN`` keys each, and may wait.
     """
     names: dict[str, int] = {}
     for index, link in enumerate(links):
@@ -57,7 +57,7 @@ def discover(links: Sequence[Link], pace: Callable[[], object] = at_once) -> lis
     return sorted(names.items())
 
 
-def queues_of(link: SyncLink, pace: Callable[[], object] = at_once, *, cluster: bool = False) -> list[str]:
+def queues_of(link: SyncLink, pace: Callable[[], object] = no_pause, *, cluster: bool = False) -> list[str]:
     """The queues of one server; those that come or go meanwhile may be missed."""
     return _names(link, metadata_pattern(cluster=cluster), partial(queue_name, cluster=cluster), pace)
 
@@ -65,7 +65,7 @@ def queues_of(link: SyncLink, pace: Callable[[], object] = at_once, *, cluster: 
 def topics(links: Sequence[Link]) -> list[str]:
     """Every topic, by name."""
     cluster = links[0].cluster
-    ask = partial(_names, pattern=topic_pattern(cluster=cluster), name_of=partial(topic_name, cluster=cluster), pace=at_once)
+    ask = partial(_names, pattern=topic_pattern(cluster=cluster), name_of=partial(topic_name, cluster=cluster), pace=no_pause)
     return sorted({name for link in links for part in link.ask_each_master(ask) for name in part})
 
 
@@ -73,7 +73,7 @@ def _names(link: SyncLink, pattern: str, name_of: Callable[[str], str | None], p
     names: list[str] = []
     cursor: bytes | int = 0
     while True:
-        cursor, keys = link.execute(command("SCAN", cursor, "MATCH", pattern, "COUNT", SCANNED))
+        cursor, keys = link.execute(command("SCAN", cursor, "MATCH", pattern, "COUNT", KEYS_PER_SCAN))
         for key in keys:
             with suppress(UnicodeDecodeError):  # no name that we or npm clients could spell: not a queue of the bus
                 if (name := name_of(key.decode())) is not None:

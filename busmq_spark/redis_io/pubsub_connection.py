@@ -22,12 +22,12 @@ from busmq_spark.errors import BusError, LinkLost, Unauthorized
 from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.dial import dial_async
 from busmq_spark.redis_io.endpoint import Endpoint
-from busmq_spark.redis_io.translate import translate
+from busmq_spark.redis_io.translate import translate_redis_error
 from busmq_spark.redis_io.wire import pack_words
 
 Listener = Callable[[bytes | None], None]
 _NAMES_PER_CALL = 500
-_PATTERN = b"\x00"
+_PATTERN_PREFIX = b"\x00"
 """What patterns begin with, among the names of channels."""
 _PING = pack_words(("PING",))
 log = logging.getLogger("busmq_spark")
@@ -105,7 +105,7 @@ class PubSubConnection(asyncio.Protocol):
                 pauses = Pauses()
                 await self._watch()
                 if self._refused is not None:
-                    refused, self._refused = translate(self._refused, self.endpoint), None
+                    refused, self._refused = translate_redis_error(self._refused, self.endpoint), None
                     if not isinstance(refused, LinkLost):
                         raise refused  # waiting in silence would hide it
         finally:
@@ -123,7 +123,7 @@ class PubSubConnection(asyncio.Protocol):
         try:
             connection = await dial_async(self.endpoint, self._reply_s)
         except (rx.RedisError, OSError, BusError) as error:
-            raise translate(error, self.endpoint) from error
+            raise translate_redis_error(error, self.endpoint) from error
         self._writer, connection._writer, connection._reader = connection._writer, None, None
         self._reader = hiredis.Reader()
         self._lost = asyncio.Event()
@@ -157,8 +157,8 @@ class PubSubConnection(asyncio.Protocol):
     def _send(self, word: str, names: list[bytes]) -> None:
         if self._writer is None:
             return  # all are sent at the next connect
-        for mark in (b"", _PATTERN):
-            some = [name for name in names if name.startswith(_PATTERN) == bool(mark)]
+        for mark in (b"", _PATTERN_PREFIX):
+            some = [name for name in names if name.startswith(_PATTERN_PREFIX) == bool(mark)]
             for part in slices(some, _NAMES_PER_CALL):
                 self._writer.transport.write(pack_words((f"P{word}" if mark else word, *(name.removeprefix(mark) for name in part))))
                 if word == "SUBSCRIBE":
@@ -182,7 +182,7 @@ class PubSubConnection(asyncio.Protocol):
                 continue  # the answer to a PING
             kind, name, payload = reply[0], reply[1], reply[-1]
             if kind in (b"pmessage", b"psubscribe"):
-                kind, name = kind[1:], _PATTERN + name
+                kind, name = kind[1:], _PATTERN_PREFIX + name
             if kind == b"message":
                 for listener in tuple(self._listeners.get(name, ())):
                     listener(payload)
@@ -201,7 +201,7 @@ class PubSubConnection(asyncio.Protocol):
 
     def _fail_denied_channel(self, reply: Exception) -> bool:
         """Redis denies one channel that was never subscribed: its ``add`` raises the error. False when more than that is denied."""
-        error = translate(reply, self.endpoint)
+        error = translate_redis_error(reply, self.endpoint)
         names = self._unconfirmed[0] if self._unconfirmed else []
         confirmation = self._confirmations.get(names[0]) if len(names) == 1 else None
         if not isinstance(error, Unauthorized) or len(names) != 1 or (confirmation is not None and confirmation.is_set()):
@@ -222,4 +222,4 @@ class PubSubConnection(asyncio.Protocol):
 
 
 def _key(channel: str, pattern: bool) -> bytes:
-    return _PATTERN * pattern + channel.encode()
+    return _PATTERN_PREFIX * pattern + channel.encode()

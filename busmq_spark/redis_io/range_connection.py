@@ -16,15 +16,15 @@ from busmq_spark.redis_io.cluster_link import ClusterLink
 from busmq_spark.redis_io.dial import dial
 from busmq_spark.redis_io.endpoint import Endpoint
 from busmq_spark.redis_io.links import Link
-from busmq_spark.redis_io.slots import Node, Redirect, key_of, redirect
-from busmq_spark.redis_io.translate import translate
+from busmq_spark.redis_io.slots import NodeAddress, Redirect, key_of, parse_redirect
+from busmq_spark.redis_io.translate import translate_redis_error
 from busmq_spark.redis_io.wire import pack
 
 _WIRE_ERRORS = (rx.RedisError, OSError, LinkLost)
-START_BYTES = 4 * 1024 * 1024
+INITIAL_BUFFER_BYTES = 4 * 1024 * 1024
 _READ_BYTES = 256 * 1024
-_LOOK_BYTES = 512 * 1024
-_KEEP_BYTES = 64 * 1024 * 1024
+_SCAN_BYTES = 512 * 1024
+_MAX_KEPT_BUFFER_BYTES = 64 * 1024 * 1024
 """A buffer that grew beyond this for a huge message is not kept."""
 
 
@@ -34,7 +34,7 @@ class RangeConnection:
     Works on the socket below redis-py's connection, which does what redis-py is good at: address, TLS, AUTH, timeouts.
     """
 
-    def __init__(self, endpoint: Endpoint, start_bytes: int = START_BYTES) -> None:
+    def __init__(self, endpoint: Endpoint, start_bytes: int = INITIAL_BUFFER_BYTES) -> None:
         """``start_bytes``: of the buffer, until a longer reply comes."""
         self.endpoint = endpoint
         self._connection: redis.Connection | None = None
@@ -55,7 +55,7 @@ class RangeConnection:
             self._socket.sendall(pack(calls, whole=True))  # a script that Redis no longer has cannot be sent again before what follows it
         except _WIRE_ERRORS as error:
             self.drop()
-            raise translate(error, self.endpoint) from error
+            raise translate_redis_error(error, self.endpoint) from error
         self.waiting += len(calls)
 
     def fetch_values(self) -> ValueSpans:
@@ -64,7 +64,7 @@ class RangeConnection:
             return self._value_spans()
         except _WIRE_ERRORS as error:
             self.drop()
-            raise translate(error, self.endpoint) from error
+            raise translate_redis_error(error, self.endpoint) from error
 
     def fetch(self) -> Any:
         """The reply to a command that answers with one string or nothing: bytes or None. Raises the translated error of an error reply."""
@@ -72,7 +72,7 @@ class RangeConnection:
             reply = self._read_string()
         except _WIRE_ERRORS as error:
             self.drop()
-            raise translate(error, self.endpoint) from error
+            raise translate_redis_error(error, self.endpoint) from error
         self.waiting -= 1
         return reply
 
@@ -82,7 +82,7 @@ class RangeConnection:
             self._connection.disconnect()
         self._connection = self._socket = None
         self.waiting = 0
-        if len(self._buffer) > _KEEP_BYTES:
+        if len(self._buffer) > _MAX_KEPT_BUFFER_BYTES:
             self._buffer = bytearray(self._start_bytes)
 
     def _value_spans(self) -> ValueSpans:
@@ -116,7 +116,7 @@ class RangeConnection:
         self._at = stop + 2
         if line[:1] == b"-":
             self.waiting -= 1
-            raise translate(rx.ResponseError(line[1:].decode("utf-8", "replace")), self.endpoint)
+            raise translate_redis_error(rx.ResponseError(line[1:].decode("utf-8", "replace")), self.endpoint)
         return line
 
     def _read_string(self) -> bytes | None:
@@ -140,7 +140,7 @@ class RangeConnection:
 
         A reply ends with a line end, so while the buffer does not, more comes for sure and waiting for it cannot block for ever.
         """
-        enough = self._used + _LOOK_BYTES
+        enough = self._used + _SCAN_BYTES
         self._receive()
         while self._used < enough and not self._buffer.endswith(b"\r\n", 0, self._used):
             self._receive()
@@ -169,11 +169,11 @@ class ClusterRangeConnection:
     A list that was migrated before its slot (ASK) is read through ``single``, call by call, until the range ends.
     """
 
-    def __init__(self, single: ClusterLink, start_bytes: int = START_BYTES) -> None:
+    def __init__(self, single: ClusterLink, start_bytes: int = INITIAL_BUFFER_BYTES) -> None:
         self.endpoint = single.endpoint
         self._start_bytes = start_bytes
         self._single = single
-        self._links: dict[Node, RangeConnection] = {}
+        self._links: dict[NodeAddress, RangeConnection] = {}
         self._link: RangeConnection | None = None
         self._detour = False
         self._left: deque[Call] = deque()
@@ -236,7 +236,7 @@ class ClusterRangeConnection:
         """LinkLost when the node has said that the list is elsewhere, or said nothing at all; else the error itself."""
         found: Redirect | None = None
         if isinstance(error, ServerRefused):
-            found = redirect(str(error.details["reason"]), "")
+            found = parse_redirect(str(error.details["reason"]), "")
             if found is None and not str(error.details["reason"]).startswith("READONLY"):
                 return error
         self._single.forget()
@@ -255,6 +255,6 @@ def _value_spans(reply: list[bytes]) -> ValueSpans:
 AnyRangeConnection: TypeAlias = RangeConnection | ClusterRangeConnection
 
 
-def range_connection(link: Link, start_bytes: int = START_BYTES) -> AnyRangeConnection:
+def range_connection(link: Link, start_bytes: int = INITIAL_BUFFER_BYTES) -> AnyRangeConnection:
     """A link for windows beside one for questions, whatever the layout."""
     return ClusterRangeConnection(link, start_bytes) if isinstance(link, ClusterLink) else RangeConnection(link.endpoint, start_bytes)

@@ -10,13 +10,13 @@ import redis.exceptions as rx
 from busmq_spark.errors import BusError, ConfigError
 from busmq_spark.redis_io.connect import async_connection, cancellable, sync_connection
 from busmq_spark.redis_io.endpoint import ServerUnreachable
-from busmq_spark.redis_io.translate import translate
+from busmq_spark.redis_io.translate import translate_redis_error
 from busmq_spark.redis_io.urls import NO_LOGIN, Credentials, Server
 from busmq_spark.redis_io.wire import pack_words
 
 DEFAULT_MASTER = "mymaster"
 SENTINEL_PORT = 26379
-_ASK_S = 2.0
+_SENTINEL_TIMEOUT_S = 2.0
 """Longest wait for one sentinel: the others may know better."""
 
 
@@ -45,13 +45,13 @@ class SentinelMaster:
         """Ask one sentinel after the other who is master."""
         problems: list[BusError | None] = []
         for sentinel in self.sentinels:
-            connection = sync_connection(sentinel, reply_s=_ASK_S, connect_s=_ASK_S)
+            connection = sync_connection(sentinel, reply_s=_SENTINEL_TIMEOUT_S, connect_s=_SENTINEL_TIMEOUT_S)
             try:
                 connection.connect()
                 connection.send_packed_command([self._master_command], check_health=False)
                 reply = connection.read_response(disable_decoding=True)
             except (rx.RedisError, OSError) as error:
-                problems.append(translate(error, sentinel))
+                problems.append(translate_redis_error(error, sentinel))
                 continue
             finally:
                 connection.disconnect()
@@ -64,14 +64,14 @@ class SentinelMaster:
         """The same on the running loop."""
         problems: list[BusError | None] = []
         for sentinel in self.sentinels:
-            connection = async_connection(sentinel, reply_s=_ASK_S, connect_s=_ASK_S)
+            connection = async_connection(sentinel, reply_s=_SENTINEL_TIMEOUT_S, connect_s=_SENTINEL_TIMEOUT_S)
             try:
                 with cancellable():
                     await connection.connect()
                     await connection.send_packed_command(self._master_command, check_health=False)
                     reply = await connection.read_response(disable_decoding=True)
             except (rx.RedisError, OSError) as error:
-                problems.append(translate(error, sentinel))
+                problems.append(translate_redis_error(error, sentinel))
                 continue
             finally:
                 await connection.disconnect(nowait=True)

@@ -11,12 +11,12 @@ from redis.crc import key_slot
 
 from busmq_spark.core.flow import Call
 
-SLOTS = 16_384
-Node = tuple[str, int]
+CLUSTER_SLOTS = 16_384
+NodeAddress = tuple[str, int]
 """Host and port."""
 
 
-def slot(key: bytes | str) -> int:
+def slot_of_key(key: bytes | str) -> int:
     """The slot of a key: that of its first non-empty ``{tag}``, if it has one."""
     return key_slot(key.encode() if isinstance(key, str) else key)
 
@@ -29,11 +29,11 @@ def key_of(call: Call) -> bytes | str | None:
     if call.script is not None:
         key = call.words[0] if call.key_count else None
     else:
-        key = call.words[1] if len(call.words) > 1 and str(call.words[0]).upper() not in _KEYLESS else None
+        key = call.words[1] if len(call.words) > 1 and str(call.words[0]).upper() not in _KEYLESS_COMMANDS else None
     return str(key) if isinstance(key, int) else key
 
 
-_KEYLESS = frozenset({"PUBSUB", "SCRIPT", "PING", "CLUSTER", "CONFIG", "INFO", "SCAN", "ROLE", "CLIENT", "TIME", "DBSIZE", "WAIT"})
+_KEYLESS_COMMANDS = frozenset({"PUBSUB", "SCRIPT", "PING", "CLUSTER", "CONFIG", "INFO", "SCAN", "ROLE", "CLIENT", "TIME", "DBSIZE", "WAIT"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class SlotMap:
 
     starts: tuple[int, ...]
     ends: tuple[int, ...]
-    nodes: tuple[Node, ...]
+    nodes: tuple[NodeAddress, ...]
 
     @classmethod
     def parse(cls, reply: Sequence[Any], asked: str) -> SlotMap:
@@ -50,12 +50,12 @@ class SlotMap:
         ranges = sorted((int(r[0]), int(r[1]), ((r[2][0] or b"").decode() or asked, int(r[2][1]))) for r in reply)
         return cls(tuple(r[0] for r in ranges), tuple(r[1] for r in ranges), tuple(r[2] for r in ranges))
 
-    def owner(self, slot: int) -> Node | None:
+    def owner(self, slot: int) -> NodeAddress | None:
         """The master of a slot; None when no node serves it."""
         place = bisect_right(self.starts, slot) - 1
         return self.nodes[place] if place >= 0 and slot <= self.ends[place] else None
 
-    def with_owner(self, slot: int, node: Node) -> SlotMap:
+    def with_owner(self, slot: int, node: NodeAddress) -> SlotMap:
         """The map with one slot at another node."""
         place = bisect_right(self.starts, slot) - 1
         rows = list(zip(self.starts, self.ends, self.nodes, strict=True))
@@ -64,7 +64,7 @@ class SlotMap:
         rows = sorted([*rows, *(row for row in cut if row[0] <= row[1])])
         return SlotMap(tuple(row[0] for row in rows), tuple(row[1] for row in rows), tuple(row[2] for row in rows))
 
-    def with_moved(self, moved: Mapping[int, Node]) -> SlotMap:
+    def with_moved(self, moved: Mapping[int, NodeAddress]) -> SlotMap:
         """The map with what redirections say."""
         found = self
         for slot, node in moved.items():
@@ -73,7 +73,7 @@ class SlotMap:
         return found
 
     @property
-    def masters(self) -> tuple[Node, ...]:
+    def masters(self) -> tuple[NodeAddress, ...]:
         """Every node that owns slots, each once."""
         return tuple(dict.fromkeys(self.nodes))
 
@@ -82,11 +82,11 @@ class SlotMap:
 class Redirect:
     """``asking``: this one call goes there, with ASKING before it; else the slot has moved for good."""
 
-    node: Node
+    node: NodeAddress
     asking: bool
 
 
-def redirect(text: str, asked: str) -> Redirect | None:
+def parse_redirect(text: str, asked: str) -> Redirect | None:
     """What a MOVED or ASK error says; None for any other text. An empty host means the node that was ``asked``."""
     kind, _, rest = text.partition(" ")
     if kind not in ("MOVED", "ASK"):

@@ -10,16 +10,16 @@ from busmq_spark.core.keys import METADATA_SUFFIX, announced_name
 from busmq_spark.errors import BusError, LinkLost, MessageRefused, QueueIsMirror, ServerFull, ServerReadOnly, ServerRefused, TlsFailed, Unauthorized
 from busmq_spark.redis_io.endpoint import Endpoint
 
-NOT_NOW = ("LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "CLUSTERDOWN")
+RETRIABLE_REPLY_CODES = ("LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "CLUSTERDOWN")
 """Replies that say: not now, and nothing was done. Such a call may be sent again."""
-_KINDS: dict[str, type[BusError]] = {
-    **dict.fromkeys(NOT_NOW, LinkLost),
+_ERROR_OF_REPLY_CODE: dict[str, type[BusError]] = {
+    **dict.fromkeys(RETRIABLE_REPLY_CODES, LinkLost),
     **dict.fromkeys(("NOAUTH", "WRONGPASS", "NOPERM"), Unauthorized),
     **dict.fromkeys(("READONLY", "NOREPLICAS", "MISCONF"), ServerReadOnly),
     "OOM": ServerFull,
 }
 # redis-py takes the code off the errors it knows by class.
-_CLASSES: tuple[tuple[type[Exception], type[BusError]], ...] = (
+_ERROR_OF_REDIS_PY_ERROR: tuple[tuple[type[Exception], type[BusError]], ...] = (
     (rx.AuthenticationError, Unauthorized),
     (rx.NoPermissionError, Unauthorized),
     (rx.OutOfMemoryError, ServerFull),
@@ -30,21 +30,21 @@ _CLASSES: tuple[tuple[type[Exception], type[BusError]], ...] = (
     (rx.TimeoutError, LinkLost),
     (OSError, LinkLost),
 )
-_SENTENCES: dict[str, type[BusError]] = {
+_ERROR_OF_SENTENCE: dict[str, type[BusError]] = {
     "OOM command": ServerFull,
     "The user executing the script can't": Unauthorized,
     "ACL failure in script": Unauthorized,  # Valkey 9
 }
 # At the start, or where Redis before 7 quotes what a command inside a script said: "Error running script ...: @user_script:5: -MISCONF ...".
-_CODE = re.compile(r"(?:^|-)(" + "|".join(_KINDS) + r")\b")
+_REPLY_CODE = re.compile(r"(?:^|-)(" + "|".join(_ERROR_OF_REPLY_CODE) + r")\b")
 
-_ABOUT_LOGINS = "invalid username-password pair or user is disabled"
+_WRONG_LOGIN_TEXT = "invalid username-password pair or user is disabled"
 
 # As ssl words what it finds wrong; that the other side just went away is not among it.
-_TLS = re.compile(r"\[SSL: (?!UNEXPECTED_EOF|APPLICATION_DATA_AFTER)|certificate verify failed")
+_TLS_ERROR_TEXT = re.compile(r"\[SSL: (?!UNEXPECTED_EOF|APPLICATION_DATA_AFTER)|certificate verify failed")
 
 
-def translate(error: Exception, endpoint: Endpoint) -> BusError:
+def translate_redis_error(error: Exception, endpoint: Endpoint) -> BusError:
     """Our error for what redis-py raised or what Redis replied. The address is masked, and no argument of a command is repeated.
 
     What is one of ours already stays as it is.
@@ -56,12 +56,12 @@ def translate(error: Exception, endpoint: Endpoint) -> BusError:
         return MessageRefused(reason="the queue has used up its ids (2^53-1, the last that JavaScript can count). Drain it and create it anew")
     if "BUSMQ_QUEUE_IS_MIRROR" in text:
         return QueueIsMirror(queue=_mirror_name(str(error)))
-    if _TLS.search(text):
+    if _TLS_ERROR_TEXT.search(text):
         return TlsFailed(url=endpoint.masked_url, reason=text)
-    kind = next((ours for theirs, ours in _CLASSES if isinstance(error, theirs)), None)
+    kind = next((ours for theirs, ours in _ERROR_OF_REDIS_PY_ERROR if isinstance(error, theirs)), None)
     if kind is None:
-        found = _CODE.search(text)
-        kind = _KINDS[found[1]] if found else _class_by_sentence(text)
+        found = _REPLY_CODE.search(text)
+        kind = _ERROR_OF_REPLY_CODE[found[1]] if found else _class_by_sentence(text)
     if endpoint.moves and (kind is ServerReadOnly or text.startswith("UNBLOCKED")):
         kind = LinkLost  # it was demoted: nothing was written, and its successor will take it
     if kind is LinkLost and text.startswith("Timeout connecting") and "rediss://" in endpoint.masked_url:
@@ -77,14 +77,14 @@ def _mirror_name(text: str) -> str:
 
 def _class_by_sentence(text: str) -> type[BusError]:
     """Redis before 7 and Valkey 9 drop the code of some errors inside scripts and keep the sentence."""
-    return next((kind for words, kind in _SENTENCES.items() if words in text), ServerRefused)
+    return next((kind for words, kind in _ERROR_OF_SENTENCE.items() if words in text), ServerRefused)
 
 
 def _plain_text(error: Exception, endpoint: Endpoint) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     text = text.partition(", with args beginning with")[0]
-    parts = text.split(_ABOUT_LOGINS)  # words of Redis' own, which may look like a user or a password
+    parts = text.split(_WRONG_LOGIN_TEXT)  # words of Redis' own, which may look like a user or a password
     for secret in endpoint.secrets:
         if len(secret) > 3:
             parts = [part.replace(secret, "***") for part in parts]
-    return _ABOUT_LOGINS.join(parts).rstrip(".")  # our sentence goes on
+    return _WRONG_LOGIN_TEXT.join(parts).rstrip(".")  # our sentence goes on

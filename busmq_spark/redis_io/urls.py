@@ -24,7 +24,7 @@ class TlsFiles:
     check_hostname: bool = True
 
 
-SYSTEM_TRUST = TlsFiles()
+SYSTEM_TLS_FILES = TlsFiles()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Credentials:
 
     user: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
-    trust: TlsFiles = SYSTEM_TRUST
+    trust: TlsFiles = SYSTEM_TLS_FILES
 
 
 NO_LOGIN = Credentials()
@@ -50,7 +50,7 @@ class Server:
     user: str | None = field(default=None, repr=False)
     """Not shown either: of a password with a colon, given without a user, the first half lands here."""
     password: str | None = field(default=None, repr=False)
-    trust: TlsFiles = SYSTEM_TRUST
+    trust: TlsFiles = SYSTEM_TLS_FILES
 
     moves = False
 

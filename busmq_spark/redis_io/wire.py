@@ -53,7 +53,7 @@ def _command_words(call: Call, whole: bool) -> tuple[Arg, ...]:
     return ("EVALSHA", call.script.digest, call.key_count, *call.words)
 
 
-def as_eval(call: Call) -> Call:
+def script_as_eval(call: Call) -> Call:
     """The call as a plain command that needs no script to be known."""
     return call if call.script is None else Call(_command_words(call, True), idempotent=call.idempotent, wired=call.wired)
 
@@ -68,11 +68,11 @@ def first_error(replies: Sequence[Any]) -> Exception | None:
     return next((reply for reply in replies if isinstance(reply, Exception)), None)
 
 
-def result(step: Step, replies: list[Any]) -> Any:
+def step_result(step: Step, replies: list[Any]) -> Any:
     """What a flow gets back: one reply for one call, a list for a list."""
     return replies[0] if isinstance(step, Call) else replies
 
 
-def repeatable(step: Step) -> bool:
+def is_repeatable(step: Step) -> bool:
     """Whether the step may be sent again when it is unknown whether it was executed."""
     return all(call.idempotent for call in calls_of(step))

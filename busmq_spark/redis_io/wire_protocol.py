@@ -19,9 +19,9 @@ from busmq_spark.core.flow import Call
 from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.wire import pack
 
-_WATCH_S = 1.0
+_OVERDUE_CHECK_INTERVAL_S = 1.0
 """How often silence is looked at, at most."""
-_MOST_UNSENT = 8 * 1024
+_MAX_UNSENT_BYTES = 8 * 1024
 """So many bytes do not wait for the end of the loop's turn: Redis works on them while the rest is made."""
 
 
@@ -48,7 +48,7 @@ class WireProtocol(asyncio.Protocol):
         self.lost = asyncio.Event()
         """Set once the connection is gone."""
         self._transport.set_protocol(self)
-        self._watch = self._loop.call_later(min(_WATCH_S, reply_s), self._check_overdue)
+        self._watch = self._loop.call_later(min(_OVERDUE_CHECK_INTERVAL_S, reply_s), self._check_overdue)
 
     @property
     def is_open(self) -> bool:
@@ -69,7 +69,7 @@ class WireProtocol(asyncio.Protocol):
         self._unsent.append(packed)
         self._unsent_bytes += len(packed)
         self._waiting.append((future, [], len(calls)))
-        if self._unsent_bytes >= _MOST_UNSENT:
+        if self._unsent_bytes >= _MAX_UNSENT_BYTES:
             self._send()
         return future
 
@@ -116,7 +116,7 @@ class WireProtocol(asyncio.Protocol):
             self._transport.abort()
             self._fail(rx.TimeoutError(f"no reply within {self._reply_s:g} s"))
             return
-        self._watch = self._loop.call_later(min(_WATCH_S, self._reply_s), self._check_overdue)
+        self._watch = self._loop.call_later(min(_OVERDUE_CHECK_INTERVAL_S, self._reply_s), self._check_overdue)
 
     def _fail(self, error: Exception) -> None:
         self.lost.set()

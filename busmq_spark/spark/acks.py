@@ -10,7 +10,7 @@ from busmq_spark.core.position import Position
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark.reader_queues import ReaderQueues
 
-SYNCHRONOUS = 3
+SYNCHRONOUS_ACK_COMMITS = 3
 """Spark calls ``commit`` of a batch after it has written the batch to its commit log: without async progress tracking before it asks for the tasks of
 the next batch, with it in a thread of its own, by chance before or after. So many batches in a row in this order show that the logs are synchronous;
 a single one in the other order shows that they are not."""
@@ -24,7 +24,7 @@ class QueryAcks:
     =============== =============================================================== ======================================================
     first call      ``from_start`` is called once                                   not yet: other readers of the query may begin before
     durable         the start of the first call, until another start or ``read``    while the start is that one, unless it was replayed
-    synchronous     +1 with each ``read`` whose start was committed before          once there are SYNCHRONOUS in a row
+    synchronous     +1 with each ``read`` whose start was committed before          once there are SYNCHRONOUS_ACK_COMMITS in a row
     not synchronous a ``read`` whose start was not committed before; for good       never; only ``commit`` acknowledges
     =============== =============================================================== ======================================================
     """
@@ -49,7 +49,7 @@ class QueryAcks:
             self._first, self._durable = False, None if self._replayed else start
             return False
         reader_queues.siblings.close()
-        if start is not None and (start == self._durable or (self._synchronous or 0) >= SYNCHRONOUS):
+        if start is not None and (start == self._durable or (self._synchronous or 0) >= SYNCHRONOUS_ACK_COMMITS):
             self.now(positions, reader_queues)
         if start != self._durable:
             self._durable = None

@@ -18,7 +18,7 @@ from busmq_spark.core.state import QueueState
 from busmq_spark.core.tasks import tasks
 from busmq_spark.errors import ConfigError, QueueMissing
 from busmq_spark.options import ReadOptions
-from busmq_spark.spark.message_times import COLUMN
+from busmq_spark.spark.message_times import TIMESTAMP_COLUMN_NAME
 from busmq_spark.spark.partition import Partition, read_ranges
 from busmq_spark.spark.process import freeze_imports
 from busmq_spark.spark.queue_names import find_queues
@@ -57,7 +57,7 @@ class BatchReader(DataSourceReader):
             unnamed = [queue for queue, state in states.items() if not state.born]
             born = {queue: found.born for queue, found in store.attach(unnamed, QueueCreation(allowed=False, ttl_s=options.ttl_s)).items()}
             servers = store.locate(names)
-            if COLUMN in self._schema.names:
+            if TIMESTAMP_COLUMN_NAME in self._schema.names:
                 note_times(store, names)
             windows = _windows(options, store, states)
             for queue, state in states.items():

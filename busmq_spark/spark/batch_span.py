@@ -7,20 +7,20 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 
-SHOWN = 2000
+MAX_SHOWN_CHARACTERS = 2000
 """Characters of the end offsets that are recorded, to be shown in an error; the digest in front of them covers everything."""
 
 
-def span(checkpoint: str, batch: int) -> str:
+def read_batch_span(checkpoint: str, batch: int) -> str:
     """``<digest>:<end offsets>`` of a batch of the query with this checkpoint; empty where the log cannot be read from here (HDFS, S3 …)."""
     folder = _folder(checkpoint)
     if folder is None or (end := _entry(folder, batch)) is None:
         return ""
     both = "\n\n".join((_entry(folder, batch - 1) or "", end))
-    return f"{sha256(both.encode()).hexdigest()[:32]}:{end[:SHOWN]}"
+    return f"{sha256(both.encode()).hexdigest()[:32]}:{end[:MAX_SHOWN_CHARACTERS]}"
 
 
-def sync(checkpoint: str, batch: int) -> None:
+def sync_batch_to_disk(checkpoint: str, batch: int) -> None:
     """Put on the disk what says that this query planned this batch: its id, and the entry of the offset log, with their checksums and names.
 
     Spark's own checkpoint managers sync nothing. A loss of power would take them back after the rows are appended, and a query that starts
@@ -34,15 +34,15 @@ def sync(checkpoint: str, batch: int) -> None:
     for path in (log / str(batch), log / f".{batch}.crc", log):
         _sync(path)
     query = _identity(folder / "metadata")
-    if query is not None and query in _SYNCED:
+    if query is not None and query in _synced_files:
         return
     _sync(folder / ".metadata.crc")
     kept = [_sync(path) for path in (folder / "metadata", folder, folder.parent)]
     if query is not None and all(kept):
-        _SYNCED.add(query)
+        _synced_files.add(query)
 
 
-_SYNCED: set[tuple[str, int, int, int]] = set()
+_synced_files: set[tuple[str, int, int, int]] = set()
 """The files with ids of queries that this process has put on the disk, with their names: what a checkpoint has of the query never changes."""
 
 

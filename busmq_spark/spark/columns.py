@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-_UNREAD = "busmq_unread"
+_UNPARSED_COLUMN = "busmq_unread"
 """Where Spark puts a text that it cannot read."""
 
 
@@ -58,10 +58,12 @@ def json_columns(
     wanted: StructType = StructType.fromDDL(schema) if isinstance(schema, str) else schema  # type: ignore[assignment]  # DDL of columns
     # Spark's parsers take the first object of a list and ignore what follows a value; between both kinds of brackets nothing can.
     named = from_json(
-        concat(lit('{"d":'), text, lit("}")), StructType().add("d", wanted).add(_UNREAD, "string"), {"columnNameOfCorruptRecord": _UNREAD}
+        concat(lit('{"d":'), text, lit("}")),
+        StructType().add("d", wanted).add(_UNPARSED_COLUMN, "string"),
+        {"columnNameOfCorruptRecord": _UNPARSED_COLUMN},
     )
     alone = (json_array_length(concat(lit("["), text, lit("]"))) == 1) & is_valid_utf8(text)
     parsed = messages.select("queue", "id", "value", *({"source"} & {*messages.columns}), named.alias("named"), alone.alias("alone"))
-    read = all_of([col("alone"), col("named")["d"].isNotNull(), col("named")[_UNREAD].isNull()])
+    read = all_of([col("alone"), col("named")["d"].isNotNull(), col("named")[_UNPARSED_COLUMN].isNull()])
     good = parsed.where(read).select("queue", "id", *(col("named")["d"][name].alias(name) for name in wanted.names))
     return good, dead_letters(parsed, ~read, f"it is no JSON of {wanted.simpleString()}", **dead)

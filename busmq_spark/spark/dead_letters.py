@@ -7,20 +7,22 @@ from typing import TYPE_CHECKING
 from busmq_spark.core.dead_letter import DEAD_LETTER_TYPE, ERROR_CHARACTERS, LINKED_SOURCE_FORMAT, SOURCE_PREFIX
 from busmq_spark.core.event import SPEC_VERSION
 from busmq_spark.errors import ConfigError
-from busmq_spark.parsers import LOCAL
+from busmq_spark.parsers import LOCAL_SOURCE
 from busmq_spark.spark.json_text import raise_bus_error
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-GROUP = "spark"
-WANTED = {"queue": ("string",), "id": ("long",), "value": ("binary", "string")}
+DEFAULT_GROUP = "spark"
+MESSAGE_COLUMNS = {"queue": ("string",), "id": ("long",), "value": ("binary", "string")}
 """Columns of a message, and their types."""
-_TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSxxx"
+_TIME_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSxxx"
 _CONTROL = r"[\x00-\x1f\x7f-\x9f]+"
 
 
-def dead_letters(messages: DataFrame, condition: Column | str, reason: Column | str, *, group: str = GROUP, into: str | None = None) -> DataFrame:
+def dead_letters(
+    messages: DataFrame, condition: Column | str, reason: Column | str, *, group: str = DEFAULT_GROUP, into: str | None = None
+) -> DataFrame:
     """Those messages for which ``condition`` is true as dead letters: ``queue``, ``id`` and ``value`` for the sink, beside the other rows of a query.
 
     ``messages`` have ``queue``, ``id`` and ``value`` of the source, and what ``condition`` (a column, or SQL) asks about. ``reason`` is a text or a
@@ -36,8 +38,8 @@ def dead_letters(messages: DataFrame, condition: Column | str, reason: Column | 
     _check(messages, group, into)
     dead = messages.where(expr(condition) if isinstance(condition, str) else condition)
     origin, id, now = col("queue"), col("id").cast("string"), current_timestamp()
-    source = col("source") if "source" in messages.columns else lit(LOCAL)
-    link = when(source != LOCAL, source)
+    source = col("source") if "source" in messages.columns else lit(LOCAL_SOURCE)
+    link = when(source != LOCAL_SOURCE, source)
     before, after = (lit(part) for part in LINKED_SOURCE_FORMAT.split("{link}"))
     text = col("value").cast("string")
     said = {
@@ -66,7 +68,7 @@ def dead_letters(messages: DataFrame, condition: Column | str, reason: Column | 
 
 def _check(messages: DataFrame, group: str, into: str | None) -> None:
     types = {column.name: column.dataType.typeName() for column in messages.schema.fields}
-    for name, wanted in WANTED.items():
+    for name, wanted in MESSAGE_COLUMNS.items():
         if types.get(name) not in wanted:
             found = f"is {types[name]}" if name in types else "is missing"
             raise ConfigError(reason=f"column {name!r} {found}; a dead letter is made of queue (string), id (long) and value of a message")
@@ -84,7 +86,7 @@ def _is_text(text: Column) -> Column:
 def _format_time(time: Column) -> Column:
     from pyspark.sql.functions import date_format
 
-    return date_format(time, _TIME)
+    return date_format(time, _TIME_FORMAT)
 
 
 def _on_one_line(text: Column) -> Column:

@@ -13,11 +13,11 @@ from typing import TypeAlias
 from busmq_spark.errors import BusError
 from busmq_spark.store.protocol import SourceStore
 
-EVERY_S = 2.0
+DISCOVERY_INTERVAL_S = 2.0
 """Pause between two walks over the keys."""
-STEP_S = 0.05
+SCAN_STEP_PAUSE_S = 0.05
 """Pause between two steps of 1,000 keys each: a walk takes about a hundredth of the time of a Redis."""
-LINK_SHARE = 19
+LINK_PAUSE_FACTOR = 19
 """A federation server walks without pauses, so it is left alone for so many times as long as it took."""
 FindQueues: TypeAlias = Callable[[SourceStore, Callable[[], object]], Sequence[str]]
 """Finds the queues of a query. What it is given is called between two steps of a walk over keys, and waits."""
@@ -56,7 +56,7 @@ class QueueDiscovery(threading.Thread):
 
     def run(self) -> None:
         store: SourceStore | None = None
-        pause_s, logged = EVERY_S, ""
+        pause_s, logged = DISCOVERY_INTERVAL_S, ""
         while not self._stopped.wait(pause_s) and os.getppid() == self._parent:
             try:
                 store = store or self._open_store()
@@ -64,7 +64,7 @@ class QueueDiscovery(threading.Thread):
             except BusError as error:
                 if str(error) != logged:
                     log.warning("new queues are not found now: %s", error)
-                pause_s, logged = EVERY_S, str(error)
+                pause_s, logged = DISCOVERY_INTERVAL_S, str(error)
             except Exception:
                 log.exception("looking for new queues met an unexpected error and goes on")  # without it none would be found any more
         if store is not None:
@@ -77,7 +77,7 @@ class QueueDiscovery(threading.Thread):
         def pace() -> None:
             nonlocal paused_s
             began = time.monotonic()
-            self._stopped.wait(STEP_S)
+            self._stopped.wait(SCAN_STEP_PAUSE_S)
             paused_s += time.monotonic() - began
 
         began = time.monotonic()
@@ -85,4 +85,4 @@ class QueueDiscovery(threading.Thread):
         with self._lock:
             self._found = found
         took_s = time.monotonic() - began - paused_s
-        return max(EVERY_S, LINK_SHARE * took_s) if self._links else EVERY_S
+        return max(DISCOVERY_INTERVAL_S, LINK_PAUSE_FACTOR * took_s) if self._links else DISCOVERY_INTERVAL_S

@@ -7,17 +7,25 @@ from typing import TYPE_CHECKING
 
 from busmq_spark.core.event import SPEC_VERSION
 from busmq_spark.errors import ConfigError
-from busmq_spark.spark.events import COLUMNS, EXTENSION, JSON_TYPE, NAMED, OF_MESSAGE, REQUIRED, TEXTS
+from busmq_spark.spark.events import (
+    EVENT_COLUMNS,
+    EXTENSION_NAME,
+    JSON_CONTENT_TYPE,
+    MESSAGE_COLUMN_PREFIX,
+    REQUIRED_ATTRIBUTES,
+    RESERVED_ATTRIBUTES,
+    TEXT_ATTRIBUTES,
+)
 from busmq_spark.spark.json_text import any_of, is_json, json_object, json_string, members, raise_bus_error
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-TIME = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
+TIME_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 """RFC 3339, in the zone of the session."""
-TO_SINK = ("queue", "index", "topic", "partition", "key")
+SINK_COLUMNS = ("queue", "index", "topic", "partition", "key")
 """Columns that the sink takes, and an event has no place for."""
-CONTENT = {"binary": "application/octet-stream", "string": "text/plain"}
+CONTENT_TYPE_OF = {"binary": "application/octet-stream", "string": "text/plain"}
 """Default for data of these types; of any other it is JSON."""
 
 
@@ -43,18 +51,18 @@ def to_events(
 
     types = {column.name: column.dataType.typeName() for column in rows.schema.fields}
     message = _message_columns(types)
-    parts = {name: col(name) for name in COLUMNS if name in types and name not in message.values()}
+    parts = {name: col(name) for name in EVENT_COLUMNS if name in types and name not in message.values()}
     for name, given in {"type": type, "source": source, "datacontenttype": datacontenttype}.items():
         if given is not None and name in parts:
             raise ConfigError(reason=f"{name} is given, and the rows have a column {name!r}; drop one of them")
         if given is not None:
             parts[name] = lit(given) if isinstance(given, str) else given
     if unknown := [name for name in types if name not in parts and name not in message.values()]:
-        known = f"it takes {', '.join(COLUMNS)}, id of a message, and for the sink {', '.join(TO_SINK)}"
+        known = f"it takes {', '.join(EVENT_COLUMNS)}, id of a message, and for the sink {', '.join(SINK_COLUMNS)}"
         raise ConfigError(reason=f"column {unknown[0]!r} has no place in an event; {known}")
     if "id" not in parts and {"queue", "id"} <= message.keys():
         parts["id"] = concat_ws("/", *(col(message[name]).cast("string") for name in ("queue", "id", "index") if name in message))
-    if missing := [name for name in REQUIRED if name not in parts]:
+    if missing := [name for name in REQUIRED_ATTRIBUTES if name not in parts]:
         remedy = (
             "give the rows a column, or queue and id of their message" if missing[0] == "id" else f"say {missing[0]}=…, or give the rows a column"
         )
@@ -65,10 +73,10 @@ def to_events(
 
 def _message_columns(types: Mapping[str, str]) -> dict[str, str]:
     """The columns of a message that go on to the sink: their name there, and that of the rows."""
-    found = {name: name for name in TO_SINK if name in types}
+    found = {name: name for name in SINK_COLUMNS if name in types}
     if types.get("id") == "long":
         found["id"] = "id"
-    return found | {name: f"{OF_MESSAGE}{name}" for name in ("id", "source") if f"{OF_MESSAGE}{name}" in types}
+    return found | {name: f"{MESSAGE_COLUMN_PREFIX}{name}" for name in ("id", "source") if f"{MESSAGE_COLUMN_PREFIX}{name}" in types}
 
 
 class _Value:
@@ -81,19 +89,19 @@ class _Value:
         kind = types.get("data", "string")
         if "data" in parts and kind == "binary":
             self._parts["data_base64"] = self._parts.pop("data")
-        elif "data" in parts and kind not in CONTENT:
+        elif "data" in parts and kind not in CONTENT_TYPE_OF:
             simple = kind in ("boolean", "byte", "short", "integer", "long", "float", "double", "decimal")
             self._parts["data"] = parts["data"].cast("string") if simple else to_json(parts["data"])
         if "data" in parts and "datacontenttype" not in parts:
-            self._parts["datacontenttype"] = when(parts["data"].isNotNull(), lit(CONTENT.get(kind, "application/json")))
+            self._parts["datacontenttype"] = when(parts["data"].isNotNull(), lit(CONTENT_TYPE_OF.get(kind, "application/json")))
         if "time" in parts and types.get("time") != "string":
-            self._parts["time"] = date_format(parts["time"], TIME)
+            self._parts["time"] = date_format(parts["time"], TIME_FORMAT)
 
     def column(self) -> Column:
         """NULL for no row; a row that makes no event ends the query."""
         from pyspark.sql.functions import coalesce, lit, struct, when
 
-        named = [self._parts[name].alias(name) for name in (*REQUIRED, "time", *TEXTS) if name in self._parts]
+        named = [self._parts[name].alias(name) for name in (*REQUIRED_ATTRIBUTES, "time", *TEXT_ATTRIBUTES) if name in self._parts]
         found = json_object([members(struct(lit(SPEC_VERSION).alias("specversion"), *named)), *self._optional_members()])
         for wrong, why in self._checks():
             found = when(wrong, raise_bus_error(why)).otherwise(found)
@@ -118,7 +126,7 @@ class _Value:
         if "extensions" in self._parts:
             names = map_keys(self._extensions())
             yield (
-                exists(names, lambda name: ~name.rlike(EXTENSION) | name.isin(*NAMED)),
+                exists(names, lambda name: ~name.rlike(EXTENSION_NAME) | name.isin(*RESERVED_ATTRIBUTES)),
                 concat(event, lit(" has an extension of a name that none can have")),
             )
         if "data" in self._parts:
@@ -129,7 +137,7 @@ class _Value:
             )
             if "data_base64" in self._parts:
                 yield data.isNotNull() & self._parts["data_base64"].isNotNull(), concat(event, lit(" has both data and data_base64"))
-        empty = any_of(coalesce(length(self._parts[name]), lit(0)) == 0 for name in REQUIRED)
+        empty = any_of(coalesce(length(self._parts[name]), lit(0)) == 0 for name in REQUIRED_ATTRIBUTES)
         yield empty, concat(event, lit(": its id, source or type is NULL or empty"))
 
     def _extensions(self) -> Column:
@@ -140,4 +148,4 @@ class _Value:
     def _is_json_type(self) -> Column:
         from pyspark.sql.functions import coalesce, lit
 
-        return coalesce(self._parts["datacontenttype"].rlike(JSON_TYPE), lit(True)) if "datacontenttype" in self._parts else lit(True)
+        return coalesce(self._parts["datacontenttype"].rlike(JSON_CONTENT_TYPE), lit(True)) if "datacontenttype" in self._parts else lit(True)

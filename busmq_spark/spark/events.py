@@ -11,14 +11,14 @@ from busmq_spark.spark.json_text import all_of, is_json, json_string
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-REQUIRED = ("id", "source", "type")
-TEXTS = ("subject", "datacontenttype", "dataschema")
-COLUMNS = (*REQUIRED, "time", *TEXTS, "data", "data_base64", "extensions")
-NAMED = ("specversion", *COLUMNS[:-1])
+REQUIRED_ATTRIBUTES = ("id", "source", "type")
+TEXT_ATTRIBUTES = ("subject", "datacontenttype", "dataschema")
+EVENT_COLUMNS = (*REQUIRED_ATTRIBUTES, "time", *TEXT_ATTRIBUTES, "data", "data_base64", "extensions")
+RESERVED_ATTRIBUTES = ("specversion", *EVENT_COLUMNS[:-1])
 """Members that are no extensions."""
-OF_MESSAGE = "message_"
-EXTENSION = "^[a-z0-9]+$"
-JSON_TYPE = r"(?i)^[^;]*[/+]json\s*(;.*)?$"
+MESSAGE_COLUMN_PREFIX = "message_"
+EXTENSION_NAME = "^[a-z0-9]+$"
+JSON_CONTENT_TYPE = r"(?i)^[^;]*[/+]json\s*(;.*)?$"
 _TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}(\.[0-9]+)?(Z|[+-][0-9]{2}:[0-9]{2})$"
 _BASE64 = r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 
@@ -35,7 +35,7 @@ def events(messages: DataFrame) -> DataFrame:
     from pyspark.sql.functions import col, is_valid_utf8, struct, try_parse_json, try_variant_get, when
 
     rest = [name for name in messages.columns if name.lower() != "value"]
-    kept = [f"{OF_MESSAGE}{name}" if name.lower() in COLUMNS else name for name in rest]
+    kept = [f"{MESSAGE_COLUMN_PREFIX}{name}" if name.lower() in EVENT_COLUMNS else name for name in rest]
     text = col("value").cast("string")
     found = when(is_valid_utf8(text) & is_json(text), try_variant_get(try_parse_json(text), "$", "map<string,variant>"))
     message = struct(found.alias("found"), text.alias("text")).alias("message")
@@ -55,12 +55,12 @@ class _Members:
         from pyspark.sql.functions import coalesce, from_json, lit, map_filter, struct, transform_values, try_variant_get, unbase64, upper, when
 
         raw = from_json(self._text, "data string")["data"]  # keeps the order of names, which a variant does not
-        is_json_type = coalesce(self._string("datacontenttype").rlike(JSON_TYPE), lit(True))
-        kept = map_filter(self._found, lambda name, value: ~name.isin(*NAMED) & _kind(value).isNotNull())
+        is_json_type = coalesce(self._string("datacontenttype").rlike(JSON_CONTENT_TYPE), lit(True))
+        kept = map_filter(self._found, lambda name, value: ~name.isin(*RESERVED_ATTRIBUTES) & _kind(value).isNotNull())
         return struct(
-            *(self._string(name).alias(name) for name in REQUIRED),
+            *(self._string(name).alias(name) for name in REQUIRED_ATTRIBUTES),
             upper(self._string("time")).cast("timestamp").alias("time"),
-            *(self._string(name).alias(name) for name in TEXTS),
+            *(self._string(name).alias(name) for name in TEXT_ATTRIBUTES),
             when(is_json_type & (self._kind("data") == "STRING"), json_string(raw)).otherwise(raw).alias("data"),
             unbase64(self._string("data_base64")).alias("data_base64"),
             transform_values(kept, lambda _, value: try_variant_get(value, "$", "string")).alias("extensions"),
@@ -71,9 +71,9 @@ class _Members:
         from pyspark.sql.functions import forall, length, map_entries, upper
 
         yield self._string("specversion") == SPEC_VERSION
-        for name in REQUIRED:
+        for name in REQUIRED_ATTRIBUTES:
             yield (self._kind(name) == "STRING") & (length(self._string(name)) > 0)
-        for name in ("time", *TEXTS):
+        for name in ("time", *TEXT_ATTRIBUTES):
             yield self._kind(name).isNull() | (self._kind(name) == "STRING") & (length(self._string(name)) > 0)
         time, base64 = upper(self._string("time")), self._kind("data_base64")
         yield self._kind("time").isNull() | time.rlike(_TIME) & time.try_cast("timestamp").isNotNull()
@@ -102,4 +102,4 @@ def _fits(name: Column, value: Column) -> Column:
 
     kind = _kind(value)
     whole = (kind == "BIGINT") & try_variant_get(value, "$", "int").isNotNull()
-    return name.isin(*NAMED) | kind.isNull() | name.rlike(EXTENSION) & (kind.isin("STRING", "BOOLEAN") | whole)
+    return name.isin(*RESERVED_ATTRIBUTES) | kind.isNull() | name.rlike(EXTENSION_NAME) & (kind.isin("STRING", "BOOLEAN") | whole)

@@ -12,31 +12,31 @@ from busmq_spark.spark.installed import default_of, file_has_word
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-NAME = "busmq-spark-shim.jar"
-PACKAGE = Path(__file__).parents[1]
+JAR_NAME = "busmq-spark-shim.jar"
+PACKAGE_FOLDER = Path(__file__).parents[1]
 
-CLASS_PATH = "SPARK_DIST_CLASSPATH"
+CLASS_PATH_VARIABLE = "SPARK_DIST_CLASSPATH"
 """Spark's launcher appends what is in this variable to the class path, whatever the settings of a session say of jars."""
 VERSION_OPTION = "_busmqjarversion"
 """In what the jar hands over to the data source in Python: the version of the package that the jar was made with."""
-MANAGER = "BUSMQ_CHECKPOINT_MANAGER"
+CHECKPOINT_MANAGER_VARIABLE = "BUSMQ_CHECKPOINT_MANAGER"
 """Names our checkpoint file manager, in processes that have the jar on their class path; see ``tune``."""
 
 
 def find_jar() -> Path | None:
     """As Maven left it in the source tree that this package is imported from, else as the wheel brought it."""
-    for path in (PACKAGE.parent / "jvm-shim" / "target" / NAME, PACKAGE / "jars" / NAME):
+    for path in (PACKAGE_FOLDER.parent / "jvm-shim" / "target" / JAR_NAME, PACKAGE_FOLDER / "jars" / JAR_NAME):
         if path.is_file():
             return path
     return None
 
 
-def the_jar() -> Path:
+def require_jar() -> Path:
     """The jar, for those who cannot do without it."""
     path = find_jar()
     if path is None:
         remedy = "Build it in a source tree with a JDK 17 or newer and Maven: mvn -f jvm-shim package -DskipTests"
-        raise LocalToolMissing(tool=NAME, reason="this installation was made without it", remedy=remedy)
+        raise LocalToolMissing(tool=JAR_NAME, reason="this installation was made without it", remedy=remedy)
     return path
 
 
@@ -64,10 +64,10 @@ def offer_jar() -> bool:
     """
     path = find_jar()
     # Spark's launcher reads this script first, and an assignment there is the last word.
-    if path is None or file_has_word("spark-env.sh", CLASS_PATH):
+    if path is None or file_has_word("spark-env.sh", CLASS_PATH_VARIABLE):
         return False
-    entries = [entry for entry in os.environ.get(CLASS_PATH, "").split(os.pathsep) if entry]
+    entries = [entry for entry in os.environ.get(CLASS_PATH_VARIABLE, "").split(os.pathsep) if entry]
     if str(path) not in entries:
-        os.environ[CLASS_PATH] = os.pathsep.join([*entries, str(path)])
-    os.environ[MANAGER] = "busmq.spark.LocalCheckpointFileManager"
+        os.environ[CLASS_PATH_VARIABLE] = os.pathsep.join([*entries, str(path)])
+    os.environ[CHECKPOINT_MANAGER_VARIABLE] = "busmq.spark.LocalCheckpointFileManager"
     return True

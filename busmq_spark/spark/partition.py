@@ -17,9 +17,9 @@ from busmq_spark.core.loss import loss_between
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.sources import display_name
 from busmq_spark.options import ReadOptions
-from busmq_spark.spark.job_fields import COLUMN as FIELDS
+from busmq_spark.spark.job_fields import FIELDS_COLUMN_NAME as FIELDS
 from busmq_spark.spark.job_fields import JobFields
-from busmq_spark.spark.message_times import COLUMN, TimestampColumn
+from busmq_spark.spark.message_times import TIMESTAMP_COLUMN_NAME, TimestampColumn
 from busmq_spark.spark.process import freeze_imports
 from busmq_spark.spark.schema import ArrowRows
 from busmq_spark.spark.stores import task_store
@@ -27,7 +27,7 @@ from busmq_spark.store.loss_errors import loss_error
 from busmq_spark.store.protocol import MessageRows, ReadStore, RemovalTraces
 
 log = logging.getLogger("busmq_spark")
-_OF_RANGE, _OF_POSITION = attrgetter(*Range.__match_args__), attrgetter(*Position.__match_args__)
+_range_fields, _position_fields = attrgetter(*Range.__match_args__), attrgetter(*Position.__match_args__)
 
 
 class Partition(InputPartition):
@@ -47,8 +47,13 @@ class Partition(InputPartition):
 
     def __getstate__(self) -> tuple[Any, ...]:
         """Plain tuples: dataclasses take ten times as long to pickle, and the driver waits for a range and a position of every queue."""
-        prefetched = [(_OF_RANGE(part), rows) for part, rows in self.prefetched.items()]
-        return [_OF_RANGE(part) for part in self.ranges], prefetched, {queue: _OF_POSITION(end) for queue, end in self.ends.items()}, self.times
+        prefetched = [(_range_fields(part), rows) for part, rows in self.prefetched.items()]
+        return (
+            [_range_fields(part) for part in self.ranges],
+            prefetched,
+            {queue: _position_fields(end) for queue, end in self.ends.items()},
+            self.times,
+        )
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         ranges, prefetched, ends, self.times = state
@@ -61,7 +66,7 @@ def read_ranges(options: ReadOptions, schema: StructType, partition: Partition) 
     """The record batches of a task."""
     freeze_imports()
     store = task_store(options)
-    times = TimestampColumn.of(store, partition.ranges, partition.times) if COLUMN in schema.names and partition.ranges else None
+    times = TimestampColumn.of(store, partition.ranges, partition.times) if TIMESTAMP_COLUMN_NAME in schema.names and partition.ranges else None
     jobs = JobFields(store, options.job_fields) if FIELDS in schema.names else None
     return ArrowRows(schema, times, jobs).batches(_rows(store, partition, options.fail_on_data_loss))
 

@@ -7,9 +7,9 @@ import time
 
 from busmq_spark.options import ReadOptions
 
-WAIT_S = 0.01
+PUSH_WAIT_S = 0.01
 """How long an idle planning call waits for a push before it says there is nothing: about as long as Spark pauses between two calls."""
-LEAST_POLL_S = 0.045
+MIN_POLL_S = 0.045
 """The least interval: with this 25 commands a second, however small the option is."""
 LINK_POLL_S = 1.0
 """How often an idle query asks federation servers at most. Their pushes wake it, too; over a far link asking all the time is not cheap."""
@@ -24,8 +24,8 @@ class Polling:
         self._next = 0.0
 
     def wait_for_push(self) -> bool:
-        """Whether a push was notified; waits ``WAIT_S`` for one at most, and not beyond the time of the next question."""
-        woken = self.notified.wait(max(0.0, min(WAIT_S, self._next - time.monotonic())))
+        """Whether a push was notified; waits ``PUSH_WAIT_S`` for one at most, and not beyond the time of the next question."""
+        woken = self.notified.wait(max(0.0, min(PUSH_WAIT_S, self._next - time.monotonic())))
         if woken:
             self.notified.clear()
         return woken
@@ -36,4 +36,4 @@ class Polling:
 
     def on_answer(self) -> None:
         """The answer has come; the next question is due an interval from now."""
-        self._next = time.monotonic() + max(self._options.idle_poll_ms / 1000, LINK_POLL_S if self._options.links else LEAST_POLL_S)
+        self._next = time.monotonic() + max(self._options.idle_poll_ms / 1000, LINK_POLL_S if self._options.links else MIN_POLL_S)

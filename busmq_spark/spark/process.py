@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 
-_frozen = False
+_imports_frozen = False
 
 
 def freeze_imports() -> None:
@@ -12,8 +12,8 @@ def freeze_imports() -> None:
 
     pyspark's worker runs a full collection after every task; with our imports frozen it costs 1 ms instead of 20 (measured, spark-facts E).
     """
-    global _frozen
-    if not _frozen:
-        _frozen = True
+    global _imports_frozen
+    if not _imports_frozen:
+        _imports_frozen = True
         gc.collect()
         gc.freeze()

@@ -10,7 +10,7 @@ from busmq_spark.core.position import Position
 from busmq_spark.errors import BusError
 from busmq_spark.store.protocol import ReadStore
 
-EVERY_S = 1.0
+LAG_INTERVAL_S = 1.0
 """How often the stores are asked for ages at most: Spark asks with every poll."""
 
 
@@ -37,7 +37,7 @@ class QueryLag:
             self._next = 0.0
             return Lag(0, 0)
         if time.monotonic() >= self._next:
-            self._next = time.monotonic() + EVERY_S
+            self._next = time.monotonic() + LAG_INTERVAL_S
             try:
                 ages = [age for age in store.ages(waiting).values() if age >= 0]
             except BusError:  # also of a federation server that is older than this question; what is wrong comes up where it counts

@@ -11,7 +11,7 @@ from busmq_spark.core.sources import qualified_name, split
 from busmq_spark.core.topic import topic_partition
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import ReadOptions
-from busmq_spark.redis_io.place import at_once
+from busmq_spark.redis_io.place import no_pause
 from busmq_spark.spark.discovery import QueueDiscovery
 from busmq_spark.spark.stores import planning_store
 from busmq_spark.store.protocol import ReadStore, SourceStore
@@ -29,7 +29,7 @@ def _includes(options: ReadOptions, queue: str) -> bool:
     return names_queue(options.subscribe, options.subscribe_pattern, options.topic, queue)
 
 
-def find_queues(options: ReadOptions, store: ReadStore, pace: Callable[[], object] = at_once) -> list[str]:
+def find_queues(options: ReadOptions, store: ReadStore, pace: Callable[[], object] = no_pause) -> list[str]:
     """The queues that match the pattern, or the partitions of the topics, which are made where the options say so. Raises TopicMissing."""
     if options.topic:
         return store.topic_queues(options.topic, options.partitions)

@@ -19,15 +19,15 @@ from pyspark.sql.types import StructType
 from busmq_spark.core import offsets
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import compat
-from busmq_spark.spark.message_times import COLUMN
+from busmq_spark.spark.message_times import TIMESTAMP_COLUMN_NAME
 from busmq_spark.spark.partition import Partition, read_ranges
 from busmq_spark.spark.planning import QueryPlanning
 from busmq_spark.spark.process import freeze_imports
 from busmq_spark.spark.tracebacks import without_traceback
 
-BLIND_S = 0.2
+BLIND_PROBE_PAUSE_S = 0.2
 """Pause between two probes of an unreachable link, where Spark does not pass the checkpoint's location."""
-WAITS = (
+WAITS_FOR_LINKS_REASON = (
     "the query waits for all its links before its first batch: Spark before 4.2 does not show a source the checkpoint, and a batch without one of "
     "them would drop the positions there. With onUnavailable=fail it ends instead"
 )
@@ -41,7 +41,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._planning = QueryPlanning(options, timed=COLUMN in schema.names)
+        self._planning = QueryPlanning(options, timed=TIMESTAMP_COLUMN_NAME in schema.names)
 
     # -- what Spark calls on the driver ---------------------------------------------------------------------------------------------------
 
@@ -63,9 +63,9 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         """
         freeze_imports()
         if (found := self._planning.latest(start, limit)) is None:
-            log.warning(WAITS)
+            log.warning(WAITS_FOR_LINKS_REASON)
             while (found := self._planning.latest(start, limit)) is None:
-                time.sleep(BLIND_S)
+                time.sleep(BLIND_PROBE_PAUSE_S)
         return found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:

@@ -47,7 +47,7 @@ def warn_queues_differ_from_checkpoint(checkpoint: Mapping[str, bool], named: Se
         )
 
 
-GOING_ON = "%s; going on from the oldest stored message"
+GOING_ON_WARNING = "%s; going on from the oldest stored message"
 
 
 class ReaderQueues:
@@ -127,7 +127,7 @@ class ReaderQueues:
     def _check_eviction(self) -> None:
         own = self.store.redis_store if isinstance(self.store, MultiSourceStore) else self.store
         if isinstance(own, RedisStore):
-            eviction.check(own.policies(), required=self._options.require_no_eviction)
+            eviction.check_eviction_policies(own.policies(), required=self._options.require_no_eviction)
 
     def find_losses(self, queues: Sequence[str], known: Mapping[str, Position]) -> dict[str, Loss | None]:
         """What the queues lost after their position in the checkpoint; queues of an unreachable source are left out.
@@ -146,7 +146,7 @@ class ReaderQueues:
 
     def warn_of_loss(self, queue: str, loss: Loss, at: Position) -> None:
         """failOnDataLoss=false: say what was lost after a position."""
-        log.warning(GOING_ON, self._error(queue, loss, at))
+        log.warning(GOING_ON_WARNING, self._error(queue, loss, at))
 
     def _warn_of_missing(self, gone: Mapping[str, Position]) -> None:
         """Of queues that do not exist any more and are not created again: no planning comes upon what they lost."""
@@ -158,7 +158,7 @@ class ReaderQueues:
     def raise_if_taken(self) -> None:
         """Raises QueueBusy when another query has taken a queue over (this one was cut off from Redis for longer than its lease)."""
         if queue := self._keep_alive.taken_queue:
-            raise lease.busy(queue, self._other_holder(queue), self._options.subscription)
+            raise lease.busy_error(queue, self._other_holder(queue), self._options.subscription)
 
     def held_queues(self, sources: Collection[str]) -> HeldQueues:
         """What the planner has to know of it. ``sources`` are those of the checkpoint."""
@@ -317,7 +317,7 @@ class ReaderQueues:
 
     def _error(self, queue: str, loss: Loss, at: Position | None = None) -> Exception:
         if holder := self._other_holder(queue):  # a second driver of this query: it has read on, and nothing is lost
-            return lease.busy(queue, holder, self._options.subscription)
+            return lease.busy_error(queue, holder, self._options.subscription)
         listening = 1 if queue in self.queues else 0
         traces = self.store.traces(queue)
         if loss.kind == "removed" and at is not None and self._acked_up_to(queue, traces) >= at.last + loss.ids:

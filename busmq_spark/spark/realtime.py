@@ -12,17 +12,17 @@ from busmq_spark.errors import ConfigError
 from busmq_spark.option_table import parse
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark.installed import file_has_word
-from busmq_spark.spark.jar import add_jar, starts_java, the_jar
+from busmq_spark.spark.jar import add_jar, require_jar, starts_java
 from busmq_spark.spark.tune import tune
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-SOURCE = "busmq.spark.BusmqRealtime"
+REALTIME_SOURCE = "busmq.spark.BusmqRealtime"
 LOG = logging.getLogger("busmq_spark")
 
-SESSION = {
+SESSION_SETTINGS = {
     # Spark has a fixed list of the sinks it takes in this mode, its own, and ours cannot be added to it. Without the list it does not refuse
     # operators either that hold rows back until a batch ends, such as a Python UDF.
     "spark.sql.streaming.realTimeMode.allowlistCheck": "false",
@@ -31,7 +31,7 @@ SESSION = {
     # The one state store that can write the second format.
     "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
 }
-JAVA = {
+JAVA_SETTINGS = {
     # Spark takes 4 MB for the plan of every batch and 1 MB for its result, however small they are. In a heap of a few GB that is huge to G1, which
     # then marks the whole heap, twice, just when the next batch is to begin: 100 ms of a core each. In regions of 4 MB it is not huge.
     "spark.broadcast.blockSize": "1m",
@@ -39,7 +39,7 @@ JAVA = {
     "spark.executor.defaultJavaOptions": "-XX:G1HeapRegionSize=4m",
 }
 """Where Python starts Java: a Java that runs has its options."""
-QUERY = {  # from Spark 4.3 on: those before refuse it together with this trigger
+QUERY_OPTIONS = {  # from Spark 4.3 on: those before refuse it together with this trigger
     # The logs of a batch are written beside the next one: else every batch begins with a pause of tens of milliseconds. A crash repeats what
     # was not yet logged, which this mode does anyway.
     "asyncProgressTrackingEnabled": "true",
@@ -71,7 +71,7 @@ def realtime(target: Any, batch: str | None = None) -> Any:
         if batch is not None:
             raise ConfigError(reason=f"a batch of {batch!r} is for the writer of a query, and this is the builder of a session; leave it out here")
         return _session(target)
-    writer = target.outputMode("update").options(**QUERY if major_minor >= (4, 3) else {})
+    writer = target.outputMode("update").options(**QUERY_OPTIONS if major_minor >= (4, 3) else {})
     return writer if batch is None else _with_realtime_trigger(writer, batch)
 
 
@@ -88,7 +88,7 @@ def realtime_foreach(writer: DataStreamWriter, options: Mapping[str, object]) ->
 
     texts = {name: str(value) for name, value in options.items()}
     parse(WriteOptions, texts)
-    _refuse_a_spark_without_it(str(the_jar()))
+    _refuse_a_spark_without_it(str(require_jar()))
     assert SparkContext._jvm is not None, "a writer comes from a session"
     writer._jwrite.foreach(SparkContext._jvm.busmq.spark.BusmqForeachWriter(texts))
     return writer.outputMode("update")
@@ -107,10 +107,10 @@ def _with_realtime_trigger(writer: Any, batch: str) -> Any:
 
 
 def _session(builder: SparkSession.Builder) -> SparkSession.Builder:
-    jar = the_jar()
+    jar = require_jar()
     _refuse_a_spark_without_it(str(jar))
     add_jar(builder, jar)
-    for name, value in {**SESSION, **_java_settings(builder)}.items():
+    for name, value in {**SESSION_SETTINGS, **_java_settings(builder)}.items():
         if name not in builder._options:
             builder.config(name, value)
     LOG.warning("real-time mode: Spark's list of sinks and operators is off (realTimeMode.allowlistCheck=false), since our sink cannot be on it")
@@ -118,10 +118,10 @@ def _session(builder: SparkSession.Builder) -> SparkSession.Builder:
 
 
 def _java_settings(builder: SparkSession.Builder) -> dict[str, str]:
-    """JAVA, but for what the defaults of this installation say: the builder would win over them."""
+    """JAVA_SETTINGS, but for what the defaults of this installation say: the builder would win over them."""
     if not starts_java(builder):
         return {}
-    return {name: value for name, value in JAVA.items() if not file_has_word("spark-defaults.conf", name)}
+    return {name: value for name, value in JAVA_SETTINGS.items() if not file_has_word("spark-defaults.conf", name)}
 
 
 def _refuse_a_spark_without_it(jar: str) -> None:
@@ -132,7 +132,7 @@ def _refuse_a_spark_without_it(jar: str) -> None:
     if jvm is None:
         return
     try:
-        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(SOURCE)
+        jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(REALTIME_SOURCE)
     except Py4JJavaError as error:
         raise ConfigError(
             reason=f"a Spark without the jar runs in this process, and none can be added to it; call realtime before the first session, "

@@ -11,9 +11,9 @@ from busmq_spark.errors import BusError
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark.stores import own_sink_store
 
-RENEWAL_S = STAGE_TTL_S / 4
+RENEWAL_INTERVAL_S = STAGE_TTL_S / 4
 """How often a task renews. Most tasks end before that, and have opened no connection for it."""
-AGAIN_S = 60.0
+RENEWAL_RETRY_S = 60.0
 """When it is tried again after an error."""
 log = logging.getLogger("busmq_spark")
 
@@ -35,10 +35,10 @@ class StagingRenewal:
         self._ended.set()
 
     def _renew_regularly(self) -> None:
-        pause_s = RENEWAL_S
+        pause_s = RENEWAL_INTERVAL_S
         while not self._ended.wait(pause_s):
             if self.run is not None:
-                pause_s = RENEWAL_S if self._renew(self.run) else min(AGAIN_S, RENEWAL_S)
+                pause_s = RENEWAL_INTERVAL_S if self._renew(self.run) else min(RENEWAL_RETRY_S, RENEWAL_INTERVAL_S)
 
     def _renew(self, run: SinkRun) -> bool:
         store = own_sink_store(self._options)

@@ -12,16 +12,16 @@ from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, MapTy
 
 from busmq_spark.core.sources import display_name, split
 from busmq_spark.errors import ConfigError
-from busmq_spark.parsers import LOCAL
-from busmq_spark.spark.job_fields import COLUMN as FIELDS
-from busmq_spark.spark.job_fields import MAPS, JobFields
-from busmq_spark.spark.message_times import COLUMN, KIND, TimestampColumn
+from busmq_spark.parsers import LOCAL_SOURCE
+from busmq_spark.spark.job_fields import FIELDS_COLUMN_NAME as FIELDS
+from busmq_spark.spark.job_fields import FIELDS_COLUMN_TYPES, JobFields
+from busmq_spark.spark.message_times import TIMESTAMP_ARROW_TYPE, TIMESTAMP_COLUMN_NAME, TimestampColumn
 from busmq_spark.store.protocol import MessageRows
 
 SOURCE_SCHEMA = "queue string, id long, value binary"
 LINKED_SCHEMA = f"{SOURCE_SCHEMA}, source string"
 """With federation.url. Redis itself is called ``local`` there."""
-TIME_COLUMN = f"{COLUMN} timestamp_ltz"
+TIME_COLUMN = f"{TIMESTAMP_COLUMN_NAME} timestamp_ltz"
 """With includeTimestamp, or where a schema asks for it."""
 FIELDS_COLUMN = f"{FIELDS} map<string,binary>"
 """With jobFields."""
@@ -32,14 +32,14 @@ _TYPES: dict[str, tuple[type[DataType], ...]] = {
     "id": (LongType,),
     "value": (BinaryType, StringType),
     "source": (StringType,),
-    COLUMN: (TimestampType,),
+    TIMESTAMP_COLUMN_NAME: (TimestampType,),
     "topic": (StringType,),
     "partition": (IntegerType,),
     "fields": (MapType,),
 }
 BATCH_ROWS = 10_000
 """Rows of one Arrow batch: measured, 5 000 to 20 000 cost Spark the least."""
-SHORT_ROWS, SHARED_BYTES = 1_000, 1024 * 1024
+SHORT_PIECE_ROWS, SHARED_BATCH_BYTES = 1_000, 1024 * 1024
 """Pieces up to so many rows and bytes share a batch of at most so many bytes: one costs Spark as much as hundreds of rows."""
 
 
@@ -47,12 +47,12 @@ def check_source_schema(schema: StructType, known: str = SOURCE_SCHEMA) -> None:
     """Raises ConfigError unless the schema a user asked for has only columns of ``known`` with types they can have, in any order."""
     for column in schema.fields:
         types = _TYPES.get(column.name)
-        if types is None or (f"{column.name} " not in known and column.name != COLUMN):
-            has = f"{known}, {COLUMN} timestamp"
+        if types is None or (f"{column.name} " not in known and column.name != TIMESTAMP_COLUMN_NAME):
+            has = f"{known}, {TIMESTAMP_COLUMN_NAME} timestamp"
             raise ConfigError(reason=f"column {column.name!r} does not exist; the source has: {has} (value may be string)")
         kind = column.dataType.simpleString()
-        if not isinstance(column.dataType, types) or (types == (MapType,) and kind not in MAPS):
-            wanted = MAPS[0] if types == (MapType,) else " or ".join(t().simpleString() for t in types)
+        if not isinstance(column.dataType, types) or (types == (MapType,) and kind not in FIELDS_COLUMN_TYPES):
+            wanted = FIELDS_COLUMN_TYPES[0] if types == (MapType,) else " or ".join(t().simpleString() for t in types)
             raise ConfigError(reason=f"column {column.name!r} is {kind}; expected {wanted}")
 
 
@@ -75,8 +75,8 @@ class ArrowRows:
         rows = size = 0
         for piece in pieces:
             more, bytes_ = len(piece.values), piece.values.nbytes
-            short = more <= SHORT_ROWS and bytes_ <= SHARED_BYTES
-            if waiting and not (short and rows + more <= BATCH_ROWS and size + bytes_ <= SHARED_BYTES):
+            short = more <= SHORT_PIECE_ROWS and bytes_ <= SHARED_BATCH_BYTES
+            if waiting and not (short and rows + more <= BATCH_ROWS and size + bytes_ <= SHARED_BATCH_BYTES):
                 yield self._batch(waiting)
                 waiting, rows, size = [], 0, 0
             if short:
@@ -94,13 +94,15 @@ class ArrowRows:
         if name == FIELDS:
             assert self._jobs is not None
             return self._jobs.column(rows, kind)
-        return self._times.column(rows) if name == COLUMN else _column(name, kind, rows)
+        return self._times.column(rows) if name == TIMESTAMP_COLUMN_NAME else _column(name, kind, rows)
 
 
 def _arrow_schema(schema: StructType) -> Any:
     """As Spark makes it; some releases must be told a time zone for a timestamp, and others cannot be."""
-    others = iter(to_arrow_schema(StructType([column for column in schema.fields if column.name != COLUMN])))
-    return pa.schema([pa.field(COLUMN, KIND) if column.name == COLUMN else next(others) for column in schema.fields])
+    others = iter(to_arrow_schema(StructType([column for column in schema.fields if column.name != TIMESTAMP_COLUMN_NAME])))
+    return pa.schema(
+        [pa.field(TIMESTAMP_COLUMN_NAME, TIMESTAMP_ARROW_TYPE) if column.name == TIMESTAMP_COLUMN_NAME else next(others) for column in schema.fields]
+    )
 
 
 def _slice(piece: MessageRows) -> Iterator[list[MessageRows]]:
@@ -125,7 +127,7 @@ def _column_value(name: str, source: str, queue: str) -> str | int:
     if name == "queue":
         return queue
     if name == "source":
-        return source or LOCAL
+        return source or LOCAL_SOURCE
     topic, _, partition = queue.rpartition("/")
     return topic if name == "topic" else int(partition)
 

@@ -13,7 +13,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.spark.topic_columns import TopicColumns, TopicRows, filled_column
-from busmq_spark.spark.topic_columns import as_bytes as _bytes
+from busmq_spark.spark.topic_columns import as_binary_array as _bytes
 
 GATHERED_BYTES = 8 * 1024 * 1024
 """Bytes of record batches whose rows are sent together where they name their queues."""

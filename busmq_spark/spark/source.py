@@ -21,7 +21,7 @@ from busmq_spark.spark.batch_reader import BatchReader
 from busmq_spark.spark.jar import VERSION_OPTION
 from busmq_spark.spark.job_fields import check_fields
 from busmq_spark.spark.job_writer import JobColumns
-from busmq_spark.spark.message_times import COLUMN
+from busmq_spark.spark.message_times import TIMESTAMP_COLUMN_NAME
 from busmq_spark.spark.missing_jar import MissingJarSource
 from busmq_spark.spark.process import freeze_imports
 from busmq_spark.spark.reader import StreamReader
@@ -104,7 +104,7 @@ class BusmqDataSource(DataSource):
         _refuse_a_table(self.options)
         options = _check_options(parse(ReadOptions, self.options))
         check_source_schema(schema, _columns(options, topic=bool(options.topic)))
-        if options.include_timestamp and COLUMN not in schema.names:
+        if options.include_timestamp and TIMESTAMP_COLUMN_NAME not in schema.names:
             reason = "includeTimestamp=true asks for a column timestamp, which the schema does not have; name it there, or leave the option out"
             raise ConfigError(reason=reason)
         return options

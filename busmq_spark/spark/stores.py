@@ -35,7 +35,7 @@ DRIVER_PATIENCE_S = 30.0
 """How long it is tried with onUnavailable=wait on the driver, where Spark cannot interrupt the waiting thread: stopping a query would wait, too."""
 
 
-_FEDERATION: dict[str, Any] = {}
+_federation_modules: dict[str, Any] = {}
 
 
 def load_federation() -> None:
@@ -44,7 +44,7 @@ def load_federation() -> None:
     It stays in a mapping of this module. So it is pickled with the package where that is not installed (``register``), and is no second copy of it
     where it is. Raises LocalToolMissing where the package for web sockets is not installed.
     """
-    if _FEDERATION:
+    if _federation_modules:
         return
     try:
         from busmq_spark.federation.address import FederationAddress
@@ -54,14 +54,14 @@ def load_federation() -> None:
         raise LocalToolMissing(
             tool="Python package websockets", reason=f"federation.url needs it, and it cannot be imported ({error})", remedy=remedy
         ) from None
-    _FEDERATION.update(address=FederationAddress, open=open_detected)
+    _federation_modules.update(address=FederationAddress, open=open_detected)
 
 
 def link_address(options: StoreOptions, link: str, patience_s: float = PATIENCE_S) -> FederationAddress:
     """Where a link leads, and what to show there. Raises LocalToolMissing where the package for web sockets is not installed."""
     load_federation()
     trust = (options.link_ca, options.link_certificate, options.link_key, options.link_check_hostname)
-    address: FederationAddress = _FEDERATION["address"](
+    address: FederationAddress = _federation_modules["address"](
         dict(options.links)[link], options.secret_of(link) or "", *trust, patience_s, options.in_url(link)
     )
     return address
@@ -70,7 +70,7 @@ def link_address(options: StoreOptions, link: str, patience_s: float = PATIENCE_
 def open_link(options: StoreOptions, link: str, patience_s: float = PATIENCE_S) -> ReadWriteStore:
     """A new store behind a federation server; nothing is connected yet."""
     address = link_address(options, link, patience_s)
-    store: ReadWriteStore = _FEDERATION["open"](address)
+    store: ReadWriteStore = _federation_modules["open"](address)
     return store
 
 
@@ -140,7 +140,7 @@ def push_notifiers(options: ReadOptions, store: SourceStore, notified: Event) ->
     return MultiSourcePushNotifiers({**own, **{link: open_link(options, link).push_notifiers(notified) for link, _ in options.links}})
 
 
-_SHARED = PerProcessCache()
+_shared_stores = PerProcessCache()
 
 
 def task_store(options: StoreOptions) -> ReadStore:
@@ -169,20 +169,20 @@ def own_sink_store(options: WriteOptions) -> WriteStore:
     return open_link(options, options.links[0][0]) if options.links else open_redis(options)
 
 
-_CHECKED: set[tuple[int, RedisOptions]] = set()
+_eviction_checked: set[tuple[int, RedisOptions]] = set()
 
 
 def _check_eviction(store: RedisStore, options: WriteOptions) -> RedisStore:
     """The store, once this process has looked whether its servers evict."""
     key = (os.getpid(), redis_options(options))
-    if key not in _CHECKED:
-        eviction.check(store.policies(), required=options.require_no_eviction)
-        _CHECKED.add(key)
+    if key not in _eviction_checked:
+        eviction.check_eviction_policies(store.policies(), required=options.require_no_eviction)
+        _eviction_checked.add(key)
     return store
 
 
 def _shared_store(use: str, options: StoreOptions, make: Callable[[], Any]) -> Any:
     key = (os.getpid(), use, StoreOptions(**{row.name: getattr(options, row.name) for row in fields(StoreOptions)}))
-    if key not in _SHARED:
-        _SHARED[key] = make()
-    return _SHARED[key]
+    if key not in _shared_stores:
+        _shared_stores[key] = make()
+    return _shared_stores[key]

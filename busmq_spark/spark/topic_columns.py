@@ -9,18 +9,18 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from busmq_spark.core.topic import MOST_PARTITIONS, key_hashes, partition_queue
+from busmq_spark.core.topic import MAX_PARTITIONS, key_hashes, partition_queue
 from busmq_spark.errors import MessageRefused
 
-REMEDY = "a message cannot be. Filter them, or use coalesce()"
-KEY_REMEDY = "the key of a message cannot be. Filter them, use coalesce(), or leave the column out"
+NULL_TOPIC_REMEDY = "a message cannot be. Filter them, or use coalesce()"
+NULL_KEY_REMEDY = "the key of a message cannot be. Filter them, use coalesce(), or leave the column out"
 
 
 def filled_column(batch: Any, name: str) -> Any:
     """A column of a record batch. Raises MessageRefused for a NULL in it."""
     column = batch.column(batch.schema.get_field_index(name))
     if column.null_count:
-        remedy = KEY_REMEDY if name.lower() == "key" else REMEDY
+        remedy = NULL_KEY_REMEDY if name.lower() == "key" else NULL_TOPIC_REMEDY
         raise MessageRefused(reason=f"column {name!r} is NULL in {column.null_count} of {batch.num_rows} rows; {remedy}")
     return column
 
@@ -51,13 +51,13 @@ class TopicRows:
         Raises MessageRefused for a NULL and for a partition that the topic has not, TopicMissing.
         """
         topics, of_row = self._topics(batch)
-        codes = of_row * MOST_PARTITIONS + self._partitions(batch, topics, of_row)
+        codes = of_row * MAX_PARTITIONS + self._partitions(batch, topics, of_row)
         order = np.argsort(codes, kind="stable")
         ordered = codes[order]
         begins = np.flatnonzero(np.diff(ordered, prepend=-1))
         ends = np.append(begins[1:], len(order))
         for at in np.argsort(order[begins]):
-            topic, partition = divmod(int(ordered[begins[at]]), MOST_PARTITIONS)
+            topic, partition = divmod(int(ordered[begins[at]]), MAX_PARTITIONS)
             yield partition_queue(topics[topic], partition), order[begins[at] : ends[at]]
 
     def _topics(self, batch: Any) -> tuple[list[str], Any]:
@@ -85,7 +85,7 @@ class TopicRows:
             return chosen
         if self.columns.key_column is not None:
             keys = filled_column(batch, self.columns.key_column).dictionary_encode()
-            hashes = np.fromiter(key_hashes(as_bytes(keys.dictionary)), np.int64, len(keys.dictionary))
+            hashes = np.fromiter(key_hashes(as_binary_array(keys.dictionary)), np.int64, len(keys.dictionary))
             return hashes[keys.indices.to_numpy()] % sizes[of_row]
         self.turn += 1
         return (self.turn - 1) % sizes[of_row]
@@ -96,7 +96,7 @@ class TopicRows:
         return self._known[topic]
 
 
-def as_bytes(values: Any) -> list[bytes]:
+def as_binary_array(values: Any) -> list[bytes]:
     """An Arrow array of text or bytes, as bytes."""
     if not pa.types.is_binary(values.type):
         values = values.cast(pa.large_binary() if pa.types.is_large_string(values.type) else pa.binary())

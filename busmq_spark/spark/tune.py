@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
-ENGINE = "spark.datasource.busmq.engine"
+CHECKPOINT_MANAGER_SETTING = "spark.sql.streaming.checkpointFileManagerClass"
+ENGINE_SETTING = "spark.datasource.busmq.engine"
 WORKER_PATH = Path(__file__).with_name("worker_path")
 """In PYTHONPATH, it has Spark's Python workers import pyspark from where it is installed; see sitecustomize.py there."""
 
@@ -33,7 +33,7 @@ def settings(spark_version: str) -> dict[str, str]:
         # The default goes through Hadoop's FileContext, which without Hadoop's native library starts about 16 small processes a batch to read
         # links and set permissions: 70 ms a batch for offset and commit log, 16 ms this way. Both write a temporary file and rename it. A
         # store that needs a class of its own (some object stores do) names it on the builder.
-        MANAGER: f"{package}.FileSystemBasedCheckpointFileManager",
+        CHECKPOINT_MANAGER_SETTING: f"{package}.FileSystemBasedCheckpointFileManager",
         # Spark and its Python workers talk over Unix sockets instead of TCP: 40 ms less for each Python stage of a batch, the same bulk
         # throughput. Spark 4.0 does not know it and ignores it. Only read when Spark starts, not by a session that already runs.
         "spark.python.unix.domain.socket.enabled": "true",
@@ -44,9 +44,9 @@ def settings_with_jar(spark_version: str) -> dict[str, str]:
     """The settings for a Java that this process starts later. Where the jar is at hand that Java has it on its class path (``jar.offer_jar``), and
     checkpoints on a local or mounted disk are kept by a manager of its own."""
     wanted = settings(spark_version)
-    if jar.find_jar() and ".checkpointing." in wanted[MANAGER] and jar.offer_jar():  # ours is made for Spark 4.1 and later
+    if jar.find_jar() and ".checkpointing." in wanted[CHECKPOINT_MANAGER_SETTING] and jar.offer_jar():  # ours is made for Spark 4.1 and later
         # Hadoop puts the variable in where the checkpoint is opened: in a Java that was started without the jar the other class stands.
-        wanted[MANAGER] = f"${{env.{jar.MANAGER}:-{wanted[MANAGER]}}}"
+        wanted[CHECKPOINT_MANAGER_SETTING] = f"${{env.{jar.CHECKPOINT_MANAGER_VARIABLE}:-{wanted[CHECKPOINT_MANAGER_SETTING]}}}"
     return wanted
 
 
@@ -75,8 +75,8 @@ def tune(builder: SparkSession.Builder) -> SparkSession.Builder:
     chosen = builder._options
     wanted = settings_with_jar(version("pyspark"))
     # Nothing but the jar reads that setting: without it Python would serve the queries of the session in silence.
-    path = jar.the_jar() if chosen.get(ENGINE) == "java" and "spark.jars" not in chosen else jar.find_jar()
-    if path and jar.starts_java(builder) and ".checkpointing." in wanted[MANAGER]:
+    path = jar.require_jar() if chosen.get(ENGINE_SETTING) == "java" and "spark.jars" not in chosen else jar.find_jar()
+    if path and jar.starts_java(builder) and ".checkpointing." in wanted[CHECKPOINT_MANAGER_SETTING]:
         jar.add_jar(builder, path)
     for name, value in wanted.items():
         if name not in chosen:

@@ -19,7 +19,7 @@ from busmq_spark.errors import BatchChanged, BusError, ConfigError, LinkLost, Qu
 from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.place import new_token
 from busmq_spark.spark import compat
-from busmq_spark.spark.batch_span import span, sync
+from busmq_spark.spark.batch_span import read_batch_span, sync_batch_to_disk
 from busmq_spark.spark.process import freeze_imports
 from busmq_spark.spark.renewal import StagingRenewal
 from busmq_spark.spark.sink_schema import SinkColumns
@@ -28,7 +28,7 @@ from busmq_spark.spark.topic_columns import TopicRows
 from busmq_spark.spark.tracebacks import without_traceback
 from busmq_spark.store.protocol import FullQueuePolicy, QueueAppender, QueueCreation, WriteStore
 
-RUN = "spark.jobGroup.id"
+RUN_ID_PROPERTY = "spark.jobGroup.id"
 """Local property: of a stream's tasks the id of the run of the query."""
 log = logging.getLogger("busmq_spark")
 
@@ -77,11 +77,11 @@ class TaskWriter:
 
     def _stage(self, batches: Iterator[Any], renewal: StagingRenewal) -> TaskOutcome:
         context = TaskContext.get()
-        query = _property(context, "sql.streaming.queryId")
-        batch = _property(context, "streaming.sql.batchId") or str(self._options.batch or 0)
+        query = _local_property(context, "sql.streaming.queryId")
+        batch = _local_property(context, "streaming.sql.batchId") or str(self._options.batch or 0)
         attempt = attempt_of(query, batch, context.partitionId() if context else 0, new_token())
         if query:
-            sink, run = self._options.sink or query, _property(context, RUN) or self._plan
+            sink, run = self._options.sink or query, _local_property(context, RUN_ID_PROPERTY) or self._plan
         else:
             sink, run = self._options.sink if self._options.batch is not None else f"write-{self._plan}", self._plan
         store = sink_store(self._options, task=True)
@@ -113,7 +113,7 @@ class TaskWriter:
         if self._columns.topic is None:
             return None
         context = TaskContext.get()
-        batch = int(_property(context, "streaming.sql.batchId") or self._options.batch or 0)
+        batch = int(_local_property(context, "streaming.sql.batchId") or self._options.batch or 0)
 
         def size(topic: str) -> int:
             appender.settle()
@@ -205,8 +205,8 @@ class _StreamSink:
         query, staged, run = _merge_outcomes(messages)
         if self._options.delivery == "exactly-once":
             committer = SinkCommitter(self._options, sink_store(self._options))
-            sync(self._checkpoint, batchId)
-            committer.commit(self._options.sink or query, batchId, staged, query, span(self._checkpoint, batchId), run)
+            sync_batch_to_disk(self._checkpoint, batchId)
+            committer.commit(self._options.sink or query, batchId, staged, query, read_batch_span(self._checkpoint, batchId), run)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         query, staged, _ = _merge_outcomes(messages)
@@ -296,7 +296,7 @@ def full_policy(options: WriteOptions) -> FullQueuePolicy:
     return FullQueuePolicy(options.full_timeout_ms if options.on_full == "block" else 0)
 
 
-def _property(context: TaskContext | None, name: str) -> str:
+def _local_property(context: TaskContext | None, name: str) -> str:
     return (context and context.getLocalProperty(name)) or ""
 
 

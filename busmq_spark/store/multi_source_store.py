@@ -16,15 +16,15 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.sources import by_source, qualified_name, split
 from busmq_spark.errors import BusError
-from busmq_spark.redis_io.place import at_once
+from busmq_spark.redis_io.place import no_pause
 from busmq_spark.store.per_queue import PerQueueOperations, restrict_to
 from busmq_spark.store.protocol import FailureDomain, MessageRows, ReadStore, RemovalTraces
 from busmq_spark.store.redis_store import RedisStore
-from busmq_spark.store.source_caller import BUDGET_S, DirectCaller, SourceCaller, SourceUnavailable
+from busmq_spark.store.source_caller import ANSWER_BUDGET_S, DirectCaller, SourceCaller, SourceUnavailable
 
 T = TypeVar("T")
 V = TypeVar("V")
-FETCH_S = BUDGET_S / 2
+FETCH_BUDGET_S = ANSWER_BUDGET_S / 2
 """What a slow link has not brought by then is left to the tasks: it is there, only slow."""
 
 
@@ -69,7 +69,7 @@ class MultiSourceStore(PerQueueOperations):
         if not domain[0] and self.redis_store is not None:
             self.redis_store.set_failure_domain(queues, domain)
 
-    def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = at_once) -> list[str]:
+    def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = no_pause) -> list[str]:
         def ask(source: str) -> Callable[[ReadStore], list[str]]:
             # A name that does not come back whole would be taken for another source's.
             return lambda store: store.discover(
@@ -90,7 +90,7 @@ class MultiSourceStore(PerQueueOperations):
 
     def counters(self, queues: Sequence[str]) -> Sequence[object]:
         """None for a queue that cannot be asked for now."""
-        found = self._ask_with_full_names({source: _bound(_counters, own) for source, own in by_source(queues).items()})
+        found = self._ask_with_full_names({source: _bind_part(_counters, own) for source, own in by_source(queues).items()})
         return [found.get(queue) for queue in queues]
 
     def intact(self, wanted: Mapping[str, tuple[Position, int]]) -> Mapping[str, tuple[int, str] | None]:
@@ -112,7 +112,7 @@ class MultiSourceStore(PerQueueOperations):
             source, queue = split(part.queue)
             asked.setdefault(source, []).append(replace(part, queue=queue))
         found = self._ask_with_full_names(
-            {s: _bound(lambda store, own: _fetch_parts(store, own, most_bytes, fail_on_data_loss), own) for s, own in asked.items()}
+            {s: _bind_part(lambda store, own: _fetch_parts(store, own, most_bytes, fail_on_data_loss), own) for s, own in asked.items()}
         )
         return {name: rows and [replace(piece, queue=name) for piece in rows] for name, rows in found.items()}
 
@@ -151,7 +151,7 @@ class MultiSourceStore(PerQueueOperations):
 
     def _ask_one(self, name: str, ask: Callable[[ReadStore, str], T], absent: T) -> T:
         source, queue = split(name)
-        return self._answers({source: _bound(ask, queue)}).get(source, absent)
+        return self._answers({source: _bind_part(ask, queue)}).get(source, absent)
 
     def _ask_with_full_names(self, asks: Mapping[str, Callable[[ReadStore], Mapping[str, T]]]) -> dict[str, T]:
         return {qualified_name(source, queue): answer for source, found in self._answers(asks).items() for queue, answer in found.items()}
@@ -189,7 +189,7 @@ def _fetch_parts(store: ReadStore, parts: Sequence[Range], most_bytes: int, stri
     """What has come when ``most_bytes`` or the time are used up, of the ranges that are complete then."""
     found: dict[str, list[MessageRows] | None] = dict.fromkeys((part.queue for part in parts), None)
     rest, coming = list(parts), dict[str, list[MessageRows]]()
-    until = time.monotonic() + FETCH_S
+    until = time.monotonic() + FETCH_BUDGET_S
     for rows in store.read_ranges(_locate_parts(store, parts), strict):
         most_bytes -= rows.values.nbytes
         if most_bytes < 0 or time.monotonic() > until:
@@ -219,5 +219,5 @@ def _counters(store: ReadStore, queues: list[str]) -> dict[str, object]:
     return dict(zip(queues, store.counters(queues), strict=True))
 
 
-def _bound(ask: Callable[[ReadStore, V], T], part: V) -> Callable[[ReadStore], T]:
+def _bind_part(ask: Callable[[ReadStore, V], T], part: V) -> Callable[[ReadStore], T]:
     return lambda store: ask(store, part)

@@ -20,7 +20,7 @@ from busmq_spark.core.sink import CommitStopped, StagedList
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import QueueFull, QueueMissing
-from busmq_spark.redis_io.place import at_once
+from busmq_spark.redis_io.place import no_pause
 
 FailureDomain: TypeAlias = tuple[str, int, str]
 """Link ('' for Redis itself), server and node of a cluster ('' elsewhere): queues of one failure domain are unavailable together."""
@@ -97,7 +97,7 @@ class ReadStore(Protocol):
 
     def keys(self, queue: str) -> QueueKeys: ...
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]: ...
-    def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = at_once) -> list[str]:
+    def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = no_pause) -> list[str]:
         """Every queue that exists and is accepted. ``pace`` is called between two steps of a walk over the keys of a Redis, and may wait."""
         ...
 

@@ -23,11 +23,11 @@ from busmq_spark.redis_io.links import Link
 from busmq_spark.redis_io.place import new_token
 from busmq_spark.store.protocol import FullQueuePolicy
 
-DEPTH = 3
+MAX_FULL_CHUNKS_UNDER_WAY = 3
 """Full chunks under way at once: Redis stores one while the next is packed."""
-MOST_UNDER_WAY = 256
+MAX_CHUNKS_UNDER_WAY = 256
 """Chunks under way that together are less than MAX_FULL_CHUNKS_UNDER_WAY full ones: with many queues each has a few rows."""
-QUEUES_TOGETHER = 16
+QUEUES_PER_ROUND_TRIP = 16
 """Queues to which rows are pushed in one round trip, a chunk to each."""
 
 
@@ -115,10 +115,10 @@ class _ChunkPipeline:
 
     def _is_full(self) -> bool:
         waiting = self._waiting
-        if not DEPTH <= len(waiting) < MOST_UNDER_WAY:
-            return len(waiting) >= DEPTH
+        if not MAX_FULL_CHUNKS_UNDER_WAY <= len(waiting) < MAX_CHUNKS_UNDER_WAY:
+            return len(waiting) >= MAX_FULL_CHUNKS_UNDER_WAY
         rows, size = sum(len(sent.values) for sent in waiting), sum(sent.size for sent in waiting)
-        return rows >= DEPTH * CHUNK_MESSAGES or size >= DEPTH * CHUNK_BYTES
+        return rows >= MAX_FULL_CHUNKS_UNDER_WAY * CHUNK_MESSAGES or size >= MAX_FULL_CHUNKS_UNDER_WAY * CHUNK_BYTES
 
     def finish(self) -> None:
         while self._waiting:
@@ -169,7 +169,9 @@ def stage_at(link: Link, part: StagedList, before: int, values: Sequence[bytes],
         calls.append(stage(part.key, borders[-1], chunk, stages, epoch))
         borders.append(borders[-1] + len(chunk))
     try:
-        with closing(link.stream(calls, DEPTH)) as replies:  # now: an error keeps it alive, and the next call would get its replies
+        with closing(
+            link.stream(calls, MAX_FULL_CHUNKS_UNDER_WAY)
+        ) as replies:  # now: an error keeps it alive, and the next call would get its replies
             _check_stage(part, replies, borders)
     except LinkLost:
         _check_stage(part, map(link.execute, calls), borders)
@@ -249,7 +251,7 @@ class RedisAppender:
         """Queues of one server each, some at a time."""
         servers = self._locate(queues)
         for server, own in group_by(servers, servers.__getitem__).items():
-            yield from ((server, part) for part in slices(own, QUEUES_TOGETHER))
+            yield from ((server, part) for part in slices(own, QUEUES_PER_ROUND_TRIP))
 
     def settle(self) -> None:
         """Wait until everything staged so far is stored. Only then may the links be used for anything else."""

@@ -28,14 +28,14 @@ from busmq_spark.redis_io.range_connection import AnyRangeConnection
 from busmq_spark.store.loss_errors import check_life, raise_removed
 from busmq_spark.store.protocol import MessageRows
 
-_MOST_NARROW = 2**31 - 1
-MISSES = 2
+_MAX_INT32 = 2**31 - 1
+MAX_MISSES = 2
 """Looks at the head in a row that find the expected id nowhere, until the list counts as one with a hole."""
-SHORT_ROWS = 250
+SHORT_RANGE_ROWS = 250
 """Longer ranges are read alone: their replies go into Arrow as they are, which costs a fixed price for each and next to nothing for a row."""
-SHORT_BYTES = 64 * 1024
+SHORT_RANGE_BYTES = 64 * 1024
 """Most bytes of values taken of one range this way."""
-MOST_SHORTS, MOST_SHORT_ROWS = 64, 2_500
+MAX_SHORT_RANGES_PER_ROUND_TRIP, MAX_SHORT_ROWS_PER_ROUND_TRIP = 64, 2_500
 """In one round trip: at most 4 MB in all, and about 2 ms of Redis, which serves no other client meanwhile."""
 log = logging.getLogger("busmq_spark")
 
@@ -86,7 +86,7 @@ def _read_once(links: RangeConnections, part: Range, need: int, strict: bool) ->
         born, oldest, value_bytes, sizes = links.single.run(probe(keys, need))
         check_life(part, born, need)
         found = oldest
-        if misses > MISSES and 0 < oldest <= need:  # the head stands still and yet the id is not where it should be: the list has a hole
+        if misses > MAX_MISSES and 0 < oldest <= need:  # the head stands still and yet the id is not where it should be: the list has a hole
             position, exact, following = links.single.run(find_id(keys, need))
             found, oldest = (need if exact else following), need - position if exact else following - position - 1
         if found == 0 or found > need:
@@ -150,7 +150,7 @@ def _values(pairs: ValueSpans, piece: ReplySlice) -> Any:
     """The values of a reply as an Arrow binary array: the reply is seen as one array of value, rubbish, value, rubbish …, of which half is taken."""
     starts, lengths = pairs.starts[piece.start : piece.stop], pairs.lengths[piece.start : piece.stop]
     rows = len(starts)
-    wide = len(pairs.data) > _MOST_NARROW
+    wide = len(pairs.data) > _MAX_INT32
     borders = np.empty(2 * rows + 1, np.int64 if wide else np.int32)
     borders[0:-1:2] = starts
     borders[1::2] = starts + lengths
@@ -184,7 +184,7 @@ def read_ranges(links: RangeConnections, parts: Sequence[Range], fail_on_data_lo
         if len(group) == 1:
             yield from read_range(links, group[0], fail_on_data_loss)
             continue
-        found = links.single.run(read_short_ranges([(links.keys(part.queue), part.first, part.last) for part in group], SHORT_BYTES))
+        found = links.single.run(read_short_ranges([(links.keys(part.queue), part.first, part.last) for part in group], SHORT_RANGE_BYTES))
         for part, (born, values) in zip(group, found, strict=True):
             need = part.first
             if values and born == part.born:
@@ -199,12 +199,14 @@ def _round_trips(parts: Sequence[Range]) -> Iterator[list[Range]]:
     group: list[Range] = []
     rows = 0
     for part in parts:
-        if group and (part.rows > SHORT_ROWS or len(group) == MOST_SHORTS or rows + part.rows > MOST_SHORT_ROWS):
+        if group and (
+            part.rows > SHORT_RANGE_ROWS or len(group) == MAX_SHORT_RANGES_PER_ROUND_TRIP or rows + part.rows > MAX_SHORT_ROWS_PER_ROUND_TRIP
+        ):
             yield group
             group, rows = [], 0
         group.append(part)
         rows += part.rows
-        if part.rows > SHORT_ROWS:
+        if part.rows > SHORT_RANGE_ROWS:
             yield group
             group, rows = [], 0
     if group:

@@ -36,17 +36,17 @@ from busmq_spark.redis_io.endpoint import Endpoint
 from busmq_spark.redis_io.holder import LEASE_MS
 from busmq_spark.redis_io.layout import RedisLayout, redis_layout
 from busmq_spark.redis_io.links import Link, sync_links
-from busmq_spark.redis_io.place import at_once, discover, locate, new_token
-from busmq_spark.redis_io.range_connection import START_BYTES, range_connection
+from busmq_spark.redis_io.place import discover, locate, new_token, no_pause
+from busmq_spark.redis_io.range_connection import INITIAL_BUFFER_BYTES, range_connection
 from busmq_spark.store.protocol import FailureDomain, MessageRows, QueueCreation, RemovalTraces, RowStream
 from busmq_spark.store.redis_append import RedisAppender, append, stage_at
 from busmq_spark.store.redis_range import RangeConnections, read_range, read_ranges
 
 T = TypeVar("T")
-MOST_PLACES = 100_000
+MAX_CACHED_LOCATIONS = 100_000
 """Queues whose server is cached; when there are more, all are looked up again."""
 # Planning spells the keys of every queue several times a batch.
-_KEYS = {cluster: MemoizedFunction(partial(QueueKeys, cluster=cluster), 100_000) for cluster in (False, True)}
+_queue_keys_of = {cluster: MemoizedFunction(partial(QueueKeys, cluster=cluster), 100_000) for cluster in (False, True)}
 
 
 class RedisStore:
@@ -61,7 +61,7 @@ class RedisStore:
         ``reply_bytes``: what one reply of Redis to a range read aims at.
         """
         self._reply_bytes = reply_bytes
-        self.keys: Callable[[str], QueueKeys] = _KEYS[layout.cluster]
+        self.keys: Callable[[str], QueueKeys] = _queue_keys_of[layout.cluster]
         self._cluster = layout.cluster
         self._links = sync_links(layout, patience_s)
         self._patience_s = patience_s
@@ -76,10 +76,10 @@ class RedisStore:
     def policies(self) -> Mapping[str, str]:
         """The ``maxmemory-policy`` of every server, by its masked address."""
         nodes = [node for link in self._links for node in link.masters]
-        return {node.endpoint.masked_url: node.run(eviction.policy()) for node in nodes}
+        return {node.endpoint.masked_url: node.run(eviction.read_eviction_policy()) for node in nodes}
 
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]:
-        if len(self._places) > MOST_PLACES:
+        if len(self._places) > MAX_CACHED_LOCATIONS:
             self._places = {}  # a server looks up arbitrary names for its peers
         if unknown := [queue for queue in queues if queue not in self._places]:
             self._places.update(zip(unknown, locate([self.keys(queue) for queue in unknown], self._links), strict=True))
@@ -95,7 +95,7 @@ class RedisStore:
     def set_failure_domain(self, queues: Collection[str], domain: FailureDomain) -> None:
         self._places.update(dict.fromkeys(queues, domain[1]))
 
-    def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = at_once) -> list[str]:
+    def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = no_pause) -> list[str]:
         found = [(queue, server) for queue, server in discover(self._links, pace) if accept(queue)]
         self._places.update(found)
         return [queue for queue, _ in found]
@@ -343,7 +343,7 @@ class RedisStore:
     def _ranges(self, server: int) -> RangeConnections:
         if not self._range_connections:
             size = self._reply_bytes
-            many = [range_connection(link, min(START_BYTES, 2 * size)) for link in self._links]
+            many = [range_connection(link, min(INITIAL_BUFFER_BYTES, 2 * size)) for link in self._links]
             self._range_connections = [RangeConnections(*both, self._patience_s, size) for both in zip(self._links, many, strict=True)]
         return self._range_connections[server]
 
@@ -384,13 +384,13 @@ def open_store(options: RedisOptions) -> RedisStore:
     return RedisStore(redis_layout(options))
 
 
-_SHARED = PerProcessCache()
+_shared_stores = PerProcessCache()
 
 
 def shared_store(options: RedisOptions) -> RedisStore:
     """The store of this process for these options: tasks that follow each other in one worker share its connections."""
     key = (os.getpid(), redis_options(options))
-    if key not in _SHARED:
-        _SHARED[key] = open_store(options)
-    found: RedisStore = _SHARED[key]
+    if key not in _shared_stores:
+        _shared_stores[key] = open_store(options)
+    found: RedisStore = _shared_stores[key]
     return found

@@ -17,10 +17,10 @@ from busmq_spark.store.protocol import ReadStore
 T = TypeVar("T")
 Ask = Callable[[ReadStore], T]
 
-BUDGET_S = 2.0
+ANSWER_BUDGET_S = 2.0
 """A link without an answer for so long counts as unreachable. After a late answer the budget doubles, until many answers were prompt."""
-MOST_BUDGET_S = 30.0
-PROBE_S = (0.1, 2.0)
+MAX_ANSWER_BUDGET_S = 30.0
+PROBE_PAUSES_S = (0.1, 2.0)
 """The first and the longest pause between two probes of an unreachable link."""
 log = logging.getLogger("busmq_spark")
 
@@ -118,7 +118,7 @@ class ThreadedCaller:
 
     def __init__(self, source: str, make: Callable[[], ReadStore], *, quiet: bool = False) -> None:
         self._source, self._make, self._quiet = source, make, quiet
-        self._budget_s = BUDGET_S
+        self._budget_s = ANSWER_BUDGET_S
         self._jobs: SimpleQueue[_QueuedQuestion | None] = SimpleQueue()
         self._lock = threading.Lock()
         self._closed = threading.Event()
@@ -168,17 +168,17 @@ class ThreadedCaller:
                 if lost := isinstance(job.error, LinkLost):
                     self._mark_unavailable(str(job.error))
                 elif job.late:
-                    self._budget_s = min(MOST_BUDGET_S, 2 * self._budget_s)
+                    self._budget_s = min(MAX_ANSWER_BUDGET_S, 2 * self._budget_s)
                     self._mark_available()
-                elif time.monotonic() - job.began < BUDGET_S / 2:
-                    self._budget_s = max(BUDGET_S, 0.9 * self._budget_s)
+                elif time.monotonic() - job.began < ANSWER_BUDGET_S / 2:
+                    self._budget_s = max(ANSWER_BUDGET_S, 0.9 * self._budget_s)
                 job.done.set()
             if lost:
                 self._probe(store, job.ask)
         store.close()
 
     def _probe(self, store: ReadStore, ask: Ask[Any]) -> None:
-        pauses = Pauses(*PROBE_S)
+        pauses = Pauses(*PROBE_PAUSES_S)
         while not self._closed.wait(pauses.next_s()):
             probe = _QueuedQuestion(ask)
             probe.run(store)

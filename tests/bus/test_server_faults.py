@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.fault, pytest.mark.timeout(600)]
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forwarder, "PAUSES_S", (0.02, 0.1))
+    monkeypatch.setattr(forwarder, "RETRY_PAUSES_S", (0.02, 0.1))
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)

@@ -262,7 +262,7 @@ def test_staging_and_committing(own: Watched, fresh_keys: FreshKeys, maxsize: in
 @pytest.mark.parametrize("before", [0, 200_000])
 def test_reading_short_ranges(own: Watched, filled: Callable[[int], QueueKeys], before: int) -> None:
     keys = filled(before + 250)
-    bounded(own, ranges.read_short_ranges([(keys, before + 1, before + 250)] * 64, redis_range.SHORT_BYTES))
+    bounded(own, ranges.read_short_ranges([(keys, before + 1, before + 250)] * 64, redis_range.SHORT_RANGE_BYTES))
 
 
 def test_planning_acking_and_keeping_alive_as_many_queues_as_one_call_takes(own: Watched, filled: Callable[[int], QueueKeys]) -> None:

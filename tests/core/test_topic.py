@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from busmq_spark.core.keys import QueueKeys, TopicKeys, is_topic, topic_name, topic_pattern
 from busmq_spark.core.topic import (
-    MOST_PARTITIONS,
+    MAX_PARTITIONS,
     Placed,
     Places,
     check_group,
@@ -30,7 +30,7 @@ from busmq_spark.core.topic import (
 from busmq_spark.errors import ConfigError
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1).filter(is_topic)
-sizes = st.integers(1, MOST_PARTITIONS)
+sizes = st.integers(1, MAX_PARTITIONS)
 
 
 @given(st.binary(), sizes)
@@ -95,7 +95,7 @@ def test_without_members_nobody_has_anything() -> None:
     assert ranges([], 10) == {}
 
 
-@given(names, st.integers(0, MOST_PARTITIONS - 1))
+@given(names, st.integers(0, MAX_PARTITIONS - 1))
 def test_the_name_of_a_partition_queue_says_its_topic_and_partition(topic: str, partition: int) -> None:
     assert topic_partition(partition_queue(topic, partition)) == (topic, partition)
 
@@ -151,7 +151,7 @@ def test_other_names_are_those_of_topics(name: str) -> None:
     assert check_topic(name) == name
 
 
-@pytest.mark.parametrize("partitions", [0, -1, MOST_PARTITIONS + 1, True, 2.0, "10", None])
+@pytest.mark.parametrize("partitions", [0, -1, MAX_PARTITIONS + 1, True, 2.0, "10", None])
 def test_a_number_of_partitions_that_is_none_is_refused(partitions: object) -> None:
     with pytest.raises(ConfigError, match="expected a whole number from 1 to 1000"):
         check_partitions(partitions)

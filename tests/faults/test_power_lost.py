@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from busmq_spark.spark.tune import MANAGER
+from busmq_spark.spark.tune import CHECKPOINT_MANAGER_SETTING
 from tests.faults.process import DriverProcess
 from tests.faults.proxy import Proxy, ends_the_queue
 from tests.faults.scene import Bus, Pipeline
@@ -47,7 +47,7 @@ def test_rows_that_are_appended_do_not_come_again_after_a_loss_of_power(bus: Bus
     lost = []
     for cut in (True, True, False):
         with DriverProcess(tmp_path / f"driver-{run.attempts}", more=machine.environment) as driver:
-            driver.ask("set", name=MANAGER, value=SPARKS_MANAGER)
+            driver.ask("set", name=CHECKPOINT_MANAGER_SETTING, value=SPARKS_MANAGER)
             run.start(driver, proxy.url, of=form, into=form)
             run.check_whole(driver)
             if not cut:

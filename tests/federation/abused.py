@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from busmq_spark.federation.npm_wire.creation import METHODS, creation
+from busmq_spark.federation.npm_wire.creation import METHODS_OF_TYPE, make_creation
 from tests.conftest import Fresh
 from tests.federation.raw import CLOSE, Object, Raw, frame, request
 from tests.serving import Serving, everything
@@ -93,7 +93,7 @@ def serve_process(redis_url: str, folder: Path, send_s: int = 8, in_flight_bytes
 
 async def honest(port: int, name: str) -> Object:
     raw = await Raw.open(port, PATH)
-    return await Object(raw).create("queue", list(METHODS["queue"]), name)
+    return await Object(raw).create("queue", list(METHODS_OF_TYPE["queue"]), name)
 
 
 async def work(peer: Object) -> float:
@@ -150,8 +150,8 @@ async def ignorant(port: int, name: str) -> Raw:
     raw = Raw(*await asyncio.open_connection(sock=sock, limit=1))
     raw.send(request(PATH))
     peer = Object(raw)
-    peer.methods = list(METHODS["queue"])
-    peer.put(creation("queue", name).encode())
+    peer.methods = list(METHODS_OF_TYPE["queue"])
+    peer.put(make_creation("queue", name).encode())
     await raw.reader.readexactly(1)
     raw.writer.transport.pause_reading()  # type: ignore[attr-defined]  # of a transport that reads
     line: dict[str, Any] = {"method": 0, "arguments": [{"0": "message", "1": "f"}], "callbacks": {"0": ["0", "1"]}}

@@ -17,7 +17,7 @@ from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.npm_wire.creation import METHODS, creation
+from busmq_spark.federation.npm_wire.creation import METHODS_OF_TYPE, make_creation
 from tests.conftest import Fresh
 from tests.federation.abused import PATH, ROOM, SECRET, Served, farewell, honest, push_through, works
 from tests.federation.conftest import Serve
@@ -126,7 +126,7 @@ async def test_malformed_sequences_end_their_channel_or_socket_only(served: Serv
     await works(served, fresh)
     before, chance = served.memory, random.Random(SEED)
     names = [fresh("abused") for _ in range(5)]
-    creations = Bender([creation(kind, name).encode() for kind in METHODS for name in names], SEED)
+    creations = Bender([make_creation(kind, name).encode() for kind in METHODS_OF_TYPE for name in names], SEED)
     calls = [
         json.dumps({"method": method, "arguments": [arguments], "callbacks": {"900": ["0", "1"]}}).encode() + b"\n"
         for method in range(21)
@@ -140,7 +140,7 @@ async def test_malformed_sequences_end_their_channel_or_socket_only(served: Serv
         while batch := [f"{number:016d}".encode() for number in islice(left, 25)]:
             raw = await Raw.open(served.port, PATH)
             sent = b"".join(piece for channel in batch for piece in sequence(bender, creations, chance, channel))
-            writing = asyncio.create_task(push_through(raw, sent + frame(MARK + b"1" + creation("pubsub", "mark").encode())))
+            writing = asyncio.create_task(push_through(raw, sent + frame(MARK + b"1" + make_creation("pubsub", "mark").encode())))
             with suppress(asyncio.IncompleteReadError):
                 while True:
                     opcode, payload = await asyncio.wait_for(raw.message(), 60)

@@ -15,7 +15,7 @@ from busmq_spark.federation.bulk.operations import OPERATIONS, decode_error
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL, Accept, HandshakePolicy, decide_handshake
 from busmq_spark.federation.gate.keyring import Keyring
-from busmq_spark.federation.npm_wire.creation import METHODS, ObjectCreation, creation
+from busmq_spark.federation.npm_wire.creation import METHODS_OF_TYPE, ObjectCreation, make_creation
 from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LineBuffer
 from busmq_spark.federation.npm_wire.mux import Packet
 from tests.federation.hostile import Bender
@@ -35,12 +35,12 @@ LINES = [
     b'{"method":18,"arguments":[{"0":{"reliable":true,"max":5,"throttle":"[Function]"}}],"callbacks":{"9":["0","0","throttle"]},"links":[]}\n',
 ]
 CREATIONS = [
-    creation("queue", "orders").encode(),
-    creation("channel", "chat", "local", "remote").encode(),
-    creation("pubsub", "bus:notifications").encode(),
-    creation("persistify", "state", {}, ["a", "b"]).encode(),
-    creation("service", "sums").encode(),
-    ObjectCreation("service", METHODS["service"], None).encode(),
+    make_creation("queue", "orders").encode(),
+    make_creation("channel", "chat", "local", "remote").encode(),
+    make_creation("pubsub", "bus:notifications").encode(),
+    make_creation("persistify", "state", {}, ["a", "b"]).encode(),
+    make_creation("service", "sums").encode(),
+    ObjectCreation("service", METHODS_OF_TYPE["service"], None).encode(),
 ]
 PACKETS = [Packet("0123456789abcdef", body).encode() for body in (*LINES, *CREATIONS, None, b"ready")]
 REQUESTS = [
@@ -85,7 +85,7 @@ def read_lines(data: bytes) -> None:
 
 def read_creation(data: bytes) -> None:
     made = ObjectCreation.decode(data)
-    assert made.type in METHODS
+    assert made.type in METHODS_OF_TYPE
     assert isinstance(made.name, str)
     assert len(made.roles) == 2
     json.loads(made.encode())

@@ -14,7 +14,7 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.federation.gate.grants import GRANT_SETTINGS, VERB_SETS, VERBS, Grants
 from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL
 from busmq_spark.federation.gate.keyring import Keyring
-from busmq_spark.federation.npm_wire.creation import METHODS
+from busmq_spark.federation.npm_wire.creation import METHODS_OF_TYPE
 from busmq_spark.federation.serve.server import FederationServer
 from tests.conftest import Fresh
 from tests.federation.raw import CHANNEL, CLOSE, Object, Raw, frame, request
@@ -66,7 +66,7 @@ def arguments(kind: str, method: str, name: str) -> list[Any]:
 async def refused(raw: Raw, kind: str, method: str, name: str, number: int) -> bool:
     """Whether this call is refused for want of a grant."""
     args: list[Any] = [name, {}, ["a"]] if kind == "persistify" else [name]
-    made = await Object(raw, b"%016d" % number).create(kind, list(METHODS[kind]), *args)  # type: ignore[index]  # one of the five
+    made = await Object(raw, b"%016d" % number).create(kind, list(METHODS_OF_TYPE[kind]), *args)  # type: ignore[index]  # one of the five
     callback = made.cast(method, *arguments(kind, method, name), callback=True)
     await made.call(SENTINEL[kind], *arguments(kind, SENTINEL[kind], name) if kind == "persistify" else [])
     answers = [heard[1] for heard in made.heard if heard[0] == callback and len(heard) > 1 and isinstance(heard[1], dict)]
@@ -83,7 +83,7 @@ async def test_every_method_needs_its_verb(redis_url: str, fresh: Fresh, kind: s
     async with serving(redis_url, tables) as port:
         for key, verbs in sets.items():
             raw = await Raw.open(port, f"/bus?secret={secret_of(key)}")
-            for number, method in enumerate(METHODS[kind]):  # type: ignore[index]  # one of the five
+            for number, method in enumerate(METHODS_OF_TYPE[kind]):  # type: ignore[index]  # one of the five
                 if method != SENTINEL[kind] or kind != "persistify":
                     found[key, method] = await refused(raw, kind, method, name, number)
                     expected[key, method] = not granted(kind, method, verbs)
@@ -118,8 +118,8 @@ async def test_a_refused_call_changes_nothing(redis_url: str, fresh: Fresh) -> N
     name = fresh("kept")
     async with Bus(redis_url) as bus, bus.queue(name) as queue, serving(redis_url, {"reader": {"read": [name]}, "writer": {"write": [name]}}) as port:
         await queue.push("kept")
-        reader = await Object(await Raw.open(port, f"/bus?secret={secret_of('reader')}")).create("queue", list(METHODS["queue"]), name)
-        writer = await Object(await Raw.open(port, f"/bus?secret={secret_of('writer')}")).create("queue", list(METHODS["queue"]), name)
+        reader = await Object(await Raw.open(port, f"/bus?secret={secret_of('reader')}")).create("queue", list(METHODS_OF_TYPE["queue"]), name)
+        writer = await Object(await Raw.open(port, f"/bus?secret={secret_of('writer')}")).create("queue", list(METHODS_OF_TYPE["queue"]), name)
         for each in (reader, writer):
             each.cast("attach")
             for method, *values in (("push", "x"), ("flush",), ("close",), ("consume",), ("metadata", "a", "b")):
@@ -146,7 +146,7 @@ async def test_a_persisted_objects_channel_reaches_no_other_key(redis_url: str, 
     name, other = fresh("mine"), fresh("theirs")
     async with serving(redis_url, {"mine": {verb: [name] for verb in VERBS}}) as port:
         raw = await Raw.open(port, f"/bus?secret={secret_of('mine')}")
-        made = await Object(raw).create("persistify", list(METHODS["persistify"]), name, {}, ["a"])
+        made = await Object(raw).create("persistify", list(METHODS_OF_TYPE["persistify"]), name, {}, ["a"])
         for key in (f"bus:persisted:{other}", f"bus:queue:{other}:metadata", "", name):
             assert (await made.call("pwrite", key, {"a": 1}))[0]["code"] == "BUSMQ_FEDERATION_REFUSED"
             assert (await made.call("pread", key))[0]["code"] == "BUSMQ_FEDERATION_REFUSED"

@@ -13,7 +13,7 @@ from busmq_spark.core.flow import command
 from busmq_spark.embedded import RedisServer
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.npm_wire.creation import creation
+from busmq_spark.federation.npm_wire.creation import make_creation
 from busmq_spark.federation.npm_wire.mux import Packet
 from busmq_spark.federation.serve.objects import base
 from busmq_spark.federation.serve.server import FederationServer
@@ -28,7 +28,7 @@ from tests.federation.tools import SECRET, Wire
 async def test_listeners_are_bounded_for_all_of_a_connection_and_those_of_events_that_never_come_are_not_kept(
     federation: Serve, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(base, "ALL_LISTENERS", 3)
+    monkeypatch.setattr(base, "MAX_LISTENERS_OF_CONNECTION", 3)
     async with federation() as (_, server), Wire(server) as wire:
         first, second = await wire.open("queue", fresh()), await wire.open("queue", fresh())
         await first.listen("message", "error", "nonsense", *"abcdef")
@@ -130,7 +130,7 @@ async def test_a_service_whose_requests_would_be_the_replies_of_another_is_refus
 async def test_text_messages_are_read_as_npms_server_reads_them(federation: Serve, fresh: Fresh) -> None:
     async with federation() as (_, server), Wire(server) as wire:
         channel, name = wire.channel(), fresh("é")
-        await wire.socket.send(Packet(channel, creation("queue", name).encode()).encode().decode())
+        await wire.socket.send(Packet(channel, make_creation("queue", name).encode()).encode().decode())
         assert await wire.next(channel) == b"ready"
         [connection] = server._connections
         [session] = connection._sessions.values()

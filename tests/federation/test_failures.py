@@ -9,9 +9,9 @@ import pytest
 
 from busmq_spark.errors import RequestFailed
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.npm_wire.creation import METHODS, creation
-from busmq_spark.federation.serve.connection import ANSWERS
-from busmq_spark.federation.serve.send_buffer import HIGH
+from busmq_spark.federation.npm_wire.creation import METHODS_OF_TYPE, make_creation
+from busmq_spark.federation.serve.connection import MAX_ANSWERS_READ_AT_ONCE
+from busmq_spark.federation.serve.send_buffer import MAX_WAITING_BYTES
 from tests.bus.tools import until
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve
@@ -32,8 +32,8 @@ async def test_answers_out_of_storage_wait_for_a_peer_that_does_not_read(federat
         await until(lambda: not server._connections)
         async with deaf(server) as socket:
             for number in range(count):
-                await say(socket, f"{number:016}", creation("persistify", name, {}, ["a"]).encode())
-                await say(socket, f"{number:016}", call(METHODS["persistify"].index("pread"), key, print))
+                await say(socket, f"{number:016}", make_creation("persistify", name, {}, ["a"]).encode())
+                await say(socket, f"{number:016}", call(METHODS_OF_TYPE["persistify"].index("pread"), key, print))
             [connection] = server._connections
             most, put = 0, connection.send_buffer.put
 
@@ -47,7 +47,7 @@ async def test_answers_out_of_storage_wait_for_a_peer_that_does_not_read(federat
             answers = 0
             while answers < count:
                 answers += len(await socket.recv()) > size
-        assert most <= HIGH + ANSWERS * (size + 1000)
+        assert most <= MAX_WAITING_BYTES + MAX_ANSWERS_READ_AT_ONCE * (size + 1000)
 
 
 async def test_an_answer_that_is_too_long_is_an_error_and_the_channel_lives(federation: Serve, fresh: Fresh) -> None:

@@ -7,7 +7,7 @@ import asyncio
 from busmq_spark.bus.bus import Bus
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.npm_wire.creation import creation
+from busmq_spark.federation.npm_wire.creation import make_creation
 from busmq_spark.federation.serve.send_buffer import SendBuffer
 from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import until
@@ -39,7 +39,7 @@ async def test_a_send_that_waits_for_room_fails_when_the_peer_is_gone() -> None:
 async def test_a_listener_that_does_not_read_is_cut_off_once_and_leaves_nothing(federation: Serve, fresh: Fresh) -> None:
     async with federation(limits=PeerLimits(send_s=0.5, close_s=0.5)) as (bus, server), bus.pubsub(fresh()) as news:
         async with deaf(server) as socket:
-            await say(socket, "0" * 16, creation("pubsub", news.name).encode(), *SUBSCRIBE)
+            await say(socket, "0" * 16, make_creation("pubsub", news.name).encode(), *SUBSCRIBE)
             await until(lambda: len(bus._objects) == 2)
             [connection] = server._connections  # now: it may be cut off before the last of these is published
             for _ in range(2 * SOCKETS // len(BIG)):
@@ -56,7 +56,7 @@ async def test_what_the_listeners_of_one_socket_have_not_read_is_bounded_for_all
     async with federation() as (bus, server):
         async with deaf(server) as socket:
             for number in range(10):
-                await say(socket, f"{number:016}", creation("pubsub", name).encode(), *SUBSCRIBE)
+                await say(socket, f"{number:016}", make_creation("pubsub", name).encode(), *SUBSCRIBE)
             await until(lambda: len(bus._objects) == 10)
             [connection] = server._connections
             news = bus.pubsub(name)

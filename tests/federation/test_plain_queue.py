@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.federation.npm.queue import PlainQueue, place_of
+from busmq_spark.federation.npm.queue import PlainQueue, find_position
 
 
 class Stored:
@@ -29,14 +29,14 @@ class Stored:
 def test_an_id_is_found_or_the_next_one_whatever_holes_there_are(ids: list[int], id: int) -> None:
     remote: Any = Stored(ids)
     wanted = next(((position, there) for position, there in enumerate(ids) if there >= id), None)
-    assert asyncio.run(place_of(remote, id)) == wanted
+    assert asyncio.run(find_position(remote, id)) == wanted
 
 
 @given(st.integers(1, 10**9), st.integers(1, 10**6), st.data())
 def test_where_ids_follow_each_other_two_looks_find_one(first: int, many: int, data: st.DataObject) -> None:
     remote: Any = Stored(range(first, first + many))  # type: ignore[arg-type]  # as good as a list
     id = data.draw(st.integers(first, first + many - 1))
-    assert asyncio.run(place_of(remote, id)) == (id - first, id)
+    assert asyncio.run(find_position(remote, id)) == (id - first, id)
     assert remote.looks <= 2
 
 

@@ -16,11 +16,11 @@ from busmq_spark.errors import FederationLost
 from busmq_spark.federation.client import remote_handle
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.listener import CountedSocket
-from busmq_spark.federation.npm_wire.creation import creation
+from busmq_spark.federation.npm_wire.creation import make_creation
 from busmq_spark.federation.npm_wire.dnode import LocalFunctions
 from busmq_spark.federation.npm_wire.mux import Packet
 from busmq_spark.federation.serve.connection import PeerConnection
-from busmq_spark.federation.serve.send_buffer import HIGH
+from busmq_spark.federation.serve.send_buffer import MAX_WAITING_BYTES
 from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import UNTIL_S, until
 from tests.conftest import Fresh
@@ -70,11 +70,11 @@ async def test_a_peer_that_does_not_read_leaves_the_messages_in_the_queue_and_is
         count = SOCKETS // len(BIG) * 2
         await queue.push_many([BIG] * count)
         async with deaf(server) as socket:
-            await say(socket, "0" * 16, creation("queue", queue.name).encode(), *CONSUME)
+            await say(socket, "0" * 16, make_creation("queue", queue.name).encode(), *CONSUME)
             await until(lambda: server._connections)
             [connection] = server._connections
             await until(lambda: waits(connection))
-            assert connection.send_buffer.waiting <= HIGH + len(BIG) + 1000
+            assert connection.send_buffer.waiting <= MAX_WAITING_BYTES + len(BIG) + 1000
             await until(lambda: not server._connections)
         assert await queue.count() * len(BIG) > SOCKETS // 2  # what was not on its way has gone back
         assert 'cut_off_total{reason="slow"} 1' in server.metrics.text()
@@ -84,7 +84,7 @@ async def test_a_peer_that_is_cut_off_while_nothing_more_is_read_from_it_leaves_
     async with federation(limits=PeerLimits(send_s=4.0, in_flight_bytes=2 * len(BIG))) as (bus, server), bus.queue(fresh()) as queue:
         await queue.push_many([BIG] * (SOCKETS // len(BIG)))
         async with deaf(server) as socket:
-            await say(socket, "0" * 16, creation("queue", queue.name).encode(), *CONSUME)
+            await say(socket, "0" * 16, make_creation("queue", queue.name).encode(), *CONSUME)
             await until(lambda: any(stuck(connection) for connection in server._connections))
             await say(socket, "0" * 16, call(3), call(3))
             await until(lambda: not server._connections)
@@ -123,7 +123,7 @@ async def test_a_peer_that_reads_late_gets_everything_in_order(federation: Serve
         count = SOCKETS // len(BIG)
         await queue.push_many([f"{number}:{BIG}" for number in range(count)])
         async with deaf(server) as socket:
-            await say(socket, "0" * 16, creation("queue", queue.name).encode(), *CONSUME)
+            await say(socket, "0" * 16, make_creation("queue", queue.name).encode(), *CONSUME)
             await until(lambda: any(map(waits, server._connections)))
             ids: list[bytes] = []
             while len(ids) < count:
@@ -138,7 +138,7 @@ async def test_a_slow_peer_slows_no_other(federation: Serve, fresh: Fresh) -> No
     async with federation() as (bus, server), bus.queue(fresh()) as queue, Wire(server) as wire:
         await queue.push_many([BIG] * (SOCKETS // len(BIG)))
         async with deaf(server) as socket:
-            await say(socket, "0" * 16, creation("queue", queue.name).encode(), *CONSUME)
+            await say(socket, "0" * 16, make_creation("queue", queue.name).encode(), *CONSUME)
             await until(lambda: any(map(waits, server._connections)))
             other = await wire.open("queue", fresh())
             await other.send("attach", {})
@@ -181,7 +181,7 @@ async def test_a_channel_too_many_is_closed_and_those_before_stay(federation: Se
     async with federation(limits=PeerLimits(channels_per_socket=2)) as (_, server), Wire(server) as wire:
         first, second = await wire.open("queue", fresh()), await wire.open("queue", fresh())
         third = wire.channel()
-        await wire.send(third, creation("queue", fresh()).encode())
+        await wire.send(third, make_creation("queue", fresh()).encode())
         assert await wire.next(third) is None
         await wire.send(third, b"late")
         assert await first.call("isAttached") == [False]
@@ -204,7 +204,7 @@ async def test_a_program_whose_object_is_one_too_many_is_told_which_limit(federa
 async def test_a_message_for_thousands_of_listeners_of_one_peer_costs_bounded_memory(federation: Serve, fresh: Fresh) -> None:
     limits = PeerLimits(message_bytes=60_000, in_flight_bytes=60_000)
     async with federation(limits=limits) as (bus, server), bus.queue(fresh()) as queue, deaf(server) as socket:
-        await say(socket, "0" * 16, creation("queue", queue.name).encode(), *[listen("message")] * 1000, *CONSUME)
+        await say(socket, "0" * 16, make_creation("queue", queue.name).encode(), *[listen("message")] * 1000, *CONSUME)
         await until(lambda: server._connections)
         [connection] = server._connections
         await queue.push(BIG)
@@ -306,7 +306,7 @@ async def test_a_server_stops_although_a_peer_does_not_read(federation: Serve, f
         await queue.push_many([BIG] * (SOCKETS // len(BIG)))
         peer = deaf(server)
         socket = await peer.__aenter__()
-        await say(socket, "0" * 16, creation("queue", queue.name).encode(), *CONSUME)
+        await say(socket, "0" * 16, make_creation("queue", queue.name).encode(), *CONSUME)
         await until(lambda: any(map(waits, server._connections)))
     socket.transport.abort()
 

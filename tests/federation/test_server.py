@@ -15,7 +15,7 @@ from busmq_spark.errors import LinkLost
 from busmq_spark.federation import fault
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.npm_wire.creation import METHODS, ObjectCreation, Type, creation
+from busmq_spark.federation.npm_wire.creation import METHODS_OF_TYPE, ObjectCreation, ObjectType, make_creation
 from busmq_spark.federation.npm_wire.dnode import DnodeMessage, RemoteFunction, methods_message
 from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import UNTIL_S, until
@@ -56,10 +56,10 @@ async def test_a_queue_attached_pushed_to_and_consumed(federation: Serve, fresh:
 # -- opening a channel -----------------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", METHODS)
-async def test_ready_comes_alone_then_the_methods_in_the_order_asked_for(federation: Serve, fresh: Fresh, kind: Type) -> None:
+@pytest.mark.parametrize("kind", METHODS_OF_TYPE)
+async def test_ready_comes_alone_then_the_methods_in_the_order_asked_for(federation: Serve, fresh: Fresh, kind: ObjectType) -> None:
     async with federation() as (_, server), Wire(server) as wire:
-        channel, methods = wire.channel(), METHODS[kind][::-1]
+        channel, methods = wire.channel(), METHODS_OF_TYPE[kind][::-1]
         await wire.send(channel, ObjectCreation(kind, methods, [fresh()]).encode())
         assert [await wire.next(channel), await wire.next(channel)] == [b"ready", methods_message(methods).encode()]
 
@@ -86,7 +86,7 @@ async def test_a_bad_creation_message_ends_its_channel_and_no_other(federation: 
         queue, channel = await wire.open("queue", fresh()), wire.channel()
         await wire.send(channel, body)
         assert await wire.next(channel) is None
-        await wire.send(channel, creation("queue", fresh()).encode())  # late data of a channel that is closed
+        await wire.send(channel, make_creation("queue", fresh()).encode())  # late data of a channel that is closed
         assert await queue.call("isAttached") == [False]
         assert wire.got[channel].empty()
 

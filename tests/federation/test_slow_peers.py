@@ -10,7 +10,7 @@ import pytest
 
 from busmq_spark.core.keys import channel_queue
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.npm_wire.creation import METHODS, creation
+from busmq_spark.federation.npm_wire.creation import METHODS_OF_TYPE, make_creation
 from busmq_spark.federation.serve.memory import MassDisconnect
 from tests.bus.tools import until
 from tests.conftest import Fresh
@@ -54,7 +54,7 @@ async def test_a_peer_that_reads_slowly_gets_a_long_message_however_long_it_take
     async with federation(limits=limits) as (bus, server), bus.queue(fresh()) as queue:
         await queue.push("x" * (5 * 1024 * 1024))
         raw = await small(server.port)
-        for body in (creation("queue", queue.name).encode(), *CONSUME):
+        for body in (make_creation("queue", queue.name).encode(), *CONSUME):
             raw.send(frame(b"0" * 16 + b"1" + body))
         got, rounds = 0, 0
         while got < 5 * 1024 * 1024:
@@ -74,7 +74,7 @@ async def test_a_message_that_has_not_left_goes_back_to_its_place(federation: Se
     async with federation(limits=PeerLimits(send_s=0.5)) as (bus, server), bus.queue(fresh()) as queue:
         await queue.push_many([LONG, "next"])
         async with deaf(server) as peer:
-            await say(peer, "0" * 16, creation("queue", queue.name).encode(), *CONSUME)
+            await say(peer, "0" * 16, make_creation("queue", queue.name).encode(), *CONSUME)
             await until(lambda: 'cut_off_total{reason="slow"} 1' in server.metrics.text())
             await until(lambda: not server._connections)
         assert await queue.count() == 2
@@ -88,7 +88,9 @@ async def test_what_a_channel_has_taken_and_has_not_left_goes_back_with_what_cam
         async with await bus.channel(name).listen() as other:
             await asyncio.gather(other.send("first"), other.send(LONG), other.send("next"))
         async with deaf(server) as peer:
-            await say(peer, "0" * 16, creation("channel", name).encode(), listen("message"), call(METHODS["channel"].index("connect"), {}))
+            await say(
+                peer, "0" * 16, make_creation("channel", name).encode(), listen("message"), call(METHODS_OF_TYPE["channel"].index("connect"), {})
+            )
             await until(lambda: 'cut_off_total{reason="slow"} 1' in server.metrics.text())
             await until(lambda: not server._connections)
         events: list[str] = []
@@ -138,8 +140,8 @@ async def test_what_a_channel_sends_to_a_peer_that_disconnects_does_not_go_back_
     async with federation(limits=PeerLimits(kernel_bytes=65_536)) as (bus, server), await bus.channel(name).listen() as other:
         await asyncio.gather(*map(other.send, texts))
         async with deaf(server) as peer:
-            method = METHODS["channel"].index
-            await say(peer, "0" * 16, creation("channel", name).encode(), listen("message"), call(method("connect"), {}))
+            method = METHODS_OF_TYPE["channel"].index
+            await say(peer, "0" * 16, make_creation("channel", name).encode(), listen("message"), call(method("connect"), {}))
             await until(lambda: any(map(waits, server._connections)))
             [connection] = server._connections
             channel: Any = connection._sessions["0" * 16]._object
@@ -169,7 +171,7 @@ async def test_a_server_that_stops_gives_back_what_a_slow_peer_has_not_taken(fed
         await queue.push_many([LONG, "next"])
         held = deaf(server)
         peer = await held.__aenter__()
-        await say(peer, "0" * 16, creation("queue", name).encode(), *CONSUME)
+        await say(peer, "0" * 16, make_creation("queue", name).encode(), *CONSUME)
         await until(lambda: any(connection.send_buffer.waiting for connection in server._connections))
     async with federation() as (bus, _), bus.queue(name) as queue:
         assert await queue.count() == 2

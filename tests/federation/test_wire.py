@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.errors import WireError
-from busmq_spark.federation.npm_wire.creation import METHODS, ObjectCreation, creation
+from busmq_spark.federation.npm_wire.creation import METHODS_OF_TYPE, ObjectCreation, make_creation
 from busmq_spark.federation.npm_wire.dnode import (
     DnodeMessage,
     LineBuffer,
     LocalFunctions,
     RemoteFunction,
+    call_message,
     message_line,
     methods_message,
-    pack,
     result_line,
 )
 from busmq_spark.federation.npm_wire.mux import Packet
@@ -66,11 +66,11 @@ def test_a_large_line_is_the_one_whose_digest_was_captured(large: dict[str, str]
 
 def test_the_lists_of_methods_and_their_numbers_are_those_of_npm() -> None:
     made = [ObjectCreation.decode(body.encode()) for body in GOLDEN["creations"]]
-    for kind, methods in METHODS.items():
+    for kind, methods in METHODS_OF_TYPE.items():
         assert methods in [one.methods for one in made if one.type == kind]
     captured = [line.encode() for line in GOLDEN["lines"] if line.startswith('{"method":"methods"') and '"on"' in line]
-    assert methods_message(METHODS["queue"]).encode() in captured
-    assert methods_message(METHODS["pubsub"]).encode() in captured
+    assert methods_message(METHODS_OF_TYPE["queue"]).encode() in captured
+    assert methods_message(METHODS_OF_TYPE["pubsub"]).encode() in captured
 
 
 def test_the_short_ways_write_the_same_lines() -> None:
@@ -134,7 +134,7 @@ def test_the_arguments_of_a_call(arguments: str, values: list[Any]) -> None:
 
 
 def test_what_a_server_invokes_has_a_plain_list() -> None:
-    assert pack(3, [nothing], LocalFunctions()).encode() == b'{"method":3,"arguments":["[Function]"],"callbacks":{"0":["0"]},"links":[]}\n'
+    assert call_message(3, [nothing], LocalFunctions()).encode() == b'{"method":3,"arguments":["[Function]"],"callbacks":{"0":["0"]},"links":[]}\n'
 
 
 def test_numbers_are_never_used_twice_and_bounded_in_number() -> None:
@@ -205,9 +205,9 @@ def test_packets_come_back_as_they_were(channel: str, body: bytes | None) -> Non
     assert Packet.decode(Packet(channel, body).encode()) == Packet(channel, body)
 
 
-@given(st.sampled_from(sorted(METHODS)), st.text(min_size=1, max_size=20, alphabet=st.characters(exclude_categories=["Cs"])))
+@given(st.sampled_from(sorted(METHODS_OF_TYPE)), st.text(min_size=1, max_size=20, alphabet=st.characters(exclude_categories=["Cs"])))
 def test_creation_messages_come_back_as_they_were(kind: Any, name: str) -> None:
-    assert ObjectCreation.decode(creation(kind, name).encode()) == creation(kind, name)
+    assert ObjectCreation.decode(make_creation(kind, name).encode()) == make_creation(kind, name)
 
 
 @given(st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode("utf-8", "replace")))

@@ -11,8 +11,8 @@ from typing import Any, Self
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from busmq_spark.federation.npm_wire.creation import METHODS, Type, creation
-from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LocalFunctions, RemoteFunction, pack
+from busmq_spark.federation.npm_wire.creation import METHODS_OF_TYPE, ObjectType, make_creation
+from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LocalFunctions, RemoteFunction, call_message
 from busmq_spark.federation.npm_wire.mux import Packet
 from busmq_spark.federation.serve.connection import PeerConnection
 from busmq_spark.federation.serve.server import FederationServer
@@ -25,7 +25,7 @@ UNDEFINED = object()
 
 def pack_call(method: int, arguments: Iterable[Any], functions: LocalFunctions) -> DnodeMessage:
     """The line of a client's call: one object keyed by place; UNDEFINED leaves a gap."""
-    return pack(method, [{str(place): value for place, value in enumerate(arguments) if value is not UNDEFINED}], functions)
+    return call_message(method, [{str(place): value for place, value in enumerate(arguments) if value is not UNDEFINED}], functions)
 
 
 class Wire:
@@ -62,28 +62,28 @@ class Wire:
         self._ids += 1
         return f"{self._ids:016x}"
 
-    async def open(self, kind: Type, name: str, *more: Any) -> Thing:
+    async def open(self, kind: ObjectType, name: str, *more: Any) -> Thing:
         """A federated object, ready to be called."""
         thing = Thing(self, self.channel(), kind, name)
-        await self.send(thing.channel, creation(kind, name, *more).encode())
+        await self.send(thing.channel, make_creation(kind, name, *more).encode())
         assert await self.next(thing.channel) == b"ready"
         line = await self.next(thing.channel)
         assert line is not None
-        assert list(DnodeMessage.decode(line).arguments[0]) == list(METHODS[kind])
+        assert list(DnodeMessage.decode(line).arguments[0]) == list(METHODS_OF_TYPE[kind])
         return thing
 
 
 class Thing:
     """A federated object: what it is called with, and what comes back to which function."""
 
-    def __init__(self, wire: Wire, channel: str, kind: Type, name: str) -> None:
+    def __init__(self, wire: Wire, channel: str, kind: ObjectType, name: str) -> None:
         self.wire, self.channel, self.kind, self.name = wire, channel, kind, name
         self.functions = LocalFunctions()
         self.heard: list[tuple[str, list[Any]]] = []
 
     async def send(self, method: str, *arguments: Any) -> None:
         """A call without waiting."""
-        await self.wire.send(self.channel, pack_call(METHODS[self.kind].index(method), arguments, self.functions).encode())
+        await self.wire.send(self.channel, pack_call(METHODS_OF_TYPE[self.kind].index(method), arguments, self.functions).encode())
 
     async def listen(self, *events: str) -> None:
         """Keep these events in ``heard``."""

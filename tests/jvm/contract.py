@@ -15,7 +15,7 @@ from typing import Any
 from busmq_spark import __version__, errors, options, parsers
 from busmq_spark.core import clock, idle, keys, message, offsets, queue, ranges, retention, retry, sink, staging, state, tasks, topic
 from busmq_spark.errors import BusError, DataLoss
-from busmq_spark.option_table import ENGINE_OPTIONS, KAFKA_CLIENT, OF_KAFKA
+from busmq_spark.option_table import KAFKA_CLIENT_HINT, KAFKA_OPTION_HINTS, SPARK_ENGINE_OPTIONS
 from busmq_spark.redis_io import cluster, cluster_step, connect, eviction, holder, sentinel, slots, translate, urls
 from busmq_spark.spark import acks, batch_span, compat, discovery, jar, lease, polling, reader_queues, renewal, topic_columns
 from busmq_spark.store import redis_range
@@ -30,12 +30,12 @@ def contract() -> dict[str, Any]:
         "version": __version__,
         "errors": {cls.code: _error(cls) for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, BusError)},
         "options": {"read": _options(options.ReadOptions), "write": _options(options.WriteOptions)},
-        "engineOptions": sorted(ENGINE_OPTIONS),
-        "ofKafka": OF_KAFKA,
+        "engineOptions": sorted(SPARK_ENGINE_OPTIONS),
+        "kafkaOptionHints": KAFKA_OPTION_HINTS,
         "numbers": {**_of_queues(), **_of_links(), **_of_streams()},
         "texts": _texts(),
-        "sets": {"notNow": sorted(translate.NOT_NOW), "keyless": sorted(slots._KEYLESS)},
-        "units": {"seconds": parsers._SECONDS, "bytes": parsers._BYTES},
+        "sets": {"retriableReplyCodes": sorted(translate.RETRIABLE_REPLY_CODES), "keylessCommands": sorted(slots._KEYLESS_COMMANDS)},
+        "units": {"seconds": parsers._SECONDS_OF_UNIT, "bytes": parsers._BYTES_OF_UNIT},
     }
 
 
@@ -68,19 +68,19 @@ def _of_queues() -> dict[str, int]:
         "chunkBytes": message.CHUNK_BYTES,
         "minRecordTtlS": queue.MIN_RECORD_TTL_S,
         "maxMessagesPerAck": queue.MAX_MESSAGES_PER_ACK,
-        "mostPartitions": topic.MOST_PARTITIONS,
+        "maxPartitions": topic.MAX_PARTITIONS,
         "topicRecordTtlS": topic.TOPIC_RECORD_TTL_S,
         "stageTtlS": sink.STAGE_TTL_S,
         "maxRowsPerCommit": sink.MAX_ROWS_PER_COMMIT,
         "maxQueuesPerCommit": sink.MAX_QUEUES_PER_COMMIT,
         "namesPerCall": staging.NAMES_PER_CALL,
-        "queuesShown": sink._MAX_QUEUES_IN_ERROR,
+        "maxQueuesInError": sink._MAX_QUEUES_IN_ERROR,
         "queuesPerCall": state.QUEUES_PER_CALL,
         "agesPerCall": clock.AGES_PER_CALL,
         "pairsPerCall": clock.PAIRS_PER_CALL,
         "stateItems": state._STATE_ITEMS,
         "sampleEveryMessages": state.SAMPLE_EVERY_MESSAGES,
-        "longerPercent": round(100 * state.MAX_LONGEST_TO_MEAN_RATIO),
+        "maxLongestToMeanPercent": round(100 * state.MAX_LONGEST_TO_MEAN_RATIO),
         "minSampleRun": state.MIN_SAMPLE_RUN,
         "maxSampleRun": state.MAX_SAMPLE_RUN,
         "largeMessageBytes": state.LARGE_MESSAGE_BYTES,
@@ -98,7 +98,7 @@ def _of_queues() -> dict[str, int]:
         "maxCountedRows": ranges.MAX_COUNTED_ROWS,
         "messagesPerLrange": ranges.MESSAGES_PER_LRANGE,
         "messagesPerDeepLrange": ranges.MESSAGES_PER_DEEP_LRANGE,
-        "misses": redis_range.MISSES,
+        "maxMisses": redis_range.MAX_MISSES,
     }
 
 
@@ -106,12 +106,12 @@ def _of_links() -> dict[str, int]:
     return {
         "connectMs": _ms(connect.CONNECT_TIMEOUT_S),
         "replyMs": _ms(connect.REPLY_TIMEOUT_S),
-        "askMs": _ms(one(sentinel._ASK_S, cluster._ASK_S)),
+        "nodeTimeoutMs": _ms(one(sentinel._SENTINEL_TIMEOUT_S, cluster._NODE_TIMEOUT_S)),
         "patienceMs": _ms(retry.PATIENCE_S),
         "failoverPatienceMs": _ms(retry.FAILOVER_PATIENCE_S),
         "firstPauseMs": _ms(retry.PAUSES_S[0]),
-        "mostPauseMs": _ms(retry.PAUSES_S[1]),
-        "mostHops": cluster_step._MOST_HOPS,
+        "maxPauseMs": _ms(retry.PAUSES_S[1]),
+        "maxRedirections": cluster_step._MAX_REDIRECTIONS,
         "port": urls.DEFAULT_PORT,
         "sentinelPort": sentinel.SENTINEL_PORT,
         "leaseMs": holder.LEASE_MS,
@@ -120,47 +120,47 @@ def _of_links() -> dict[str, int]:
 
 def _of_streams() -> dict[str, int]:
     return {
-        "graceMs": _ms(lease.GRACE_S),
-        "renewalAgainMs": _ms(renewal.AGAIN_S),
-        "leasePauseMs": _ms(lease.PAUSE_S),
-        "discoveryMs": _ms(discovery.EVERY_S),
-        "discoveryStepMs": _ms(discovery.STEP_S),
-        "waitMs": _ms(polling.WAIT_S),
-        "tailMs": _ms(idle.IDLE_BEFORE_EMPTY_BATCH_S),
-        "tails": idle.MAX_EMPTY_BATCHES,
-        "synchronous": acks.SYNCHRONOUS,
+        "stoppingReaderGraceMs": _ms(lease.STOPPING_READER_GRACE_S),
+        "renewalRetryMs": _ms(renewal.RENEWAL_RETRY_S),
+        "leaseRetryPauseMs": _ms(lease.LEASE_RETRY_PAUSE_S),
+        "discoveryIntervalMs": _ms(discovery.DISCOVERY_INTERVAL_S),
+        "scanStepPauseMs": _ms(discovery.SCAN_STEP_PAUSE_S),
+        "pushWaitMs": _ms(polling.PUSH_WAIT_S),
+        "idleBeforeEmptyBatchMs": _ms(idle.IDLE_BEFORE_EMPTY_BATCH_S),
+        "maxEmptyBatches": idle.MAX_EMPTY_BATCHES,
+        "synchronousAckCommits": acks.SYNCHRONOUS_ACK_COMMITS,
         "shortTtlS": reader_queues.SHORT_TTL_S,
         "maxUnpackedRanges": tasks.MAX_UNPACKED_RANGES,
         "rowsPerPackedTask": tasks.ROWS_PER_PACKED_TASK,
         "offsetVersion": offsets.OFFSET_VERSION,
         "rowsAtOnce": compat.ROWS_AT_ONCE,
-        "spanShown": batch_span.SHOWN,
+        "maxShownCharacters": batch_span.MAX_SHOWN_CHARACTERS,
     }
 
 
 def _texts() -> dict[str, str]:
     return {
-        "kafkaClient": KAFKA_CLIENT,
+        "kafkaClientHint": KAFKA_CLIENT_HINT,
         "queuePrefix": keys.QUEUE_PREFIX,
         "metadataSuffix": keys.METADATA_SUFFIX,
         "topicPrefix": keys.TOPIC_PREFIX,
-        "likeAPart": keys.LOOKS_LIKE_KEY_SUFFIX.pattern,
-        "oddName": keys._FORBIDDEN_IN_NAME.pattern,
-        "nullRemedy": topic_columns.REMEDY,
-        "nullKeyRemedy": topic_columns.KEY_REMEDY,
-        "partitionsUnused": options.PARTITIONS_UNUSED,
+        "looksLikeKeySuffix": keys.LOOKS_LIKE_KEY_SUFFIX.pattern,
+        "forbiddenInName": keys._FORBIDDEN_IN_NAME.pattern,
+        "nullTopicRemedy": topic_columns.NULL_TOPIC_REMEDY,
+        "nullKeyRemedy": topic_columns.NULL_KEY_REMEDY,
+        "partitionsUnused": options.PARTITIONS_UNUSED_REASON,
         "sentinelMaster": sentinel.DEFAULT_MASTER,
         "restartRemedy": sink.RESTART_REMEDY,
-        "giveUp": sink._ABANDON_BATCH_REMEDY,
-        "recordGone": sink._RECORD_LOST_REMEDY,
-        "older": sink._CHECKPOINT_OLDER_REMEDY,
+        "abandonBatchRemedy": sink._ABANDON_BATCH_REMEDY,
+        "recordLostRemedy": sink._RECORD_LOST_REMEDY,
+        "checkpointOlderRemedy": sink._CHECKPOINT_OLDER_REMEDY,
         "otherGroupKindRemedy": state._OTHER_GROUP_KIND_REMEDY,
         "oneGroupRemedy": state._ONE_GROUP_REMEDY,
-        "taken": retention.MESSAGES_TAKEN_WARNING,
-        "varies": sink._QUERY_VARIES_REMEDY,
+        "messagesTakenWarning": retention.MESSAGES_TAKEN_WARNING,
+        "queryVariesRemedy": sink._QUERY_VARIES_REMEDY,
         "jarVersionOption": jar.VERSION_OPTION,
-        "policyUnknown": eviction.UNKNOWN,
-        "aboutLogins": translate._ABOUT_LOGINS,
+        "policyUnknown": eviction.POLICY_UNKNOWN,
+        "wrongLoginText": translate._WRONG_LOGIN_TEXT,
     }
 
 

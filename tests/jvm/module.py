@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from busmq_spark.spark.jar import NAME
+from busmq_spark.spark.jar import JAR_NAME
 
 ROOT = Path(__file__).parents[2]
 MODULE = ROOT / "jvm-shim"
-JAR = MODULE / "target" / NAME
+JAR = MODULE / "target" / JAR_NAME
 # What is in the jar is made of these.
 SOURCES = (MODULE / "pom.xml", MODULE / "src" / "main", ROOT / "busmq_spark" / "core" / "lua")
 

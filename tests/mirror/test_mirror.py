@@ -21,7 +21,7 @@ from busmq_spark.federation.bulk.socket import BulkWebSocket
 from busmq_spark.mirror import runner as runners
 from busmq_spark.mirror.origin import read_windows
 from busmq_spark.mirror.settings import MirrorSettings
-from busmq_spark.mirror.windows import MOST_BYTES, Window, WindowRows
+from busmq_spark.mirror.windows import MAX_CALL_BYTES, Window, WindowRows
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.protocol import OriginStore
 from tests.clocks import npm_push
@@ -166,7 +166,7 @@ def test_what_is_read_in_one_call_is_bounded_over_all_of_its_queues(far: Centre,
         copied(runner, far, names)
     for name in names:
         assert near.stored(name) == far.stored(name)
-    assert MOST_BYTES < max(came) < MOST_BYTES + 2 * 1024 * 1024
+    assert MAX_CALL_BYTES < max(came) < MAX_CALL_BYTES + 2 * 1024 * 1024
 
 
 def test_what_the_origin_drops_goes_here_too_or_stays_for_the_readers_here(far: Centre, near: Centre, fresh: Fresh) -> None:

@@ -39,7 +39,7 @@ ROUND = 1_000_000
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forwarder, "PAUSES_S", (0.02, 0.1))
+    monkeypatch.setattr(forwarder, "RETRY_PAUSES_S", (0.02, 0.1))
 
 
 @pytest.fixture

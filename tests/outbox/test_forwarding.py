@@ -30,7 +30,7 @@ pytestmark = pytest.mark.redis
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forwarder, "PAUSES_S", (0.02, 0.1))
+    monkeypatch.setattr(forwarder, "RETRY_PAUSES_S", (0.02, 0.1))
 
 
 def test_messages_of_many_calls_are_in_their_queues_in_order(anywhere: Place, path: Path, fresh: Fresh) -> None:
@@ -306,7 +306,7 @@ def test_the_rights_of_the_page_are_enough_for_an_outbox(path: Path, fresh: Fres
 def test_a_forwarder_that_cannot_read_its_store_says_so_once_and_goes_on_when_it_can(
     here: Place, path: Path, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queue, failed, waiting = fresh("orders"), [], rows.waiting
+    queue, failed, waiting = fresh("orders"), [], rows.waiting_destinations
 
     def unreadable(connection: sqlite3.Connection) -> list[rows.Destination]:
         if len(failed) < 4:
@@ -314,7 +314,7 @@ def test_a_forwarder_that_cannot_read_its_store_says_so_once_and_goes_on_when_it
             raise sqlite3.DatabaseError("disk I/O error")
         return waiting(connection)
 
-    monkeypatch.setattr(rows, "waiting", unreadable)
+    monkeypatch.setattr(rows, "waiting_destinations", unreadable)
     with here.outbox(path) as outbox:
         outbox.push(queue, 1, 2)
         drain(outbox)

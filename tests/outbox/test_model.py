@@ -59,7 +59,7 @@ class Modelled:
     def push(self, queue: str, count: int, kind: EntryKind = EntryKind.PUSH) -> None:
         values = self.values(count)
         self.expected[queue] += values
-        self.do(lambda: rows.append(self.connection, self.opening, kind, rows.destination(self.connection, queue), values))
+        self.do(lambda: rows.append(self.connection, self.opening, kind, rows.find_or_add_destination(self.connection, queue), values))
 
     def send(self, queue: str, count: int) -> None:
         self.push(queue, count, EntryKind.SEND)
@@ -74,17 +74,17 @@ class Modelled:
 
     def route(self, most: int, _: int) -> None:
         for each in rows.unrouted_entries(self.connection, most):
-            self.do(lambda each=each: rows.route(self.connection, each.id, self.events.pop(each.id)))
+            self.do(lambda each=each: rows.route_event(self.connection, each.id, self.events.pop(each.id)))
 
     def forward(self, queue: str, most: int) -> bool:
-        [to] = [each for each in rows.waiting(self.connection) if each.queue == queue] or [None]
+        [to] = [each for each in rows.waiting_destinations(self.connection) if each.queue == queue] or [None]
         chunk = to and rows.next_chunk(self.connection, to, 0, most, 6)
         if not to or not chunk:
             return False
         assert [*chunk.numbers] == sorted({*chunk.numbers})
         assert len(chunk.numbers) == len(chunk.values) <= most
         self.sent[queue] += chunk.values
-        self.do(lambda: rows.confirm(self.connection, to, chunk.numbers[-1]))
+        self.do(lambda: rows.confirm_sent(self.connection, to, chunk.numbers[-1]))
         return True
 
 
@@ -112,7 +112,7 @@ def test_a_chunk_has_messages_of_one_sender_and_commands_apart(path: Path) -> No
     model.push("a", 1)
     model.reopen(0, 0)
     model.push("a", 2)
-    [to] = rows.waiting(model.connection)
+    [to] = rows.waiting_destinations(model.connection)
     found = []
     behind = 0
     while (chunk := rows.next_chunk(model.connection, to, behind, 100, 1000)) is not None:
@@ -129,7 +129,7 @@ def test_a_chunk_of_one_opening_has_commands_or_none(path: Path, steps: str, exp
     model = Modelled(path)
     for step in steps:
         (model.send if step == "s" else model.push)("a", 1)
-    [to] = rows.waiting(model.connection)
+    [to] = rows.waiting_destinations(model.connection)
     found, behind = [], 0
     while (chunk := rows.next_chunk(model.connection, to, behind, 100, 1000)) is not None:
         found.append((chunk.commands, len(chunk.values)))
@@ -141,8 +141,10 @@ def test_a_chunk_of_one_opening_has_commands_or_none(path: Path, steps: str, exp
 @pytest.mark.parametrize("size", [1, 7, 1000])
 def test_a_chunk_keeps_to_its_bytes_but_for_one_message(path: Path, size: int) -> None:
     model = Modelled(path)
-    model.do(lambda: rows.append(model.connection, model.opening, EntryKind.PUSH, rows.destination(model.connection, "a"), [b"x" * size] * 3))
-    [to] = rows.waiting(model.connection)
+    model.do(
+        lambda: rows.append(model.connection, model.opening, EntryKind.PUSH, rows.find_or_add_destination(model.connection, "a"), [b"x" * size] * 3)
+    )
+    [to] = rows.waiting_destinations(model.connection)
     chunk = rows.next_chunk(model.connection, to, 0, 100, 15)
     assert chunk is not None
     assert len(chunk.values) == {1: 3, 7: 2, 1000: 1}[size]

@@ -104,7 +104,7 @@ def test_nothing_rests_between_the_routing_of_an_event_and_its_sending(
 
 
 def test_an_outbox_that_is_closed_does_not_wait_for_a_rest(path: Path, here: Place, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(forwarder, "REST_S", 100 * PATIENCE_S)
+    monkeypatch.setattr(forwarder, "PAUSE_BETWEEN_TURNS_S", 100 * PATIENCE_S)
     queue = fresh("orders")
     with here.outbox(path) as outbox:
         outbox.push(queue, 1)

@@ -19,7 +19,7 @@ from busmq_spark.errors import OutboxBusy, OutboxFull, OutboxUnusable, StateErro
 from busmq_spark.outbox import lock, report, rows, schema
 from busmq_spark.outbox.outbox import SyncOutbox
 from busmq_spark.outbox.reserve import Reserve
-from busmq_spark.outbox.writer import Pending, Writer
+from busmq_spark.outbox.writer import PendingWrite, Writer
 from tests.conftest import Fresh
 from tests.outbox.conftest import Place, drain
 from tests.outbox.running import Program, numbers
@@ -126,7 +126,7 @@ def test_a_store_of_another_version_says_which(path: Path, nowhere: str) -> None
     other.close()
     found = opens(path, nowhere)
     assert "of version 7" in found
-    assert f"expected version {schema.VERSION}" in found
+    assert f"expected version {schema.SCHEMA_VERSION}" in found
     with pytest.raises(OutboxUnusable, match="version 7"):
         report.status(path)
 
@@ -205,7 +205,7 @@ def test_messages_are_for_the_eyes_of_their_user_only(path: Path, nowhere: str) 
 
 def test_who_looks_whether_a_store_is_open_keeps_nobody_from_opening_it(path: Path, nowhere: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """To look takes the lock, for a moment: here for as long as the opener needs to find it taken."""
-    monkeypatch.setattr(lock, "LOOKING_S", PATIENCE_S)
+    monkeypatch.setattr(lock, "LOCK_TIMEOUT_S", PATIENCE_S)
     looking = os.open(lock.lock_path(path), os.O_RDWR | os.O_CREAT)
     fcntl.flock(looking, fcntl.LOCK_EX)
     tries: list[bool] = []
@@ -301,13 +301,15 @@ def test_calls_under_way_together_share_a_transaction_and_one_that_fails_fails_a
         writer.submit(lambda _: begun.set() or wait_until(lambda: len(futures) == until))
         begun.wait()
 
-    futures: list[Pending[object]] = []
+    futures: list[PendingWrite[object]] = []
     held(20)
     for n in range(20):
         if n == 7:
             futures.append(writer.submit(lambda _: 1 / 0))
         else:
-            futures.append(writer.submit(lambda c, n=n: rows.append(c, opening, rows.EntryKind.PUSH, rows.destination(c, "q"), [b"%d" % n])))
+            futures.append(
+                writer.submit(lambda c, n=n: rows.append(c, opening, rows.EntryKind.PUSH, rows.find_or_add_destination(c, "q"), [b"%d" % n]))
+            )
     with pytest.raises(ZeroDivisionError):
         futures[7].result()
     assert [future.result() for n, future in enumerate(futures) if n != 7] == [*range(1, 20)]
@@ -315,7 +317,7 @@ def test_calls_under_way_together_share_a_transaction_and_one_that_fails_fails_a
     said.clear()
     held(40)
     for _ in range(20):
-        futures += [writer.submit(lambda c: rows.destination(c, "q"))]
+        futures += [writer.submit(lambda c: rows.find_or_add_destination(c, "q"))]
     assert {future.result() for future in futures[20:]} == {rows.Destination(1, "q")}
     assert said.count("COMMIT") == 2
     writer.close()

@@ -19,7 +19,7 @@ from busmq_spark.errors import StateError
 from busmq_spark.outbox import forwarder, report, rows, schema
 from busmq_spark.outbox.outbox import SyncOutbox
 from busmq_spark.outbox.reserve import Reserve
-from busmq_spark.outbox.writer import Pending, Writer
+from busmq_spark.outbox.writer import PendingWrite, Writer
 from tests.conftest import Fresh
 from tests.outbox.conftest import Place, drain
 from tests.support import lasting_port, wait_until
@@ -40,13 +40,13 @@ class Store:
         connection.set_trace_callback(self.said.append)
         self.writer = Writer(connection, path, Reserve(path))
         opening = self.writer.write(lambda c: rows.begin_opening(c, "s"))
-        self.append: Callable[[Any], int] = lambda c: rows.append(c, opening, rows.EntryKind.PUSH, rows.destination(c, "q"), [b"x"])
+        self.append: Callable[[Any], int] = lambda c: rows.append(c, opening, rows.EntryKind.PUSH, rows.find_or_add_destination(c, "q"), [b"x"])
 
     def stored(self) -> int:
         return self.writer.write(lambda c: int(c.execute("SELECT count(*) FROM entry").fetchone()[0]))
 
     @contextmanager
-    def held(self) -> Iterator[Pending[None]]:
+    def held(self) -> Iterator[PendingWrite[None]]:
         """The thread is busy; afterwards it begins with what was asked for meanwhile."""
         begun, over = threading.Event(), threading.Event()
 
@@ -310,7 +310,7 @@ def test_calls_for_a_queue_whose_server_is_away_do_not_wake_the_forwarder(path: 
     """It looks there when its pause is over, so that calls need not share the processor with it."""
     turns: list[object] = []
     turn = forwarder.Forwarder._run_turn
-    monkeypatch.setattr(forwarder, "PAUSES_S", (600.0, 600.0))
+    monkeypatch.setattr(forwarder, "RETRY_PAUSES_S", (600.0, 600.0))
     monkeypatch.setattr(forwarder.Forwarder, "_run_turn", lambda its: (turns.append(its), turn(its))[1])
     with SyncOutbox(path, f"redis://127.0.0.1:{lasting_port()}") as outbox:
         outbox.push("q", 0)

@@ -65,11 +65,11 @@ def npm_server(npm: None, redis_url: str) -> Iterator[Npm]:
 @pytest.fixture
 def queries(npm_server: Npm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queries]:
     """Streaming queries on it, with pauses short enough for a test."""
-    monkeypatch.setattr(source_caller, "BUDGET_S", PATIENCE_S)  # a busy machine does not make it look away
-    monkeypatch.setattr(source_caller, "PROBE_S", (0.02, 0.1))
-    monkeypatch.setattr(lease, "GRACE_S", 0.5)
+    monkeypatch.setattr(source_caller, "ANSWER_BUDGET_S", PATIENCE_S)  # a busy machine does not make it look away
+    monkeypatch.setattr(source_caller, "PROBE_PAUSES_S", (0.02, 0.1))
+    monkeypatch.setattr(lease, "STOPPING_READER_GRACE_S", 0.5)
     monkeypatch.setattr(polling, "LINK_POLL_S", 0.02)
-    monkeypatch.setattr(stores, "_SHARED", {})
+    monkeypatch.setattr(stores, "_shared_stores", {})
     quick(monkeypatch)
     made = Queries(npm_server)
     yield made

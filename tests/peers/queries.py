@@ -7,7 +7,7 @@ from typing import Any
 
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.federation.npm.queue import READER
+from busmq_spark.federation.npm.queue import READER_FIELD
 from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.urls import parse
 from tests.peers.npm import Npm
@@ -37,7 +37,7 @@ class Queries:
         """A new driver on the same checkpoint. The old one is taken for dead, though its process lives on."""
         query.restart(**options)
         for queue in query.options["subscribe"].split(","):
-            self("HDEL", QueueKeys(queue).metadata, READER)
+            self("HDEL", QueueKeys(queue).metadata, READER_FIELD)
 
     def fill(self, queue: str, first: int, last: int) -> None:
         """Push messages that say their ids."""

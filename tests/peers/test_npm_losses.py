@@ -222,7 +222,7 @@ def test_a_query_that_removes_nothing_leaves_alone_what_a_reliable_consumer_hold
 
 def test_a_look_behind_the_end_ends_there(queries: Queries, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     """A consumption that finds nothing waits for pushes, without a word."""
-    monkeypatch.setattr(queue_object, "ANSWER_S", 1000.0)
+    monkeypatch.setattr(queue_object, "ANSWER_TIMEOUT_S", 1000.0)
     queries.fill(queue := fresh(), 1, 10)
     store = PlainStore(FederationAddress(f"ws://127.0.0.1:{queries.port}/bus", SECRET, secret_in_url=True))
     try:

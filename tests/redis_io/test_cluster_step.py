@@ -10,15 +10,15 @@ import redis.exceptions as rx
 from busmq_spark.core.flow import Call, command, script
 from busmq_spark.errors import LinkLost, ServerRefused
 from busmq_spark.redis_io.cluster import ClusterSeeds
-from busmq_spark.redis_io.cluster_step import ASKING, ClusterStep
-from busmq_spark.redis_io.slots import SLOTS, SlotMap, slot
+from busmq_spark.redis_io.cluster_step import ASKING_COMMAND, ClusterStep
+from busmq_spark.redis_io.slots import CLUSTER_SLOTS, SlotMap, slot_of_key
 from busmq_spark.redis_io.urls import Server
 
 A, B = ("a", 1), ("b", 2)
-MAP = SlotMap.parse([[0, slot("far") - 1, [b"a", 1]], [slot("far"), SLOTS - 1, [b"b", 2]]], "x")
+MAP = SlotMap.parse([[0, slot_of_key("far") - 1, [b"a", 1]], [slot_of_key("far"), CLUSTER_SLOTS - 1, [b"b", 2]]], "x")
 NEAR = "b"
-assert MAP.owner(slot("far")) == B
-assert MAP.owner(slot(NEAR)) == A
+assert MAP.owner(slot_of_key("far")) == B
+assert MAP.owner(slot_of_key(NEAR)) == A
 LOST = LinkLost(url="u", reason="r")
 
 
@@ -60,7 +60,7 @@ def test_a_moved_call_goes_to_the_new_node_even_if_it_is_not_idempotent(error: E
     made = cluster_step(once(NEAR))
     round_(made, error)
     made.check()
-    assert made.moved == {slot(NEAR): ("c", 3)}
+    assert made.moved == {slot_of_key(NEAR): ("c", 3)}
     assert made.retry_reason is None
     assert words(made, MAP.with_moved(made.moved)) == {("c", 3): [("INCR", NEAR)]}
 
@@ -70,7 +70,7 @@ def test_an_ask_holds_for_one_try(error: Exception) -> None:
     made = cluster_step(once(NEAR))
     round_(made, error)
     [batch] = made.batches(MAP)
-    assert (batch.node, batch.wire) == (("c", 3), [ASKING, once(NEAR)])
+    assert (batch.node, batch.wire) == (("c", 3), [ASKING_COMMAND, once(NEAR)])
     made.add_replies(batch, ["OK", rx.ResponseError("TRYAGAIN Multiple keys request during rehashing of slot")])
     assert isinstance(made.retry_reason, LinkLost)
     assert list(words(made)) == [A]
@@ -140,7 +140,7 @@ def test_a_step_whose_order_cannot_be_kept_is_in_doubt() -> None:
 
 
 def test_calls_of_other_slots_may_be_late() -> None:
-    other = next(f"k{i}" for i in range(100) if MAP.owner(slot(f"k{i}")) == A)
+    other = next(f"k{i}" for i in range(100) if MAP.owner(slot_of_key(f"k{i}")) == A)
     made = cluster_step(once(NEAR), once(other))
     round_(made, rx.ResponseError("TRYAGAIN"), 1)
     made.check()

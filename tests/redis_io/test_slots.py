@@ -12,11 +12,11 @@ from busmq_spark.core.flow import Call, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import RedisServer
 from busmq_spark.redis_io.link import SyncLink
-from busmq_spark.redis_io.slots import SLOTS, Redirect, SlotMap, key_of, redirect, slot
+from busmq_spark.redis_io.slots import CLUSTER_SLOTS, Redirect, SlotMap, key_of, parse_redirect, slot_of_key
 from busmq_spark.redis_io.urls import parse
 
 TAGGED = st.lists(st.sampled_from([b"{", b"}", b"a", b"user", b"\xff", "é".encode()]), max_size=8).map(b"".join)
-MAP = SlotMap.parse([[100, 200, [b"a", 1], [b"replica", 9]], [0, 50, [b"", 2]], [SLOTS - 1, SLOTS - 1, [b"a", 1]]], "asked")
+MAP = SlotMap.parse([[100, 200, [b"a", 1], [b"replica", 9]], [0, 50, [b"", 2]], [CLUSTER_SLOTS - 1, CLUSTER_SLOTS - 1, [b"a", 1]]], "asked")
 
 
 @pytest.fixture(scope="module")
@@ -39,21 +39,21 @@ def clustered() -> Iterator[SyncLink]:
     ],
 )
 def test_a_slot_is_the_checksum_of_the_tag(key: bytes, expected: int) -> None:
-    assert slot(key) == expected
+    assert slot_of_key(key) == expected
 
 
 @given(st.lists(st.one_of(st.binary(max_size=40), TAGGED), min_size=1, max_size=50))
 def test_every_key_has_the_slot_that_redis_gives_it(clustered: SyncLink, keys: list[bytes]) -> None:
-    assert [slot(key) for key in keys] == clustered.execute([command("CLUSTER", "KEYSLOT", key) for key in keys])
+    assert [slot_of_key(key) for key in keys] == clustered.execute([command("CLUSTER", "KEYSLOT", key) for key in keys])
 
 
 def test_text_and_its_bytes_have_one_slot() -> None:
-    assert slot("bus:héllo") == slot("bus:héllo".encode())
+    assert slot_of_key("bus:héllo") == slot_of_key("bus:héllo".encode())
 
 
 def test_all_keys_of_a_queue_share_a_slot_in_a_cluster() -> None:
     keys = QueueKeys("orders}{", cluster=True)
-    assert len({slot(key) for key in (*keys.all, keys.lease("s"), keys.stage("a"))}) == 1
+    assert len({slot_of_key(key) for key in (*keys.all, keys.lease("s"), keys.stage("a"))}) == 1
 
 
 @pytest.mark.parametrize(
@@ -73,7 +73,7 @@ def test_the_key_that_routes_a_call(call: Call, key: bytes | str | None) -> None
 
 @pytest.mark.parametrize(
     ("slot", "owner"),
-    [(0, ("asked", 2)), (50, ("asked", 2)), (51, None), (99, None), (100, ("a", 1)), (200, ("a", 1)), (201, None), (SLOTS - 1, ("a", 1))],
+    [(0, ("asked", 2)), (50, ("asked", 2)), (51, None), (99, None), (100, ("a", 1)), (200, ("a", 1)), (201, None), (CLUSTER_SLOTS - 1, ("a", 1))],
 )
 def test_a_slot_between_two_ranges_has_no_owner(slot: int, owner: tuple[str, int] | None) -> None:
     assert MAP.owner(slot) == owner
@@ -99,4 +99,4 @@ def test_no_slot_has_an_owner_in_an_empty_map() -> None:
     ],
 )
 def test_a_redirection_says_where_and_for_how_long(text: str, found: Redirect | None) -> None:
-    assert redirect(text, "asked") == found
+    assert parse_redirect(text, "asked") == found

@@ -16,7 +16,7 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.endpoint import Endpoint
 from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.range_connection import RangeConnection
-from busmq_spark.redis_io.translate import translate
+from busmq_spark.redis_io.translate import translate_redis_error
 from busmq_spark.redis_io.urls import parse
 from tests.conftest import FreshKeys
 from tests.redis_io.conftest import Driver
@@ -85,7 +85,7 @@ def test_a_certificate_for_another_host_is_refused_unless_the_name_is_not_checke
 
 @pytest.mark.parametrize(("url", "hint"), [("rediss://h", True), ("redis://h", False)])
 def test_a_handshake_without_an_answer_hints_at_a_port_without_tls(url: str, hint: bool) -> None:
-    error = translate(rx.TimeoutError("Timeout connecting to server"), parse(url)[0])
+    error = translate_redis_error(rx.TimeoutError("Timeout connecting to server"), parse(url)[0])
     assert isinstance(error, LinkLost)
     assert ("a port that speaks no TLS" in str(error)) == hint
 

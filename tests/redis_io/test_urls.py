@@ -10,7 +10,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.redis_io.translate import translate
+from busmq_spark.redis_io.translate import translate_redis_error
 from busmq_spark.redis_io.urls import Credentials, Server, parse
 
 
@@ -128,6 +128,6 @@ def test_a_password_never_shows_however_it_breaks_its_url(secret: str, frame: st
     ],
 )
 def test_what_redis_echoes_of_a_command_is_not_repeated(said: str) -> None:
-    error = translate(rx.ResponseError(said), Server("h", 1, password="XQsecretQX"))
+    error = translate_redis_error(rx.ResponseError(said), Server("h", 1, password="XQsecretQX"))
     assert "XQsecretQX" not in str(error) + repr(error.details)
     assert "a row of somebody" not in str(error) + repr(error.details)

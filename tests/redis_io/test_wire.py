@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 
 from busmq_spark.core.flow import command, script
-from busmq_spark.redis_io.wire import as_eval, pack, pack_words
+from busmq_spark.redis_io.wire import pack, pack_words, script_as_eval
 
 INTERRUPTED = """
 import signal
@@ -35,7 +35,7 @@ def test_words_that_are_packed_already_go_behind_the_others() -> None:
     for call in (command("SET", "k", b"\r\n"), script("push", ["k"], ["available"])):
         plain = pack([replace(call, words=(*call.words, 5, "v"))], whole=True)
         assert pack([replace(call, wired=wired)], whole=True) == plain
-        assert pack([as_eval(replace(call, wired=wired))]) == plain
+        assert pack([script_as_eval(replace(call, wired=wired))]) == plain
     assert pack([command("PING"), replace(command("SET", "k"), wired=wired)]) == pack([command("PING"), command("SET", "k", 5, "v")])
 
 

@@ -15,7 +15,7 @@ import psutil
 from busmq_spark.core.flow import command
 from busmq_spark.errors import BatchChanged, DataLoss, StagingLost, StaleBatch
 from busmq_spark.spark.jar import find_jar
-from busmq_spark.spark.tune import MANAGER
+from busmq_spark.spark.tune import CHECKPOINT_MANAGER_SETTING
 from tests.faults.process import DriverProcess
 from tests.faults.scene import Pipeline
 from tests.soak.drivers import Drivers
@@ -133,7 +133,7 @@ class Run(Pipeline):
         source, sink = {**self.source_where, **self.source_options, **self.options}, {**self.sink_where, **self.sink_options}
         order = {"checkpoint": str(self.checkpoint.folder), "source": source, "sink": sink}
         try:
-            self.driver.ask("set", name=MANAGER, value=None if self.durable else SPARKS_MANAGER)
+            self.driver.ask("set", name=CHECKPOINT_MANAGER_SETTING, value=None if self.durable else SPARKS_MANAGER)
             if self.kind == "live":
                 self.driver.ask("live", **order, duration="2 seconds")
             else:

@@ -375,11 +375,11 @@ def buses(centre_servers: dict[str, RedisServer], bus_of: MakeBus) -> dict[str, 
 def centres(centre_servers: dict[str, RedisServer], monkeypatch: pytest.MonkeyPatch) -> dict[str, Centre]:
     made = {link: Centre(centre_servers[link].url) for link in ("eu", "us")}
     monkeypatch.setattr(stores, "open_link", leading_to(made))
-    monkeypatch.setattr(stores, "_SHARED", {})
-    monkeypatch.setattr(source_caller, "BUDGET_S", PATIENCE_S)  # none of them is slow
-    monkeypatch.setattr(source_caller, "PROBE_S", (0.002, 0.01))
-    monkeypatch.setattr(lease, "GRACE_S", 0.0)
-    monkeypatch.setattr(discovery, "EVERY_S", 0.02)
+    monkeypatch.setattr(stores, "_shared_stores", {})
+    monkeypatch.setattr(source_caller, "ANSWER_BUDGET_S", PATIENCE_S)  # none of them is slow
+    monkeypatch.setattr(source_caller, "PROBE_PAUSES_S", (0.002, 0.01))
+    monkeypatch.setattr(lease, "STOPPING_READER_GRACE_S", 0.0)
+    monkeypatch.setattr(discovery, "DISCOVERY_INTERVAL_S", 0.02)
     return made
 
 

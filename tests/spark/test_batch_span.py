@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark.spark.batch_span import sync
+from busmq_spark.spark.batch_span import sync_batch_to_disk
 
 ENTRY = [".crc", "entry", "offsets"]
 ALL = sorted([*ENTRY, ".metadata.crc", "above", "checkpoint", "metadata"])
@@ -43,7 +43,7 @@ def synced(checkpoint: Path, failing: set[str], monkeypatch: pytest.MonkeyPatch)
 
     def run(batch: int) -> list[str]:
         found.clear()
-        sync(f"file:{checkpoint}", batch)
+        sync_batch_to_disk(f"file:{checkpoint}", batch)
         return sorted(found)
 
     monkeypatch.setattr(os, "fsync", fsync)

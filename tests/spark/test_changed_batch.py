@@ -14,7 +14,7 @@ from busmq_spark.core.keys import QueueKeys, sink_record
 from busmq_spark.errors import ConfigError
 from busmq_spark.option_table import parse
 from busmq_spark.options import WriteOptions
-from busmq_spark.spark.realtime import SESSION, realtime
+from busmq_spark.spark.realtime import SESSION_SETTINGS, realtime
 from busmq_spark.spark.writer import SinkCommitter
 from busmq_spark.store.redis_store import open_store
 from tests.spark.conftest import Bus
@@ -168,7 +168,11 @@ class BothWays:
 
 @pytest.fixture
 def both_ways(spark: SparkSession, bus: Bus, queue: str, tmp_path: Path) -> Iterator[BothWays]:
-    settings = {**SESSION, "spark.sql.streaming.realTimeMode.allowlistCheck": "false", "spark.sql.streaming.stateStore.checkpointFormatVersion": "2"}
+    settings = {
+        **SESSION_SETTINGS,
+        "spark.sql.streaming.realTimeMode.allowlistCheck": "false",
+        "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    }
     before = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)

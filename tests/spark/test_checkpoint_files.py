@@ -10,7 +10,7 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from busmq_spark.spark.tune import MANAGER
+from busmq_spark.spark.tune import CHECKPOINT_MANAGER_SETTING
 
 SPARKS = "org.apache.spark.sql.execution.streaming.checkpointing"
 OURS = "busmq.spark.LocalCheckpointFileManager"
@@ -23,7 +23,7 @@ class Files:
     def __init__(self, jvm: Any, manager: str, folder: str) -> None:
         self._jvm = jvm
         settings = jvm.org.apache.hadoop.conf.Configuration()
-        settings.set(MANAGER, manager)
+        settings.set(CHECKPOINT_MANAGER_SETTING, manager)
         self._root = jvm.org.apache.hadoop.fs.Path(folder)
         self._manager = jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.create(self._root, settings)
         self._manager.createCheckpointDirectory()
@@ -126,7 +126,7 @@ def test_a_path_that_is_no_local_file_is_left_to_sparks_own_manager(spark: Spark
     jvm: Any = spark._jvm
     settings = jvm.org.apache.hadoop.conf.Configuration()
     settings.set("fs.viewfs.mounttable.shop.link./kept", tmp_path.as_uri())
-    settings.set(MANAGER, OURS)
+    settings.set(CHECKPOINT_MANAGER_SETTING, OURS)
     folder = jvm.org.apache.hadoop.fs.Path("viewfs://shop/kept/c")
     manager = jvm.org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager.create(folder, settings)
     manager.createCheckpointDirectory()
@@ -136,7 +136,7 @@ def test_a_path_that_is_no_local_file_is_left_to_sparks_own_manager(spark: Spark
 
 
 def test_a_tuned_session_opens_its_checkpoints_with_our_manager(spark: SparkSession, shim_jar: Path) -> None:
-    opened = spark._jsparkSession.sessionState().newHadoopConf().get(MANAGER)
+    opened = spark._jsparkSession.sessionState().newHadoopConf().get(CHECKPOINT_MANAGER_SETTING)
     assert opened == OURS
 
 
@@ -144,8 +144,8 @@ def test_a_java_without_the_jar_opens_them_with_sparks_own(spark: SparkSession) 
     """Such as that of Spark Connect: it does not have the variable either."""
     assert spark._jvm is not None
     settings = spark._jvm.org.apache.hadoop.conf.Configuration()
-    settings.set(MANAGER, "${env.BUSMQ_NOT_HERE:-org.example.Sparks}")
-    assert settings.get(MANAGER) == "org.example.Sparks"
+    settings.set(CHECKPOINT_MANAGER_SETTING, "${env.BUSMQ_NOT_HERE:-org.example.Sparks}")
+    assert settings.get(CHECKPOINT_MANAGER_SETTING) == "org.example.Sparks"
 
 
 def test_state_is_kept_and_gone_on_with(spark: SparkSession, shim_jar: Path, tmp_path: Path) -> None:
@@ -161,8 +161,8 @@ def test_state_is_kept_and_gone_on_with(spark: SparkSession, shim_jar: Path, tmp
         return found
 
     assert count(1) == {"a": 2, "b": 1}
-    spark.conf.set(MANAGER, MANAGERS[1])
+    spark.conf.set(CHECKPOINT_MANAGER_SETTING, MANAGERS[1])
     try:
         assert count(2) == {"a": 4, "b": 2}
     finally:
-        spark.conf.unset(MANAGER)
+        spark.conf.unset(CHECKPOINT_MANAGER_SETTING)

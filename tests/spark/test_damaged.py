@@ -52,7 +52,7 @@ def test_a_second_driver_on_a_copy_of_the_checkpoint_names_who_reads(
     bus: Bus, engine: MakeEngine, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which has read on meanwhile: for the copy its messages are gone, yet nothing is lost."""
-    monkeypatch.setattr(lease, "GRACE_S", 0.0)
+    monkeypatch.setattr(lease, "STOPPING_READER_GRACE_S", 0.0)
     bus.fill(queue, 6)
     options = {"redis.url": bus.url, "subscribe": queue, "maxMessagesPerTrigger": "2", "idlePollMs": "1"}
     first, copy = engine(options), engine(options)

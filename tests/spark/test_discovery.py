@@ -30,7 +30,7 @@ def crowded() -> Iterator[RedisServer]:
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "EVERY_S", 0.02)
+    monkeypatch.setattr(discovery, "DISCOVERY_INTERVAL_S", 0.02)
 
 
 def walks(bus: Bus) -> int:

@@ -31,8 +31,8 @@ def names(batches: list[list[Row]]) -> list[str]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "GRACE_S", 0.0)
-    monkeypatch.setattr(discovery, "EVERY_S", 0.02)
+    monkeypatch.setattr(lease, "STOPPING_READER_GRACE_S", 0.0)
+    monkeypatch.setattr(discovery, "DISCOVERY_INTERVAL_S", 0.02)
 
 
 # Creation

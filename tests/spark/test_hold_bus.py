@@ -15,7 +15,7 @@ from tests.spark.engine import Engine
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "GRACE_S", 0.0)
+    monkeypatch.setattr(lease, "STOPPING_READER_GRACE_S", 0.0)
 
 
 async def test_a_query_and_a_reliable_consumer_exclude_each_other(bus: Bus, engine: Callable[..., Engine], queue: str) -> None:

@@ -118,7 +118,7 @@ def test_the_launcher_hands_on_arguments_as_they_are(tmp_path: Path) -> None:
     program.write_text('#!/bin/sh\nfor a do echo "<$a>"; done\n')
     program.chmod(0o755)
     launcher = tmp_path / "launcher"
-    launcher.write_text(java.LAUNCHER.format(java=f"'{program}'"))
+    launcher.write_text(java.LAUNCHER_SCRIPT.format(java=f"'{program}'"))
     launcher.chmod(0o755)
     arguments = ["-cp", "a b:*", "--add-modules=jdk.incubator.vector", "", "$HOME", "--add-modules=other"]
     done = subprocess.run([str(launcher), *arguments], capture_output=True, text=True, check=True)

@@ -200,7 +200,7 @@ def test_a_link_that_is_away_stops_its_own_queues_and_no_others_and_loses_nothin
 def test_a_link_that_does_not_answer_costs_one_budget_and_nothing_after_that(
     linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_caller, "BUDGET_S", 5.0)
+    monkeypatch.setattr(source_caller, "ANSWER_BUDGET_S", 5.0)
     for bus in buses.values():
         bus.fill(queue, 1)
     query = linked(queue)

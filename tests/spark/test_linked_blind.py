@@ -11,7 +11,7 @@ import pytest
 from busmq_spark.core.flow import run_sync
 from busmq_spark.errors import LinkLost
 from busmq_spark.spark import planning
-from busmq_spark.spark.reader import WAITS
+from busmq_spark.spark.reader import WAITS_FOR_LINKS_REASON
 from tests.spark.conftest import Bus
 from tests.spark.engine import Engine
 from tests.spark.links import SOURCES, Centre, gather, ids
@@ -55,7 +55,7 @@ def test_a_query_that_waits_for_a_link_before_its_first_batch_says_so_once(
     centres["eu"].down = True
     with ThreadPoolExecutor() as pool:
         first = pool.submit(query.step)
-        wait_until(lambda: any(WAITS in text for text in caplog.messages), what="the warning")
+        wait_until(lambda: any(WAITS_FOR_LINKS_REASON in text for text in caplog.messages), what="the warning")
         tried = len(centres["eu"].asked)
         wait_until(lambda: len(centres["eu"].asked) > tried + 3, what="it goes on trying")
         centres["eu"].down = False
@@ -63,7 +63,7 @@ def test_a_query_that_waits_for_a_link_before_its_first_batch_says_so_once(
     assert {source: ids(rows, source) for source in SOURCES} == {source: [1, 2] for source in SOURCES}
     assert [text.partition(" (")[0] for text in caplog.messages if "link" in text] == [
         "link 'eu' cannot be reached",
-        WAITS,
+        WAITS_FOR_LINKS_REASON,
         "link 'eu' is reached again; its queues go on where they were",
     ]
 

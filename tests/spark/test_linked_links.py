@@ -57,11 +57,11 @@ def far(bus_of: MakeBus) -> Iterator[Far]:
 @pytest.fixture
 def query(far: Far, bus: Bus, engine: Callable[..., Engine], queue: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     """Over the far queue and one of the same name here."""
-    monkeypatch.setattr(source_caller, "BUDGET_S", 3.0)
-    monkeypatch.setattr(source_caller, "PROBE_S", (0.01, 0.1))
-    monkeypatch.setattr(lease, "GRACE_S", 0.0)
+    monkeypatch.setattr(source_caller, "ANSWER_BUDGET_S", 3.0)
+    monkeypatch.setattr(source_caller, "PROBE_PAUSES_S", (0.01, 0.1))
+    monkeypatch.setattr(lease, "STOPPING_READER_GRACE_S", 0.0)
     shared: dict[Any, Any] = {}
-    monkeypatch.setattr(stores, "_SHARED", shared)
+    monkeypatch.setattr(stores, "_shared_stores", shared)
     where = {"federation.url": f"far=ws://127.0.0.1:{far.line.port}/bus", "federation.secret": SECRET, "redis.url": bus.url}
     made = engine({**where, "subscribe": queue}, schema=LINKED, homes={"far": far.redis.url})
     yield made
@@ -113,8 +113,8 @@ def test_a_link_that_goes_away_between_planning_and_reading_does_not_hold_up_the
 
 
 def test_rows_that_were_fetched_for_one_batch_are_not_taken_for_another(far: Far, query: Engine, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multi_source_store, "FETCH_S", PATIENCE_S)
-    monkeypatch.setattr(source_caller, "BUDGET_S", PATIENCE_S)
+    monkeypatch.setattr(multi_source_store, "FETCH_BUDGET_S", PATIENCE_S)
+    monkeypatch.setattr(source_caller, "ANSWER_BUDGET_S", PATIENCE_S)
     far.bus.fill(queue, 10)
     query.step("planned")
     assert query.reader._planning.prefetched
@@ -127,7 +127,7 @@ def test_rows_that_were_fetched_for_one_batch_are_not_taken_for_another(far: Far
 
 def test_what_a_slow_link_has_not_brought_in_time_is_left_to_the_tasks(far: Far, query: Engine, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
     far.bus.fill(queue, 10)
-    monkeypatch.setattr(multi_source_store, "FETCH_S", -1.0)
+    monkeypatch.setattr(multi_source_store, "FETCH_BUDGET_S", -1.0)
     assert query.step("planned") is None
     assert query.reader._planning.prefetched == {}
     assert ids(gather(query, {"far": 10}), "far") == list(range(1, 11))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.option_table import OF_KAFKA, parse, rows
+from busmq_spark.option_table import KAFKA_OPTION_HINTS, parse, rows
 from busmq_spark.options import WEEK_S, ReadOptions, RedisOptions, StoreOptions, WriteOptions
 from busmq_spark.start import AtTime, Newest
 
@@ -240,7 +240,7 @@ def test_an_option_of_kafkas_source_gets_the_name_of_ours(name: str, hint: str) 
 
 def test_every_option_that_stands_for_one_of_kafkas_exists() -> None:
     known = {row.metadata["name"] for row in fields(ReadOptions)}
-    assert {name for hint in OF_KAFKA.values() for name in re.findall(r"option '([^']+)'", hint)} <= known
+    assert {name for hint in KAFKA_OPTION_HINTS.values() for name in re.findall(r"option '([^']+)'", hint)} <= known
 
 
 @pytest.mark.parametrize("name", ["queue", "delivery", "maxsize", "sinkId"])

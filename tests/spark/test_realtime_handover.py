@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
-from busmq_spark.spark.realtime import SESSION, realtime
+from busmq_spark.spark.realtime import SESSION_SETTINGS, realtime
 from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus
 from tests.spark.engine import Engine, Row
 from tests.spark.jvm_engine import JvmEngine
 from tests.support import wait_until
 
-SETTINGS = {**SESSION, "spark.sql.streaming.realTimeMode.minBatchDuration": "500ms"}
+SETTINGS = {**SESSION_SETTINGS, "spark.sql.streaming.realTimeMode.minBatchDuration": "500ms"}
 pushes = st.tuples(st.just("push"), st.integers(0, 1), st.integers(1, 9))
 steps = st.tuples(st.just("step"), st.sampled_from(["", "", "planned", "read"]), st.booleans())
 

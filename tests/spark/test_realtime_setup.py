@@ -20,11 +20,11 @@ from tests.support import PATIENCE_S, wait_until
 
 @pytest.fixture
 def a_jar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    path = tmp_path / jar.NAME
+    path = tmp_path / jar.JAR_NAME
     path.touch()
     monkeypatch.setattr(jar, "find_jar", lambda: path)
     monkeypatch.setattr("pyspark.SparkContext._jvm", None)
-    for name in (jar.CLASS_PATH, jar.MANAGER):
+    for name in (jar.CLASS_PATH_VARIABLE, jar.CHECKPOINT_MANAGER_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     return str(path)
 
@@ -34,7 +34,7 @@ def test_a_builder_gets_the_jar_and_says_aloud_which_check_is_off(a_jar: str, ca
     with caplog.at_level(logging.WARNING, "busmq_spark"):
         assert busmq_spark.realtime(builder) is builder
     assert builder._options["spark.jars"] == a_jar
-    assert builder._options.items() >= helper.SESSION.items()
+    assert builder._options.items() >= helper.SESSION_SETTINGS.items()
     assert "allowlistCheck=false" in caplog.text
 
 
@@ -48,20 +48,20 @@ def test_what_the_user_set_stays(a_jar: str) -> None:
 def test_a_java_that_is_still_to_start_gets_a_heap_in_which_a_batch_is_nothing_huge(a_jar: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pyspark.SparkContext._gateway", None)
     mine = SparkSession.Builder().config("spark.driver.defaultJavaOptions", "-Xss2m")
-    assert busmq_spark.realtime(mine)._options.items() >= {**helper.JAVA, "spark.driver.defaultJavaOptions": "-Xss2m"}.items()
+    assert busmq_spark.realtime(mine)._options.items() >= {**helper.JAVA_SETTINGS, "spark.driver.defaultJavaOptions": "-Xss2m"}.items()
 
 
 def test_a_java_that_was_started_or_configured_elsewhere_keeps_its_options(a_jar: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     with monkeypatch.context() as running:
         running.setattr("pyspark.SparkContext._gateway", object())
-        assert not busmq_spark.realtime(SparkSession.Builder())._options.keys() & helper.JAVA.keys()
+        assert not busmq_spark.realtime(SparkSession.Builder())._options.keys() & helper.JAVA_SETTINGS.keys()
     monkeypatch.setattr("pyspark.SparkContext._gateway", None)
     with monkeypatch.context() as submitted:
         submitted.setenv("PYSPARK_GATEWAY_PORT", "1")
-        assert not busmq_spark.realtime(SparkSession.Builder())._options.keys() & helper.JAVA.keys()
+        assert not busmq_spark.realtime(SparkSession.Builder())._options.keys() & helper.JAVA_SETTINGS.keys()
     (tmp_path / "spark-defaults.conf").write_text("spark.executor.defaultJavaOptions  -Dours=1\n")
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
-    assert helper.JAVA.keys() - busmq_spark.realtime(SparkSession.Builder())._options.keys() == {"spark.executor.defaultJavaOptions"}
+    assert helper.JAVA_SETTINGS.keys() - busmq_spark.realtime(SparkSession.Builder())._options.keys() == {"spark.executor.defaultJavaOptions"}
 
 
 def test_without_the_jar_the_error_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +72,7 @@ def test_without_the_jar_the_error_says_how_to_get_it(monkeypatch: pytest.Monkey
 
 def test_a_running_spark_without_the_jar_is_refused(spark: SparkSession, shim_jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     busmq_spark.realtime(SparkSession.Builder())  # this one has it
-    monkeypatch.setattr(helper, "SOURCE", "busmq.spark.NotInThisJar")
+    monkeypatch.setattr(helper, "REALTIME_SOURCE", "busmq.spark.NotInThisJar")
     with pytest.raises(ConfigError, match="call realtime before the first session"):
         busmq_spark.realtime(SparkSession.Builder())
 
@@ -88,7 +88,7 @@ def test_spark_4_0_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
         busmq_spark.realtime(SparkSession.Builder())
 
 
-@pytest.mark.parametrize(("release", "extra"), [("4.1.1", {}), ("4.2.0", {}), ("4.3.0", helper.QUERY)])
+@pytest.mark.parametrize(("release", "extra"), [("4.1.1", {}), ("4.2.0", {}), ("4.3.0", helper.QUERY_OPTIONS)])
 def test_logs_are_written_later_only_where_spark_takes_that_in_real_time_mode(
     monkeypatch: pytest.MonkeyPatch, release: str, extra: dict[str, str]
 ) -> None:
@@ -128,7 +128,7 @@ def test_session_and_query_of_the_helper_run_in_real_time(
 ) -> None:
     """From queue to queue while the batch, an hour long, has only begun."""
     session = spark.newSession()
-    for name, value in helper.SESSION.items():
+    for name, value in helper.SESSION_SETTINGS.items():
         session.conf.set(name, value)
     bus.attach(queue)
     source: dict[str, Any] = {"redis.url": bus.url, "subscribe": queue}

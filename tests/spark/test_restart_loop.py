@@ -46,7 +46,7 @@ def lone(bus_of: MakeBus) -> Any:
 @pytest.fixture
 def often(request: pytest.FixtureRequest, make: Make, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Staged lists are renewed many times a second, not four times an hour."""
-    monkeypatch.setattr(renewal, "RENEWAL_S", 0.05)
+    monkeypatch.setattr(renewal, "RENEWAL_INTERVAL_S", 0.05)
     properties = request.getfixturevalue("spark")._jvm.java.lang.System if "java" in request.node.name else None
     if properties is not None:
         properties.setProperty("busmq.renewalMs", "50")

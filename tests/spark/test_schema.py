@@ -12,14 +12,17 @@ from pyspark.sql.types import StructType
 
 from busmq_spark.core.sources import qualified_name, split
 from busmq_spark.errors import ConfigError
-from busmq_spark.spark.schema import BATCH_ROWS, SHARED_BYTES, SHORT_ROWS, ArrowRows
+from busmq_spark.spark.schema import BATCH_ROWS, SHARED_BATCH_BYTES, SHORT_PIECE_ROWS, ArrowRows
 from busmq_spark.store.protocol import MessageRows
 
 BINARY = StructType().add("queue", "string").add("id", "long").add("value", "binary")
 TEXT = StructType().add("value", "string").add("source", "string").add("id", "long").add("queue", "string")
 
 names = st.sampled_from(["a", "b", "ü", qualified_name("east", "a")])
-counts = st.one_of(st.integers(0, 20), st.sampled_from([SHORT_ROWS - 1, SHORT_ROWS, SHORT_ROWS + 1, BATCH_ROWS, BATCH_ROWS + 1, 2 * BATCH_ROWS + 7]))
+counts = st.one_of(
+    st.integers(0, 20),
+    st.sampled_from([SHORT_PIECE_ROWS - 1, SHORT_PIECE_ROWS, SHORT_PIECE_ROWS + 1, BATCH_ROWS, BATCH_ROWS + 1, 2 * BATCH_ROWS + 7]),
+)
 pieces = st.lists(st.tuples(names, st.integers(1, 2**53), counts, st.sampled_from([0, 1, 100])), max_size=30)
 
 
@@ -32,7 +35,7 @@ def batches(schema: StructType, *found: MessageRows) -> list[Any]:
 
 
 @given(pieces)
-@example([("a", 1, SHORT_ROWS, 0)] * 12)
+@example([("a", 1, SHORT_PIECE_ROWS, 0)] * 12)
 @example([("a", 1, 5, 1), ("b", 1, BATCH_ROWS, 1), ("a", 6, 5, 1)])
 def test_every_row_comes_once_and_in_order_in_batches_of_a_good_size(wanted: list[tuple[str, int, int, int]]) -> None:
     found = batches(BINARY, *(piece(*each) for each in wanted))
@@ -48,12 +51,12 @@ def test_a_thousand_short_pieces_make_one_batch() -> None:
 
 
 def test_short_pieces_share_a_batch_of_no_more_than_a_megabyte() -> None:
-    sizes = [batch.num_rows for batch in batches(BINARY, *(piece("q", 1 + n, 1, SHARED_BYTES // 3) for n in range(7)))]
+    sizes = [batch.num_rows for batch in batches(BINARY, *(piece("q", 1 + n, 1, SHARED_BATCH_BYTES // 3) for n in range(7)))]
     assert sizes == [2, 2, 2, 1]
 
 
 def test_a_value_larger_than_that_has_its_own() -> None:
-    sizes = [batch.num_rows for batch in batches(BINARY, piece("q", 1, 2, 5), piece("q", 3, 1, SHARED_BYTES), piece("q", 4, 2, 5))]
+    sizes = [batch.num_rows for batch in batches(BINARY, piece("q", 1, 2, 5), piece("q", 3, 1, SHARED_BATCH_BYTES), piece("q", 4, 2, 5))]
     assert sizes == [2, 1, 2]
 
 

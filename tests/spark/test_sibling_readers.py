@@ -74,8 +74,8 @@ class MakePair(Protocol):
 
 @pytest.fixture
 def pair(bus: Bus, engine: MakeEngine, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> MakePair:
-    monkeypatch.setattr(lease, "GRACE_S", 0.0)
-    monkeypatch.setattr(discovery, "EVERY_S", 0.02)
+    monkeypatch.setattr(lease, "STOPPING_READER_GRACE_S", 0.0)
+    monkeypatch.setattr(discovery, "DISCOVERY_INTERVAL_S", 0.02)
 
     def make(*options: dict[str, str]) -> Pair:
         folder = f"/{fresh('checkpoint')}/sources"

@@ -11,7 +11,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, Long
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.spark import sink_schema
 from busmq_spark.spark.sink_schema import SinkColumns
-from busmq_spark.spark.topic_columns import as_bytes
+from busmq_spark.spark.topic_columns import as_binary_array
 
 S, B, L = StringType(), BinaryType(), LongType()
 
@@ -81,7 +81,7 @@ def test_a_batch_for_many_queues_is_walked_through_once(monkeypatch: pytest.Monk
 
     def counted(values: Any) -> list[bytes]:
         passes.append("values become bytes")
-        return as_bytes(values)
+        return as_binary_array(values)
 
     monkeypatch.setattr(sink_schema, "_bytes", counted)
     queues = [f"q{i * 7 % 500}" for i in range(2000)]

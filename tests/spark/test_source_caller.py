@@ -20,7 +20,7 @@ class Nothing:
 
 
 def test_a_link_that_was_slow_once_is_waited_for_as_briefly_as_others_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_caller, "BUDGET_S", 1.0)
+    monkeypatch.setattr(source_caller, "ANSWER_BUDGET_S", 1.0)
     made: Any = Nothing
     caller = ThreadedCaller("far", made)
     go_on = threading.Event()

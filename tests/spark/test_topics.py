@@ -13,7 +13,7 @@ from busmq_spark.core import topic as core
 from busmq_spark.core.keys import QueueKeys, TopicKeys
 from busmq_spark.errors import ConfigError, QueueExpired, TopicMissing
 from busmq_spark.option_table import parse
-from busmq_spark.options import MOST_PARTITIONS, ReadOptions
+from busmq_spark.options import MAX_PARTITIONS, ReadOptions
 from busmq_spark.spark import discovery
 from tests.conftest import Fresh
 from tests.spark.conftest import Bus, Stream
@@ -28,7 +28,7 @@ MakeEngine = Callable[..., Engine]
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(discovery, "EVERY_S", 0.02)
+    monkeypatch.setattr(discovery, "DISCOVERY_INTERVAL_S", 0.02)
 
 
 @pytest.fixture
@@ -246,7 +246,7 @@ def test_partitions_are_followed_in_real_time_and_new_ones_from_the_next_batch_o
 
 
 def test_both_layers_know_the_same_number_of_partitions() -> None:
-    assert MOST_PARTITIONS == core.MOST_PARTITIONS
+    assert MAX_PARTITIONS == core.MAX_PARTITIONS
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from busmq_spark import tune
 from busmq_spark.errors import LocalToolMissing
 from busmq_spark.spark import jar
-from busmq_spark.spark.tune import ENGINE, MANAGER, WORKER_PATH, settings
+from busmq_spark.spark.tune import CHECKPOINT_MANAGER_SETTING, ENGINE_SETTING, WORKER_PATH, settings
 
 ROOT = Path(__file__).parents[2]
 INSTALLED = Path(pyspark.__file__).parent
@@ -27,14 +27,14 @@ def no_jar(monkeypatch: pytest.MonkeyPatch) -> None:
     """Most people have none."""
     monkeypatch.setattr(jar, "find_jar", lambda: None)
     monkeypatch.setattr("pyspark.SparkContext._gateway", None)  # no Java runs
-    for name in (jar.CLASS_PATH, jar.MANAGER, "SPARK_HOME", "SPARK_CONF_DIR", "SPARK_REMOTE", "PYSPARK_GATEWAY_PORT"):
+    for name in (jar.CLASS_PATH_VARIABLE, jar.CHECKPOINT_MANAGER_VARIABLE, "SPARK_HOME", "SPARK_CONF_DIR", "SPARK_REMOTE", "PYSPARK_GATEWAY_PORT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))  # put back after each test
 
 
 @pytest.fixture
 def a_jar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    path = tmp_path / jar.NAME
+    path = tmp_path / jar.JAR_NAME
     monkeypatch.setattr(jar, "find_jar", lambda: path)
     return path
 
@@ -50,8 +50,8 @@ def test_every_setting_is_on_the_builder() -> None:
 
 
 def test_what_the_user_set_before_or_sets_after_wins() -> None:
-    tuned = tune(builder().config(MANAGER, "mine")).config("spark.python.unix.domain.socket.enabled", "false")
-    assert tuned._options == {MANAGER: "mine", "spark.python.unix.domain.socket.enabled": "false"}
+    tuned = tune(builder().config(CHECKPOINT_MANAGER_SETTING, "mine")).config("spark.python.unix.domain.socket.enabled", "false")
+    assert tuned._options == {CHECKPOINT_MANAGER_SETTING: "mine", "spark.python.unix.domain.socket.enabled": "false"}
 
 
 def test_the_configuration_file_says_the_same() -> None:
@@ -62,48 +62,48 @@ def test_the_configuration_file_says_the_same() -> None:
 def test_the_class_exists_in_the_installed_spark() -> None:
     """A wrong name fails every query only when it starts."""
     [jar] = (Path(pyspark.__file__).parent / "jars").glob("spark-sql_2.13-*.jar")
-    assert settings(version("pyspark"))[MANAGER].replace(".", "/") + ".class" in ZipFile(jar).namelist()
+    assert settings(version("pyspark"))[CHECKPOINT_MANAGER_SETTING].replace(".", "/") + ".class" in ZipFile(jar).namelist()
 
 
 @pytest.mark.parametrize(("spark", "package"), [("4.0.5", "streaming"), ("4.1.0", "checkpointing"), ("5.0.0.dev0", "checkpointing")])
 def test_the_class_moved_with_spark_4_1(spark: str, package: str) -> None:
-    assert settings(spark)[MANAGER].split(".")[-2] == package
+    assert settings(spark)[CHECKPOINT_MANAGER_SETTING].split(".")[-2] == package
 
 
 def test_a_session_that_asks_for_java_without_the_jar_is_refused() -> None:
     with pytest.raises(LocalToolMissing, match="mvn -f jvm-shim package"):
-        tune(builder().config(ENGINE, "java"))
-    tune(builder().config(ENGINE, "java").config("spark.jars", "mine.jar"))
-    tune(builder().config(ENGINE, "python"))
+        tune(builder().config(ENGINE_SETTING, "java"))
+    tune(builder().config(ENGINE_SETTING, "java").config("spark.jars", "mine.jar"))
+    tune(builder().config(ENGINE_SETTING, "python"))
 
 
 def test_without_the_jar_nothing_is_said_of_it() -> None:
     tune(builder())
-    assert jar.CLASS_PATH not in os.environ
-    assert jar.MANAGER not in os.environ
+    assert jar.CLASS_PATH_VARIABLE not in os.environ
+    assert jar.CHECKPOINT_MANAGER_VARIABLE not in os.environ
 
 
 def test_with_the_jar_the_class_is_named_only_in_the_environment_that_brings_the_jar(a_jar: Path) -> None:
     """A Spark that has one has the other: setting, session and machine may be anybody's."""
     tuned = tune(builder())._options
-    manager = f"${{env.BUSMQ_CHECKPOINT_MANAGER:-{settings(version('pyspark'))[MANAGER]}}}"
-    assert tuned == {**settings(version("pyspark")), MANAGER: manager, "spark.jars": str(a_jar)}
-    assert os.environ[jar.CLASS_PATH] == str(a_jar)
-    assert os.environ[jar.MANAGER] == "busmq.spark.LocalCheckpointFileManager"
+    manager = f"${{env.BUSMQ_CHECKPOINT_MANAGER:-{settings(version('pyspark'))[CHECKPOINT_MANAGER_SETTING]}}}"
+    assert tuned == {**settings(version("pyspark")), CHECKPOINT_MANAGER_SETTING: manager, "spark.jars": str(a_jar)}
+    assert os.environ[jar.CLASS_PATH_VARIABLE] == str(a_jar)
+    assert os.environ[jar.CHECKPOINT_MANAGER_VARIABLE] == "busmq.spark.LocalCheckpointFileManager"
 
 
 def test_the_class_path_of_others_stays_and_the_jar_is_added_once(a_jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(jar.CLASS_PATH, "theirs.jar")
+    monkeypatch.setenv(jar.CLASS_PATH_VARIABLE, "theirs.jar")
     tune(builder())
     tune(builder())
-    assert os.environ[jar.CLASS_PATH] == f"theirs.jar{os.pathsep}{a_jar}"
+    assert os.environ[jar.CLASS_PATH_VARIABLE] == f"theirs.jar{os.pathsep}{a_jar}"
 
 
 def test_a_spark_whose_own_script_sets_the_class_path_is_left_alone(a_jar: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "spark-env.sh").write_text("export SPARK_DIST_CLASSPATH=$(hadoop classpath)\n")
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     assert tune(builder())._options == {**settings(version("pyspark")), "spark.jars": str(a_jar)}
-    assert jar.MANAGER not in os.environ
+    assert jar.CHECKPOINT_MANAGER_VARIABLE not in os.environ
 
 
 def test_the_jar_comes_once_beside_the_jars_of_the_builder_or_of_the_defaults(a_jar: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_java_that_this_process_does_not_start_is_told_of_no_jar(a_jar: Path, 
 def test_spark_4_0_which_lacks_what_the_jar_builds_on_is_left_alone(a_jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("busmq_spark.spark.tune.version", lambda package: "4.0.5")
     assert tune(builder())._options == settings("4.0.5")
-    assert jar.CLASS_PATH not in os.environ
+    assert jar.CLASS_PATH_VARIABLE not in os.environ
 
 
 def worker(*path: Path) -> list[str]:

@@ -97,8 +97,8 @@ def untouched(store: RedisStore, part: Range) -> None:
 
 
 HARMS = [untouched, untouched, trimmed, holed, emptied, closed, created_again]
-lengths = st.lists(st.sampled_from([0, 1, 100, 30_000, redis_range.SHORT_BYTES + 1]), min_size=1, max_size=6)
-many = st.integers(redis_range.SHORT_ROWS, redis_range.SHORT_ROWS + 1).map(lambda rows: [1] * rows)
+lengths = st.lists(st.sampled_from([0, 1, 100, 30_000, redis_range.SHORT_RANGE_BYTES + 1]), min_size=1, max_size=6)
+many = st.integers(redis_range.SHORT_RANGE_ROWS, redis_range.SHORT_RANGE_ROWS + 1).map(lambda rows: [1] * rows)
 queues = st.lists(st.tuples(st.one_of(lengths, lengths, many), st.sampled_from(HARMS)), min_size=1, max_size=8)
 
 
@@ -106,7 +106,7 @@ queues = st.lists(st.tuples(st.one_of(lengths, lengths, many), st.sampled_from(H
 @given(queues, st.booleans())
 @example([([1, 1], untouched), ([1, 1, 1], closed), ([1], untouched)], False)
 @example([([1, 1], untouched), ([1, 1, 1], created_again), ([1], untouched)], True)
-@example([([1], untouched), ([0, redis_range.SHORT_BYTES + 1, 1], untouched), ([1] * 251, untouched), ([2], untouched)], True)
+@example([([1], untouched), ([0, redis_range.SHORT_RANGE_BYTES + 1, 1], untouched), ([1] * 251, untouched), ([2], untouched)], True)
 def test_the_rows_and_the_error_are_those_of_one_range_after_the_other(
     store: RedisStore, fill: Fill, wanted: list[tuple[list[int], Any]], strict: bool
 ) -> None:
@@ -152,7 +152,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.mark.parametrize("store", ["direct"], indirect=True)
 def test_short_ranges_take_one_round_trip_for_dozens(store: RedisStore, fill: Fill, asked: list[str]) -> None:
-    parts = [fill([b"value"] * 10) for _ in range(3 * redis_range.MOST_SHORTS)]
+    parts = [fill([b"value"] * 10) for _ in range(3 * redis_range.MAX_SHORT_RANGES_PER_ROUND_TRIP)]
     asked.clear()
     assert sum(len(piece.values) for piece in store.read_ranges(parts, True)) == 10 * len(parts)
     assert asked == ["step"] * 3
@@ -160,7 +160,7 @@ def test_short_ranges_take_one_round_trip_for_dozens(store: RedisStore, fill: Fi
 
 @pytest.mark.parametrize("store", ["direct"], indirect=True)
 def test_one_round_trip_brings_so_many_rows_and_not_more(store: RedisStore, fill: Fill, asked: list[str]) -> None:
-    parts = [fill([b"v"] * redis_range.SHORT_ROWS) for _ in range(20)]
+    parts = [fill([b"v"] * redis_range.SHORT_RANGE_ROWS) for _ in range(20)]
     asked.clear()
-    assert sum(len(piece.values) for piece in store.read_ranges(parts, True)) == 20 * redis_range.SHORT_ROWS
-    assert asked == ["step"] * (20 * redis_range.SHORT_ROWS // redis_range.MOST_SHORT_ROWS)
+    assert sum(len(piece.values) for piece in store.read_ranges(parts, True)) == 20 * redis_range.SHORT_RANGE_ROWS
+    assert asked == ["step"] * (20 * redis_range.SHORT_RANGE_ROWS // redis_range.MAX_SHORT_ROWS_PER_ROUND_TRIP)

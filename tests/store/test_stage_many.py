@@ -14,7 +14,7 @@ from busmq_spark.errors import StagingLost
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.place import new_token
 from busmq_spark.store.protocol import QueueCreation
-from busmq_spark.store.redis_append import DEPTH, MOST_UNDER_WAY
+from busmq_spark.store.redis_append import MAX_CHUNKS_UNDER_WAY, MAX_FULL_CHUNKS_UNDER_WAY
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
 
@@ -81,10 +81,10 @@ def names(store: RedisStore, fresh: Fresh, many: int) -> list[str]:
 def test_hundreds_of_small_chunks_are_under_way_and_few_full_ones(store: RedisStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     queues, under_way = names(store, fresh, QUEUES), UnderWay(store, monkeypatch)
     stage(store, queues, 1, 3)
-    assert under_way.most == MOST_UNDER_WAY
+    assert under_way.most == MAX_CHUNKS_UNDER_WAY
     under_way.most = 0
     stage(store, queues[:2], 10, 1000)
-    assert under_way.most == DEPTH
+    assert under_way.most == MAX_FULL_CHUNKS_UNDER_WAY
 
 
 @pytest.mark.parametrize("at", [1, 255, 256, 257, 1100])

@@ -12,7 +12,7 @@ from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.federation import fault
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import encode_error
-from busmq_spark.federation.progress import unsent
+from busmq_spark.federation.progress import unsent_bytes
 from busmq_spark.redis_io.endpoint import patience
 from busmq_spark.redis_io.layout import RedisLayout
 
@@ -42,6 +42,6 @@ async def send_or_disconnect(socket: ServerConnection, message: bytes, send_s: f
         if done:
             sending.result()
             return
-        if left == (left := unsent(socket)):
+        if left == (left := unsent_bytes(socket)):
             log.warning("bulk: a peer took nothing for %g s and was cut off", send_s)
             socket.transport.abort()

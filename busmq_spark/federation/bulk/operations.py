@@ -76,7 +76,7 @@ def _start(value: Any) -> str | int:
     return _whole_number(value)
 
 
-TEXT_CODEC, WHOLE_NUMBER_CODEC, FLAG_CODEC, START_CODEC = (
+TEXT, WHOLE_NUMBER, FLAG, START_CODEC = (
     JsonCodec(_unchanged, _text),
     JsonCodec(_unchanged, _whole_number),
     JsonCodec(_unchanged, _flag),
@@ -141,57 +141,26 @@ def of_fields(make: Callable[..., Any], fields: Callable[[Any], Sequence[Any]], 
     return JsonCodec(lambda value: [shape.encode(item) for shape, item in zip(shapes, fields(value), strict=True)], decode)
 
 
-NAMES_CODEC = list_of(TEXT_CODEC)
-POSITION_CODEC = record_of(Position, TEXT_CODEC, WHOLE_NUMBER_CODEC, TEXT_CODEC, or_null(WHOLE_NUMBER_CODEC), WHOLE_NUMBER_CODEC)
-RANGE_CODEC = record_of(Range, TEXT_CODEC, TEXT_CODEC, WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC)
-QUEUE_CREATION_CODEC = record_of(QueueCreation, FLAG_CODEC, WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC)
-ATTACH_RESULT_CODEC = record_of(AttachResult, FLAG_CODEC, WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC, TEXT_CODEC, FLAG_CODEC)
-SPAN_CODEC = record_of(
-    Span,
-    WHOLE_NUMBER_CODEC,
-    TEXT_CODEC,
-    WHOLE_NUMBER_CODEC,
-    WHOLE_NUMBER_CODEC,
-    WHOLE_NUMBER_CODEC,
-    WHOLE_NUMBER_CODEC,
-    TEXT_CODEC,
-    TEXT_CODEC,
-    TEXT_CODEC,
-)
+NAMES = list_of(TEXT)
+POSITION_CODEC = record_of(Position, TEXT, WHOLE_NUMBER, TEXT, or_null(WHOLE_NUMBER), WHOLE_NUMBER)
+RANGE_CODEC = record_of(Range, TEXT, TEXT, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER)
+QUEUE_CREATION_CODEC = record_of(QueueCreation, FLAG, WHOLE_NUMBER, WHOLE_NUMBER)
+ATTACH_RESULT_CODEC = record_of(AttachResult, FLAG, WHOLE_NUMBER, WHOLE_NUMBER, TEXT, FLAG)
+SPAN_CODEC = record_of(Span, WHOLE_NUMBER, TEXT, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, TEXT, TEXT, TEXT)
 QUEUE_STATE_CODEC = record_of(
-    QueueState,
-    WHOLE_NUMBER_CODEC,
-    TEXT_CODEC,
-    WHOLE_NUMBER_CODEC,
-    WHOLE_NUMBER_CODEC,
-    WHOLE_NUMBER_CODEC,
-    WHOLE_NUMBER_CODEC,
-    WHOLE_NUMBER_CODEC,
-    TEXT_CODEC,
-    TEXT_CODEC,
-    WHOLE_NUMBER_CODEC,
+    QueueState, WHOLE_NUMBER, TEXT, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, TEXT, TEXT, WHOLE_NUMBER
 )
-FOUND_TIME_CODEC = record_of(FoundTime, WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC)
-TIMES_OF_IDS_CODEC = of_fields(TimesOfIds, tuple, TEXT_CODEC, list_of(tuple_of(WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC)))
-ACK_RESULT_CODEC = record_of(AckResult, TEXT_CODEC, TEXT_CODEC)
+FOUND_TIME_CODEC = record_of(FoundTime, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER)
+TIMES_OF_IDS_CODEC = of_fields(TimesOfIds, tuple, TEXT, list_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER)))
+ACK_RESULT_CODEC = record_of(AckResult, TEXT, TEXT)
 REMOVAL_TRACES_CODEC = of_fields(
-    RemovalTraces,
-    lambda traces: (traces.unacked, traces.listeners, traces.empty),
-    or_null(tuple_of(WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC)),
-    WHOLE_NUMBER_CODEC,
-    FLAG_CODEC,
+    RemovalTraces, lambda traces: (traces.unacked, traces.listeners, traces.empty), or_null(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER)), WHOLE_NUMBER, FLAG
 )
 STAGED_LIST_CODEC = record_of(
-    StagedList,
-    TEXT_CODEC,
-    WHOLE_NUMBER_CODEC,
-    TEXT_CODEC,
-    list_of(tuple_of(WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC)),
-    or_null(WHOLE_NUMBER_CODEC),
-    WHOLE_NUMBER_CODEC,
+    StagedList, TEXT, WHOLE_NUMBER, TEXT, list_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER)), or_null(WHOLE_NUMBER), WHOLE_NUMBER
 )
-COMMIT_STOPPED_CODEC = record_of(CommitStopped, TEXT_CODEC, WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC)
-SINK_RUN_CODEC = record_of(SinkRun, TEXT_CODEC, WHOLE_NUMBER_CODEC, NAMES_CODEC)
+COMMIT_STOPPED_CODEC = record_of(CommitStopped, TEXT, WHOLE_NUMBER, WHOLE_NUMBER)
+SINK_RUN_CODEC = record_of(SinkRun, TEXT, WHOLE_NUMBER, NAMES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,89 +270,61 @@ def _commit(queue: str, sink: str, _: int, lists: Any) -> list[Right]:
     return [Right(PUSH_VERBS, "queue", queue), *_sink(sink, lists)]
 
 
-SINK_BATCH_CODECS = (TEXT_CODEC, WHOLE_NUMBER_CODEC)
+SINK_BATCH_CODECS = (TEXT, WHOLE_NUMBER)
 OPERATIONS: dict[str, Operation] = {
     "hello": Operation(
-        tuple_of(WHOLE_NUMBER_CODEC, TEXT_CODEC),
-        record_of(ServerHello, WHOLE_NUMBER_CODEC, FLAG_CODEC, WHOLE_NUMBER_CODEC),
-        on_some_queue(VERBS),
-        ServedBy.SESSION,
+        tuple_of(WHOLE_NUMBER, TEXT), record_of(ServerHello, WHOLE_NUMBER, FLAG, WHOLE_NUMBER), on_some_queue(VERBS), ServedBy.SESSION
     ),
-    "discover": Operation(tuple_of(), NAMES_CODEC, on_some_queue(BROWSE_VERBS), ServedBy.PEER),
-    "attach": Operation(tuple_of(NAMES_CODEC, QUEUE_CREATION_CODEC), map_of(ATTACH_RESULT_CODEC), on_each_queue(VERBS), ServedBy.PEER),
-    "states": Operation(tuple_of(map_of(WHOLE_NUMBER_CODEC)), map_of(QUEUE_STATE_CODEC), on_each_queue(BROWSE_VERBS), ServedBy.STORE),
-    "spans": Operation(
-        tuple_of(map_of(tuple_of(WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC))), map_of(SPAN_CODEC), on_each_queue(BROWSE_VERBS), ServedBy.STORE
-    ),
+    "discover": Operation(tuple_of(), NAMES, on_some_queue(BROWSE_VERBS), ServedBy.PEER),
+    "attach": Operation(tuple_of(NAMES, QUEUE_CREATION_CODEC), map_of(ATTACH_RESULT_CODEC), on_each_queue(VERBS), ServedBy.PEER),
+    "states": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(QUEUE_STATE_CODEC), on_each_queue(BROWSE_VERBS), ServedBy.STORE),
+    "spans": Operation(tuple_of(map_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER))), map_of(SPAN_CODEC), on_each_queue(BROWSE_VERBS), ServedBy.STORE),
     "positions": Operation(
-        tuple_of(NAMES_CODEC),
-        map_of(tuple_of(TEXT_CODEC, map_of(tuple_of(WHOLE_NUMBER_CODEC, FLAG_CODEC)))),
-        on_each_queue(CONSUME_VERBS),
-        ServedBy.STORE,
+        tuple_of(NAMES), map_of(tuple_of(TEXT, map_of(tuple_of(WHOLE_NUMBER, FLAG)))), on_each_queue(CONSUME_VERBS), ServedBy.STORE
     ),
-    "marks": Operation(tuple_of(map_of(WHOLE_NUMBER_CODEC)), map_of(TEXT_CODEC), on_each_queue(BROWSE_VERBS), ServedBy.STORE),
-    "counters": Operation(tuple_of(NAMES_CODEC), list_of(or_null(BASE64_CODEC)), on_each_queue(BROWSE_VERBS), ServedBy.STORE),
-    "note_times": Operation(tuple_of(NAMES_CODEC), map_of(WHOLE_NUMBER_CODEC), on_each_queue(BROWSE_VERBS), ServedBy.STORE),
-    "find_times": Operation(tuple_of(map_of(WHOLE_NUMBER_CODEC)), map_of(FOUND_TIME_CODEC), on_each_queue(BROWSE_VERBS), ServedBy.STORE),
+    "marks": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(TEXT), on_each_queue(BROWSE_VERBS), ServedBy.STORE),
+    "counters": Operation(tuple_of(NAMES), list_of(or_null(BASE64_CODEC)), on_each_queue(BROWSE_VERBS), ServedBy.STORE),
+    "note_times": Operation(tuple_of(NAMES), map_of(WHOLE_NUMBER), on_each_queue(BROWSE_VERBS), ServedBy.STORE),
+    "find_times": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(FOUND_TIME_CODEC), on_each_queue(BROWSE_VERBS), ServedBy.STORE),
     "times": Operation(
-        tuple_of(map_of(tuple_of(WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC))), map_of(TIMES_OF_IDS_CODEC), on_each_queue(BROWSE_VERBS), ServedBy.STORE
+        tuple_of(map_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER))), map_of(TIMES_OF_IDS_CODEC), on_each_queue(BROWSE_VERBS), ServedBy.STORE
     ),
-    "ages": Operation(tuple_of(map_of(WHOLE_NUMBER_CODEC)), map_of(WHOLE_NUMBER_CODEC), on_each_queue(BROWSE_VERBS), ServedBy.STORE),
-    "ack": Operation(tuple_of(map_of(POSITION_CODEC), TEXT_CODEC), map_of(ACK_RESULT_CODEC), _subscription, ServedBy.PEER, subscription=True),
-    "subscribe": Operation(tuple_of(map_of(START_CODEC), TEXT_CODEC), map_of(WHOLE_NUMBER_CODEC), _subscription, ServedBy.PEER, subscription=True),
-    "subscriptions": Operation(tuple_of(NAMES_CODEC), map_of(map_of(WHOLE_NUMBER_CODEC)), on_each_queue(CONSUME_VERBS), ServedBy.STORE),
-    "lease": Operation(
-        tuple_of(NAMES_CODEC, TEXT_CODEC, TEXT_CODEC, map_of(TEXT_CODEC)), map_of(TEXT_CODEC), _subscription, ServedBy.PEER, subscription=True
-    ),
-    "holders": Operation(tuple_of(NAMES_CODEC, TEXT_CODEC), map_of(TEXT_CODEC), on_each_queue(CONSUME_VERBS), ServedBy.PEER, subscription=True),
-    "keep_alive": Operation(tuple_of(NAMES_CODEC, TEXT_CODEC, TEXT_CODEC), map_of(WHOLE_NUMBER_CODEC), _keep_alive, ServedBy.PEER, subscription=True),
-    "traces": Operation(tuple_of(TEXT_CODEC), REMOVAL_TRACES_CODEC, on_each_queue(BROWSE_VERBS), ServedBy.STORE),
+    "ages": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(WHOLE_NUMBER), on_each_queue(BROWSE_VERBS), ServedBy.STORE),
+    "ack": Operation(tuple_of(map_of(POSITION_CODEC), TEXT), map_of(ACK_RESULT_CODEC), _subscription, ServedBy.PEER, subscription=True),
+    "subscribe": Operation(tuple_of(map_of(START_CODEC), TEXT), map_of(WHOLE_NUMBER), _subscription, ServedBy.PEER, subscription=True),
+    "subscriptions": Operation(tuple_of(NAMES), map_of(map_of(WHOLE_NUMBER)), on_each_queue(CONSUME_VERBS), ServedBy.STORE),
+    "lease": Operation(tuple_of(NAMES, TEXT, TEXT, map_of(TEXT)), map_of(TEXT), _subscription, ServedBy.PEER, subscription=True),
+    "holders": Operation(tuple_of(NAMES, TEXT), map_of(TEXT), on_each_queue(CONSUME_VERBS), ServedBy.PEER, subscription=True),
+    "keep_alive": Operation(tuple_of(NAMES, TEXT, TEXT), map_of(WHOLE_NUMBER), _keep_alive, ServedBy.PEER, subscription=True),
+    "traces": Operation(tuple_of(TEXT), REMOVAL_TRACES_CODEC, on_each_queue(BROWSE_VERBS), ServedBy.STORE),
     "bytes_until": Operation(
-        tuple_of(TEXT_CODEC, WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC),
-        tuple_of(WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC),
-        on_each_queue(BROWSE_VERBS),
-        ServedBy.STORE,
+        tuple_of(TEXT, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER), tuple_of(WHOLE_NUMBER, WHOLE_NUMBER), on_each_queue(BROWSE_VERBS), ServedBy.STORE
     ),
-    "read": Operation(tuple_of(RANGE_CODEC, FLAG_CODEC, WHOLE_NUMBER_CODEC), NULL_CODEC, on_each_queue(BROWSE_VERBS), ServedBy.BESIDE),
-    "read_many": Operation(tuple_of(list_of(RANGE_CODEC), FLAG_CODEC, WHOLE_NUMBER_CODEC), NULL_CODEC, on_each_queue(BROWSE_VERBS), ServedBy.BESIDE),
-    "read_with_spans": Operation(
-        tuple_of(list_of(RANGE_CODEC), WHOLE_NUMBER_CODEC), map_of(SPAN_CODEC), on_each_queue(BROWSE_VERBS), ServedBy.BESIDE
-    ),
-    "listen": Operation(tuple_of(NAMES_CODEC), NULL_CODEC, on_each_queue(BROWSE_VERBS), ServedBy.SESSION),
-    "wait": Operation(tuple_of(WHOLE_NUMBER_CODEC), FLAG_CODEC, on_some_queue(BROWSE_VERBS), ServedBy.BESIDE),
-    "begin": Operation(tuple_of(TEXT_CODEC, TEXT_CODEC, NAMES_CODEC), SINK_RUN_CODEC, _begin, ServedBy.PEER),
+    "read": Operation(tuple_of(RANGE_CODEC, FLAG, WHOLE_NUMBER), NULL_CODEC, on_each_queue(BROWSE_VERBS), ServedBy.BESIDE),
+    "read_many": Operation(tuple_of(list_of(RANGE_CODEC), FLAG, WHOLE_NUMBER), NULL_CODEC, on_each_queue(BROWSE_VERBS), ServedBy.BESIDE),
+    "read_with_spans": Operation(tuple_of(list_of(RANGE_CODEC), WHOLE_NUMBER), map_of(SPAN_CODEC), on_each_queue(BROWSE_VERBS), ServedBy.BESIDE),
+    "listen": Operation(tuple_of(NAMES), NULL_CODEC, on_each_queue(BROWSE_VERBS), ServedBy.SESSION),
+    "wait": Operation(tuple_of(WHOLE_NUMBER), FLAG, on_some_queue(BROWSE_VERBS), ServedBy.BESIDE),
+    "begin": Operation(tuple_of(TEXT, TEXT, NAMES), SINK_RUN_CODEC, _begin, ServedBy.PEER),
     "renew": Operation(tuple_of(SINK_RUN_CODEC), NULL_CODEC, lambda run: _sink(run.sink), ServedBy.PEER),
-    "stage": Operation(
-        tuple_of(TEXT_CODEC, TEXT_CODEC, WHOLE_NUMBER_CODEC, SINK_RUN_CODEC),
-        tuple_of(WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC),
-        _stage,
-        ServedBy.PEER,
-        values=True,
-    ),
-    "push": Operation(tuple_of(TEXT_CODEC), tuple_of(WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC), on_each_queue(PUSH_VERBS), ServedBy.STORE, values=True),
+    "stage": Operation(tuple_of(TEXT, TEXT, WHOLE_NUMBER, SINK_RUN_CODEC), tuple_of(WHOLE_NUMBER, WHOLE_NUMBER), _stage, ServedBy.PEER, values=True),
+    "push": Operation(tuple_of(TEXT), tuple_of(WHOLE_NUMBER, WHOLE_NUMBER), on_each_queue(PUSH_VERBS), ServedBy.STORE, values=True),
     "push_from": Operation(
-        tuple_of(TEXT_CODEC, TEXT_CODEC, list_of(WHOLE_NUMBER_CODEC)),
-        tuple_of(WHOLE_NUMBER_CODEC, WHOLE_NUMBER_CODEC),
-        on_each_queue(PUSH_VERBS),
-        ServedBy.PEER,
-        values=True,
+        tuple_of(TEXT, TEXT, list_of(WHOLE_NUMBER)), tuple_of(WHOLE_NUMBER, WHOLE_NUMBER), on_each_queue(PUSH_VERBS), ServedBy.PEER, values=True
     ),
-    "partitions": Operation(tuple_of(TEXT_CODEC), WHOLE_NUMBER_CODEC, _topic, ServedBy.STORE),
-    "take_commands": Operation(tuple_of(TEXT_CODEC), NULL_CODEC, on_each_queue(PUSH_VERBS), ServedBy.STORE),
-    "event_queues": Operation(tuple_of(list_of(NAMES_CODEC)), list_of(NAMES_CODEC), on_some_queue(PUSH_VERBS), ServedBy.PEER),
-    "subscribe_events": Operation(tuple_of(TEXT_CODEC, NAMES_CODEC, FLAG_CODEC), NULL_CODEC, on_each_queue(PUSH_VERBS), ServedBy.STORE),
+    "partitions": Operation(tuple_of(TEXT), WHOLE_NUMBER, _topic, ServedBy.STORE),
+    "take_commands": Operation(tuple_of(TEXT), NULL_CODEC, on_each_queue(PUSH_VERBS), ServedBy.STORE),
+    "event_queues": Operation(tuple_of(list_of(NAMES)), list_of(NAMES), on_some_queue(PUSH_VERBS), ServedBy.PEER),
+    "subscribe_events": Operation(tuple_of(TEXT, NAMES, FLAG), NULL_CODEC, on_each_queue(PUSH_VERBS), ServedBy.STORE),
     "record": Operation(
-        tuple_of(*SINK_BATCH_CODECS, list_of(STAGED_LIST_CODEC), TEXT_CODEC, TEXT_CODEC, WHOLE_NUMBER_CODEC),
-        list_of(STAGED_LIST_CODEC),
-        _sink,
-        ServedBy.PEER,
+        tuple_of(*SINK_BATCH_CODECS, list_of(STAGED_LIST_CODEC), TEXT, TEXT, WHOLE_NUMBER), list_of(STAGED_LIST_CODEC), _sink, ServedBy.PEER
     ),
-    "commit": Operation(tuple_of(TEXT_CODEC, *SINK_BATCH_CODECS, list_of(STAGED_LIST_CODEC)), or_null(COMMIT_STOPPED_CODEC), _commit, ServedBy.PEER),
+    "commit": Operation(tuple_of(TEXT, *SINK_BATCH_CODECS, list_of(STAGED_LIST_CODEC)), or_null(COMMIT_STOPPED_CODEC), _commit, ServedBy.PEER),
     "recorded": Operation(tuple_of(*SINK_BATCH_CODECS), list_of(STAGED_LIST_CODEC), _sink, ServedBy.PEER),
     "discard": Operation(tuple_of(list_of(STAGED_LIST_CODEC)), NULL_CODEC, _rights_of_lists, ServedBy.PEER),
-    "forget": Operation(tuple_of(TEXT_CODEC, list_of(STAGED_LIST_CODEC)), NULL_CODEC, _sink, ServedBy.PEER),
-    "ends": Operation(tuple_of(NAMES_CODEC), map_of(WHOLE_NUMBER_CODEC), on_each_queue(ADMIN_VERBS), ServedBy.STORE),
-    "trim": Operation(tuple_of(map_of(WHOLE_NUMBER_CODEC)), NULL_CODEC, on_each_queue(ADMIN_VERBS), ServedBy.STORE),
+    "forget": Operation(tuple_of(TEXT, list_of(STAGED_LIST_CODEC)), NULL_CODEC, _sink, ServedBy.PEER),
+    "ends": Operation(tuple_of(NAMES), map_of(WHOLE_NUMBER), on_each_queue(ADMIN_VERBS), ServedBy.STORE),
+    "trim": Operation(tuple_of(map_of(WHOLE_NUMBER)), NULL_CODEC, on_each_queue(ADMIN_VERBS), ServedBy.STORE),
 }
 """Every method of ReadStore and WriteStore that ask the other side (``truncate`` in two steps), and what notifies of pushes: ``listen``, ``wait``."""
 

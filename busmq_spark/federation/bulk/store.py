@@ -29,7 +29,7 @@ from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.client import MAX_CALLS_UNDER_WAY, BulkLink
 from busmq_spark.federation.bulk.push_notifier import FederatedPushNotifier
 from busmq_spark.federation.bulk.row_frames import MAX_RANGES_PER_READ
-from busmq_spark.redis_io.place import at_once
+from busmq_spark.redis_io.place import no_pause
 from busmq_spark.store.per_queue import Method, P, PerQueueOperations, T, asked_each, make_forwarder, restrict_to
 from busmq_spark.store.protocol import FullQueuePolicy, MessageRows, OriginStore, QueueAppender, ReadStore, RowStream, WriteStore
 
@@ -70,7 +70,7 @@ class FederatedStore(PerQueueOperations):
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]:
         return dict.fromkeys(queues, 0)
 
-    def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = at_once) -> list[str]:  # noqa: ARG002  # it is there that keys are walked
+    def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = no_pause) -> list[str]:  # noqa: ARG002  # it is there that keys are walked
         return [queue for queue in self._link.call("discover") if accept(queue)]
 
     def topic_queues(self, topics: Sequence[str], partitions: int | None = None) -> list[str]:  # noqa: ARG002  # topics are made at their Redis

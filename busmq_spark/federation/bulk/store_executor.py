@@ -20,7 +20,7 @@ from busmq_spark.federation.bulk.peer_operations import PeerOperations
 from busmq_spark.federation.gate.budgets import SecretBudget
 from busmq_spark.federation.gate.rights import Identity
 from busmq_spark.redis_io.layout import RedisLayout
-from busmq_spark.store.redis_store import MOST_PLACES, RedisStore
+from busmq_spark.store.redis_store import MAX_CACHED_LOCATIONS, RedisStore
 
 T = TypeVar("T")
 MAX_THREADS, MAX_THREADS_OF_SILENT_REDIS = 128, 32
@@ -171,7 +171,7 @@ class KnownServers:
 
     def remember(self, part: Range) -> None:
         """Remember the server that the rows came from: a queue stays on it until the queue ends."""
-        if len(self._known) >= MOST_PLACES:
+        if len(self._known) >= MAX_CACHED_LOCATIONS:
             self._known.clear()
         self._known[part.queue, part.born] = part.server
 

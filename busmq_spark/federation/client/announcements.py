@@ -18,7 +18,7 @@ from busmq_spark.errors import BusError
 from busmq_spark.federation.client import values
 from busmq_spark.federation.client.remote_handle import RemoteHandle, RemoteOwner
 from busmq_spark.federation.client.remote_object import error_of_event
-from busmq_spark.federation.npm_wire.creation import NAME_CHARACTERS, creation
+from busmq_spark.federation.npm_wire.creation import MAX_NAME_CHARACTERS, make_creation
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
@@ -36,7 +36,7 @@ class Announcements(RemoteOwner):
 
     def __init__(self, bus: Bus, pool: Pool) -> None:
         self._bus, self._url = bus, pool.target.url
-        self._handle = RemoteHandle(pool, creation("pubsub", ANNOUNCEMENT_CHANNEL), bus.spawn, self, self._restore)
+        self._handle = RemoteHandle(pool, make_creation("pubsub", ANNOUNCEMENT_CHANNEL), bus.spawn, self, self._restore)
         self._news: dict[str, int] = {}
         self._more = asyncio.Event()
 
@@ -94,7 +94,7 @@ def _parse_announcement(text: bytes) -> tuple[str, int] | None:
     match found:
         case {"event": "queue", "key": str(key), "ttl": int(ttl_s)} if ttl_s > 0 and not isinstance(ttl_s, bool):
             name = announced_name(key)
-            if name is None or len(name) > NAME_CHARACTERS or any("\ud800" <= letter <= "\udfff" for letter in name):
+            if name is None or len(name) > MAX_NAME_CHARACTERS or any("\ud800" <= letter <= "\udfff" for letter in name):
                 return None
             return name, min(ttl_s, MAX_ANNOUNCED_TTL_S)
     return None

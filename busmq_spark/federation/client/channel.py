@@ -22,7 +22,7 @@ from busmq_spark.federation.client import values
 from busmq_spark.federation.client.push import RemotePushPipeline, as_text
 from busmq_spark.federation.client.remote_handle import RemoteHandle, RemoteOwner
 from busmq_spark.federation.client.remote_object import error_of_event
-from busmq_spark.federation.npm_wire.creation import creation
+from busmq_spark.federation.npm_wire.creation import make_creation
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
@@ -160,7 +160,7 @@ class RemoteChannel(BaseChannel, RemoteOwner):
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
     def remote_lost(self, why: BusError) -> None:
-        """See remote_handle.Owner."""
+        """See remote_handle.RemoteOwner."""
         if self.connected:
             if self._options is not None and self._options.reliable:
                 self._received = deque(item for item in self._received if not isinstance(item, Message))  # they come again
@@ -180,7 +180,7 @@ class RemoteChannel(BaseChannel, RemoteOwner):
             self._emit("disconnect")
 
     def _make_handle(self, local: str, remote: str) -> RemoteHandle:
-        return RemoteHandle(self._pool, creation("channel", self.name, local, remote), self.bus.spawn, self, self._restore)
+        return RemoteHandle(self._pool, make_creation("channel", self.name, local, remote), self.bus.spawn, self, self._restore)
 
     def _pushing(self) -> RemotePushPipeline:
         return RemotePushPipeline(self._handle, "send", self.name, self.bus.spawn, lambda: None)

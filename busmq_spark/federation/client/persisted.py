@@ -14,7 +14,7 @@ from busmq_spark.bus.persistable import D, Persistable, PersistedDict, Persisted
 from busmq_spark.errors import BusError
 from busmq_spark.federation.client import values
 from busmq_spark.federation.client.remote_handle import RemoteHandle, RemoteOwner
-from busmq_spark.federation.npm_wire.creation import creation
+from busmq_spark.federation.npm_wire.creation import make_creation
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
@@ -34,7 +34,7 @@ class _RemotePersistable(RemoteOwner, Persistable):
 
     def __init__(self, bus: Bus, pool: Pool, *args: Any) -> None:
         super().__init__(bus, *args)
-        self._handle = RemoteHandle(pool, creation("persistify", self.name, {}, []), bus.spawn, self, _restore_nothing)
+        self._handle = RemoteHandle(pool, make_creation("persistify", self.name, {}, []), bus.spawn, self, _restore_nothing)
 
     async def persist(self, ttl_s: int | None = None) -> None:
         """As at home, except that the server gives it 60 s, whatever is asked for; touched as often as the shorter of both needs."""

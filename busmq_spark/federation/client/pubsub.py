@@ -12,7 +12,7 @@ from busmq_spark.federation.client import values
 from busmq_spark.federation.client.push import as_text
 from busmq_spark.federation.client.remote_handle import RemoteHandle, RemoteOwner
 from busmq_spark.federation.client.remote_object import error_of_event
-from busmq_spark.federation.npm_wire.creation import creation
+from busmq_spark.federation.npm_wire.creation import make_creation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,7 +32,7 @@ class RemotePubsub(Pubsub, RemoteOwner):
 
     def __init__(self, bus: Bus, name: str, most: int, pool: Pool) -> None:
         super().__init__(bus, name, most)
-        self._handle = RemoteHandle(pool, creation("pubsub", name), bus.spawn, self, self._restore)
+        self._handle = RemoteHandle(pool, make_creation("pubsub", name), bus.spawn, self, self._restore)
         self._on_message: Callable[[bytes | None], None] | None = None
         self._failing: asyncio.Future[list[Any]] | None = None
 
@@ -58,7 +58,7 @@ class RemotePubsub(Pubsub, RemoteOwner):
         self._handle.close()
 
     def remote_lost(self, why: BusError) -> None:
-        """See remote_handle.Owner."""
+        """See remote_handle.RemoteOwner."""
         if self.subscribed:
             self._emit("reconnecting", why)
 

@@ -17,7 +17,7 @@ from busmq_spark.federation.client.consume import RemoteConsumption
 from busmq_spark.federation.client.push import RemotePushPipeline, as_text
 from busmq_spark.federation.client.remote_handle import RemoteHandle, RemoteOwner
 from busmq_spark.federation.client.remote_object import error_of_event
-from busmq_spark.federation.npm_wire.creation import creation
+from busmq_spark.federation.npm_wire.creation import make_creation
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
@@ -51,7 +51,7 @@ class RemoteQueue(BaseQueue, RemoteOwner):
         """The highest id that was acked through this object since it was attached."""
         self.undelivered: list[Message] = []
         """Taken from the queue and not handed over by the consumption before: the wire has no way back for them."""
-        self.handle = RemoteHandle(pool, creation("queue", name), bus.spawn, self, self._restore)
+        self.handle = RemoteHandle(pool, make_creation("queue", name), bus.spawn, self, self._restore)
         self._attach_options: _AttachOptions | None = None
         self._existed = False
         self._failing: asyncio.Future[list[Any]] | None = None
@@ -206,7 +206,7 @@ class RemoteQueue(BaseQueue, RemoteOwner):
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
     def remote_lost(self, why: BusError) -> None:
-        """The link broke; see remote_handle.Owner."""
+        """The link broke; see remote_handle.RemoteOwner."""
         if self.current is not None:
             self.current.remote_lost()
         if self.attached:

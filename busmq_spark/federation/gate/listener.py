@@ -12,8 +12,8 @@ from websockets.asyncio.server import ServerConnection
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 
-from busmq_spark.federation.npm_wire.deflate import PIECE
-from busmq_spark.federation.progress import SocketProgress, unsent
+from busmq_spark.federation.npm_wire.deflate import DECOMPRESS_PIECE_BYTES
+from busmq_spark.federation.progress import SocketProgress, unsent_bytes
 
 if TYPE_CHECKING:
     import ssl
@@ -146,11 +146,11 @@ class CountedSocket(ServerConnection):
 
     def stalled_s(self, now: float) -> float:
         """How long the peer has taken nothing although something waits for it."""
-        return self._progress.stalled_s(unsent(self), now)
+        return self._progress.stalled_s(unsent_bytes(self), now)
 
     def silent_s(self, now: float) -> float:
         """How long nothing has come from the peer, pongs included, and nothing has left for it."""
-        return min(now - self._last_data_at, self.stalled_s(now) if unsent(self)[0] else now - self._last_data_at)
+        return min(now - self._last_data_at, self.stalled_s(now) if unsent_bytes(self)[0] else now - self._last_data_at)
 
     # -- pings ------------------------------------------------------------------------------------------------------------------------------
 
@@ -196,7 +196,7 @@ class CountedSocket(ServerConnection):
     def _inflate(self) -> None:
         """Piece by piece, until as many messages wait as may: what one look at the network brings could stand for hundreds of megabytes."""
         while self._compressed and not self.recv_messages.paused:
-            piece, self._compressed = self._compressed[:PIECE], self._compressed[PIECE:]
+            piece, self._compressed = self._compressed[:DECOMPRESS_PIECE_BYTES], self._compressed[DECOMPRESS_PIECE_BYTES:]
             super().data_received(piece)
         if not self.recv_messages.paused:
             self.transport.resume_reading()

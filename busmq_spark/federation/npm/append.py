@@ -26,7 +26,7 @@ class PlainAppender(QueueAppender):
 
     def push(self, queue: str, values: Sequence[bytes], full: FullQueuePolicy) -> None:
         """Append values to the queue. Those under way when the link breaks are pushed again, since it is unknown whether they are stored."""
-        left = [text_of(queue, value) for value in values]
+        left = [expect_text_value(queue, value) for value in values]
         while left:
             before = len(left)
             maxsize = self._store.push(queue, left)
@@ -49,7 +49,7 @@ class PlainAppender(QueueAppender):
         """Nothing is under way between calls."""
 
 
-def text_of(queue: str, value: bytes) -> str:
+def expect_text_value(queue: str, value: bytes) -> str:
     """A value as the wire carries it. Raises MessageRefused for what is no UTF-8."""
     try:
         return value.decode()

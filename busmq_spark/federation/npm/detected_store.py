@@ -14,7 +14,7 @@ from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.federation.npm.store import PlainStore
 from busmq_spark.store.protocol import PushNotifiers, ReadStore, WriteStore
 
-NO_BULK = (401, 101)
+STATUSES_WITHOUT_BULK = (401, 101)
 """What npm's server answers to a bulk handshake: it reads the secret from the URL only, and has no subprotocols. But 401 may come from anything
 on the way: the secret goes into the URL only where that was asked for."""
 log = logging.getLogger("busmq_spark")
@@ -56,7 +56,7 @@ class DetectedStore:
                 self._found = self._bulk
             except FederationRefused as refused:
                 status = refused.details.get("status")
-                if status not in NO_BULK or (status == 401 and not self.address.secret_in_url):
+                if status not in STATUSES_WITHOUT_BULK or (status == 401 and not self.address.secret_in_url):
                     raise
                 self._found = self._make_plain_store(refused)
         return self._found

@@ -26,17 +26,17 @@ from busmq_spark.redis_io.place import new_token
 from busmq_spark.store.loss_errors import check_life, loss_error
 from busmq_spark.store.protocol import QueueCreation, RemovalTraces
 
-LAST, READER = "busmq_spark:last", "busmq_spark:reader"
+LAST_ACKED_FIELD, READER_FIELD = "busmq_spark:last", "busmq_spark:reader"
 """Fields in a queue's metadata: the highest id acked, and who reads."""
-STAYED_S = 0.2
+WRITE_SETTLED_S = 0.2
 """A writer of the same moment has finished its write within this time."""
-TRIES = 5
-PUSHES = 500
+MAX_TRIES = 5
+MAX_PUSHES_UNDER_WAY = 500
 """Under way at once."""
-NO_TRACES = RemovalTraces(None, 0, empty=False)
-MISSING = QueueState(0, "", 0, 0, 0, 0, 0, "", "")
+NO_REMOVAL_TRACES = RemovalTraces(None, 0, empty=False)
+MISSING_QUEUE_STATE = QueueState(0, "", 0, 0, 0, 0, 0, "", "")
 Message = tuple[int, str]
-Place = tuple[int, int]
+PositionAndId = tuple[int, int]
 """A position, and the id that is there."""
 log = logging.getLogger("busmq_spark")
 
@@ -50,7 +50,7 @@ class PlainQueue:
         """Held during each call of the server: one at a time."""
         self._open = open_
         self._objects: dict[bool, PlainQueueObject] = {}
-        self._reader: tuple[str, float] = ("", 0.0)  # what READER was, and since when it has not changed
+        self._reader: tuple[str, float] = ("", 0.0)  # what READER_FIELD was, and since when it has not changed
 
     async def attach(self, creation: QueueCreation) -> AttachResult:
         """Create the queue, or adopt the one that is there, and name its life. Raises QueueMissing."""
@@ -63,7 +63,7 @@ class PlainQueue:
             fields = await remote.fields()
         if not fields.get("born"):
             await remote.write(born=new_token())
-            await asyncio.sleep(STAYED_S)
+            await asyncio.sleep(WRITE_SETTLED_S)
             fields = await remote.fields()
         if not fields.get("born"):
             raise QueueMissing(queue=self.name)
@@ -72,14 +72,14 @@ class PlainQueue:
     async def state(self, wanted: int) -> QueueState:
         """As core.state.states; ``last_id`` is UNKNOWN_ID where the wire cannot say it."""
         back = False
-        for _ in range(TRIES):
+        for _ in range(MAX_TRIES):
             remote, fields = await self._object_and_fields()
             if not fields:
-                return MISSING
+                return MISSING_QUEUE_STATE
             known = (int(fields["ttl"]), fields.get("born") or "", int(fields.get("maxsize") or 0))
             count = await remote.count()
             if not count:
-                return QueueState(*known, max(wanted, int(fields.get(LAST) or UNKNOWN_ID)), 0, 0, 0, "", "")
+                return QueueState(*known, max(wanted, int(fields.get(LAST_ACKED_FIELD) or UNKNOWN_ID)), 0, 0, 0, "", "")
             oldest, newest = await remote.peek(0), await remote.peek(count - 1)
             if not oldest or not newest:
                 continue  # another consumer is removing them at this moment
@@ -93,7 +93,7 @@ class PlainQueue:
     async def mark(self, id: int) -> str:
         """The fingerprint of a message; empty when it is not stored."""
         remote, fields = await self._object_and_fields()
-        place = await place_of(remote, id) if fields else None
+        place = await find_position(remote, id) if fields else None
         if place is None or place[1] != id:
             return ""
         found = await remote.peek(place[0])
@@ -111,11 +111,11 @@ class PlainQueue:
 
         ``most`` at most, and none when nothing of the range is left. ``at`` is where ``need`` should be. Raises DataLoss.
         """
-        for attempt in range(TRIES):
+        for attempt in range(MAX_TRIES):
             remote, fields = await self._object_and_fields()
             check_life(part, fields.get("born") or "", need)
             if at is None:
-                place = await place_of(remote, need)
+                place = await find_position(remote, need)
                 if place is None or place[1] != need:
                     if attempt == 0 or (attempt == 1 and await self._was_put_back(fields)):
                         continue  # what moves is not what is missing
@@ -139,15 +139,15 @@ class PlainQueue:
         if fields.get("born") != position.born:
             return AckResult("recreated", fields.get("born") or "")
         count = await remote.count()
-        place = await place_of(remote, position.last)
+        place = await find_position(remote, position.last)
         if count and place is None and (newest := await remote.peek(count - 1)) and newest[0][0] < position.last:
             return AckResult("older", str(newest[0][0]))
         exact = place is not None and place[1] == position.last
         if exact and position.mark and (found := await self.mark(position.last)) not in ("", position.mark):
             return AckResult("reissued", found)
         await (await self._remover(fields)).remove(place[0] + exact if place else 0, position.last)
-        if int(fields.get(LAST) or 0) < position.last:
-            await remote.write(**{LAST: str(position.last)})
+        if int(fields.get(LAST_ACKED_FIELD) or 0) < position.last:
+            await remote.write(**{LAST_ACKED_FIELD: str(position.last)})
         return AckResult("ok", "")
 
     async def lease(self, token: str, dead: str) -> str:
@@ -155,27 +155,27 @@ class PlainQueue:
         remote, fields = await self._object_and_fields()
         if not fields:
             return token  # planning finds that it is missing
-        held, since = fields.get(READER) or "", time.monotonic()
+        held, since = fields.get(READER_FIELD) or "", time.monotonic()
         holder = held.rpartition("#")[0]
         if holder not in ("", token, dead):
             if held != self._reader[0]:
                 self._reader = (held, since)
             if since - self._reader[1] < LEASE_MS / 1000:
                 return holder
-        await remote.write(**{READER: f"{token}#{new_token()}"})
+        await remote.write(**{READER_FIELD: f"{token}#{new_token()}"})
         if holder != token:
-            await asyncio.sleep(STAYED_S)
-        return ((await remote.fields()).get(READER) or "").rpartition("#")[0]
+            await asyncio.sleep(WRITE_SETTLED_S)
+        return ((await remote.fields()).get(READER_FIELD) or "").rpartition("#")[0]
 
     async def keep_alive(self, token: str) -> int:
         """1 alive, 0 missing, -1 another reader has the lease. An attached object keeps its queue alive; the lease is renewed here."""
         remote, fields = await self._object_and_fields()
         if not fields or not token:
             return int(bool(fields))
-        holder = (fields.get(READER) or "").rpartition("#")[0]
+        holder = (fields.get(READER_FIELD) or "").rpartition("#")[0]
         if holder not in ("", token):
             return -1
-        await remote.write(**{READER: f"{token}#{new_token()}"})
+        await remote.write(**{READER_FIELD: f"{token}#{new_token()}"})
         return 1
 
     async def push(self, left: list[str]) -> int:
@@ -189,7 +189,7 @@ class PlainQueue:
         maxsize = int(fields.get("maxsize") or 0)
         while left:
             # Where one may be refused for want of room, the next must not find some before it is tried again.
-            found = await asyncio.gather(*(remote.push(text) for text in left[: 1 if maxsize else PUSHES]), return_exceptions=True)
+            found = await asyncio.gather(*(remote.push(text) for text in left[: 1 if maxsize else MAX_PUSHES_UNDER_WAY]), return_exceptions=True)
             stored = next((place for place, id in enumerate(found) if not isinstance(id, int)), len(found))
             del left[:stored]
             if stored < len(found):
@@ -230,22 +230,22 @@ class PlainQueue:
         """Whether what a removal took may be there again. A removal whose link broke goes on in the server, and a second one beside it
         makes the two take more than was to go, which is not lost. Only where a query of ours removes: un-acked messages of others are theirs.
         """
-        if fields.get(READER):
+        if fields.get(READER_FIELD):
             await (await self._remover(fields)).remove(0, 0)
-        return bool(fields.get(READER))
+        return bool(fields.get(READER_FIELD))
 
-    async def _skip_gap(self, remote: PlainQueueObject, part: Range, need: int, place: Place | None, strict: bool) -> Place | None:
+    async def _skip_gap(self, remote: PlainQueueObject, part: Range, need: int, place: PositionAndId | None, strict: bool) -> PositionAndId | None:
         """Ids from ``need`` on are not stored: an error, or a warning. Position and id of the next that is; None when none is in the range."""
         if strict:
             count = await remote.count()
             newest = await remote.peek(count - 1) if count and place is None else []
             kind, found = ("rolled-back", f"last id {newest[0][0]}") if newest else ("removed", f"next stored id {place[1] if place else 'none'}")
-            raise loss_error(self.name, Loss(kind, f"ids {need}..{part.last}", found), NO_TRACES)
+            raise loss_error(self.name, Loss(kind, f"ids {need}..{part.last}", found), NO_REMOVAL_TRACES)
         log.warning("queue %r: ids %d..%d are gone and were skipped", part.queue, need, min(part.last, place[1] - 1) if place else part.last)
         return place if place and place[1] <= part.last else None
 
 
-async def place_of(remote: PlainQueueObject, id: int) -> Place | None:
+async def find_position(remote: PlainQueueObject, id: int) -> PositionAndId | None:
     """Where the first message from ``id`` on is; None when all that is stored is before it."""
     low, high, found = 0, await remote.count(), None
     guess = 0

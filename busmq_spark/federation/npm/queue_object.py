@@ -15,11 +15,11 @@ from typing import Any
 from busmq_spark.errors import BusError, FederationLost, LinkLost
 from busmq_spark.federation.client.pool import Pool
 from busmq_spark.federation.client.remote_object import RemoteObject
-from busmq_spark.federation.npm_wire.creation import creation
+from busmq_spark.federation.npm_wire.creation import make_creation
 
-ANSWER_S = 10.0
+ANSWER_TIMEOUT_S = 10.0
 """A server that has not sent an answer, or a message that it has, for so long counts as lost."""
-QUIET_S = 0.25
+QUIET_BEFORE_COUNT_S = 0.25
 """After so long without an event the server is asked whether it has more: a consumption of an empty queue waits for pushes, without an event."""
 
 
@@ -45,7 +45,7 @@ class PlainQueueObject:
         made = cls(pool)
         try:
             async with asyncio.timeout(patience_s):
-                made._remote = await pool.create(creation("queue", queue), lambda _, why: made._on_lost(str(why.details.get("reason", why))))
+                made._remote = await pool.create(make_creation("queue", queue), lambda _, why: made._on_lost(str(why.details.get("reason", why))))
         except TimeoutError:
             pool.hang_up()
             raise (
@@ -128,11 +128,11 @@ class PlainQueueObject:
     async def _ask(self, method: str, *args: Any) -> Any:
         self._check()
         try:
-            async with asyncio.timeout(ANSWER_S):
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 found = await self._remote.ask(method, *args)
         except TimeoutError:
             self._pool.hang_up()  # the other queues are better off with another connection, too
-            raise self._lost_error(f"no answer to {method} within {ANSWER_S:g} s") from None
+            raise self._lost_error(f"no answer to {method} within {ANSWER_TIMEOUT_S:g} s") from None
         except LinkLost:
             raise
         except BusError as error:  # the server's Redis is unreachable, or full
@@ -158,23 +158,23 @@ class PlainQueueObject:
     async def _wait_for_end(self, done: Callable[[], bool], stuck: Callable[[], Awaitable[bool]]) -> bool:
         """Whether it came to its end."""
         loop = asyncio.get_running_loop()
-        until, seen = loop.time() + ANSWER_S, self._steps
+        until, seen = loop.time() + ANSWER_TIMEOUT_S, self._steps
         while True:
             self._check()
             if done():
                 return True
             self._happened.clear()
             try:
-                async with asyncio.timeout(QUIET_S):
+                async with asyncio.timeout(QUIET_BEFORE_COUNT_S):
                     await self._happened.wait()
             except TimeoutError:
                 if await stuck():
                     return done()
             if self._steps != seen:
-                until, seen = loop.time() + ANSWER_S, self._steps
+                until, seen = loop.time() + ANSWER_TIMEOUT_S, self._steps
             elif loop.time() > until:
                 self._pool.hang_up()
-                raise self._lost_error(f"nothing more within {ANSWER_S:g} s")
+                raise self._lost_error(f"nothing more within {ANSWER_TIMEOUT_S:g} s")
 
     async def _is_never_stuck(self) -> bool:
         return False

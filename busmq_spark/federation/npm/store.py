@@ -32,22 +32,22 @@ from busmq_spark.errors import ConfigError, LinkLost, QueueExpired, QueueRecreat
 from busmq_spark.federation.address import CONNECT_TIMEOUT_S, FederationAddress
 from busmq_spark.federation.client.pool import Pool
 from busmq_spark.federation.client.target import FederationTarget
-from busmq_spark.federation.npm.append import PlainAppender, text_of
-from busmq_spark.federation.npm.queue import NO_TRACES, Message, PlainQueue, encode_text
+from busmq_spark.federation.npm.append import PlainAppender, expect_text_value
+from busmq_spark.federation.npm.queue import NO_REMOVAL_TRACES, Message, PlainQueue, encode_text
 from busmq_spark.federation.npm.queue_object import PlainQueueObject
-from busmq_spark.redis_io.place import at_once
+from busmq_spark.redis_io.place import no_pause
 from busmq_spark.store.protocol import MessageRows, QueueCreation, RemovalTraces
 
-FIRST_ROWS, MOST_ROWS, PIECE_BYTES = 16, 2000, 1024 * 1024
+FIRST_QUESTION_ROWS, MAX_QUESTION_ROWS, TARGET_QUESTION_BYTES = 16, 2000, 1024 * 1024
 """Messages in one question: few while their size is not known, then about so many bytes. The server holds what is not read yet in its memory."""
-AT_ONCE = 100
+MAX_QUEUES_ASKED_AT_ONCE = 100
 """Queues that are asked about at the same time."""
 T = TypeVar("T")
 log = logging.getLogger("busmq_spark")
 
 
 @dataclass(frozen=True, slots=True)
-class _Target(FederationTarget):
+class _PlainTarget(FederationTarget):
     """The same address with what Spark's options say of TLS."""
 
     context: SSLContext | None = None
@@ -66,7 +66,7 @@ class PlainStore:
         self._thread = threading.Thread(target=self._loop.run_forever, name="busmq-plain-link", daemon=True)
         self._thread.start()
         secure = address.parse().secure
-        target = _Target(address.url, address.secret, None, address.secret_in_url, context=address.context() if secure else None)
+        target = _PlainTarget(address.url, address.secret, None, address.secret_in_url, context=address.context() if secure else None)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._pool = Pool(target, 1, self._spawn)
         self._queues: dict[str, PlainQueue] = {}
@@ -81,7 +81,7 @@ class PlainStore:
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]:
         return dict.fromkeys(queues, 0)
 
-    def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = at_once) -> NoReturn:  # noqa: ARG002  # as the protocol has it
+    def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = no_pause) -> NoReturn:  # noqa: ARG002  # as the protocol has it
         """The wire lists no queues."""
         raise self.impossible_error("it cannot list its queues; name them in option 'subscribe' instead of 'subscribePattern'")
 
@@ -140,7 +140,7 @@ class PlainStore:
 
     def traces(self, queue: str) -> RemovalTraces:  # noqa: ARG002  # as the protocol has it
         """The wire shows none: which client removed messages is unknown."""
-        return NO_TRACES
+        return NO_REMOVAL_TRACES
 
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
         """Messages are fetched to be measured: the wire has no sizes."""
@@ -160,7 +160,7 @@ class PlainStore:
 
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
         """While one piece is worked on the next is fetched."""
-        queue, need, most = self._queue(part.queue), part.first, FIRST_ROWS
+        queue, need, most = self._queue(part.queue), part.first, FIRST_QUESTION_ROWS
 
         async def rows(at: int | None = None) -> tuple[list[Message], int]:
             async with queue.lock:
@@ -174,7 +174,7 @@ class PlainStore:
                     return
                 values = [encode_text(text) for _, text in run]
                 need = run[-1][0] + 1
-                most = max(1, min(MOST_ROWS, 4 * most, PIECE_BYTES * len(values) // max(1, sum(map(len, values)))))
+                most = max(1, min(MAX_QUESTION_ROWS, 4 * most, TARGET_QUESTION_BYTES * len(values) // max(1, sum(map(len, values)))))
                 if need <= part.last:
                     coming = self._begin(rows(at))
                 yield MessageRows(part.queue, run[0][0], pa.array(values, pa.binary()))
@@ -199,7 +199,7 @@ class PlainStore:
 
     def push_from(self, queue: str, sender: str, sequences: Sequence[int], values: Sequence[bytes]) -> tuple[int, int]:  # noqa: ARG002  as of others
         """As of a RedisStore, at least once: the wire remembers no sender."""
-        left = [text_of(queue, value) for value in values]
+        left = [expect_text_value(queue, value) for value in values]
         try:
             maxsize = self.push(queue, left)
         except LinkLost:
@@ -270,7 +270,7 @@ class PlainStore:
 
     async def _ask_all(self, queues: Sequence[str], ask: Callable[[PlainQueue], Awaitable[T]]) -> list[T]:
         """All are waited for, also when one fails: on none of them may two questions be under way."""
-        limit = asyncio.Semaphore(AT_ONCE)
+        limit = asyncio.Semaphore(MAX_QUEUES_ASKED_AT_ONCE)
 
         async def one(queue: PlainQueue) -> T:
             async with limit, queue.lock:

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from busmq_spark.errors import WireError
-from busmq_spark.federation.npm_wire.dnode import UNSAFE, decode_json, encode_json
+from busmq_spark.federation.npm_wire.dnode import UNSAFE_KEYS, decode_json, encode_json
 
-Type = Literal["queue", "channel", "pubsub", "persistify", "service"]
-CREATION_BYTES = 64 * 1024
-NAME_CHARACTERS = 1024
-ROLES = ("local", "remote")
+ObjectType = Literal["queue", "channel", "pubsub", "persistify", "service"]
+MAX_CREATION_BYTES = 64 * 1024
+MAX_NAME_CHARACTERS = 1024
+CHANNEL_ROLES = ("local", "remote")
 
 # Type -> its methods in the order of npm busmq 3.1.0. Old clients send some of them; the order in the message counts, not this one.
-_NAMES: dict[Type, str] = {
+_METHOD_NAMES: dict[ObjectType, str] = {
     "queue": "on once find isAttached attach detach ttl maxsize metadata close exists count flush push pushed consumed stop isConsuming consume ack "
     "promisify",
     "channel": "on once connect attach listen send sendTo disconnect detach end isAttached ack promisify",
@@ -23,8 +23,8 @@ _NAMES: dict[Type, str] = {
     "persistify": "pread pwrite ptouch",
     "service": "on once serve connect disconnected disconnecting disconnect isServing isConnected request promisify",
 }
-METHODS: dict[Type, tuple[str, ...]] = {kind: tuple(names.split()) for kind, names in _NAMES.items()}
-MOST_METHODS = 64
+METHODS_OF_TYPE: dict[ObjectType, tuple[str, ...]] = {kind: tuple(names.split()) for kind, names in _METHOD_NAMES.items()}
+MAX_METHODS = 64
 _METHOD = re.compile(r"[A-Za-z][A-Za-z0-9]{0,63}")
 
 
@@ -35,7 +35,7 @@ class ObjectCreation:
     A service of an npm client comes without arguments, so without a name (protocol Q17); ours sends ``[name]``.
     """
 
-    type: Type
+    type: ObjectType
     methods: tuple[str, ...]
     args: list[Any] | None = field(default_factory=list)
 
@@ -50,11 +50,11 @@ class ObjectCreation:
 
         Unknown methods are kept, since the numbers depend on them; calling them does nothing.
         """
-        if len(body) > CREATION_BYTES:
-            raise WireError(found=f"a creation message of {len(body)} bytes", expected=f"at most {CREATION_BYTES}")
+        if len(body) > MAX_CREATION_BYTES:
+            raise WireError(found=f"a creation message of {len(body)} bytes", expected=f"at most {MAX_CREATION_BYTES}")
         members = decode_json(body, "a creation message")
-        if not isinstance(members, dict) or members.get("type") not in get_args(Type):
-            raise WireError(found="a creation message of no known type", expected=", ".join(get_args(Type)))
+        if not isinstance(members, dict) or members.get("type") not in get_args(ObjectType):
+            raise WireError(found="a creation message of no known type", expected=", ".join(get_args(ObjectType)))
         made = cls(members["type"], _methods(members.get("methods")), members.get("args"))
         made._check()
         return made
@@ -68,7 +68,7 @@ class ObjectCreation:
     def roles(self) -> tuple[str, str]:
         """The roles of a channel: the one that it reads as, and the one that it sends to."""
         given = [str(role) for role in (self.args or [])[1:3]]
-        local, remote, *_ = [*given, *ROLES[len(given) :]]
+        local, remote, *_ = [*given, *CHANNEL_ROLES[len(given) :]]
         return local, remote
 
     def _check(self) -> None:
@@ -83,22 +83,22 @@ class ObjectCreation:
             raise WireError(found="a persisted object whose attributes are no names", expected="[name, {}, [attribute, …]]")
 
 
-def creation(kind: Type, name: str, *more: Any) -> ObjectCreation:
+def make_creation(kind: ObjectType, name: str, *more: Any) -> ObjectCreation:
     """What an npm client of 3.1.0 sends for this object."""
-    return ObjectCreation(kind, METHODS[kind], [name, *more])
+    return ObjectCreation(kind, METHODS_OF_TYPE[kind], [name, *more])
 
 
 def _methods(found: Any) -> tuple[str, ...]:
-    if not isinstance(found, list) or len(found) > MOST_METHODS or not all(isinstance(name, str) and _METHOD.fullmatch(name) for name in found):
-        raise WireError(found="a creation message whose methods are no list of names", expected=f"at most {MOST_METHODS} names")
-    if len({*found}) < len(found) or UNSAFE & {*found}:
+    if not isinstance(found, list) or len(found) > MAX_METHODS or not all(isinstance(name, str) and _METHOD.fullmatch(name) for name in found):
+        raise WireError(found="a creation message whose methods are no list of names", expected=f"at most {MAX_METHODS} names")
+    if len({*found}) < len(found) or UNSAFE_KEYS & {*found}:
         raise WireError(found="a creation message that names a method twice, or one that no object has", expected="each method once")
     return tuple(found)
 
 
 def _is_name(found: Any) -> bool:
     """Text that can be part of a key."""
-    return isinstance(found, str) and 0 < len(found) <= NAME_CHARACTERS and not any("\ud800" <= letter <= "\udfff" for letter in found)
+    return isinstance(found, str) and 0 < len(found) <= MAX_NAME_CHARACTERS and not any("\ud800" <= letter <= "\udfff" for letter in found)
 
 
 def _is_role(found: Any) -> bool:

@@ -10,17 +10,21 @@ from typing import Any
 
 from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory, ServerPerMessageDeflateFactory
 
-PIECE = 16 * 1024
+DECOMPRESS_PIECE_BYTES = 16 * 1024
 """Bytes that are decompressed at once, into 16.5 MiB at most."""
-_BITS = 12
-_SETTINGS: dict[str, Any] = {"memLevel": 5, "level": 1}
+_WINDOW_BITS = 12
+_COMPRESS_SETTINGS: dict[str, Any] = {"memLevel": 5, "level": 1}
 
 
 def client_deflate() -> ClientPerMessageDeflateFactory:
     """What a client asks for; a server that does not know it goes without."""
-    return ClientPerMessageDeflateFactory(server_max_window_bits=_BITS, client_max_window_bits=_BITS, compress_settings=_SETTINGS)
+    return ClientPerMessageDeflateFactory(
+        server_max_window_bits=_WINDOW_BITS, client_max_window_bits=_WINDOW_BITS, compress_settings=_COMPRESS_SETTINGS
+    )
 
 
 def server_deflate() -> ServerPerMessageDeflateFactory:
     """What a server agrees to with a client that asks."""
-    return ServerPerMessageDeflateFactory(server_max_window_bits=_BITS, client_max_window_bits=_BITS, compress_settings=_SETTINGS)
+    return ServerPerMessageDeflateFactory(
+        server_max_window_bits=_WINDOW_BITS, client_max_window_bits=_WINDOW_BITS, compress_settings=_COMPRESS_SETTINGS
+    )

@@ -19,18 +19,18 @@ from busmq_spark.core.message import refuse_constant
 from busmq_spark.errors import WireError
 from busmq_spark.federation.json_size import MAX_JSON_VALUES, has_too_many_values
 
-LINE_BYTES = 16 * 1024 * 1024
-DEPTH, OUTER = 100, 3
+MAX_LINE_BYTES = 16 * 1024 * 1024
+MAX_DEPTH, LINE_DEPTH = 100, 3
 """Deepest nesting of a line, and how much of it is the line's own: far below Python's limit of recursion, so that what was read can be walked
 and written again."""
-FUNCTIONS = 10_000
-CALLBACKS = 1000
+MAX_FUNCTIONS = 10_000
+MAX_CALLBACKS_PER_LINE = 1000
 """Most functions in one line; npm busmq sends one or two."""
-INDEX = re.compile("0|[1-9][0-9]{0,8}")
-EMPTY = re.compile(rb"\n+")
-HALF_A_PAIR = re.compile("[\ud800-\udfff]")
-UNSAFE = {"__proto__", "constructor", "prototype"}
-Path = tuple[str, ...]
+ARRAY_INDEX = re.compile("0|[1-9][0-9]{0,8}")
+EMPTY_LINES = re.compile(rb"\n+")
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
+UNSAFE_KEYS = {"__proto__", "constructor", "prototype"}
+ValuePath = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class DnodeMessage:
 
     method: int | str
     arguments: list[Any]
-    callbacks: dict[str, Path] = field(default_factory=dict)
-    links: tuple[tuple[Path, Path], ...] = ()
+    callbacks: dict[str, ValuePath] = field(default_factory=dict)
+    links: tuple[tuple[ValuePath, ValuePath], ...] = ()
 
     def encode(self) -> bytes:
         """The bytes, byte by byte those of Node. Raises WireError for what JSON cannot express."""
@@ -57,9 +57,9 @@ class DnodeMessage:
         return encode_json(members) + b"\n"
 
     @classmethod
-    def decode(cls, line: bytes, depth: int = DEPTH) -> DnodeMessage:
-        """Read one line, with or without its line feed; arguments may be nested ``depth`` deep, at most DEPTH. Raises WireError."""
-        members = decode_json(line, "a line", min(depth + OUTER, DEPTH))
+    def decode(cls, line: bytes, depth: int = MAX_DEPTH) -> DnodeMessage:
+        """Read one line, with or without its line feed; arguments may be nested ``depth`` deep, at most MAX_DEPTH. Raises WireError."""
+        members = decode_json(line, "a line", min(depth + LINE_DEPTH, MAX_DEPTH))
         if not isinstance(members, dict):
             raise WireError(found="a line that is no object", expected="method, arguments, callbacks and links")
         return cls(
@@ -92,7 +92,7 @@ class DnodeMessage:
 class LocalFunctions:
     """The functions of this side that the peer may call on one channel."""
 
-    def __init__(self, most: int = FUNCTIONS, first: int = 0) -> None:
+    def __init__(self, most: int = MAX_FUNCTIONS, first: int = 0) -> None:
         """``first``: a server's methods have the numbers before it."""
         self._most, self._next = most, first
         self._by_id: dict[int, Callable[..., Any]] = {}
@@ -143,7 +143,7 @@ def result_line(id: int, number: int) -> bytes:
 class LineBuffer:
     """Cuts what comes in packets into lines. Raises WireError when one gets too long."""
 
-    def __init__(self, most: int = LINE_BYTES) -> None:
+    def __init__(self, most: int = MAX_LINE_BYTES) -> None:
         self._most = most
         self._parts: list[bytes] = []
         self.partial_bytes = 0
@@ -162,7 +162,7 @@ class LineBuffer:
                 yield complete
                 start = end + 1
             else:
-                start = EMPTY.match(body, end).end()  # type: ignore[union-attr]  # there is one at least
+                start = EMPTY_LINES.match(body, end).end()  # type: ignore[union-attr]  # there is one at least
         if rest := body[start:]:
             self.partial_bytes += len(rest)
             self._check(self.partial_bytes)
@@ -186,7 +186,7 @@ def encode_json(value: Any) -> bytes:
         raise WireError(found=f"a value that is no JSON ({error})", expected="what JSON can express") from None
 
 
-def decode_json(data: bytes, what: str, depth: int = DEPTH) -> Any:
+def decode_json(data: bytes, what: str, depth: int = MAX_DEPTH) -> Any:
     """What the text says. Raises WireError for bad UTF-8, bad JSON, NaN and the like, and for deeper nesting."""
     if has_too_many_values(data):
         raise WireError(found=f"{what} of {len(data)} bytes with more than {MAX_JSON_VALUES} values", expected="fewer")
@@ -205,7 +205,7 @@ def encode_utf8(text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        return HALF_A_PAIR.sub(lambda half: f"\\u{ord(half[0]):04x}", text).encode()
+        return LONE_SURROGATE.sub(lambda half: f"\\u{ord(half[0]):04x}", text).encode()
 
 
 class _StrictDecoder(json.JSONDecoder):
@@ -238,7 +238,7 @@ def _depth(value: Any) -> int:
 def _method(found: Any) -> int | str:
     if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < 2**53:
         return found
-    if isinstance(found, str) and found not in UNSAFE:
+    if isinstance(found, str) and found not in UNSAFE_KEYS:
         return found
     raise WireError(found="a line whose method is neither a number nor a name", expected="the number of a function")
 
@@ -249,17 +249,17 @@ def _list(found: Any, what: str) -> list[Any]:
     return found
 
 
-def _callbacks(found: Any) -> dict[str, Path]:
+def _callbacks(found: Any) -> dict[str, ValuePath]:
     if found is None or found == {}:
         return {}
     if not isinstance(found, dict):
         raise WireError(found="a line whose callbacks are no object", expected="numbers with their paths")
-    if len(found) > CALLBACKS:
-        raise WireError(found=f"a line with {len(found)} functions", expected=f"at most {CALLBACKS}")
+    if len(found) > MAX_CALLBACKS_PER_LINE:
+        raise WireError(found=f"a line with {len(found)} functions", expected=f"at most {MAX_CALLBACKS_PER_LINE}")
     return {_parse_number(id): _path(path) for id, path in found.items()}
 
 
-def _links(found: Any) -> tuple[tuple[Path, Path], ...]:
+def _links(found: Any) -> tuple[tuple[ValuePath, ValuePath], ...]:
     if found is None or found == []:
         return ()
     links = _list(found, "links")
@@ -274,8 +274,8 @@ def _parse_number(id: str) -> str:
     raise WireError(found="a callback without a number", expected="a decimal number")
 
 
-def _path(found: Any) -> Path:
-    if not isinstance(found, list) or not 0 < len(found) <= DEPTH or not all(isinstance(step, str) for step in found) or UNSAFE & {*found}:
+def _path(found: Any) -> ValuePath:
+    if not isinstance(found, list) or not 0 < len(found) <= MAX_DEPTH or not all(isinstance(step, str) for step in found) or UNSAFE_KEYS & {*found}:
         raise WireError(found="a path that is no list of names", expected='steps as text: ["0","1"]')
     return tuple(found)
 
@@ -283,10 +283,10 @@ def _path(found: Any) -> Path:
 # -- functions in their places ---------------------------------------------------------------------------------------------------------------
 
 
-def _place_callbacks(arguments: list[Any], callbacks: Mapping[str, Path]) -> list[Any]:
+def _place_callbacks(arguments: list[Any], callbacks: Mapping[str, ValuePath]) -> list[Any]:
     """A copy, as deep as the paths go, with a RemoteFunction at the end of each."""
     root = list(arguments)
-    copied: dict[Path, Any] = {(): root}
+    copied: dict[ValuePath, Any] = {(): root}
     for id, path in callbacks.items():
         for length in range(1, len(path)):
             if path[:length] not in copied:
@@ -307,17 +307,17 @@ def _item_at(whole: Any, step: str) -> Any:
     if isinstance(whole, dict) and step in whole:
         return whole[step]
     # As JavaScript writes it: "00" is another path to the same list, which would be copied once for each.
-    if isinstance(whole, list) and INDEX.fullmatch(step) and int(step) < len(whole):
+    if isinstance(whole, list) and ARRAY_INDEX.fullmatch(step) and int(step) < len(whole):
         return whole[int(step)]
     raise WireError(found="a path to a function that leads nowhere", expected="a path to a place in the arguments")
 
 
-def pack(method: int | str, arguments: Iterable[Any], functions: LocalFunctions) -> DnodeMessage:
+def call_message(method: int | str, arguments: Iterable[Any], functions: LocalFunctions) -> DnodeMessage:
     """The line that invokes a peer's function with ``arguments``: a plain list, functions in it registered."""
-    callbacks: dict[str, Path] = {}
-    links: list[tuple[Path, Path]] = []
+    callbacks: dict[str, ValuePath] = {}
+    links: list[tuple[ValuePath, ValuePath]] = []
 
-    def walk(value: Any, path: Path, above: dict[int, Path]) -> Any:
+    def walk(value: Any, path: ValuePath, above: dict[int, ValuePath]) -> Any:
         if isinstance(value, dict | list):
             if (start := above.get(id(value))) is not None:
                 links.append((start, path))
@@ -337,5 +337,5 @@ def pack(method: int | str, arguments: Iterable[Any], functions: LocalFunctions)
     try:
         packed = walk(list(arguments), (), {})
     except RecursionError:
-        raise WireError(found="arguments nested too deeply", expected=f"at most {DEPTH} levels") from None
+        raise WireError(found="arguments nested too deeply", expected=f"at most {MAX_DEPTH} levels") from None
     return DnodeMessage(method, packed, dict(sorted(callbacks.items(), key=lambda entry: int(entry[0]))), tuple(links))

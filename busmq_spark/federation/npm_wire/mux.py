@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from busmq_spark.errors import WireError
 
-CHANNEL_BYTES = 16
-HEAD_BYTES = CHANNEL_BYTES + 1
-DATA, CLOSE = ord("1"), ord("2")
+CHANNEL_ID_BYTES = 16
+PACKET_HEAD_BYTES = CHANNEL_ID_BYTES + 1
+DATA_PACKET, CLOSE_PACKET = ord("1"), ord("2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +27,14 @@ class Packet:
     @classmethod
     def decode(cls, message: bytes) -> Packet:
         """Read one web socket message. Raises WireError; what a close packet carries after its digit is ignored, as by Node."""
-        head = message[:CHANNEL_BYTES]
-        if len(message) < HEAD_BYTES or not head.isascii() or not head.decode("ascii").isprintable():
+        head = message[:CHANNEL_ID_BYTES]
+        if len(message) < PACKET_HEAD_BYTES or not head.isascii() or not head.decode("ascii").isprintable():
             raise WireError(found=f"a packet of {len(message)} bytes without a channel id", expected="16 ASCII characters, then 1 or 2")
-        channel, kind = head.decode("ascii"), message[CHANNEL_BYTES]
-        if kind == CLOSE:
+        channel, kind = head.decode("ascii"), message[CHANNEL_ID_BYTES]
+        if kind == CLOSE_PACKET:
             return cls(channel, None)
-        if kind != DATA:
+        if kind != DATA_PACKET:
             raise WireError(found=f"a packet of type {bytes([kind])!r}", expected="1 (data) or 2 (close)")
-        if len(message) == HEAD_BYTES:
+        if len(message) == PACKET_HEAD_BYTES:
             raise WireError(found="a data packet without a body", expected="at least one byte")
-        return cls(channel, message[HEAD_BYTES:])
+        return cls(channel, message[PACKET_HEAD_BYTES:])

@@ -18,7 +18,7 @@ from websockets.exceptions import ConnectionClosed
 from busmq_spark.bus.deadline import wait_at_most
 from busmq_spark.errors import WireError
 from busmq_spark.federation.npm_wire.mux import Packet
-from busmq_spark.federation.serve.send_buffer import HIGH, SendBuffer
+from busmq_spark.federation.serve.send_buffer import MAX_WAITING_BYTES, SendBuffer
 from busmq_spark.federation.serve.session import Session
 
 if TYPE_CHECKING:
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from busmq_spark.federation.gate.limits import PeerLimits
     from busmq_spark.federation.gate.rights import Identity
 
-ANSWERS = 4
+MAX_ANSWERS_READ_AT_ONCE = 4
 """Answers read from Redis at once for one peer; each may be as large as the largest message."""
-PENALTY_S = 0.1
+REFUSED_CHANNEL_PAUSE_S = 0.1
 """Seconds without reading after a channel beyond the limit was refused: npm clients retry at once."""
-REMEMBERED = 10_000
+MAX_REMEMBERED_CHANNELS = 10_000
 """How many closed channels are remembered: what still comes for them is no new channel."""
-TURN_S = 0.005
+MAX_TURN_S = 0.005
 """Seconds for which calls of one peer are executed before those of others: a packet may hold a hundred thousand."""
-BROKEN = 1002
+PROTOCOL_ERROR_CLOSE_CODE = 1002
 log = logging.getLogger("busmq_spark")
 
 
@@ -48,7 +48,7 @@ class PeerConnection:
         self._socket, self.identity, self.bus, self.limits = socket, identity, bus, limits
         self._worked, self._budget = asyncio.Event(), budget
         most = limits.in_flight_bytes + 2 * limits.message_bytes
-        self.send_buffer = SendBuffer(socket.send, min(HIGH, limits.in_flight_bytes), most, self._worked.set)
+        self.send_buffer = SendBuffer(socket.send, min(MAX_WAITING_BYTES, limits.in_flight_bytes), most, self._worked.set)
         self._sessions: dict[str, Session] = {}
         self._closed: dict[str, None] = {}
         self._messages = self._bytes = self._partial_bytes = 0
@@ -60,7 +60,7 @@ class PeerConnection:
         """Handlers of events that its objects have."""
         self._gone = self._leaving = False
         self._turn_ends = 0.0
-        self._answers = asyncio.Semaphore(ANSWERS)
+        self._answers = asyncio.Semaphore(MAX_ANSWERS_READ_AT_ONCE)
         self._ending: set[asyncio.Task[None]] = set()
 
     @property
@@ -82,7 +82,7 @@ class PeerConnection:
             log.debug("federation: %s broke off", self.identity.name)
         except WireError as error:
             log.warning("federation: %s is cut off: %s", self.identity.name, error)
-            await self._socket.close(BROKEN, "no packet")
+            await self._socket.close(PROTOCOL_ERROR_CLOSE_CODE, "no packet")
         finally:
             sending.cancel()
             watching.cancel()
@@ -148,7 +148,7 @@ class PeerConnection:
         clock = asyncio.get_running_loop().time
         if clock() >= self._turn_ends:
             await asyncio.sleep(0)
-            self._turn_ends = clock() + TURN_S
+            self._turn_ends = clock() + MAX_TURN_S
 
     async def next_turn(self) -> None:
         """Returns when the next line may be executed: at once, unless too much is in work or it was done long enough."""
@@ -187,7 +187,7 @@ class PeerConnection:
         log.warning("federation: %s has %d channels on one socket; a further one is refused", self.identity.name, len(self._sessions))
         self.send_buffer.put(Packet(channel, None).encode())
         self._remember(channel)
-        await asyncio.sleep(PENALTY_S)
+        await asyncio.sleep(REFUSED_CHANNEL_PAUSE_S)
 
     # -- ending -----------------------------------------------------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ class PeerConnection:
 
     def _remember(self, channel: str) -> None:
         self._closed[channel] = None
-        if len(self._closed) > REMEMBERED:
+        if len(self._closed) > MAX_REMEMBERED_CHANNELS:
             del self._closed[next(iter(self._closed))]
 
     async def _end(self) -> None:

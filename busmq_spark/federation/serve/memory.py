@@ -6,9 +6,9 @@ import ctypes
 import gc
 from contextlib import suppress
 
-MANY = 50
+DISCONNECTS_BEFORE_TRIM = 50
 """Peers that have disconnected from which on memory is given back."""
-MUCH = 64 * 1024 * 1024
+BYTES_BEFORE_TRIM = 64 * 1024 * 1024
 """Bytes sent by peers that have disconnected, from which on it is, too: decoded, they may be several times as many."""
 
 
@@ -34,7 +34,7 @@ class MassDisconnect:
         calm, self._last = now == self._last, now
         self._most = max(self._most, now)
         settled, self._gone_bytes = self._gone_bytes, gone_bytes  # those of the last interval may still be closing
-        if settled - self._trimmed_bytes < MUCH and (not calm or self._most - now < MANY):
+        if settled - self._trimmed_bytes < BYTES_BEFORE_TRIM and (not calm or self._most - now < DISCONNECTS_BEFORE_TRIM):
             return False
         self._most, self._trimmed_bytes = now, settled
         return True

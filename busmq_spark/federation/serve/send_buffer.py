@@ -1,7 +1,7 @@
 """What waits to be sent to one peer.
 
 Rule 1. Results of calls are put in at once, since their number is bounded by the calls in flight. A task that takes messages from the bus for the
-        peer waits for ``room`` first, so a peer that reads slowly is served slowly and costs no more than ``HIGH`` and one message.
+        peer waits for ``room`` first, so a peer that reads slowly is served slowly and costs no more than ``MAX_WAITING_BYTES`` and one message.
 Rule 2. What is put in at once can grow, too: one message goes to each of many listeners. Beyond ``most`` the peer is given up, and nothing is kept.
 Rule 3. Once closed nothing is sent and nothing waits: what waited for room, or for a packet to be sent, learns that this will never be.
 """
@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-HIGH = 512 * 1024
+MAX_WAITING_BYTES = 512 * 1024
 """Bytes that may wait before nothing more is taken for the peer."""
 
 

@@ -54,8 +54,8 @@ from busmq_spark.metrics import CONTENT_TYPE, Metrics
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
 
-TICK_S = 1.0
-CUT_OFF = ("slow", "silent", "expired", "flooded", "revoked")
+PEER_CHECK_INTERVAL_S = 1.0
+CUT_OFF_REASONS = ("slow", "silent", "expired", "flooded", "revoked")
 log = logging.getLogger("busmq_spark")
 
 
@@ -238,7 +238,7 @@ class FederationServer:
             if accepted.protocol == BULK_SUBPROTOCOL:
                 await self._bulk.serve(socket, accepted.identity)
             else:
-                keep_less(socket, self._limits.kernel_bytes)
+                limit_kernel_buffers(socket, self._limits.kernel_bytes)
                 await self._converse(PeerConnection(socket, accepted.identity, self._bus, self._limits, self._budgets.of(accepted.identity.name)))
         except ConnectionClosed:
             log.debug("federation: %s is gone", accepted.identity.name)
@@ -259,7 +259,7 @@ class FederationServer:
         clock, mass_disconnect = asyncio.get_running_loop().time, MassDisconnect()
         limits = self._limits
         while True:
-            await asyncio.sleep(min(TICK_S, self._limits.send_s / 4))
+            await asyncio.sleep(min(PEER_CHECK_INTERVAL_S, self._limits.send_s / 4))
             if mass_disconnect.is_over(self._listener.open, self._listener.gone_bytes):
                 trim_memory()
             now = clock()
@@ -297,7 +297,7 @@ class ServerCounters:
     def __init__(self, metrics: Metrics) -> None:
         self.accepted = metrics.counter("busmq_federation_accepted_total", "Handshakes accepted", protocol=("busmq", BULK_SUBPROTOCOL))
         self.refused = metrics.counter("busmq_federation_refused_total", "Handshakes refused", reason=REFUSAL_REASONS)
-        self.cut_off = metrics.counter("busmq_federation_cut_off_total", "Sockets cut off", reason=CUT_OFF)
+        self.cut_off = metrics.counter("busmq_federation_cut_off_total", "Sockets cut off", reason=CUT_OFF_REASONS)
         self.sockets = metrics.gauge("busmq_federation_sockets", "Open connections, handshakes under way included")
         self.channels = metrics.gauge("busmq_federation_channels", "Objects of peers")
         self.waiting = metrics.gauge("busmq_federation_waiting_bytes", "Bytes that wait to be sent to peers")
@@ -307,7 +307,7 @@ def _unavailable() -> Response:
     return Response(503, "Service Unavailable", Headers([("Content-Length", "0"), ("Connection", "close")]), b"")
 
 
-def keep_less(socket: ServerConnection, size: int) -> None:
+def limit_kernel_buffers(socket: ServerConnection, size: int) -> None:
     """Let the system keep less of what a peer does not read or may not send yet: by itself it takes megabytes. Bulk needs them, over far links."""
     below = socket.transport.get_extra_info("socket")
     for buffer in (SO_SNDBUF, SO_RCVBUF):

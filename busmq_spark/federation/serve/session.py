@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 from busmq_spark.errors import BusError, MessageRefused, WireError
 from busmq_spark.federation import fault
 from busmq_spark.federation.npm_wire.creation import ObjectCreation
-from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LineBuffer, LocalFunctions, RemoteFunction, methods_message, pack
-from busmq_spark.federation.npm_wire.mux import HEAD_BYTES
+from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LineBuffer, LocalFunctions, RemoteFunction, call_message, methods_message
+from busmq_spark.federation.npm_wire.mux import PACKET_HEAD_BYTES
 from busmq_spark.federation.serve.objects import make_served_object
 from busmq_spark.federation.serve.objects.base import MethodCall
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from busmq_spark.federation.serve.connection import PeerConnection
     from busmq_spark.federation.serve.objects.base import ServedObject
 
-READY = b"ready"
+READY_PACKET = b"ready"
 log = logging.getLogger("busmq_spark")
 
 
@@ -103,9 +103,9 @@ class Session:
 
     def invoke(self, id: int, *arguments: Any) -> None:
         """Call a function of the peer. Raises MessageRefused for what is longer than a message may be."""
-        line = pack(id, arguments, self.functions).encode()
-        if len(line) + HEAD_BYTES > self.limits.message_bytes:
-            reason = f"it takes {len(line) + HEAD_BYTES} bytes on the wire; at most {self.limits.message_bytes} are allowed"
+        line = call_message(id, arguments, self.functions).encode()
+        if len(line) + PACKET_HEAD_BYTES > self.limits.message_bytes:
+            reason = f"it takes {len(line) + PACKET_HEAD_BYTES} bytes on the wire; at most {self.limits.message_bytes} are allowed"
             raise MessageRefused(reason=reason)
         self.send(line)
 
@@ -119,7 +119,7 @@ class Session:
         if not fault.is_open_error(error):
             log.warning("federation: %s", error)
         if callback is not None:
-            self.send(pack(callback.id, [fault.error_to_wire(error)], self.functions).encode())
+            self.send(call_message(callback.id, [fault.error_to_wire(error)], self.functions).encode())
         elif self._object is not None:
             self._object.emit("error", fault.error_text(error))
 
@@ -178,7 +178,7 @@ class Session:
         self._methods = made.methods
         self.functions = LocalFunctions(self.limits.callbacks_per_channel, first=len(made.methods))
         self._object = make_served_object(self, made)
-        self.send(READY)
+        self.send(READY_PACKET)
         self.send(methods_message(made.methods).encode())
 
     def _on_call(self, text: bytes) -> None:

@@ -11,11 +11,11 @@ from busmq_spark.federation.serve.objects.queue import ServedQueue
 from busmq_spark.federation.serve.objects.service import ServedService
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.npm_wire.creation import ObjectCreation, Type
+    from busmq_spark.federation.npm_wire.creation import ObjectCreation, ObjectType
     from busmq_spark.federation.serve.objects.base import ServedObject
     from busmq_spark.federation.serve.session import Session
 
-KINDS: dict[Type, type[ServedObject]] = {
+SERVED_CLASS_OF_KIND: dict[ObjectType, type[ServedObject]] = {
     "queue": ServedQueue,
     "channel": ServedChannel,
     "pubsub": ServedPubsub,
@@ -26,4 +26,4 @@ KINDS: dict[Type, type[ServedObject]] = {
 
 def make_served_object(session: Session, made: ObjectCreation) -> ServedObject:
     """The object that a creation message asks for. Nothing is sent to Redis yet."""
-    return KINDS[made.type](session, made)
+    return SERVED_CLASS_OF_KIND[made.type](session, made)

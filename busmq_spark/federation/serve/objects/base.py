@@ -12,24 +12,24 @@ from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S
 from busmq_spark.errors import BusError, ConfigError, FederationRefused, MessageRefused, WireError
 from busmq_spark.federation.gate.grants import VERBS, Verb
 from busmq_spark.federation.gate.rights import Right, Verbs
-from busmq_spark.federation.npm_wire.dnode import HALF_A_PAIR, RemoteFunction, message_line, result_line
+from busmq_spark.federation.npm_wire.dnode import LONE_SURROGATE, RemoteFunction, message_line, result_line
 
 if TYPE_CHECKING:
     from busmq_spark.core.message import Message
     from busmq_spark.federation.npm_wire.creation import ObjectCreation
     from busmq_spark.federation.serve.session import Session
 
-Need = tuple[Verbs, ...]
+NeededVerbs = tuple[Verbs, ...]
 """What must be granted on an object: one verb of each."""
-NOTHING: Need = ()
-ANY: Need = (VERBS,)
-BROWSE: Need = (("browse",),)
-CONSUME: Need = (("consume",),)
-PUSH: Need = (("push",),)
-CREATE: Need = (("create",),)
-ADMIN: Need = (("admin",),)
-LONGEST_TTL_S = 10 * 365 * 86_400
-LISTENERS, ALL_LISTENERS = 10_000, 100_000
+NEEDS_NOTHING: NeededVerbs = ()
+NEEDS_ANY_VERB: NeededVerbs = (VERBS,)
+NEEDS_BROWSE: NeededVerbs = (("browse",),)
+NEEDS_CONSUME: NeededVerbs = (("consume",),)
+NEEDS_PUSH: NeededVerbs = (("push",),)
+NEEDS_CREATE: NeededVerbs = (("create",),)
+NEEDS_ADMIN: NeededVerbs = (("admin",),)
+MAX_TTL_S = 10 * 365 * 86_400
+MAX_LISTENERS, MAX_LISTENERS_OF_CONNECTION = 10_000, 100_000
 """Most listeners of one object, and of all those of a connection, whatever the limits: each one takes memory."""
 T = TypeVar("T")
 
@@ -64,7 +64,7 @@ class ServedMethod:
     """A row of a table: what handles it, and what must be granted. ``handler`` gives a coroutine when it takes its time."""
 
     handler: Callable[[Any, MethodCall], Coroutine[Any, Any, None] | None]
-    need: Need = ANY
+    need: NeededVerbs = NEEDS_ANY_VERB
 
 
 class ServedObject:
@@ -79,7 +79,7 @@ class ServedObject:
         self.session, self.bus, self.name = session, session.bus, made.name
         self._listeners: dict[str, list[tuple[int, bool]]] = {}
         self._functions = 0
-        self._granted: set[Need] = {NOTHING}
+        self._granted: set[NeededVerbs] = {NEEDS_NOTHING}
         self._reader: asyncio.Task[None] | None = None
         """Hands messages over to the peer."""
 
@@ -96,7 +96,7 @@ class ServedObject:
             self._granted.add(need)
         return method
 
-    def required_rights(self, name: str, method: ServedMethod, values: list[Any]) -> Need:  # noqa: ARG002  # some look at name and values
+    def required_rights(self, name: str, method: ServedMethod, values: list[Any]) -> NeededVerbs:  # noqa: ARG002  # some look at name and values
         """What a call needs."""
         return method.need
 
@@ -137,12 +137,12 @@ class ServedObject:
         event = call.value(0, str, "the name of an event")
         if call.callback is None or len(event) > self.session.limits.name_bytes:
             raise ConfigError(reason="on and once take the name of an event and a function")
-        if self._functions >= min(self.session.limits.callbacks_per_channel, LISTENERS):
+        if self._functions >= min(self.session.limits.callbacks_per_channel, MAX_LISTENERS):
             raise WireError(found=f"more than {self._functions} listeners on one channel", expected="fewer")
         if event not in self.emits:
             return
-        if self.session.connection.listeners >= ALL_LISTENERS:
-            raise WireError(found=f"more than {ALL_LISTENERS} listeners on one connection", expected="fewer")
+        if self.session.connection.listeners >= MAX_LISTENERS_OF_CONNECTION:
+            raise WireError(found=f"more than {MAX_LISTENERS_OF_CONNECTION} listeners on one connection", expected="fewer")
         self._count_functions(1)
         self._listeners.setdefault(event, []).append((call.callback.id, once))
 
@@ -214,10 +214,10 @@ class ServedObject:
         """The channel is over: detach."""
 
 
-EVENTS = {
-    "on": ServedMethod(ServedObject.on, NOTHING),
-    "once": ServedMethod(ServedObject.once, NOTHING),
-    "promisify": ServedMethod(ServedObject.do_nothing, NOTHING),
+EVENT_METHODS = {
+    "on": ServedMethod(ServedObject.on, NEEDS_NOTHING),
+    "once": ServedMethod(ServedObject.once, NEEDS_NOTHING),
+    "promisify": ServedMethod(ServedObject.do_nothing, NEEDS_NOTHING),
 }
 
 
@@ -239,11 +239,11 @@ def whole_number_option(options: dict[str, Any], name: str, default: int) -> int
 def ttl_of(options: dict[str, Any]) -> int:
     """The ttl among options, in seconds; 0 and nothing mean npm's default. Raises ConfigError."""
     ttl_s = whole_number_option(options, "ttl", DEFAULT_QUEUE_TTL_S) or DEFAULT_QUEUE_TTL_S
-    if not 0 < ttl_s <= LONGEST_TTL_S:
+    if not 0 < ttl_s <= MAX_TTL_S:
         raise ConfigError(reason=f"ttl is {ttl_s}; expected seconds, at least 1")
     return ttl_s
 
 
 def to_storable(value: Any) -> Any:
     """A message as JavaScript would store it: half a surrogate pair, which is no character, becomes U+FFFD."""
-    return HALF_A_PAIR.sub("�", value) if isinstance(value, str) and not value.isascii() else value
+    return LONE_SURROGATE.sub("�", value) if isinstance(value, str) and not value.isascii() else value

@@ -11,9 +11,9 @@ from busmq_spark.bus.channel import ChannelKeywords
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueBusy
 from busmq_spark.federation.npm_wire.dnode import RemoteFunction
 from busmq_spark.federation.serve.objects.base import (
-    CONSUME,
-    EVENTS,
-    PUSH,
+    EVENT_METHODS,
+    NEEDS_CONSUME,
+    NEEDS_PUSH,
     MethodCall,
     ServedMethod,
     ServedObject,
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from busmq_spark.federation.npm_wire.creation import ObjectCreation
     from busmq_spark.federation.serve.session import Session
 
-BOTH = CONSUME + PUSH
+NEEDS_CONSUME_AND_PUSH = NEEDS_CONSUME + NEEDS_PUSH
 # npm's name -> ours
-NAMES = {
+NPM_EVENT_OF = {
     "connect": "connect",
     "disconnect": "disconnect",
     "remote:connect": "remote_connect",
@@ -46,12 +46,12 @@ class ServedChannel(ServedObject):
     """
 
     kind = "channel"
-    emits = frozenset({*NAMES, "error", "message"})
+    emits = frozenset({*NPM_EVENT_OF, "error", "message"})
 
     def __init__(self, session: Session, made: ObjectCreation) -> None:
         super().__init__(session, made)
         self._channel = session.bus.channel(made.name, *made.roles)
-        for theirs, ours in NAMES.items():
+        for theirs, ours in NPM_EVENT_OF.items():
             self._channel.on(ours, partial(self.emit, theirs))
         self._channel.on("error", self._on_error)
         self._opening: asyncio.Task[Any] | None = None
@@ -140,17 +140,17 @@ class ServedChannel(ServedObject):
         self.session.fail(None, error)
 
     methods: ClassVar[dict[str, ServedMethod]] = {
-        **EVENTS,
-        "connect": ServedMethod(connect, BOTH),
-        "attach": ServedMethod(connect, BOTH),
-        "listen": ServedMethod(listen, BOTH),
-        "send": ServedMethod(send, PUSH),
-        "sendTo": ServedMethod(send_to, PUSH),
+        **EVENT_METHODS,
+        "connect": ServedMethod(connect, NEEDS_CONSUME_AND_PUSH),
+        "attach": ServedMethod(connect, NEEDS_CONSUME_AND_PUSH),
+        "listen": ServedMethod(listen, NEEDS_CONSUME_AND_PUSH),
+        "send": ServedMethod(send, NEEDS_PUSH),
+        "sendTo": ServedMethod(send_to, NEEDS_PUSH),
         "disconnect": ServedMethod(disconnect),
         "detach": ServedMethod(disconnect),
-        "end": ServedMethod(finish, PUSH),
+        "end": ServedMethod(finish, NEEDS_PUSH),
         "isAttached": ServedMethod(lambda self, call: self.answer(call, self._channel.connected)),
-        "ack": ServedMethod(ack, CONSUME),
+        "ack": ServedMethod(ack, NEEDS_CONSUME),
     }
 
 

@@ -11,13 +11,13 @@ from busmq_spark.core.message import encode
 from busmq_spark.core.persisted import PendingSave
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.federation.npm_wire.dnode import encode_json
-from busmq_spark.federation.serve.objects.base import BROWSE, PUSH, MethodCall, ServedMethod, ServedObject, refusal, to_storable
+from busmq_spark.federation.serve.objects.base import NEEDS_BROWSE, NEEDS_PUSH, MethodCall, ServedMethod, ServedObject, refusal, to_storable
 
 if TYPE_CHECKING:
     from busmq_spark.federation.npm_wire.creation import ObjectCreation
     from busmq_spark.federation.serve.session import Session
 
-TTL_S = 60
+OBJECT_TTL_S = 60
 """compat: whatever ttl the client has (protocol Q19)."""
 
 
@@ -46,11 +46,11 @@ class ServedPersisted(ServedObject):
         if not fields:
             raise ConfigError(reason="nothing is to be written")
         sending = PendingSave({to_storable(name): _encode_stored(value) for name, value in fields.items()})
-        await self._run(persisted.save(self._key, sending, TTL_S))
+        await self._run(persisted.save(self._key, sending, OBJECT_TTL_S))
         self.answer(call, None, "OK", self._key)
 
     async def ptouch(self, _: MethodCall) -> None:
-        await self._run(persisted.touch([(self._key, TTL_S)]))
+        await self._run(persisted.touch([(self._key, OBJECT_TTL_S)]))
 
     def _check(self, call: MethodCall) -> None:
         if call.value(0, str, "the key") != self._key:
@@ -61,9 +61,9 @@ class ServedPersisted(ServedObject):
         return await servers.commands[await servers.locate(self._key)].run(flow)
 
     methods: ClassVar[dict[str, ServedMethod]] = {
-        "pread": ServedMethod(pread, BROWSE),
-        "pwrite": ServedMethod(pwrite, PUSH),
-        "ptouch": ServedMethod(ptouch, PUSH),
+        "pread": ServedMethod(pread, NEEDS_BROWSE),
+        "pwrite": ServedMethod(pwrite, NEEDS_PUSH),
+        "ptouch": ServedMethod(ptouch, NEEDS_PUSH),
     }
 
 

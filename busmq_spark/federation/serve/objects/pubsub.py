@@ -14,14 +14,25 @@ from busmq_spark.federation import fault
 from busmq_spark.federation.gate.grants import VERBS
 from busmq_spark.federation.gate.rights import Right
 from busmq_spark.federation.npm_wire.dnode import RemoteFunction
-from busmq_spark.federation.serve.objects.base import ADMIN, BROWSE, EVENTS, NOTHING, PUSH, MethodCall, Need, ServedMethod, ServedObject, to_storable
+from busmq_spark.federation.serve.objects.base import (
+    EVENT_METHODS,
+    NEEDS_ADMIN,
+    NEEDS_BROWSE,
+    NEEDS_NOTHING,
+    NEEDS_PUSH,
+    MethodCall,
+    NeededVerbs,
+    ServedMethod,
+    ServedObject,
+    to_storable,
+)
 
 if TYPE_CHECKING:
     from busmq_spark.core.message import PublishedMessage
     from busmq_spark.federation.npm_wire.creation import ObjectCreation
     from busmq_spark.federation.serve.session import Session
 
-MOST, MOST_BYTES = 1000, 8 * 1024 * 1024
+MAX_WAITING_MESSAGES, MAX_WAITING_BYTES = 1000, 8 * 1024 * 1024
 """Most messages that wait for a peer: so many for each pubsub, so many bytes for all of a connection."""
 
 
@@ -33,7 +44,7 @@ class ServedPubsub(ServedObject):
 
     def __init__(self, session: Session, made: ObjectCreation) -> None:
         super().__init__(session, made)
-        self._pubsub = session.bus.pubsub(made.name, most=MOST)
+        self._pubsub = session.bus.pubsub(made.name, most=MAX_WAITING_MESSAGES)
         self._notifications = made.name == ANNOUNCEMENT_CHANNEL
         for event in ("subscribed", "unsubscribed"):
             self._pubsub.on(event, partial(self.emit, event))
@@ -43,11 +54,11 @@ class ServedPubsub(ServedObject):
         self._sending: asyncio.Task[None] | None = None
         self._missed = 0
 
-    def required_rights(self, name: str, method: ServedMethod, values: list[Any]) -> Need:  # noqa: ARG002  # only the name counts here
+    def required_rights(self, name: str, method: ServedMethod, values: list[Any]) -> NeededVerbs:  # noqa: ARG002  # only the name counts here
         """Every peer may subscribe to notifications and receives those of queues it may use; other buses trust them, so only admins may send."""
         if not self._notifications:
             return method.need
-        return ADMIN if name == "publish" else NOTHING
+        return NEEDS_ADMIN if name == "publish" else NEEDS_NOTHING
 
     async def end(self) -> None:
         """Unsubscribe."""
@@ -84,10 +95,10 @@ class ServedPubsub(ServedObject):
     def _buffer(self, message: PublishedMessage) -> None:
         """The oldest of ours give way, and where others have used up the room this one does."""
         connection, size = self.session.connection, len(message.value)
-        while self._waiting and (len(self._waiting) >= MOST or connection.pubsub_bytes + size > MOST_BYTES):
+        while self._waiting and (len(self._waiting) >= MAX_WAITING_MESSAGES or connection.pubsub_bytes + size > MAX_WAITING_BYTES):
             self._take()
             self._missed += 1
-        if connection.pubsub_bytes and connection.pubsub_bytes + size > MOST_BYTES:
+        if connection.pubsub_bytes and connection.pubsub_bytes + size > MAX_WAITING_BYTES:
             self._missed += 1
             return
         connection.pubsub_bytes += size
@@ -113,11 +124,11 @@ class ServedPubsub(ServedObject):
         return name is not None and self.session.identity.has_right(Right(VERBS, "queue", name))
 
     methods: ClassVar[dict[str, ServedMethod]] = {
-        **EVENTS,
-        "subscribe": ServedMethod(subscribe, BROWSE),
-        "attach": ServedMethod(subscribe, BROWSE),
+        **EVENT_METHODS,
+        "subscribe": ServedMethod(subscribe, NEEDS_BROWSE),
+        "attach": ServedMethod(subscribe, NEEDS_BROWSE),
         "unsubscribe": ServedMethod(unsubscribe),
         "detach": ServedMethod(unsubscribe),
         "isSubscribed": ServedMethod(lambda self, call: self.answer(call, self._pubsub.subscribed)),
-        "publish": ServedMethod(publish, PUSH),
+        "publish": ServedMethod(publish, NEEDS_PUSH),
     }

@@ -19,14 +19,14 @@ from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueFull,
 from busmq_spark.federation import fault
 from busmq_spark.federation.npm_wire.dnode import RemoteFunction, message_line
 from busmq_spark.federation.serve.objects.base import (
-    ADMIN,
-    BROWSE,
-    CONSUME,
-    CREATE,
-    EVENTS,
-    PUSH,
+    EVENT_METHODS,
+    NEEDS_ADMIN,
+    NEEDS_BROWSE,
+    NEEDS_CONSUME,
+    NEEDS_CREATE,
+    NEEDS_PUSH,
     MethodCall,
-    Need,
+    NeededVerbs,
     ServedMethod,
     ServedObject,
     to_storable,
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from busmq_spark.federation.npm_wire.creation import ObjectCreation
     from busmq_spark.federation.serve.session import Session
 
-PREFETCH = 200
-DEFERRED, DEFERRED_BYTES, ALL_DEFERRED = 1000, 1024 * 1024, 4 * 1024 * 1024
+SERVED_PREFETCH = 200
+MAX_DEFERRED_PUSHES, MAX_DEFERRED_BYTES, MAX_DEFERRED_BYTES_OF_CONNECTION = 1000, 1024 * 1024, 4 * 1024 * 1024
 """Most pushes that wait for a queue to be attached, their bytes, and those of all queues of a connection, each push with what it takes besides."""
-CALL_BYTES = 500
-RETRY_S = 0.5
-LINE_BYTES = 200
+CALL_OVERHEAD_BYTES = 500
+CONSUME_RETRY_S = 0.5
+LINE_OVERHEAD_BYTES = 200
 """What a line and its packet have beside the message, and then some."""
 
 
@@ -65,11 +65,11 @@ class ServedQueue(ServedObject):
         self._deferred: list[MethodCall] = []
         self._pending_consume: MethodCall | None = None
 
-    def required_rights(self, name: str, method: ServedMethod, values: list[Any]) -> Need:
+    def required_rights(self, name: str, method: ServedMethod, values: list[Any]) -> NeededVerbs:
         """Metadata are read with any verb and set with the one that creates; to look at messages that stay is to browse."""
         if name == "consume" and values and isinstance(values[0], dict):
-            return BROWSE if values[0].get("remove") is False and values[0].get("reliable") is not True else CONSUME
-        return CREATE if name == "metadata" and _sets(values) else method.need
+            return NEEDS_BROWSE if values[0].get("remove") is False and values[0].get("reliable") is not True else NEEDS_CONSUME
+        return NEEDS_CREATE if name == "metadata" and _sets(values) else method.need
 
     async def end(self) -> None:
         """Detach; a consumption ends with it."""
@@ -127,17 +127,17 @@ class ServedQueue(ServedObject):
             super().push_failed(call, error)
 
     def _defer(self, call: MethodCall) -> None:
-        if len(self._deferred) >= DEFERRED or sum(push.size for push in self._deferred) + call.size > DEFERRED_BYTES:
+        if len(self._deferred) >= MAX_DEFERRED_PUSHES or sum(push.size for push in self._deferred) + call.size > MAX_DEFERRED_BYTES:
             raise self._not_attached("push to")
-        cost, connection = call.size + CALL_BYTES, self.session.connection
-        if connection.deferred_bytes + cost > ALL_DEFERRED:
+        cost, connection = call.size + CALL_OVERHEAD_BYTES, self.session.connection
+        if connection.deferred_bytes + cost > MAX_DEFERRED_BYTES_OF_CONNECTION:
             raise self._not_attached("push to")
         connection.deferred_bytes += cost
         self._deferred.append(call)
 
     def _take_deferred_calls(self) -> list[MethodCall]:
         deferred, self._deferred = self._deferred, []
-        self.session.connection.deferred_bytes -= sum(push.size + CALL_BYTES for push in deferred)
+        self.session.connection.deferred_bytes -= sum(push.size + CALL_OVERHEAD_BYTES for push in deferred)
         return deferred
 
     async def _wait_until_pushed(self) -> None:
@@ -176,7 +176,7 @@ class ServedQueue(ServedObject):
                         break  # stopped meanwhile: it has gone back
                     self._deliver(consumption, message)
                     count += 1
-                drained = count < PREFETCH
+                drained = count < SERVED_PREFETCH
                 await self.session.connection.send_buffer.wait_sent_so_far()  # Redis keeps what was taken last only
         except StopAsyncIteration:
             return
@@ -196,13 +196,13 @@ class ServedQueue(ServedObject):
                 if not reported:
                     self.session.fail(None, error)
                 reported = True
-                await asyncio.sleep(RETRY_S)
+                await asyncio.sleep(CONSUME_RETRY_S)
             else:
                 return
 
     def _deliver(self, consumption: Consumption, message: Message) -> None:
         most = self.session.limits.message_bytes
-        if len(message.value) > most - LINE_BYTES and len(line := message_line(0, message.text, message.id)) > most - LINE_BYTES:
+        if len(message.value) > most - LINE_OVERHEAD_BYTES and len(line := message_line(0, message.text, message.id)) > most - LINE_OVERHEAD_BYTES:
             reason = (
                 f"message {message.id} of queue {self.name!r} takes {len(line)} bytes on the wire; at most {most} are allowed. Consuming has stopped"
             )
@@ -275,7 +275,7 @@ class ServedQueue(ServedObject):
         return StateError(event=what, what=f"queue {self.name!r}", state="not attached", remedy="Call attach() first")
 
     methods: ClassVar[dict[str, ServedMethod]] = {
-        **EVENTS,
+        **EVENT_METHODS,
         "find": ServedMethod(find),
         "isAttached": ServedMethod(lambda self, call: self.answer(call, self._queue.attached)),
         "attach": ServedMethod(attach),
@@ -283,17 +283,17 @@ class ServedQueue(ServedObject):
         "ttl": ServedMethod(ttl),
         "maxsize": ServedMethod(maxsize),
         "metadata": ServedMethod(metadata),
-        "close": ServedMethod(close, ADMIN),
+        "close": ServedMethod(close, NEEDS_ADMIN),
         "exists": ServedMethod(exists),
         "count": ServedMethod(count),
-        "flush": ServedMethod(flush, ADMIN),
-        "push": ServedMethod(push, PUSH),
+        "flush": ServedMethod(flush, NEEDS_ADMIN),
+        "push": ServedMethod(push, NEEDS_PUSH),
         "pushed": ServedMethod(lambda self, call: self.answer(call, None, self._queue.pushed)),
         "consumed": ServedMethod(lambda self, call: self.answer(call, None, self._queue.consumed)),
         "stop": ServedMethod(stop),
         "isConsuming": ServedMethod(lambda self, call: self.answer(call, None, self._queue.consuming)),
-        "consume": ServedMethod(consume, CONSUME),
-        "ack": ServedMethod(ack, CONSUME),
+        "consume": ServedMethod(consume, NEEDS_CONSUME),
+        "ack": ServedMethod(ack, NEEDS_CONSUME),
     }
 
 
@@ -314,7 +314,7 @@ def _keywords(options: dict[str, Any]) -> ConsumeKeywords:
     """npm's options of ``consume`` as ours. What has no meaning beside the others is ignored, as by npm."""
     most, reliable = options.get("max"), options.get("reliable") is True
     remove = options.get("remove", True) is not False
-    found: ConsumeKeywords = {"remove": remove, "reliable": reliable, "prefetch": PREFETCH}
+    found: ConsumeKeywords = {"remove": remove, "reliable": reliable, "prefetch": SERVED_PREFETCH}
     if most is not None:
         found["max"] = whole_number_option(options, "max", -1)
     if not remove:

@@ -16,16 +16,25 @@ from busmq_spark.bus.request import Request
 from busmq_spark.core.keys import REPLY_QUEUE_SUFFIX
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, RequestFailed
 from busmq_spark.federation import fault
-from busmq_spark.federation.serve.objects.base import CONSUME, EVENTS, PUSH, MethodCall, ServedMethod, ServedObject, ttl_of, whole_number_option
+from busmq_spark.federation.serve.objects.base import (
+    EVENT_METHODS,
+    NEEDS_CONSUME,
+    NEEDS_PUSH,
+    MethodCall,
+    ServedMethod,
+    ServedObject,
+    ttl_of,
+    whole_number_option,
+)
 
 if TYPE_CHECKING:
     from busmq_spark.federation.npm_wire.creation import ObjectCreation
     from busmq_spark.federation.serve.session import Session
 
-TIMEOUT_MS = 1000
-CONCURRENCY = 100
+DEFAULT_TIMEOUT_MS = 1000
+MAX_CONCURRENT_REQUESTS = 100
 """Most requests that one provider may have at once."""
-MOST_PARTS = 1000
+MAX_WAITING_PARTS = 1000
 """Most partial replies of a provider that wait to be stored."""
 
 
@@ -45,7 +54,7 @@ class ServedService(ServedObject):
 
     def allowed_method(self, name: str, values: list[Any]) -> ServedMethod:
         """As for the others, save that a service without a name has no methods."""
-        if not self.name and name not in EVENTS:
+        if not self.name and name not in EVENT_METHODS:
             raise ConfigError(
                 reason="this service has no name: the npm client of 3.1.0 does not send it (protocol Q17), so it cannot federate services"
             )
@@ -62,12 +71,12 @@ class ServedService(ServedObject):
         for name in ("max", "concurrency"):
             if call.options.get(name) is not None:
                 options[name] = whole_number_option(call.options, name, 1)
-        options["concurrency"] = min(options.get("concurrency", CONCURRENCY), CONCURRENCY)
+        options["concurrency"] = min(options.get("concurrency", MAX_CONCURRENT_REQUESTS), MAX_CONCURRENT_REQUESTS)
         await self._service.serve(self._handle, **options)
         self.answer(call)
 
     async def connect(self, call: MethodCall) -> None:
-        await self._service.connect(timeout_ms=whole_number_option(call.options, "reqTimeout", TIMEOUT_MS), ttl_s=ttl_of(call.options))
+        await self._service.connect(timeout_ms=whole_number_option(call.options, "reqTimeout", DEFAULT_TIMEOUT_MS), ttl_s=ttl_of(call.options))
         self.answer(call)
 
     async def disconnect(self, call: MethodCall) -> None:
@@ -78,7 +87,7 @@ class ServedService(ServedObject):
         if not call.values:
             raise ConfigError(reason="a request without data")
         options = call.values[1] if len(call.values) > 1 and isinstance(call.values[1], dict) else {}
-        timeout_ms = None if options.get("reqTimeout") is None else whole_number_option(options, "reqTimeout", TIMEOUT_MS)
+        timeout_ms = None if options.get("reqTimeout") is None else whole_number_option(options, "reqTimeout", DEFAULT_TIMEOUT_MS)
         self.session.began(call.size)
         work = self._request(call, timeout_ms, parts=options.get("allowPartial") is True)
         task = self.session.spawn(work, f"asking {self.name} for a peer")
@@ -128,13 +137,13 @@ class ServedService(ServedObject):
             self.session.fail(None, error)
 
     methods: ClassVar[dict[str, ServedMethod]] = {
-        **EVENTS,
-        "serve": ServedMethod(serve, CONSUME),
-        "connect": ServedMethod(connect, PUSH),
+        **EVENT_METHODS,
+        "serve": ServedMethod(serve, NEEDS_CONSUME),
+        "connect": ServedMethod(connect, NEEDS_PUSH),
         "disconnect": ServedMethod(disconnect),
         "isServing": ServedMethod(lambda self, call: self.answer(call, self._service.serving)),
         "isConnected": ServedMethod(lambda self, call: self.answer(call, self._service.connected)),
-        "request": ServedMethod(request, PUSH),
+        "request": ServedMethod(request, NEEDS_PUSH),
     }
 
 
@@ -149,8 +158,8 @@ class _Replies:
     def on_reply(self, error: Any = None, value: Any = None, is_part: Any = False, *_: Any) -> None:
         if self._over:
             return
-        if self._waiting.qsize() >= MOST_PARTS:
-            failed = RequestFailed(service=self._owner.name, reason=f"the provider gave more than {MOST_PARTS} partial replies at once")
+        if self._waiting.qsize() >= MAX_WAITING_PARTS:
+            failed = RequestFailed(service=self._owner.name, reason=f"the provider gave more than {MAX_WAITING_PARTS} partial replies at once")
             error, is_part = fault.error_to_wire(failed), False
         self._over = is_part is not True or error is not None
         session = self._owner.session

@@ -79,8 +79,8 @@ public final class Contract {
 
     /** What the error for an option of Spark's Kafka source says, {@code name} in small letters; null where it is none that is known by another name. */
     public static String kafkaOptionHint(String name) {
-        JsonNode known = ROOT.get("ofKafka").get(name);
-        return known != null ? known.textValue() : name.startsWith("kafka.") ? text("kafkaClient") : null;
+        JsonNode known = ROOT.get("kafkaOptionHints").get(name);
+        return known != null ? known.textValue() : name.startsWith("kafka.") ? text("kafkaClientHint") : null;
     }
 
     /** How many of the smallest unit ({@code seconds} or {@code bytes}) each letter stands for. */

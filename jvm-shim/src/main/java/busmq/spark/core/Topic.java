@@ -12,11 +12,11 @@ import java.util.zip.CRC32;
 /** The rules of topics, as {@code core/topic.py} has them. */
 public final class Topic {
     /** Most partitions of a topic. */
-    public static final int MOST_PARTITIONS = Contract.intNumber("mostPartitions");
+    public static final int MAX_PARTITIONS = Contract.intNumber("maxPartitions");
 
     private static final Pattern PARTITION = Pattern.compile("(.+)/(0|[1-9][0-9]{0,3})", Pattern.DOTALL);
-    private static final Pattern PART_OF_KEY = Pattern.compile(Contract.text("likeAPart"));
-    private static final Pattern ODD_NAME = Pattern.compile(Contract.text("oddName"));
+    private static final Pattern LOOKS_LIKE_KEY_SUFFIX = Pattern.compile(Contract.text("looksLikeKeySuffix"));
+    private static final Pattern FORBIDDEN_IN_NAME = Pattern.compile(Contract.text("forbiddenInName"));
 
     private Topic() {}
 
@@ -26,7 +26,7 @@ public final class Topic {
     /** The topic and the partition of a queue; null where its name is none of a partition queue. */
     public static Partition topicPartition(String queue) {
         Matcher found = PARTITION.matcher(queue);
-        boolean is = found.matches() && Integer.parseInt(found.group(2)) < MOST_PARTITIONS;
+        boolean is = found.matches() && Integer.parseInt(found.group(2)) < MAX_PARTITIONS;
         return is ? new Partition(found.group(1), Integer.parseInt(found.group(2))) : null;
     }
 
@@ -45,8 +45,8 @@ public final class Topic {
     /** The name of a topic. Throws BUSMQ_CONFIG. */
     public static String checkTopic(String name) {
         boolean topic = !name.isEmpty() && !name.contains(":members:") && !name.startsWith("channel:") && !name.startsWith("service:")
-                && name.equals(name.strip()) && !ODD_NAME.matcher(name).find();
-        if (!topic || PART_OF_KEY.matcher(":" + name).find()) {
+                && name.equals(name.strip()) && !FORBIDDEN_IN_NAME.matcher(name).find();
+        if (!topic || LOOKS_LIKE_KEY_SUFFIX.matcher(":" + name).find()) {
             throw BusException.config("the name of the topic is " + PyText.repr(name) + "; expected a text without spaces around it or control characters, "
                     + "that is the beginning of no key of another queue or topic");
         }

@@ -55,9 +55,9 @@ final class OptionTable {
         String near = Suggestion.nearest(name.toLowerCase(Locale.ROOT), rows.keySet());
         String hint = near == null ? "known are: " + String.join(", ", rows.values().stream().map(OptionRow::name).distinct().sorted().toList())
                 : "did you mean " + PyText.repr(rows.get(near).name()) + "?";
-        String ofKafka = Contract.kafkaOptionHint(name.toLowerCase(Locale.ROOT));
-        if (ofKafka != null) {
-            hint = ofKafka;
+        String kafkaHint = Contract.kafkaOptionHint(name.toLowerCase(Locale.ROOT));
+        if (kafkaHint != null) {
+            hint = kafkaHint;
         }
         if (name.equalsIgnoreCase("path")) {
             hint = "name queues with option 'subscribe' (source) or 'queue' (sink) and call load() or save() without a path";

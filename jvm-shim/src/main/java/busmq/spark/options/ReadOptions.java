@@ -27,7 +27,7 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
     private static final OptionRow<String> PATTERN = OptionRow.of("subscribePattern", Parsers::pattern);
     static final OptionRow<List<String>> TOPIC = OptionRow.of("topic", Parsers::names, List.of());
     private static final OptionRow<Boolean> INCLUDE_TOPIC = OptionRow.of("includeTopic", Parsers::flag);
-    static final OptionRow<Long> PARTITIONS = OptionRow.of("partitions", Parsers.whole(1, Contract.number("mostPartitions")));
+    static final OptionRow<Long> PARTITIONS = OptionRow.of("partitions", Parsers.whole(1, Contract.number("maxPartitions")));
     private static final OptionRow<StartPerQueue> STARTING = OptionRow.of("startingOffsets", StartPerQueue::parse, StartPerQueue.NOT_GIVEN);
     private static final OptionRow<Start> STARTING_TIMESTAMP = OptionRow.of("startingTimestamp", Start::timestamp);
     private static final OptionRow<String> TIMESTAMP_STRATEGY = OptionRow.of("startingOffsetsByTimestampStrategy",

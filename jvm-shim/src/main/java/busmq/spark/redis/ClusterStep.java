@@ -29,9 +29,9 @@ import redis.clients.jedis.util.JedisClusterCRC16;
  */
 final class ClusterStep {
     /** After so many redirections without a pause the nodes disagree: then waiting helps, and asking on does not. */
-    private static final int MOST_HOPS = Contract.intNumber("mostHops");
+    private static final int MAX_REDIRECTIONS = Contract.intNumber("maxRedirections");
     private static final int NO_SLOT = -1;
-    private static final Set<String> KEYLESS = Contract.words("keyless");
+    private static final Set<String> KEYLESS_COMMANDS = Contract.words("keylessCommands");
 
     /** The calls that are still to be answered. */
     final Set<Integer> pending = new TreeSet<>();
@@ -72,7 +72,7 @@ final class ClusterStep {
         if (call.script() != null) {
             return call.keyCount() == 0 ? NO_SLOT : JedisClusterCRC16.getSlot(call.words().get(0));
         }
-        boolean keyless = call.words().size() < 2 || KEYLESS.contains(new String(call.words().get(0)).toUpperCase(Locale.ROOT));
+        boolean keyless = call.words().size() < 2 || KEYLESS_COMMANDS.contains(new String(call.words().get(0)).toUpperCase(Locale.ROOT));
         return keyless ? NO_SLOT : JedisClusterCRC16.getSlot(call.words().get(1));
     }
 
@@ -183,7 +183,7 @@ final class ClusterStep {
         } else if (slots[place] != NO_SLOT) {
             movedSlots.put(slots[place], found.node());
         }
-        if (++redirections > MOST_HOPS * calls.size()) {
+        if (++redirections > MAX_REDIRECTIONS * calls.size()) {
             mapIsStale = true;
             retryReason = linkLostError("slot " + slots[place] + " is redirected again and again, now to " + found.node().host() + ":"
                     + found.node().port());

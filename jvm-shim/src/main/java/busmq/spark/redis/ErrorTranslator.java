@@ -27,7 +27,7 @@ final class ErrorTranslator {
     /** The metadata key, in whichever layout, of a queue to which push.lua appends nothing. */
     private static final Pattern MIRROR_KEY = Pattern.compile("BUSMQ_QUEUE_IS_MIRROR (?:\\{bus:queue:(.*)}|bus:queue:(.*)):metadata");
 
-    private static final String ABOUT_LOGINS = Contract.text("aboutLogins");
+    private static final String WRONG_LOGIN_TEXT = Contract.text("wrongLoginText");
 
     /** How Java words that the other side closed the connection, with or without TLS. */
     private static final Pattern CONNECTION_ENDED = Pattern.compile("(?i)broken pipe|connection reset|closed|terminated|unexpected end of stream");
@@ -105,13 +105,13 @@ final class ErrorTranslator {
 
     private static String maskSecrets(String message, Endpoint endpoint) {
         String text = message.strip().replaceAll("\\s+", " ").split(", with args beginning with", 2)[0];
-        String[] parts = text.split(Pattern.quote(ABOUT_LOGINS), -1); // words of Redis' own, which may look like a user or a password
+        String[] parts = text.split(Pattern.quote(WRONG_LOGIN_TEXT), -1); // words of Redis' own, which may look like a user or a password
         for (String secret : endpoint.secrets()) {
             if (secret.length() > 3) {
                 Arrays.setAll(parts, i -> parts[i].replace(secret, "***"));
             }
         }
-        text = String.join(ABOUT_LOGINS, parts);
+        text = String.join(WRONG_LOGIN_TEXT, parts);
         return text.endsWith(".") ? text.substring(0, text.length() - 1) : text; // our sentence goes on
     }
 }

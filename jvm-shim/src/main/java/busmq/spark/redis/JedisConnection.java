@@ -28,7 +28,7 @@ final class JedisConnection extends Connection {
     /** Longest wait for one reply. Every script of ours takes milliseconds; one that takes longer counts as unreachable. Shorter in tests. */
     static final int REPLY_MS = Integer.getInteger("busmq.replyMs", Contract.intNumber("replyMs"));
     /** Longest wait for one sentinel, or for one node that is asked for the slots: others may answer sooner. */
-    static final int ASK_MS = Contract.intNumber("askMs");
+    static final int NODE_TIMEOUT_MS = Contract.intNumber("nodeTimeoutMs");
     private static final Call ROLE = Call.command("ROLE");
 
     private JedisConnection(Server server, int connectMs, int replyMs) {
@@ -60,7 +60,7 @@ final class JedisConnection extends Connection {
 
     /** The reply to one question to one server, on a connection of its own. */
     static Object ask(Server server, Call question) {
-        JedisConnection connection = new JedisConnection(server, ASK_MS, ASK_MS);
+        JedisConnection connection = new JedisConnection(server, NODE_TIMEOUT_MS, NODE_TIMEOUT_MS);
         try {
             return connection.ask(question);
         } finally {

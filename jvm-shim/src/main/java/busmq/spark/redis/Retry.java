@@ -13,14 +13,14 @@ final class Retry {
     private static final long PATIENCE_MS = Long.getLong("busmq.patienceMs", Contract.number("patienceMs"));
     private static final long FAILOVER_PATIENCE_MS = Contract.number("failoverPatienceMs");
     private static final long FIRST_PAUSE_MS = Contract.number("firstPauseMs");
-    private static final long MOST_PAUSE_MS = Contract.number("mostPauseMs");
+    private static final long MAX_PAUSE_MS = Contract.number("maxPauseMs");
 
     private long startNs = System.nanoTime();
     private int failures;
 
     /** How long to wait after one more failure. */
     long nextMs() {
-        return (long) (Math.min(MOST_PAUSE_MS, FIRST_PAUSE_MS << Math.min(failures++, 16)) * ThreadLocalRandom.current().nextDouble(0.5, 1));
+        return (long) (Math.min(MAX_PAUSE_MS, FIRST_PAUSE_MS << Math.min(failures++, 16)) * ThreadLocalRandom.current().nextDouble(0.5, 1));
     }
 
     /** No reply came in time. The first such wait, which may be longer than the time given, does not count. */

@@ -9,9 +9,9 @@ import java.util.Map;
 
 /** The content of a batch, to distinguish it from another of the same number: its span, if known, and the rows of each queue (core/sink.py). */
 record BatchContent(String span, List<StagedList> staged) {
-    private static final int QUEUES_SHOWN = Contract.intNumber("queuesShown");
-    private static final String OLDER_CHECKPOINT = Contract.text("older");
-    private static final String VARYING_ROWS = Contract.text("varies");
+    private static final int MAX_QUEUES_IN_ERROR = Contract.intNumber("maxQueuesInError");
+    private static final String CHECKPOINT_OLDER_REMEDY = Contract.text("checkpointOlderRemedy");
+    private static final String QUERY_VARIES_REMEDY = Contract.text("queryVariesRemedy");
 
     /** The rows of one queue; no digest when one part has none. */
     private record RowSum(long rows, Long digest) {
@@ -27,7 +27,7 @@ record BatchContent(String span, List<StagedList> staged) {
         String[] theirs = now.span.split(":", 2);
         if (!ours[0].isEmpty() && !theirs[0].isEmpty()) {
             return ours[0].equals(theirs[0]) ? Map.of()
-                    : Map.of("by", "offsets", "found", "up to " + ours[1], "expected", "up to " + theirs[1], "remedy", OLDER_CHECKPOINT);
+                    : Map.of("by", "offsets", "found", "up to " + ours[1], "expected", "up to " + theirs[1], "remedy", CHECKPOINT_OLDER_REMEDY);
         }
         Map<String, RowSum> before = rowSums();
         Map<String, RowSum> after = now.rowSums();
@@ -35,7 +35,7 @@ record BatchContent(String span, List<StagedList> staged) {
         if (before.equals(after) || (unknown && rowCounts(before).equals(rowCounts(after)))) {
             return Map.of();
         }
-        return Map.of("by", "rows", "found", describe(before), "expected", describe(after), "remedy", OLDER_CHECKPOINT + ". " + VARYING_ROWS);
+        return Map.of("by", "rows", "found", describe(before), "expected", describe(after), "remedy", CHECKPOINT_OLDER_REMEDY + ". " + QUERY_VARIES_REMEDY);
     }
 
     private Map<String, RowSum> rowSums() {
@@ -60,7 +60,7 @@ record BatchContent(String span, List<StagedList> staged) {
         if (shown.isEmpty()) {
             return "no rows";
         }
-        int more = shown.size() - QUEUES_SHOWN;
-        return String.join(", ", shown.subList(0, Math.min(QUEUES_SHOWN, shown.size()))) + (more > 0 ? " and " + more + " more queues" : "");
+        int more = shown.size() - MAX_QUEUES_IN_ERROR;
+        return String.join(", ", shown.subList(0, Math.min(MAX_QUEUES_IN_ERROR, shown.size()))) + (more > 0 ? " and " + more + " more queues" : "");
     }
 }

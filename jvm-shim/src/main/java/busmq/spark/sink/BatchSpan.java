@@ -31,7 +31,7 @@ final class BatchSpan {
     private static final Set<FileIdentity> SYNCED_QUERIES = ConcurrentHashMap.newKeySet();
     /** Puts a file or the names of a folder on the disk, if it can. Another one in tests. */
     static Predicate<java.nio.file.Path> syncToDisk = BatchSpan::syncPath;
-    private static final int SHOWN_CHARS = Contract.intNumber("spanShown");
+    private static final int MAX_SHOWN_CHARACTERS = Contract.intNumber("maxShownCharacters");
 
     private BatchSpan() {
     }
@@ -45,7 +45,7 @@ final class BatchSpan {
         String start = readOffsets(checkpoint, batch - 1);
         String both = (start == null ? "" : start) + "\n\n" + end;
         return Fingerprint.hexDigest("SHA-256", StandardCharsets.UTF_8.encode(both)).substring(0, 32) + ":"
-                + end.substring(0, Math.min(SHOWN_CHARS, end.length()));
+                + end.substring(0, Math.min(MAX_SHOWN_CHARACTERS, end.length()));
     }
 
     /**

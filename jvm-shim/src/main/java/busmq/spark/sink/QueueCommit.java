@@ -20,7 +20,7 @@ final class QueueCommit {
 
     private static final int MAX_ROWS_PER_COMMIT = Contract.intNumber("maxRowsPerCommit");
     private static final int MAX_QUEUES_PER_COMMIT = Contract.intNumber("maxQueuesPerCommit");
-    private static final String GIVE_UP_REMEDY = Contract.text("giveUp");
+    private static final String ABANDON_BATCH_REMEDY = Contract.text("abandonBatchRemedy");
 
     private final QueueKeys keys;
     private final String sink;
@@ -135,7 +135,7 @@ final class QueueCommit {
             case "other" -> status = Status.OTHER_RECORD;
             case "lost" -> {
                 StagedList part = staged.get(listIndex);
-                throw SinkStore.stagingLostError(sink, batch, part.queue(), part.rows() - rowsMoved, a, part.key(), GIVE_UP_REMEDY);
+                throw SinkStore.stagingLostError(sink, batch, part.queue(), part.rows() - rowsMoved, a, part.key(), ABANDON_BATCH_REMEDY);
             }
             case "stale" -> throw SinkStore.staleBatchError(sink, batch, Long.toString(a));
             default -> throw BusException.of(ErrorKind.SERVER_REFUSED, "url", "", "reason", "unknown commit status " + PyText.repr(word));

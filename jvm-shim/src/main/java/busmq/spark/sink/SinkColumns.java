@@ -88,7 +88,7 @@ public record SinkColumns(String valueColumn, int valueAt, boolean text, String 
     }
 
     static BusException nullError(String column, long row) {
-        String remedy = Contract.text(column.equalsIgnoreCase("key") ? "nullKeyRemedy" : "nullRemedy");
+        String remedy = Contract.text(column.equalsIgnoreCase("key") ? "nullKeyRemedy" : "nullTopicRemedy");
         return messageRefused("column " + PyText.repr(column) + " is NULL in row " + row + " of its task; " + remedy);
     }
 

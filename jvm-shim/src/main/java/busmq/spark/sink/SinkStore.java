@@ -38,7 +38,7 @@ final class SinkStore implements AutoCloseable {
     private static final String STAGE = ":stage:";
     private static final int MAX_MESSAGES_PER_ACK = Contract.intNumber("maxMessagesPerAck");
     private static final String RESTART_REMEDY = Contract.text("restartRemedy");
-    private static final String RECORD_GONE = Contract.text("recordGone");
+    private static final String RECORD_LOST_REMEDY = Contract.text("recordLostRemedy");
 
     private final WriteOptions options;
     private final Links links;
@@ -260,7 +260,7 @@ final class SinkStore implements AutoCloseable {
                 String queue = staged.get(0).queue();
                 long rows = staged.stream().mapToLong(StagedList::rows).sum();
                 throw BusException.of(ErrorKind.BATCH_CHANGED, "sink", sink, "batch", batch, "by", "rows", "found",
-                        "rows that are appended to " + PyText.repr(queue), "expected", rows + " rows for it", "remedy", RECORD_GONE);
+                        "rows that are appended to " + PyText.repr(queue), "expected", rows + " rows for it", "remedy", RECORD_LOST_REMEDY);
             }
         }
     }

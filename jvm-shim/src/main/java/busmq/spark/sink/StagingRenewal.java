@@ -31,7 +31,7 @@ final class StagingRenewal implements AutoCloseable {
     private volatile long epoch;
 
     StagingRenewal(WriteOptions options, String sink) {
-        this(() -> new SinkStore(options), sink, Long.getLong("busmq.renewalMs", PERIOD_MS), Contract.number("renewalAgainMs"));
+        this(() -> new SinkStore(options), sink, Long.getLong("busmq.renewalMs", PERIOD_MS), Contract.number("renewalRetryMs"));
     }
 
     /** {@code againMs}: how long after an error. */

@@ -46,20 +46,20 @@ import org.slf4j.LoggerFactory;
  */
 final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow, SupportsRealTimeMode, ReportsSourceMetrics {
     /** How long an idle planning call waits for a push before it says there is nothing: about as long as Spark pauses between two calls. */
-    private static final long PUSH_WAIT_NS = TimeUnit.MILLISECONDS.toNanos(Contract.number("waitMs"));
+    private static final long PUSH_WAIT_NS = TimeUnit.MILLISECONDS.toNanos(Contract.number("pushWaitMs"));
     /** So many batches without rows in a row at most: Spark commits with the next batch; with async progress tracking, with one of those that follow. */
-    private static final int MOST_EMPTY_BATCHES = Contract.intNumber("tails");
+    private static final int MAX_EMPTY_BATCHES = Contract.intNumber("maxEmptyBatches");
     /**
      * Batches in a row that were committed while the next was planned, until that counts as how Spark logs. Async progress tracking plans on and commits
      * when its logs are written: a single batch may look the same by chance, and the first that does not settles it.
      */
-    private static final int SYNCHRONOUS_BATCHES = Contract.intNumber("synchronous");
+    private static final int SYNCHRONOUS_ACK_COMMITS = Contract.intNumber("synchronousAckCommits");
     /** Where Spark puts the checkpoint of a query that was given no place for it. */
     private static final Pattern TEMPORARY_CHECKPOINT = Pattern.compile(".*/temporary-[0-9a-f-]{36}/sources/[^/]*");
     private static final Logger LOG = LoggerFactory.getLogger(BusmqStream.class);
 
     /** How long a query is idle before it plans a batch without rows, so that Spark commits the one before. Tests do not wait for it. */
-    private static long emptyBatchAfterNs = TimeUnit.MILLISECONDS.toNanos(Contract.number("tailMs"));
+    private static long emptyBatchAfterNs = TimeUnit.MILLISECONDS.toNanos(Contract.number("idleBeforeEmptyBatchMs"));
 
     private final ReadOptions options;
     private final StructType schema;
@@ -143,7 +143,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         if (realTime) {
             return start; // the end is where the readers are when the time is over
         }
-        if (startIsDurable || synchronousBatches >= SYNCHRONOUS_BATCHES) {
+        if (startIsDurable || synchronousBatches >= SYNCHRONOUS_ACK_COMMITS) {
             acks.ackNow(begin);
         }
         startIsDurable = false;
@@ -173,7 +173,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         int tail = OffsetJson.idleCount(lastPlanned);
         idleSince = idleSince == null ? Long.valueOf(now) : idleSince;
         boolean soon = now - idleSince < emptyBatchAfterNs && !availableNow; // with the latter the query ends once nothing is new
-        if (soon || tail >= (availableNow ? 1 : MOST_EMPTY_BATCHES)) {
+        if (soon || tail >= (availableNow ? 1 : MAX_EMPTY_BATCHES)) {
             return at;
         }
         idleSince = null;

@@ -18,8 +18,8 @@ import org.slf4j.LoggerFactory;
 /** Leases, of which a queue, or each subscription of it, has one: taking them, and the error when another reader has one. */
 final class Leases {
     /** A reader of this machine that is just being stopped may take so long to end. */
-    private static final long GRACE_MS = Contract.number("graceMs");
-    private static final long PAUSE_MS = Contract.number("leasePauseMs");
+    private static final long STOPPING_READER_GRACE_MS = Contract.number("stoppingReaderGraceMs");
+    private static final long LEASE_RETRY_PAUSE_MS = Contract.number("leaseRetryPauseMs");
 
     private static final Logger LOG = LoggerFactory.getLogger(Leases.class);
 
@@ -44,7 +44,7 @@ final class Leases {
             dead.values().removeIf(holder -> !LeaseHolder.isDead(holder));
             if (dead.isEmpty()) {
                 boolean here = others.values().stream().anyMatch(LeaseHolder::isOnThisMachine);
-                if (TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - began) > (here ? GRACE_MS : ReadStore.LEASE_MS + GRACE_MS)) {
+                if (TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - began) > (here ? STOPPING_READER_GRACE_MS : ReadStore.LEASE_MS + STOPPING_READER_GRACE_MS)) {
                     Map.Entry<String, String> other = others.entrySet().iterator().next();
                     throw busyError(other.getKey(), other.getValue(), subscription);
                 }
@@ -75,7 +75,7 @@ final class Leases {
 
     private static void pause() {
         try {
-            Thread.sleep(PAUSE_MS);
+            Thread.sleep(LEASE_RETRY_PAUSE_MS);
         } catch (InterruptedException error) {
             Thread.currentThread().interrupt();
             throw BusException.of(ErrorKind.STATE, "event", "wait for", "what", "a lease", "state", "interrupted", "remedy", "The query is being stopped");

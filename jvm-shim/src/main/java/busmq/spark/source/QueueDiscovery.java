@@ -20,10 +20,10 @@ import org.slf4j.LoggerFactory;
 final class QueueDiscovery implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(QueueDiscovery.class);
     /** Pause between two steps of 1,000 keys each: a walk takes about a hundredth of the time of a Redis. */
-    private static final long STEP_MS = Contract.number("discoveryStepMs");
+    private static final long SCAN_STEP_PAUSE_MS = Contract.number("scanStepPauseMs");
 
     /** Pause between two walks over the keys. Shorter in tests. */
-    private static long betweenWalksMs = Contract.number("discoveryMs");
+    private static long betweenWalksMs = Contract.number("discoveryIntervalMs");
 
     private final RedisOptions options;
     private final BiFunction<ReadStore, Runnable, Collection<String>> findQueues;
@@ -67,7 +67,7 @@ final class QueueDiscovery implements AutoCloseable {
     }
 
     private void waitForNextStep() {
-        awaitEnd(STEP_MS);
+        awaitEnd(SCAN_STEP_PAUSE_MS);
     }
 
     /** Waits so long; whether this has ended meanwhile. */

@@ -31,7 +31,7 @@ import org.slf4j.LoggerFactory;
 
 /** Acquires queues for a stream, and compares them with its checkpoint: what busmq_spark/spark/reader_queues.py does. */
 final class ReaderQueues implements PlannerIO, AutoCloseable {
-    private static final String TAKEN_WARNING = Contract.text("taken").replace("%r", "{}");
+    private static final String MESSAGES_TAKEN_WARNING = Contract.text("messagesTakenWarning").replace("%r", "{}");
     /** An existing queue whose ttl is shorter is warned about: a query that is down for longer loses what is in it. */
     private static final long SHORT_TTL_S = Contract.number("shortTtlS");
     private static final Logger LOG = LoggerFactory.getLogger(ReaderQueues.class);
@@ -232,7 +232,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
             store.attach(names, options.create() && options.subscribePattern() == null, options.ttlS()).forEach((queue, found) -> {
                 ttls.put(queue, found.ttlS());
                 if (found.taken()) {
-                    LOG.warn(TAKEN_WARNING, PyText.repr(queue));
+                    LOG.warn(MESSAGES_TAKEN_WARNING, PyText.repr(queue));
                 }
                 warnIfShort(queue, found);
             });

@@ -20,7 +20,7 @@ import org.slf4j.LoggerFactory;
  * ids: when they are not those expected (an ack moved the head meanwhile), the place is computed anew.
  */
 public final class RangeReader {
-    private static final int MISSES = Contract.intNumber("misses");
+    private static final int MAX_MISSES = Contract.intNumber("maxMisses");
     private static final Logger LOG = LoggerFactory.getLogger(RangeReader.class);
 
     private final ReadStore store;
@@ -102,7 +102,7 @@ public final class RangeReader {
         long oldest = ReadStore.text(reply.get(1)).isEmpty() ? 0 : ReadStore.number(reply.get(1));
         long found = oldest;
         // the head stands still and yet the id is not where it should be: the list has a hole
-        if (misses > MISSES && oldest > 0 && oldest <= nextId) {
+        if (misses > MAX_MISSES && oldest > 0 && oldest <= nextId) {
             List<Object> place = ReadStore.list(link.run(Call.script("seek", List.of(keys.messages()), nextId)));
             boolean exact = (Long) place.get(1) == 1;
             long following = ReadStore.text(place.get(2)).isEmpty() ? 0 : ReadStore.number(place.get(2));
@@ -160,7 +160,7 @@ public final class RangeReader {
     /** What comes before the hole; the ids in it are looked for once more. */
     private MessageRows messagesBeforeHole(List<Object> pairs) {
         windows = null;
-        misses = MISSES + 1;
+        misses = MAX_MISSES + 1;
         int from = 0;
         while (MessageRows.id(pairs, from) < nextId) {
             from++;

@@ -51,9 +51,9 @@ public final class Topics {
         if (partitions.equals("0")) {
             throw BusException.of(ErrorKind.TOPIC_MISSING, "topic", topic);
         }
-        if (!partitions.matches("[0-9]{1,4}") || Integer.parseInt(partitions) > Topic.MOST_PARTITIONS) {
+        if (!partitions.matches("[0-9]{1,4}") || Integer.parseInt(partitions) > Topic.MAX_PARTITIONS) {
             throw BusException.of(ErrorKind.QUEUE_DAMAGED, "queue", topic + "/0", "found",
-                    "the number of partitions of the topic is " + PyText.repr(partitions), "expected", "1 to " + Topic.MOST_PARTITIONS);
+                    "the number of partitions of the topic is " + PyText.repr(partitions), "expected", "1 to " + Topic.MAX_PARTITIONS);
         }
         return Integer.parseInt(partitions);
     }
