@@ -85,7 +85,7 @@ def read_planned(store: ReadStore, parts: Sequence[Range], ends: Mapping[str, Po
     """
     sound = {queue: ends[queue] for queue in dict.fromkeys(part.queue for part in parts) if queue in ends}
     changed = _changed_queues(store, sound, strict)
-    for rows in store.read_ranges([part for part in parts if part.queue not in changed], strict):
+    for rows in store.read_many([part for part in parts if part.queue not in changed], strict):
         if not strict and rows.queue in sound and rows.queue not in changed:
             changed |= _changed_queues(store, {rows.queue: sound[rows.queue]}, strict)
         if rows.queue not in changed:

@@ -117,13 +117,13 @@ class MultiSourceStore(PerQueueOperations):
         return {name: rows and [replace(piece, queue=name) for piece in rows] for name, rows in found.items()}
 
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
-        return self.read_ranges([part], fail_on_data_loss)
+        return self.read_many([part], fail_on_data_loss)
 
-    def read_ranges(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
+    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
         """For tasks, so with direct callers only. With patience it resumes after the last row received, however long its link was unreachable."""
         for source, group in groupby(parts, key=lambda part: split(part.queue)[0]):
             if not source and self.redis_store is not None:
-                yield from self.redis_store.read_ranges(list(group), fail_on_data_loss)
+                yield from self.redis_store.read_many(list(group), fail_on_data_loss)
             else:
                 yield from self._read(source, [replace(part, queue=split(part.queue)[1]) for part in group], fail_on_data_loss)
 
@@ -132,7 +132,7 @@ class MultiSourceStore(PerQueueOperations):
         assert isinstance(caller, DirectCaller), "a reading task waits for its own source alone"
         while rest:
             try:
-                for rows in caller.store.read_ranges(_locate_parts(caller.store, rest), strict):
+                for rows in caller.store.read_many(_locate_parts(caller.store, rest), strict):
                     caller.on_success()
                     rest = _ranges_after(rest, rows)
                     yield replace(rows, queue=qualified_name(source, rows.queue))
@@ -190,7 +190,7 @@ def _fetch_parts(store: ReadStore, parts: Sequence[Range], most_bytes: int, stri
     found: dict[str, list[MessageRows] | None] = dict.fromkeys((part.queue for part in parts), None)
     rest, coming = list(parts), dict[str, list[MessageRows]]()
     until = time.monotonic() + FETCH_BUDGET_S
-    for rows in store.read_ranges(_locate_parts(store, parts), strict):
+    for rows in store.read_many(_locate_parts(store, parts), strict):
         most_bytes -= rows.values.nbytes
         if most_bytes < 0 or time.monotonic() > until:
             break

@@ -169,7 +169,7 @@ class RedisStore:
 
     def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, Span], RowStream]:
         spans, servers = self.spans(mirrors.spans_around(parts)), self.locate([part.queue for part in parts])
-        return spans, self.read_ranges([replace(part, server=servers[part.queue]) for part in mirrors.stored_ranges(parts, spans)], False)
+        return spans, self.read_many([replace(part, server=servers[part.queue]) for part in mirrors.stored_ranges(parts, spans)], False)
 
     def positions(self, queues: Sequence[str]) -> Mapping[str, tuple[str, Positions]]:
         """The groups of each queue, and the life they belong to."""
@@ -221,7 +221,7 @@ class RedisStore:
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
         return read_range(self._ranges(part.server), part, fail_on_data_loss)
 
-    def read_ranges(self, parts: Sequence[Range], fail_on_data_loss: bool) -> RowStream:
+    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> RowStream:
         for server, own in groupby(parts, key=lambda part: part.server):
             yield from read_ranges(self._ranges(server), list(own), fail_on_data_loss)
 

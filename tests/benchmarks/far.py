@@ -108,7 +108,7 @@ def read_s(store: FederatedStore, parts: Sequence[Range]) -> float:
     """Seconds to read ranges into Arrow."""
     store.connect()
     began = time.perf_counter()
-    rows = sum(len(piece.values) for piece in (store.read_ranges(parts, True) if len(parts) > 1 else store.read(parts[0], True)))
+    rows = sum(len(piece.values) for piece in (store.read_many(parts, True) if len(parts) > 1 else store.read(parts[0], True)))
     assert rows == sum(part.rows for part in parts)
     return time.perf_counter() - began
 

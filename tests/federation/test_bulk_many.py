@@ -71,21 +71,21 @@ def test_many_ranges_come_in_one_call_as_one_by_one(store: FederatedStore, direc
     parts = [Range(part.queue, part.born, 2, part.last) if part.last > 1 else part for part in parts]
     one_by_one = [row for part in parts for row in flat(store.read(part, True))]
     asked = posted(store)
-    assert flat(store.read_ranges(parts, True)) == one_by_one
+    assert flat(store.read_many(parts, True)) == one_by_one
     assert asked == ["read_many"]
 
 
 def test_a_range_cut_into_several_is_whole(store: FederatedStore, direct: RedisStore, fresh: Fresh) -> None:
     [whole] = ranges(direct, fresh, [100])
     cut = [Range(whole.queue, whole.born, first + 1, last) for first, last in pairwise([0, 10, 11, 60, 100])]
-    assert flat(store.read_ranges(cut, True)) == flat(store.read(whole, True))
+    assert flat(store.read_many(cut, True)) == flat(store.read(whole, True))
 
 
 def test_more_ranges_than_fit_a_call_take_several(store: FederatedStore, direct: RedisStore, fresh: Fresh) -> None:
     [whole] = ranges(direct, fresh, [QUEUES_PER_CALL + 10])
     each = [Range(whole.queue, whole.born, id, id) for id in range(1, QUEUES_PER_CALL + 11)]
     asked = posted(store)
-    assert flat(store.read_ranges(each, True)) == flat(direct.read(whole, True))
+    assert flat(store.read_many(each, True)) == flat(direct.read(whole, True))
     assert {*asked} == {"read_many"}
     assert 1 < len(asked) < 4
 
@@ -94,8 +94,8 @@ def test_what_is_gone_of_one_of_them_is_an_error_or_left_out(store: FederatedSto
     parts = ranges(direct, fresh, [5, 5, 5])
     direct.trim({parts[1].queue: 3})
     with pytest.raises(DataLoss):
-        flat(store.read_ranges(parts, True))
-    left = flat(store.read_ranges(parts, False))
+        flat(store.read_many(parts, True))
+    left = flat(store.read_many(parts, False))
     assert [(queue, id) for queue, id, _ in left] == [
         (part.queue, id) for part, ids in zip(parts, ([1, 2, 3, 4, 5], [4, 5], [1, 2, 3, 4, 5]), strict=True) for id in ids
     ]
@@ -108,7 +108,7 @@ def test_reads_over_a_link_that_is_cut_bring_each_row_once(here: Site, direct: R
     with cutter(here.port) as man:
         man.down = iter([chance.randint(2_000, 300_000) for _ in range(6)])
         store = FederatedStore(here.address(port=man.port, patience_s=60.0))
-        assert flat(store.read_ranges(parts, True)) == expected
+        assert flat(store.read_many(parts, True)) == expected
         assert man.connections > 2
         store.close()
 
@@ -119,7 +119,7 @@ def test_ranges_of_several_servers_come_in_their_order(three_servers: DirectServ
         parts = ranges(direct, fresh, [3] * 30)
         assert len({*direct.locate([part.queue for part in parts]).values()}) > 1
         store = FederatedStore(there.address())
-        assert flat(store.read_ranges(parts, True)) == [
+        assert flat(store.read_many(parts, True)) == [
             (part.queue, id, f"{part.queue}-{id}".encode().ljust(10, b".")) for part in parts for id in (1, 2, 3)
         ]
         store.close()

@@ -116,7 +116,7 @@ def calls(store: FederatedStore, queue: str) -> dict[str, Callable[[], object]]:
         "traces": lambda: store.traces(queue),
         "bytes_until": lambda: store.bytes_until(queue, 1, 3, 100),
         "read": lambda: next(store.read(Range(queue, "born", 1, 3), True)),
-        "read_many": lambda: next(store.read_ranges([Range(queue, "born", 1, 1), Range(queue, "born", 2, 3)], True)),
+        "read_many": lambda: next(store.read_many([Range(queue, "born", 1, 1), Range(queue, "born", 2, 3)], True)),
         "read_with_spans": lambda: next(store.read_with_spans([Range(queue, "born", 1, 0)])[1], None),
         "listen": lambda: store._link.call("listen", [queue]),
         "stage": lambda: staged(store, queue),

@@ -67,11 +67,11 @@ class Remote:
         return []
 
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
-        return self.read_ranges([part], fail_on_data_loss)
+        return self.read_many([part], fail_on_data_loss)
 
-    def read_ranges(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
+    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
         self._centre.check()
-        for rows in self._store.read_ranges(parts, fail_on_data_loss):
+        for rows in self._store.read_many(parts, fail_on_data_loss):
             self._centre.rows_until_down -= len(rows.values)
             if self._centre.rows_until_down < 0 <= self._centre.rows_until_down + len(rows.values):
                 self._centre.down = True

@@ -116,7 +116,7 @@ def test_the_rows_and_the_error_are_those_of_one_range_after_the_other(
         harm(store, part)
         parts.append(part)
     try:
-        assert until_it_ends(store.read_ranges(parts, strict)) == until_it_ends(one_by_one(store, parts, strict))
+        assert until_it_ends(store.read_many(parts, strict)) == until_it_ends(one_by_one(store, parts, strict))
     finally:
         for part in parts:
             closed(store, part)
@@ -125,7 +125,7 @@ def test_the_rows_and_the_error_are_those_of_one_range_after_the_other(
 def test_rows_before_a_loss_are_read_and_the_loss_is_an_error(store: RedisStore, fill: Fill) -> None:
     good, gone = fill([b"1", b"2"]), fill([b"1"])
     closed(store, gone)
-    rows = store.read_ranges([good, gone], True)
+    rows = store.read_many([good, gone], True)
     assert next(rows).values.to_pylist() == [b"1", b"2"]
     with pytest.raises(QueueExpired, match=gone.queue):
         list(rows)
@@ -154,7 +154,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_short_ranges_take_one_round_trip_for_dozens(store: RedisStore, fill: Fill, asked: list[str]) -> None:
     parts = [fill([b"value"] * 10) for _ in range(3 * redis_range.MAX_SHORT_RANGES_PER_ROUND_TRIP)]
     asked.clear()
-    assert sum(len(piece.values) for piece in store.read_ranges(parts, True)) == 10 * len(parts)
+    assert sum(len(piece.values) for piece in store.read_many(parts, True)) == 10 * len(parts)
     assert asked == ["step"] * 3
 
 
@@ -162,5 +162,5 @@ def test_short_ranges_take_one_round_trip_for_dozens(store: RedisStore, fill: Fi
 def test_one_round_trip_brings_so_many_rows_and_not_more(store: RedisStore, fill: Fill, asked: list[str]) -> None:
     parts = [fill([b"v"] * redis_range.SHORT_RANGE_ROWS) for _ in range(20)]
     asked.clear()
-    assert sum(len(piece.values) for piece in store.read_ranges(parts, True)) == 20 * redis_range.SHORT_RANGE_ROWS
+    assert sum(len(piece.values) for piece in store.read_many(parts, True)) == 20 * redis_range.SHORT_RANGE_ROWS
     assert asked == ["step"] * (20 * redis_range.SHORT_RANGE_ROWS // redis_range.MAX_SHORT_ROWS_PER_ROUND_TRIP)

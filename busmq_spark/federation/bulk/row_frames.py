@@ -39,7 +39,7 @@ class RowFrames:
     """The frames of a read, made one after the other in a thread. ``many``: of several ranges, else of one."""
 
     def __init__(self, store: RedisStore, parts: Sequence[Range], strict: bool, *, many: bool) -> None:
-        self._rows = store.read_ranges(parts, strict) if many else store.read(parts[0], strict)
+        self._rows = store.read_many(parts, strict) if many else store.read(parts[0], strict)
         self._parts, self._many = parts, many
         self._at = 0
         self._next_rows: MessageRows | None = None

@@ -88,7 +88,7 @@ class FederatedStore(PerQueueOperations):
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
         return self._link.read([part], fail_on_data_loss)
 
-    def read_ranges(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
+    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
         for some in _cut_ranges(parts):
             yield from self._link.read(some, fail_on_data_loss)
 

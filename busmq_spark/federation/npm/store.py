@@ -153,7 +153,7 @@ class PlainStore:
                 reached, used = id, used + size
         return last, used
 
-    def read_ranges(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
+    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
         """One after the other: the wire can do no better."""
         for part in parts:
             yield from self.read(part, fail_on_data_loss)
