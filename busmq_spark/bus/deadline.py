@@ -1,4 +1,4 @@
-"""Waiting for something, but not for ever."""
+"""Waiting with a time limit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 
 
 async def wait_at_most(seconds: float, work: Callable[[], Awaitable[object]]) -> None:
-    """Until it is done, or given up after so long."""
+    """Await ``work()``; after ``seconds`` it is cancelled. Which of the two ended the wait is not said: callers look at their state."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await work()

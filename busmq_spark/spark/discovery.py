@@ -65,8 +65,8 @@ class QueueDiscovery(threading.Thread):
                 if str(error) != logged:
                     log.warning("new queues are not found now: %s", error)
                 pause_s, logged = DISCOVERY_INTERVAL_S, str(error)
-            except Exception:
-                log.exception("looking for new queues met an unexpected error and goes on")  # without it none would be found any more
+            except Exception:  # whatever it is: if this thread ended, no new queue would be found any more
+                log.exception("looking for new queues met an unexpected error and goes on")
         if store is not None:
             store.close()
 

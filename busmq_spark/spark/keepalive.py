@@ -81,8 +81,8 @@ class DomainKeepAlive(threading.Thread):
                 self._touch(store, queues)
             except BusError as error:
                 log.warning("keep-alive: %s", error)
-            except Exception:
-                log.exception("keep-alive met an unexpected error and goes on")  # without it queues would end while they are read
+            except Exception:  # whatever it is: if this thread ended, queues would expire while they are read
+                log.exception("keep-alive met an unexpected error and goes on")
             lease_s = LEASE_MS / 1000 if self._owner.token else DRIVER_CHECK_INTERVAL_S
             self._wake.wait(min(lease_s, *queues.values(), DRIVER_CHECK_INTERVAL_S) / 3)
             self._wake.clear()  # what woke it is looked at from here on, so that no stop and no new queue is slept through
