@@ -62,7 +62,7 @@ class MessageIterator:
                 outcome = handler(message)
                 if inspect.isawaitable(outcome):
                     await outcome
-            await self._queue._emit_in_turn("message", message)
+            await self._queue._emit_and_wait("message", message)
 
     async def wait_filled(self) -> None:
         """Returns when there is a ``head``. Raises StopAsyncIteration at the end."""

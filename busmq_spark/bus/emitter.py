@@ -64,7 +64,7 @@ class Emitter:
         """Whether the event has handlers."""
         return bool(self._handlers.get(event))
 
-    async def _emit_in_turn(self, event: str, *args: Any) -> None:
+    async def _emit_and_wait(self, event: str, *args: Any) -> None:
         """Like ``_emit``, but each handler that is a coroutine function is waited for."""
         for handler in self._take_handlers(event):
             outcome = handler(*args)

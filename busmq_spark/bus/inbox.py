@@ -76,7 +76,7 @@ class Inbox:
     async def ack(self, id: int) -> None:
         """The application acks its messages up to this id."""
         self._acks.ack(id)
-        await self._settle()
+        await self._send_due_acks()
 
     # -- messages ---------------------------------------------------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class Inbox:
         if kind is ChannelFrameKind.LEAVING:
             await self._channel._send_control(ChannelFrameKind.HERE)  # the peer that connects next learns that this side is connected
         try:
-            await self._settle()
+            await self._send_due_acks()
         except BusError as error:
             self._channel._report(error)  # the next ack covers this one
         if kind is not None:
@@ -160,7 +160,7 @@ class Inbox:
             self._remote = kind is ChannelFrameKind.HERE
             self._channel._emit("remote_connect" if self._remote else "remote_disconnect")
 
-    async def _settle(self) -> None:
+    async def _send_due_acks(self) -> None:
         """Tell Redis what may be acked; what fails is due again the next time."""
         while self.reliable and (due := self._acks.id_to_ack):
             await self._queue.run(flows.ack(self._queue.keys, due, ttl_s=self._ttl_s))

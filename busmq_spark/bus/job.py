@@ -64,7 +64,7 @@ class Job(Mapping[str, Any]):
         flows.check_field(name)
         if ttl_s is not None:
             check_seconds("ttl_s", ttl_s, MIN_FIELD_TTL_S, 52 * MAX_LEASE_S)
-        flows.to_stored(name, value)
+        flows.encode_field(name, value)
         self._values[name] = value
         self._unsaved[name] = ttl_s
 
@@ -80,7 +80,7 @@ class Job(Mapping[str, Any]):
     def unsaved_fields(self, ttl_s: int) -> dict[str, tuple[bytes, int]]:
         """What was set since the last save, as it is stored, with its ttl in milliseconds: that of the queue, unless it has its own."""
         return {
-            name: (flows.to_stored(name, self._values[name]), round(1000 * (ttl_s if own_s is None else own_s)))
+            name: (flows.encode_field(name, self._values[name]), round(1000 * (ttl_s if own_s is None else own_s)))
             for name, own_s in self._unsaved.items()
         }
 
@@ -102,7 +102,7 @@ class Job(Mapping[str, Any]):
         else:
             if gone:
                 queue.begin(flows.forget_call(self.in_redis, gone, token))  # what is left of them otherwise goes by its ttl
-        found = {name: flows.from_stored(name, value) for name, value in zip(names, stored, strict=True)}
+        found = {name: flows.decode_field(name, value) for name, value in zip(names, stored, strict=True)}
         self._values |= found
         for name in (*names, *gone):
             self._unsaved.pop(name, None)

@@ -114,12 +114,12 @@ class OwnedPartition(OrderedGroup):
         if self._renewing is not None:
             self._renewing.cancel()
         if self.holds:
-            await self._member._emit_in_turn("revoked", self.partition)
+            await self._member._emit_and_wait("revoked", self.partition)
         while self.holds and self._unacked and not self._at_once:
             self._settled.clear()
             await wait_at_most(max(0.0, self._renewed + LEASE_MS / 1000 - time.monotonic()), self._settled.wait)
         if self._unacked and not self._at_once:
-            await self._member._emit_in_turn("lost", self.partition)
+            await self._member._emit_and_wait("lost", self.partition)
         with suppress(TimeoutError, BusError):
             async with asyncio.timeout(RELEASE_LEASE_TIMEOUT_S):
                 await self._leave(None)
@@ -196,10 +196,10 @@ class OwnedPartition(OrderedGroup):
         turn = self.turn if self.holds else None
         if self._assigned is not None and turn != self._assigned:
             self._assigned = None
-            await self._member._emit_in_turn("lost", self.partition)
+            await self._member._emit_and_wait("lost", self.partition)
         if turn is not None and self._assigned is None:
             self._assigned = turn
-            await self._member._emit_in_turn("assigned", self.partition)
+            await self._member._emit_and_wait("assigned", self.partition)
 
     async def _hold(self) -> bool:
         return self.holds if self.leaving else await super()._hold()

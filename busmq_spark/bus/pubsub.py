@@ -165,7 +165,7 @@ class _Subscription:
                 self._again = False
                 owner._emit("subscribed")
             while self._for_handlers and not self._ended:
-                await owner._emit_in_turn("message", PublishedMessage(self._for_handlers.take()))
+                await owner._emit_and_wait("message", PublishedMessage(self._for_handlers.take()))
             if self.dropped and not self._reported:
                 self._reported = True
                 owner._report(MessagesMissed(pubsub=owner.name, dropped=self.dropped))

@@ -66,7 +66,7 @@ def push(  # noqa: PLR0913  the options of a command
     ttl_s = MIN_RECORD_TTL_S if ttl is None else seconds(ttl, "--ttl")
     _check(values, file, null, whole)
     with nullcontext() if values else _source(out, file) as source, open_links(redis) as links:
-        place = place_of(queue, links) if key is None else _partition(queue, key, links)
+        place = place_of(queue, links) if key is None else _location_of_key(queue, key, links)
         attached = place.link.run(attach(place.keys, new_token(), ttl_s=ttl_s, maxsize=maxsize))
         _explain(out, attached, ttl_s if ttl else 0, maxsize)
         sender = MessagePusher(out, place, attached)
@@ -77,7 +77,7 @@ def push(  # noqa: PLR0913  the options of a command
         _answer(out, sender)
 
 
-def _partition(topic: str, key: str, links: list[Link]) -> QueueLocation:
+def _location_of_key(topic: str, key: str, links: list[Link]) -> QueueLocation:
     """Where the partition of a key is. Raises TopicMissing."""
     _, found = topic_of(topic, links)
     partition = partition_of(os.fsencode(key), found.partitions)

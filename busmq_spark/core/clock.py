@@ -98,7 +98,7 @@ def id_at(keys: QueueKeys, ms: int) -> Flow[int]:
     return found.last_id(keys.name)
 
 
-def known_times(wanted: Sequence[tuple[QueueKeys, tuple[int, int]]]) -> Flow[list[TimesOfIds]]:
+def ask_times_of_ids(wanted: Sequence[tuple[QueueKeys, tuple[int, int]]]) -> Flow[list[TimesOfIds]]:
     """The known times around some ids of each queue (first..last), MAX_PAIRS_PER_QUESTION at most: TimesGathering asks for the rest."""
     most = max(MIN_PAIRS_PER_QUEUE, min(PAIRS_PER_CALL, MAX_PAIRS_PER_QUESTION // max(1, len(wanted))))
     replies = yield [script("times", (keys.metadata, keys.clock), (first, last, most)) for keys, (first, last) in wanted]
@@ -111,7 +111,7 @@ def known_times(wanted: Sequence[tuple[QueueKeys, tuple[int, int]]]) -> Flow[lis
 class TimesGathering:
     """All known times around ids of queues: from the last one before the first id, where there is one, to the first that has the last id.
 
-    Ask for what is ``wanted``, as :func:`known_times` does, and ``add`` the answer, until nothing is wanted any more.
+    Ask for what is ``wanted``, as :func:`ask_times_of_ids` does, and ``add`` the answer, until nothing is wanted any more.
     """
 
     def __init__(self, wanted: Mapping[str, tuple[int, int]]) -> None:
@@ -134,21 +134,21 @@ class TimesGathering:
                 del self.wanted[queue]
 
 
-def times(keys: QueueKeys, first: int, last: int) -> Flow[list[KnownTime]]:
+def all_known_times(keys: QueueKeys, first: int, last: int) -> Flow[list[KnownTime]]:
     """The known times around the ids ``first..last`` (inclusive): from the last before ``first``, where there is one, to the first that has ``last``.
 
     A message was pushed after the time of the last pair before its id, and no later than that of the first pair that has it.
     """
     gathering = TimesGathering({keys.name: (first, last)})
     while gathering.wanted:
-        [some] = yield from known_times([(keys, gathering.wanted[keys.name])])
+        [some] = yield from ask_times_of_ids([(keys, gathering.wanted[keys.name])])
         gathering.add({keys.name: some})
     return [KnownTime(ms, id) for ms, id in gathering.found[keys.name].pairs]
 
 
 def ms_of(keys: QueueKeys, id: int) -> Flow[int | None]:
     """When the message with this id was there at the latest; None where that is not known."""
-    found = yield from times(keys, id, id)
+    found = yield from all_known_times(keys, id, id)
     return arrival_time_ms(found, id)
 
 

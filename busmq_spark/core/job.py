@@ -37,7 +37,7 @@ _json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 Answer: TypeAlias = Literal["ok", "done", "late"]
 _ANSWER_OF_BYTE: dict[int, Answer] = {ord("o"): "ok", ord("d"): "done", ord("l"): "late"}
 Fields: TypeAlias = Mapping[str, tuple[bytes, int]]
-"""Name → what :func:`to_stored` made, and its ttl in milliseconds."""
+"""Name → what :func:`encode_field` made, and its ttl in milliseconds."""
 
 
 class Outcome(NamedTuple):
@@ -94,7 +94,7 @@ def check_field(name: object) -> str:
     return name
 
 
-def to_stored(name: str, value: object) -> bytes:
+def encode_field(name: str, value: object) -> bytes:
     """A field as it is stored: bytes as they are, everything else as JSON. Raises MessageRefused, naming the field, for what cannot be stored."""
     if isinstance(value, bytes | bytearray | memoryview):
         size = memoryview(value).nbytes
@@ -110,18 +110,18 @@ def to_stored(name: str, value: object) -> bytes:
     return _JSON + found
 
 
-def from_stored(name: str, stored: bytes | None) -> Any:
+def decode_field(name: str, stored: bytes | None) -> Any:
     """The value of a field, None when there is none. Raises MessageRefused for what we do not write."""
     if stored is None:
         return None
-    found = content(name, stored)
+    found = field_bytes(name, stored)
     try:
         return found if stored[:1] == _BYTES else json.loads(found)
     except ValueError:
         raise _unreadable_error(name, stored) from None
 
 
-def content(name: str, stored: bytes) -> bytes:
+def field_bytes(name: str, stored: bytes) -> bytes:
     """The bytes of a field, or its JSON as text. Raises MessageRefused for what we do not write."""
     if stored[:1] not in (_BYTES, _JSON):
         raise _unreadable_error(name, stored)

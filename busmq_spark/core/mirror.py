@@ -19,13 +19,13 @@ from busmq_spark.errors import MirrorStopped, QueueMissing
 
 NEWEST_MESSAGE, NO_MARK = 0, -1
 """In the place of an id whose fingerprint is wanted: the newest stored message, none."""
-_SPAN_ITEMS = 9
+_ORIGIN_STATE_ITEMS = 9
 Positions: TypeAlias = Mapping[str, tuple[int, bool]]
 """Groups of a queue: name → last acked id, and whether it is a shared group."""
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class OriginState:
     """A queue at its origin, all of one moment. Ids are 0 where there is none."""
 
     ttl_s: int
@@ -131,20 +131,22 @@ class MirrorState:
         return max(0, self.seen - self.last)
 
 
-def spans(wanted: Sequence[tuple[QueueKeys, tuple[int, int]]]) -> Flow[list[Span]]:
+def spans(wanted: Sequence[tuple[QueueKeys, tuple[int, int]]]) -> Flow[list[OriginState]]:
     """Each queue at its origin; with each the id copied last, and the id up to which is read next: NEWEST_MESSAGE, or NO_MARK for both."""
     replies = yield [
         script("span", [key for keys, _ in part for key in (keys.metadata, keys.messages, keys.msgid)], [id for _, ids in part for id in ids])
         for part in parts(wanted, [keys for keys, _ in wanted[:1]])
     ]
-    rows = [row for reply in replies for row in zip(*[iter(reply)] * _SPAN_ITEMS, strict=True)]
-    return [_span(keys.name, row) for (keys, _), row in zip(wanted, rows, strict=True)]
+    rows = [row for reply in replies for row in zip(*[iter(reply)] * _ORIGIN_STATE_ITEMS, strict=True)]
+    return [_origin_state(keys.name, row) for (keys, _), row in zip(wanted, rows, strict=True)]
 
 
-def _span(queue: str, row: tuple[Any, ...]) -> Span:
+def _origin_state(queue: str, row: tuple[Any, ...]) -> OriginState:
     ttl_s, born, maxsize, last, oldest, upto, after_mark, upto_mark, mirror_of = row
     ids = (checked_id(queue, "last id", last), checked_id(queue, "oldest stored id", oldest or b"0"), max(0, int(upto)))
-    return Span(ttl_s, born.decode("utf-8", "replace"), maxsize, *ids, after_mark.decode(), upto_mark.decode(), mirror_of.decode("utf-8", "replace"))
+    return OriginState(
+        ttl_s, born.decode("utf-8", "replace"), maxsize, *ids, after_mark.decode(), upto_mark.decode(), mirror_of.decode("utf-8", "replace")
+    )
 
 
 def spans_around(parts: Sequence[Range]) -> dict[str, tuple[int, int]]:
@@ -152,7 +154,7 @@ def spans_around(parts: Sequence[Range]) -> dict[str, tuple[int, int]]:
     return {part.queue: (part.first - 1, part.last) for part in parts}
 
 
-def stored_ranges(parts: Sequence[Range], spans: Mapping[str, Span]) -> list[Range]:
+def stored_ranges(parts: Sequence[Range], spans: Mapping[str, OriginState]) -> list[Range]:
     """What of the ranges is stored, as their spans have it. Nothing of one whose queue has another life, or has not given its last id."""
     found: list[Range] = []
     for part in parts:
@@ -175,7 +177,7 @@ def positions(queues: Sequence[QueueKeys]) -> Flow[list[tuple[str, Positions]]]:
     return found
 
 
-def begin(keys: QueueKeys, span: Span, of: MirrorOf, *, expected: str = "", replace: bool = False) -> Flow[BeginResult]:
+def begin(keys: QueueKeys, span: OriginState, of: MirrorOf, *, expected: str = "", replace: bool = False) -> Flow[BeginResult]:
     """Make a queue the mirror of ``span``, or go on with it. A new life begins only in the place of the life ``expected``.
 
     ``replace``: a queue of this place's own is given up for the copy, if its life is the one expected.

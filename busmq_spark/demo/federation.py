@@ -17,7 +17,7 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import StateError
 
 if TYPE_CHECKING:
-    from busmq_spark.demo.spark_federation import ArrivalCounter, FederationFlow
+    from busmq_spark.demo.spark_federation import ArrivalCounts, FederationFlow
 
 ORDERS_QUEUE = "orders"
 SPARK_LOG = "busmq-demo-spark.log"
@@ -134,7 +134,7 @@ class _Printer:
         text = f"{count(behind, 'order')} that had waited arrived within {seconds:.1f} s of its return"
         self.print_line(f"{name} back", text, rate(behind, seconds), behind=behind, seconds=round(seconds, 2))
 
-    def show_proof(self, pushed: dict[str, int], found: "dict[str, ArrivalCounter]") -> None:
+    def show_proof(self, pushed: dict[str, int], found: "dict[str, ArrivalCounts]") -> None:
         """What was pushed against what is there. Raises StateError when they differ."""
         rows: list[list[str | Text]] = []
         for name, many in pushed.items():

@@ -40,7 +40,7 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
-class ArrivalCounter:
+class ArrivalCounts:
     """What arrived of one data centre's messages 1, 2, 3 …"""
 
     rows: int
@@ -86,7 +86,7 @@ class FederationFlow:
         return {link: sources.get(link, {}).get("queues", {}).get(self._route.queue, {}).get("last", 0) for link in self._route.links}
 
 
-def count_arrivals(spark: LocalSpark, route: Route) -> dict[str, ArrivalCounter]:
+def count_arrivals(spark: LocalSpark, route: Route) -> dict[str, ArrivalCounts]:
     """What is in the sink, by data centre."""
     stored = spark.session.read.format("busmq").options(**route.writing, subscribe=route.queue).load()
     rows = stored.select("id", F.from_json(F.col("value").cast("string"), ARRIVED_SCHEMA).alias("row")).select("id", "row.*")
@@ -94,6 +94,6 @@ def count_arrivals(spark: LocalSpark, route: Route) -> dict[str, ArrivalCounter]
     misplaced = F.count_if(F.col("n") != F.col("place"))
     totals = placed.groupBy("source").agg(F.count("*").alias("rows"), F.countDistinct("n"), misplaced)
     try:
-        return {row[0]: ArrivalCounter(*row[1:]) for row in totals.collect()}
+        return {row[0]: ArrivalCounts(*row[1:]) for row in totals.collect()}
     except PySparkException as error:
         raise spark.failure("the result could not be read back", error) from None

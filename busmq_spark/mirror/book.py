@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from busmq_spark.core.mirror import AppendResult, BeginResult, Chunk, MirrorOf, Positions, Span
+from busmq_spark.core.mirror import AppendResult, BeginResult, Chunk, MirrorOf, OriginState, Positions
 from busmq_spark.errors import BusError
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.status import MirrorMetrics, MirrorStatus, status_of
@@ -90,9 +90,9 @@ class MirrorBook:
                 if queue.behind:
                     self._ready[name] = None
 
-    def on_spans(self, spans: Mapping[str, Span], positions: Mapping[str, tuple[str, Positions]], asked: Mapping[str, int]) -> None:
+    def on_spans(self, spans: Mapping[str, OriginState], positions: Mapping[str, tuple[str, Positions]], asked: Mapping[str, int]) -> None:
         """Queues as they were at the origin, and the groups of those that have some. ``asked``: up to where each was copied when that was asked."""
-        wanted: dict[str, Span] = {}
+        wanted: dict[str, OriginState] = {}
         trims: dict[str, Chunk] = {}
         for name, span in spans.items():
             queue = self.queues.get(name)
@@ -114,7 +114,7 @@ class MirrorBook:
             self._target.set_positions(here)
         self.keep_alive()
 
-    def _apply_verdict(self, queue: MirroredQueue, span: Span, verdict: Verdict) -> bool:
+    def _apply_verdict(self, queue: MirroredQueue, span: OriginState, verdict: Verdict) -> bool:
         """Apply a verdict to a queue. Whether mirroring goes on."""
         queue.note_last_id(span.last_id, time.monotonic())
         match verdict.action:
@@ -136,7 +136,7 @@ class MirrorBook:
                 return True
         return False
 
-    def _begin(self, wanted: Mapping[str, Span], replaced: Mapping[str, str] | None = None, tries: int = 3) -> None:
+    def _begin(self, wanted: Mapping[str, OriginState], replaced: Mapping[str, str] | None = None, tries: int = 3) -> None:
         """Make mirrors, or resume them. ``replaced``: the lives here that may be given up for those at the origin."""
         expected = dict.fromkeys(wanted, "") | dict(replaced or {})
         of = {name: MirrorOf(self._settings.masked_origin, self._path(span)) for name, span in wanted.items()}
@@ -153,7 +153,7 @@ class MirrorBook:
         if given_up and tries:
             self._begin({name: wanted[name] for name in given_up}, given_up, tries - 1)
 
-    def _on_own_queue(self, queue: MirroredQueue, span: Span, begun: BeginResult, of: MirrorOf) -> None:
+    def _on_own_queue(self, queue: MirroredQueue, span: OriginState, begun: BeginResult, of: MirrorOf) -> None:
         """Here is a queue of this bus' own."""
         if self._settings.replace and not span.mirror_of:
             self._replace(queue, span, begun, of)
@@ -162,7 +162,7 @@ class MirrorBook:
         queue.note_last_id(span.last_id, time.monotonic())
         self._stop_queue(queue, no_mirror_error(queue, span, begun))
 
-    def _may_give_up(self, queue: MirroredQueue, span: Span, begun: BeginResult) -> bool:
+    def _may_give_up(self, queue: MirroredQueue, span: OriginState, begun: BeginResult) -> bool:
         """Whether what is here of another life may be given up for the life at the origin. Else the queue is stopped."""
         if not begun.mirror_of:
             return True
@@ -179,7 +179,7 @@ class MirrorBook:
         self._stop_queue(queue, new_life_error(queue, span, begun))
         return False
 
-    def _on_begun(self, queue: MirroredQueue, span: Span, begun: BeginResult) -> None:
+    def _on_begun(self, queue: MirroredQueue, span: OriginState, begun: BeginResult) -> None:
         if queue.born and queue.born != begun.born:
             self._counts.lives.add()
             log.warning(
@@ -199,14 +199,14 @@ class MirrorBook:
         elif queue.last > span.last_id:
             self.look = True
 
-    def _replace(self, queue: MirroredQueue, span: Span, begun: BeginResult, of: MirrorOf) -> None:
+    def _replace(self, queue: MirroredQueue, span: OriginState, begun: BeginResult, of: MirrorOf) -> None:
         log.warning("queue %r of this bus, with ids up to %d, is given up for the copy of %s", queue.name, begun.last, self._settings.masked_origin)
         again = self._target.begin({queue.name: span}, {queue.name: of}, {queue.name: begun.born}, replace=True)[queue.name]
         if again.status == "ok":
             queue.born = again.born
             self._on_begun(queue, span, again)
 
-    def _path(self, span: Span) -> tuple[str, ...]:
+    def _path(self, span: OriginState) -> tuple[str, ...]:
         before = MirrorOf.parse(span.mirror_of).path if span.mirror_of else ()
         return (*before, self._settings.origin_name or self._settings.masked_origin)
 
@@ -230,7 +230,7 @@ class MirrorBook:
         for queue in due:
             queue.touched = now
 
-    def _find_first_difference(self, queue: MirroredQueue, span: Span) -> int:
+    def _find_first_difference(self, queue: MirroredQueue, span: OriginState) -> int:
         """The first id that has another message at the origin than here, as far as both have it."""
         low, high = max(span.oldest, 1), queue.last
         while low < high:

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
-from busmq_spark.core.mirror import NO_MARK, Span
+from busmq_spark.core.mirror import NO_MARK, OriginState
 from busmq_spark.core.position import Range
 from busmq_spark.errors import BusError
 from busmq_spark.mirror.rows import WiredRows
@@ -104,7 +104,7 @@ def _is_complete(rows: WindowRows) -> bool:
     return True
 
 
-def look_at_queues(store: OriginStore, queues: Sequence[tuple[str, int]]) -> dict[str, Span]:
+def look_at_queues(store: OriginStore, queues: Sequence[tuple[str, int]]) -> dict[str, OriginState]:
     """Each queue as it is, with the id copied last. One whose life has no name yet, since only npm busmq knows it, gets one."""
     found = dict(store.spans({name: (last, NO_MARK) for name, last in queues}))
     if unnamed := [name for name, span in found.items() if span.ttl_s and not span.born]:

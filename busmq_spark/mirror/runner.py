@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any
 
 from busmq_spark.core.message import MAX_ID
-from busmq_spark.core.mirror import NO_MARK, Positions, Span
+from busmq_spark.core.mirror import NO_MARK, OriginState, Positions
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.metrics import Metrics
@@ -219,7 +219,7 @@ class MirrorRunner:
     def _counters(self, names: Sequence[str]) -> list[tuple[str, Any]]:
         return list(zip(names, self._origins.store_of_thread.counters(names), strict=True))
 
-    def _look_at_origin(self, names: Sequence[tuple[str, int]]) -> tuple[dict[str, Span], dict[str, tuple[str, Positions]]]:
+    def _look_at_origin(self, names: Sequence[tuple[str, int]]) -> tuple[dict[str, OriginState], dict[str, tuple[str, Positions]]]:
         spans = look_at_queues(self._origins.store_of_thread, names)
         there = [name for name, span in spans.items() if span.ttl_s]
         return spans, dict(self._origins.store_of_thread.positions(there)) if self.settings.groups and there else {}
@@ -242,7 +242,7 @@ class MirrorRunner:
         self._pushed.resume_at(now + max(0.005, self._slots / MAX_CLUSTER_QUEUES_ASKED_PER_S))
         self._book.count({name: int(counter or 0) for name, counter in found}, asked)
 
-    def _on_spans(self, found: tuple[dict[str, Span], dict[str, tuple[str, Positions]]], asked: dict[str, int], wanted: int) -> None:
+    def _on_spans(self, found: tuple[dict[str, OriginState], dict[str, tuple[str, Positions]]], asked: dict[str, int], wanted: int) -> None:
         self._book.on_spans(*found, asked)
         if (names := self._book.mirrored_queues) != self._listened:
             self._listened = names

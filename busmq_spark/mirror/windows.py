@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from busmq_spark.core.mirror import NEWEST_MESSAGE, BeginResult, MirrorOf, Span
+from busmq_spark.core.mirror import NEWEST_MESSAGE, BeginResult, MirrorOf, OriginState
 from busmq_spark.core.state import fingerprint
 from busmq_spark.errors import BusError, MirrorStopped
 from busmq_spark.mirror.rows import WiredRows
@@ -47,7 +47,7 @@ class WindowRows:
     """What was read of a window. ``span`` is from before the reading; ``parts`` are all that was stored of ``after + 1 .. upto``, in order."""
 
     window: Window
-    span: Span
+    span: OriginState
     upto: int = 0
     after: int = 0
     parts: list[WiredRows] = field(default_factory=list)
@@ -135,7 +135,7 @@ class MirroredQueue:
             self.row_bytes = mean if not self.row_bytes or mean > self.row_bytes else (3 * self.row_bytes + mean) / 4
 
 
-def drop_copied_rows(rows: WindowRows, last: int) -> Span:
+def drop_copied_rows(rows: WindowRows, last: int) -> OriginState:
     """Drop rows up to ``last``, copied meanwhile. Returns the span as of ``last``."""
     if last <= rows.after:
         return rows.span
@@ -154,7 +154,7 @@ class Verdict(NamedTuple):
     """Why it stops."""
 
 
-def compare_with_origin(queue: MirroredQueue, span: Span, *, name: str = "") -> Verdict:
+def compare_with_origin(queue: MirroredQueue, span: OriginState, *, name: str = "") -> Verdict:
     """What to do after this look at a queue. ``name`` is that of this bus."""
     if not span.ttl_s:
         return Verdict("drop")
@@ -181,7 +181,7 @@ def reissued_error(queue: MirroredQueue, first: int) -> MirrorStopped:
     return _stop_verdict(queue, "diverged", reason, first, queue.last, _DIVERGED_REMEDY)
 
 
-def no_mirror_error(queue: MirroredQueue, span: Span, found: BeginResult) -> MirrorStopped:
+def no_mirror_error(queue: MirroredQueue, span: OriginState, found: BeginResult) -> MirrorStopped:
     """There is a queue of this bus' own."""
     if found.promoted >= 0 and found.born == span.born:
         first = found.promoted + 1
@@ -196,7 +196,7 @@ def no_mirror_error(queue: MirroredQueue, span: Span, found: BeginResult) -> Mir
     return _stop_verdict(queue, "own", reason, 1, found.last, "Remove or rename one of them, or copy over it with --replace")
 
 
-def new_life_error(queue: MirroredQueue, span: Span, found: BeginResult) -> MirrorStopped:
+def new_life_error(queue: MirroredQueue, span: OriginState, found: BeginResult) -> MirrorStopped:
     """Here is the copy of a life that has ended at the origin; it may be the only one."""
     reason = f"it was made anew at its origin, as life {span.born}; here is the copy of its life {found.born}, up to id {found.last}"
     remedy = "Promote the copy to keep it (busmq mirror promote), or give it up for the new life with new_life=follow (--new-life follow)"

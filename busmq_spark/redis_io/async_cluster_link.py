@@ -75,7 +75,7 @@ class AsyncClusterLink:
             if self._map is before or self._map is None:
                 self._map = await self.endpoint.slots_async(self._map.masters if self._map else (), dead)
                 for gone in self._nodes.keys() - set(self._map.masters):
-                    if self._nodes[gone].wire is None:  # an open one may still get replies for other tasks
+                    if self._nodes[gone].is_idle:  # another task may wait on this one: kept, so that close() finds its connection
                         del self._nodes[gone]
             return self._map
 

@@ -148,7 +148,7 @@ class ClusterLink:
         """Where slots are is asked anew by the next call."""
         self._map = None
 
-    def serves(self, node: NodeAddress) -> bool:
+    def owns_slots(self, node: NodeAddress) -> bool:
         """Whether the node owns slots, as far as is known."""
         return self._map is not None and node in self._map.masters
 

@@ -226,7 +226,7 @@ class ClusterRangeConnection:
         assert key is not None
         node = self._single.owner(key)
         for other in self._links.keys() - {node}:
-            if not self._single.serves(other):
+            if not self._single.owns_slots(other):
                 self._links.pop(other).drop()
         if node not in self._links:
             self._links[node] = RangeConnection(self.endpoint.server(node), self._start_bytes)

@@ -25,7 +25,7 @@ TIME_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
 """RFC 3339, in the zone of the session."""
 SINK_COLUMNS = ("queue", "index", "topic", "partition", "key")
 """Columns that the sink takes, and an event has no place for."""
-CONTENT_TYPE_OF = {"binary": "application/octet-stream", "string": "text/plain"}
+CONTENT_TYPE_OF_DATA_TYPE = {"binary": "application/octet-stream", "string": "text/plain"}
 """Default for data of these types; of any other it is JSON."""
 
 
@@ -89,11 +89,11 @@ class _Value:
         kind = types.get("data", "string")
         if "data" in parts and kind == "binary":
             self._parts["data_base64"] = self._parts.pop("data")
-        elif "data" in parts and kind not in CONTENT_TYPE_OF:
+        elif "data" in parts and kind not in CONTENT_TYPE_OF_DATA_TYPE:
             simple = kind in ("boolean", "byte", "short", "integer", "long", "float", "double", "decimal")
             self._parts["data"] = parts["data"].cast("string") if simple else to_json(parts["data"])
         if "data" in parts and "datacontenttype" not in parts:
-            self._parts["datacontenttype"] = when(parts["data"].isNotNull(), lit(CONTENT_TYPE_OF.get(kind, "application/json")))
+            self._parts["datacontenttype"] = when(parts["data"].isNotNull(), lit(CONTENT_TYPE_OF_DATA_TYPE.get(kind, "application/json")))
         if "time" in parts and types.get("time") != "string":
             self._parts["time"] = date_format(parts["time"], TIME_FORMAT)
 

@@ -40,7 +40,7 @@ class JobFields:
         return self._store.run(queue, flows.fields_of([JobKeys(job, cluster) for job in jobs], self._names))
 
     def _map(self, stored: Sequence[bytes | None]) -> list[tuple[str, bytes]]:
-        return [(name, flows.content(name, value)) for name, value in zip(self._names, stored, strict=True) if value is not None]
+        return [(name, flows.field_bytes(name, value)) for name, value in zip(self._names, stored, strict=True) if value is not None]
 
 
 def _job(value: bytes) -> str | None:

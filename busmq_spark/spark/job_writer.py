@@ -173,7 +173,7 @@ class JobTaskWriter:
         work = Work(delivery, JobKeys(id, self._store.keys(queue).cluster), client, self._options.settle, life, done)
         given = row.get("fields") or ()
         fields = {
-            flows.check_field(name): (flows.to_stored(name, value.encode() if isinstance(value, str) else value), ttl_ms)
+            flows.check_field(name): (flows.encode_field(name, value.encode() if isinstance(value, str) else value), ttl_ms)
             for name, value in (given.items() if isinstance(given, dict) else given)  # a dict: of Spark 4.0, which hands over rows
             if value is not None
         }

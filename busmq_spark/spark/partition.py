@@ -84,17 +84,17 @@ def read_planned(store: ReadStore, parts: Sequence[Range], ends: Mapping[str, Po
     its next batch begins with its oldest message; what was read is looked at again before it is handed out.
     """
     sound = {queue: ends[queue] for queue in dict.fromkeys(part.queue for part in parts) if queue in ends}
-    changed = _changed_queues(store, sound, strict)
+    changed = _check_for_loss(store, sound, strict)
     for rows in store.read_many([part for part in parts if part.queue not in changed], strict):
         if not strict and rows.queue in sound and rows.queue not in changed:
-            changed |= _changed_queues(store, {rows.queue: sound[rows.queue]}, strict)
+            changed |= _check_for_loss(store, {rows.queue: sound[rows.queue]}, strict)
         if rows.queue not in changed:
             yield rows
     if strict:
-        _changed_queues(store, sound, strict)
+        _check_for_loss(store, sound, strict)
 
 
-def _changed_queues(store: ReadStore, ends: Mapping[str, Position], strict: bool) -> set[str]:
+def _check_for_loss(store: ReadStore, ends: Mapping[str, Position], strict: bool) -> set[str]:
     """The queues whose messages up to the end of the batch are others now."""
     found = set()
     for queue, state in store.states({queue: end.last for queue, end in ends.items()}).items() if ends else ():

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeAlias
 
 from busmq_spark.core.clock import FoundTime, TimesOfIds
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.mirror import Positions, Span
+from busmq_spark.core.mirror import OriginState, Positions
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
 from busmq_spark.core.sink import CommitStopped, StagedList
@@ -141,8 +141,8 @@ class ReadStore(Protocol):
 class OriginStore(ReadStore, Protocol):
     """What a mirror reads from, beside the ranges (core/mirror.py)."""
 
-    def spans(self, wanted: Mapping[str, tuple[int, int]]) -> Mapping[str, Span]: ...
-    def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, Span], RowStream]:
+    def spans(self, wanted: Mapping[str, tuple[int, int]]) -> Mapping[str, OriginState]: ...
+    def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, OriginState], RowStream]:
         """The spans around ranges, one of each queue, and then what of them is stored; ``last`` may be NEWEST. One round trip, where that can be."""
         ...
 

@@ -22,7 +22,7 @@ from busmq_spark.core.clock import FoundTime, TimesOfIds
 from busmq_spark.core.flow import Flow, command, run_flows_together
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, TopicKeys, hash_index, sink_queues, sink_record
-from busmq_spark.core.mirror import Positions, Span
+from busmq_spark.core.mirror import OriginState, Positions
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, AttachResult
 from busmq_spark.core.ranges import TARGET_REPLY_BYTES
@@ -144,7 +144,7 @@ class RedisStore:
         return self._run_per_server(list(wanted), lambda part: clock.find_times([(self.keys(queue), wanted[queue]) for queue in part]))
 
     def times(self, ids: Mapping[str, tuple[int, int]]) -> Mapping[str, TimesOfIds]:
-        return self._run_per_server(list(ids), lambda part: clock.known_times([(self.keys(queue), ids[queue]) for queue in part]))
+        return self._run_per_server(list(ids), lambda part: clock.ask_times_of_ids([(self.keys(queue), ids[queue]) for queue in part]))
 
     def ages(self, ids: Mapping[str, int]) -> Mapping[str, int]:
         return self._run_per_server(list(ids), lambda part: clock.ages([(self.keys(queue), ids[queue]) for queue in part]))
@@ -163,11 +163,11 @@ class RedisStore:
     def subscriptions(self, queues: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
         return self._run_per_server(queues, lambda part: states_.subscriptions([self.keys(q) for q in part]))
 
-    def spans(self, wanted: Mapping[str, tuple[int, int]]) -> Mapping[str, Span]:
+    def spans(self, wanted: Mapping[str, tuple[int, int]]) -> Mapping[str, OriginState]:
         """Each queue as a mirror of it must know it: with each the id copied last, and that up to which it reads next."""
         return self._run_per_server(list(wanted), lambda part: mirrors.spans([(self.keys(q), wanted[q]) for q in part]))
 
-    def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, Span], RowStream]:
+    def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, OriginState], RowStream]:
         spans, servers = self.spans(mirrors.spans_around(parts)), self.locate([part.queue for part in parts])
         return spans, self.read_many([replace(part, server=servers[part.queue]) for part in mirrors.stored_ranges(parts, spans)], False)
 

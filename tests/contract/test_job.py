@@ -57,12 +57,12 @@ def worked(run: Run, redis: Redis, keys: JobKeys) -> Worked:
 
 
 def saved(run: Run, keys: JobKeys, ttl_ms: int = 60_000, **fields: Any) -> None:
-    run(flows.save_many([(keys, {name: (flows.to_stored(name, value), ttl_ms) for name, value in fields.items()})]))
+    run(flows.save_many([(keys, {name: (flows.encode_field(name, value), ttl_ms) for name, value in fields.items()})]))
 
 
 def loaded(run: Run, keys: JobKeys, *names: str, forget: tuple[str, ...] = (), token: str = "", again: bool = False) -> list[Any]:
     found = run(flows.load(keys, names, forget, token or new_token(), again=again))
-    return [flows.from_stored(name, value) for name, value in zip(names, found, strict=True)]
+    return [flows.decode_field(name, value) for name, value in zip(names, found, strict=True)]
 
 
 def test_fields_are_read_and_those_to_be_forgotten_deleted_after_that(run: Run, redis: Redis, keys: JobKeys) -> None:
@@ -188,7 +188,7 @@ def test_a_job_that_is_sent_again_has_another_outcome_and_the_older_one_counts_n
 
 def test_fields_are_stored_with_an_outcome_and_only_with_it(worked: Worked, run: Run, redis: Redis) -> None:
     def finish(message: int, tries: int, **fields: str) -> Answer:
-        stored = {name: (flows.to_stored(name, value), 60_000) for name, value in fields.items()}
+        stored = {name: (flows.encode_field(name, value), 60_000) for name, value in fields.items()}
         [(answer, _)] = run(flows.finish([(worked.work("a", message, tries), None)], "q", TTL_S, [stored]))
         return answer
 

@@ -16,7 +16,7 @@ from busmq_spark.core import mirror as flows
 from busmq_spark.core.dead_letter import put_back
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.mirror import NEWEST_MESSAGE, NO_MARK, AppendResult, Chunk, MirrorOf, Span
+from busmq_spark.core.mirror import NEWEST_MESSAGE, NO_MARK, AppendResult, Chunk, MirrorOf, OriginState
 from busmq_spark.core.sender import push_from
 from busmq_spark.core.sink import StagedList, commit
 from busmq_spark.core.subscription import register
@@ -39,7 +39,7 @@ class Pair:
         [now] = self.run(state.states([(self.origin, -1)]))
         self.run(queue.push_many(self.origin, [b"v%d" % id for id in range(now.last_id + 1, now.last_id + many + 1)]))
 
-    def span(self, after: int = NO_MARK, upto: int = NEWEST_MESSAGE) -> Span:
+    def span(self, after: int = NO_MARK, upto: int = NEWEST_MESSAGE) -> OriginState:
         [found] = self.run(flows.spans([(self.origin, (after, upto))]))
         return found
 

@@ -150,7 +150,7 @@ async def test_a_server_that_is_away_is_an_error_that_names_it_after_a_while(fre
 
 async def test_a_server_that_went_silent_is_found_by_the_heartbeat(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sockets, "HEARTBEAT_INTERVAL_S", 0.05)
-    monkeypatch.setattr(sockets, "PONG_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(sockets, "SILENCE_TIMEOUT_S", 2.0)
     async with far(redis_url) as both, both.queue(fresh()) as queue:
         both.cutter.hush()
         with pytest.raises(FederationLost):

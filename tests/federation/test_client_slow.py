@@ -24,7 +24,7 @@ SLOW = 300_000.0
 def strict(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that is silent for two seconds is gone."""
     monkeypatch.setattr(sockets, "HEARTBEAT_INTERVAL_S", 0.05)
-    monkeypatch.setattr(sockets, "PONG_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(sockets, "SILENCE_TIMEOUT_S", 2.0)
 
 
 def hearing(queue: Any) -> list[str]:

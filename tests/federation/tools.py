@@ -131,12 +131,12 @@ class Thing:
 
 def most_in_work(connection: PeerConnection) -> Callable[[], int]:
     """Observe a connection: the result counts how many calls have been in work at once."""
-    most, began = 0, connection.began
+    most, began = 0, connection.count_begun_call
 
     def counted(size: int) -> None:
         nonlocal most
         began(size)
         most = max(most, connection._messages)
 
-    connection.began = counted  # type: ignore[method-assign]
+    connection.count_begun_call = counted  # type: ignore[method-assign]
     return lambda: most

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from busmq_spark.core.mirror import Span
+from busmq_spark.core.mirror import OriginState
 from busmq_spark.core.state import fingerprint
 from busmq_spark.metrics import Metrics
 from busmq_spark.mirror.book import MirrorBook
@@ -34,8 +34,8 @@ def book() -> MirrorBook:
     return made
 
 
-def span(last_id: int, after_mark: str) -> Span:
-    return Span(60, "b", 0, last_id, 1, 0, after_mark, "", "")
+def span(last_id: int, after_mark: str) -> OriginState:
+    return OriginState(60, "b", 0, last_id, 1, 0, after_mark, "", "")
 
 
 def test_a_look_from_before_more_was_copied_finds_nothing_lost_or_other(book: MirrorBook) -> None:

@@ -19,7 +19,7 @@ from busmq_spark.errors import (
     UnreadBacklog,
 )
 from busmq_spark.federation.npm import queue_object
-from busmq_spark.federation.npm.store import PlainStore
+from busmq_spark.federation.npm.store import NpmStore
 from busmq_spark.option_table import parse
 from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.place import new_token
@@ -86,7 +86,7 @@ def test_an_empty_queue_that_has_not_entered_is_asked_about_as_seldom_as_any_oth
     monkeypatch.setattr(polling, "LINK_POLL_S", 1000.0)
     assert [query.step() for _ in range(3)] == [None] * 3
     asked: list[object] = []
-    monkeypatch.setattr(PlainStore, "states", lambda *args: asked.append(args))
+    monkeypatch.setattr(NpmStore, "states", lambda *args: asked.append(args))
     assert [query.step() for _ in range(10)] == [None] * 10
     assert asked == []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import threading
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import ClusterServers, RedisServer
 from busmq_spark.errors import ConfigError, LinkLost, ServerRefused, Unauthorized
+from busmq_spark.redis_io import async_link
 from busmq_spark.redis_io.async_cluster_link import AsyncClusterLink
 from busmq_spark.redis_io.cluster import ClusterSeeds
 from busmq_spark.redis_io.cluster_link import ClusterLink
@@ -217,6 +219,32 @@ def test_tasks_that_share_a_link_survive_a_move_each_with_its_own_reply(cluster_
         await link.close()
 
     asyncio.run(many())
+
+
+def test_a_node_that_lost_its_slots_while_a_task_connected_to_it_is_closed_with_the_link(
+    cluster_servers: ClusterServers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica = cluster_servers.replicas[0]
+    dial = async_link.dial_async
+
+    async def connect_during_a_refresh() -> bool:
+        link, connecting, refreshed = AsyncClusterLink(seeds(cluster_servers)), asyncio.Event(), asyncio.Event()
+
+        async def dial_slowly(endpoint: Server, reply_s: float) -> Any:
+            connecting.set()
+            await refreshed.wait()
+            return await dial(endpoint, reply_s)
+
+        monkeypatch.setattr(async_link, "dial_async", dial_slowly)
+        attempt = asyncio.create_task(link.node(("127.0.0.1", replica.port)).connect())
+        await connecting.wait()
+        await link.refresh()
+        refreshed.set()
+        connection = await attempt
+        await link.close()
+        return connection.is_open
+
+    assert not asyncio.run(connect_during_a_refresh())
 
 
 def test_what_is_asked_of_each_master_is_asked_anew_when_one_does_not_answer(cluster_servers: ClusterServers) -> None:

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any
 
 from busmq_spark.core.clock import FoundTime, TimesOfIds
-from busmq_spark.core.mirror import Span
+from busmq_spark.core.mirror import OriginState
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
 from busmq_spark.core.sink import CommitStopped, StagedList
@@ -146,7 +146,7 @@ POSITION_CODEC = record_of(Position, TEXT, WHOLE_NUMBER, TEXT, or_null(WHOLE_NUM
 RANGE_CODEC = record_of(Range, TEXT, TEXT, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER)
 QUEUE_CREATION_CODEC = record_of(QueueCreation, FLAG, WHOLE_NUMBER, WHOLE_NUMBER)
 ATTACH_RESULT_CODEC = record_of(AttachResult, FLAG, WHOLE_NUMBER, WHOLE_NUMBER, TEXT, FLAG)
-SPAN_CODEC = record_of(Span, WHOLE_NUMBER, TEXT, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, TEXT, TEXT, TEXT)
+ORIGIN_STATE_CODEC = record_of(OriginState, WHOLE_NUMBER, TEXT, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, TEXT, TEXT, TEXT)
 QUEUE_STATE_CODEC = record_of(
     QueueState, WHOLE_NUMBER, TEXT, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, TEXT, TEXT, WHOLE_NUMBER
 )
@@ -216,12 +216,12 @@ PUSH_VERBS: Verbs = ("push",)
 ADMIN_VERBS: Verbs = ("admin",)
 
 
-def on_some_queue(verbs: Verbs) -> Callable[..., Iterable[Right]]:
+def needs_any_queue(verbs: Verbs) -> Callable[..., Iterable[Right]]:
     """The verbs on any queue: what is asked names none."""
     return lambda *_: [Right(verbs, "queue", None)]
 
 
-def on_each_queue(verbs: Verbs) -> Callable[..., list[Right]]:
+def needs_named_queues(verbs: Verbs) -> Callable[..., list[Right]]:
     """The verbs on the queues in the first argument: names or ranges, one or several."""
 
     def needs(first: Any, *_: Any) -> list[Right]:
@@ -232,99 +232,110 @@ def on_each_queue(verbs: Verbs) -> Callable[..., list[Right]]:
     return needs
 
 
-def _subscription(queues: Any, name: str, *_: Any) -> list[Right]:
+def _needs_to_consume(queues: Any, name: str, *_: Any) -> list[Right]:
     """To consume the queues, and as this subscription, if it is one."""
-    return [*on_each_queue(CONSUME_VERBS)(queues), *([Right(CONSUME_VERBS, "subscription", name)] if name else [])]
+    return [*needs_named_queues(CONSUME_VERBS)(queues), *([Right(CONSUME_VERBS, "subscription", name)] if name else [])]
 
 
-def _keep_alive(queues: Any, subscription: str, token: str) -> Iterable[Right]:
+def _needs_to_keep_alive(queues: Any, subscription: str, token: str) -> Iterable[Right]:
     """Without a token no lease is renewed: who only looks keeps its queues, too."""
-    return _subscription(queues, subscription) if token else on_each_queue(BROWSE_VERBS)(queues)
+    return _needs_to_consume(queues, subscription) if token else needs_named_queues(BROWSE_VERBS)(queues)
 
 
-def _topic(topic: str) -> list[Right]:
+def _needs_topic(topic: str) -> list[Right]:
     """To push to its first partition."""
     return [Right(PUSH_VERBS, "queue", partition_queue(topic, 0))]
 
 
-def _rights_of_lists(lists: Iterable[StagedList]) -> list[Right]:
-    return on_each_queue(PUSH_VERBS)(dict.fromkeys(part.queue for part in lists))
+def _needs_of_lists(lists: Iterable[StagedList]) -> list[Right]:
+    return needs_named_queues(PUSH_VERBS)(dict.fromkeys(part.queue for part in lists))
 
 
-def _sink(name: str, *rest: Any) -> list[Right]:
+def _needs_sink(name: str, *rest: Any) -> list[Right]:
     """To have the sink, and to push to the queues of the staged lists, if there are any."""
     lists = next((part for part in rest if isinstance(part, tuple)), ())
-    return [Right(PUSH_VERBS, "sink", name), *(_rights_of_lists(lists) if lists else [])]
+    return [Right(PUSH_VERBS, "sink", name), *(_needs_of_lists(lists) if lists else [])]
 
 
-def _begin(name: str, _: str, queues: Any) -> list[Right]:
-    return [*_sink(name), *on_each_queue(PUSH_VERBS)(queues)]
+def _needs_to_begin(name: str, _: str, queues: Any) -> list[Right]:
+    return [*_needs_sink(name), *needs_named_queues(PUSH_VERBS)(queues)]
 
 
-def _stage(queue: str, _: str, __: int, run: SinkRun) -> list[Right]:
+def _needs_to_stage(queue: str, _: str, __: int, run: SinkRun) -> list[Right]:
     """To push to the queue, and to have the sink, if it is one that can be named."""
-    return [Right(PUSH_VERBS, "queue", queue), *(_sink(run.sink) if run.sink else [])]
+    return [Right(PUSH_VERBS, "queue", queue), *(_needs_sink(run.sink) if run.sink else [])]
 
 
-def _commit(queue: str, sink: str, _: int, lists: Any) -> list[Right]:
-    return [Right(PUSH_VERBS, "queue", queue), *_sink(sink, lists)]
+def _needs_to_commit(queue: str, sink: str, _: int, lists: Any) -> list[Right]:
+    return [Right(PUSH_VERBS, "queue", queue), *_needs_sink(sink, lists)]
 
 
 SINK_BATCH_CODECS = (TEXT, WHOLE_NUMBER)
 OPERATIONS: dict[str, Operation] = {
     "hello": Operation(
-        tuple_of(WHOLE_NUMBER, TEXT), record_of(ServerHello, WHOLE_NUMBER, FLAG, WHOLE_NUMBER), on_some_queue(VERBS), ServedBy.SESSION
+        tuple_of(WHOLE_NUMBER, TEXT), record_of(ServerHello, WHOLE_NUMBER, FLAG, WHOLE_NUMBER), needs_any_queue(VERBS), ServedBy.SESSION
     ),
-    "discover": Operation(tuple_of(), NAMES, on_some_queue(BROWSE_VERBS), ServedBy.PEER),
-    "attach": Operation(tuple_of(NAMES, QUEUE_CREATION_CODEC), map_of(ATTACH_RESULT_CODEC), on_each_queue(VERBS), ServedBy.PEER),
-    "states": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(QUEUE_STATE_CODEC), on_each_queue(BROWSE_VERBS), ServedBy.STORE),
-    "spans": Operation(tuple_of(map_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER))), map_of(SPAN_CODEC), on_each_queue(BROWSE_VERBS), ServedBy.STORE),
+    "discover": Operation(tuple_of(), NAMES, needs_any_queue(BROWSE_VERBS), ServedBy.PEER),
+    "attach": Operation(tuple_of(NAMES, QUEUE_CREATION_CODEC), map_of(ATTACH_RESULT_CODEC), needs_named_queues(VERBS), ServedBy.PEER),
+    "states": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(QUEUE_STATE_CODEC), needs_named_queues(BROWSE_VERBS), ServedBy.STORE),
+    "spans": Operation(
+        tuple_of(map_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER))), map_of(ORIGIN_STATE_CODEC), needs_named_queues(BROWSE_VERBS), ServedBy.STORE
+    ),
     "positions": Operation(
-        tuple_of(NAMES), map_of(tuple_of(TEXT, map_of(tuple_of(WHOLE_NUMBER, FLAG)))), on_each_queue(CONSUME_VERBS), ServedBy.STORE
+        tuple_of(NAMES), map_of(tuple_of(TEXT, map_of(tuple_of(WHOLE_NUMBER, FLAG)))), needs_named_queues(CONSUME_VERBS), ServedBy.STORE
     ),
-    "marks": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(TEXT), on_each_queue(BROWSE_VERBS), ServedBy.STORE),
-    "counters": Operation(tuple_of(NAMES), list_of(or_null(BASE64_CODEC)), on_each_queue(BROWSE_VERBS), ServedBy.STORE),
-    "note_times": Operation(tuple_of(NAMES), map_of(WHOLE_NUMBER), on_each_queue(BROWSE_VERBS), ServedBy.STORE),
-    "find_times": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(FOUND_TIME_CODEC), on_each_queue(BROWSE_VERBS), ServedBy.STORE),
+    "marks": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(TEXT), needs_named_queues(BROWSE_VERBS), ServedBy.STORE),
+    "counters": Operation(tuple_of(NAMES), list_of(or_null(BASE64_CODEC)), needs_named_queues(BROWSE_VERBS), ServedBy.STORE),
+    "note_times": Operation(tuple_of(NAMES), map_of(WHOLE_NUMBER), needs_named_queues(BROWSE_VERBS), ServedBy.STORE),
+    "find_times": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(FOUND_TIME_CODEC), needs_named_queues(BROWSE_VERBS), ServedBy.STORE),
     "times": Operation(
-        tuple_of(map_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER))), map_of(TIMES_OF_IDS_CODEC), on_each_queue(BROWSE_VERBS), ServedBy.STORE
+        tuple_of(map_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER))), map_of(TIMES_OF_IDS_CODEC), needs_named_queues(BROWSE_VERBS), ServedBy.STORE
     ),
-    "ages": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(WHOLE_NUMBER), on_each_queue(BROWSE_VERBS), ServedBy.STORE),
-    "ack": Operation(tuple_of(map_of(POSITION_CODEC), TEXT), map_of(ACK_RESULT_CODEC), _subscription, ServedBy.PEER, subscription=True),
-    "subscribe": Operation(tuple_of(map_of(START_CODEC), TEXT), map_of(WHOLE_NUMBER), _subscription, ServedBy.PEER, subscription=True),
-    "subscriptions": Operation(tuple_of(NAMES), map_of(map_of(WHOLE_NUMBER)), on_each_queue(CONSUME_VERBS), ServedBy.STORE),
-    "lease": Operation(tuple_of(NAMES, TEXT, TEXT, map_of(TEXT)), map_of(TEXT), _subscription, ServedBy.PEER, subscription=True),
-    "holders": Operation(tuple_of(NAMES, TEXT), map_of(TEXT), on_each_queue(CONSUME_VERBS), ServedBy.PEER, subscription=True),
-    "keep_alive": Operation(tuple_of(NAMES, TEXT, TEXT), map_of(WHOLE_NUMBER), _keep_alive, ServedBy.PEER, subscription=True),
-    "traces": Operation(tuple_of(TEXT), REMOVAL_TRACES_CODEC, on_each_queue(BROWSE_VERBS), ServedBy.STORE),
+    "ages": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(WHOLE_NUMBER), needs_named_queues(BROWSE_VERBS), ServedBy.STORE),
+    "ack": Operation(tuple_of(map_of(POSITION_CODEC), TEXT), map_of(ACK_RESULT_CODEC), _needs_to_consume, ServedBy.PEER, subscription=True),
+    "subscribe": Operation(tuple_of(map_of(START_CODEC), TEXT), map_of(WHOLE_NUMBER), _needs_to_consume, ServedBy.PEER, subscription=True),
+    "subscriptions": Operation(tuple_of(NAMES), map_of(map_of(WHOLE_NUMBER)), needs_named_queues(CONSUME_VERBS), ServedBy.STORE),
+    "lease": Operation(tuple_of(NAMES, TEXT, TEXT, map_of(TEXT)), map_of(TEXT), _needs_to_consume, ServedBy.PEER, subscription=True),
+    "holders": Operation(tuple_of(NAMES, TEXT), map_of(TEXT), needs_named_queues(CONSUME_VERBS), ServedBy.PEER, subscription=True),
+    "keep_alive": Operation(tuple_of(NAMES, TEXT, TEXT), map_of(WHOLE_NUMBER), _needs_to_keep_alive, ServedBy.PEER, subscription=True),
+    "traces": Operation(tuple_of(TEXT), REMOVAL_TRACES_CODEC, needs_named_queues(BROWSE_VERBS), ServedBy.STORE),
     "bytes_until": Operation(
-        tuple_of(TEXT, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER), tuple_of(WHOLE_NUMBER, WHOLE_NUMBER), on_each_queue(BROWSE_VERBS), ServedBy.STORE
+        tuple_of(TEXT, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER),
+        tuple_of(WHOLE_NUMBER, WHOLE_NUMBER),
+        needs_named_queues(BROWSE_VERBS),
+        ServedBy.STORE,
     ),
-    "read": Operation(tuple_of(RANGE_CODEC, FLAG, WHOLE_NUMBER), NULL_CODEC, on_each_queue(BROWSE_VERBS), ServedBy.BESIDE),
-    "read_many": Operation(tuple_of(list_of(RANGE_CODEC), FLAG, WHOLE_NUMBER), NULL_CODEC, on_each_queue(BROWSE_VERBS), ServedBy.BESIDE),
-    "read_with_spans": Operation(tuple_of(list_of(RANGE_CODEC), WHOLE_NUMBER), map_of(SPAN_CODEC), on_each_queue(BROWSE_VERBS), ServedBy.BESIDE),
-    "listen": Operation(tuple_of(NAMES), NULL_CODEC, on_each_queue(BROWSE_VERBS), ServedBy.SESSION),
-    "wait": Operation(tuple_of(WHOLE_NUMBER), FLAG, on_some_queue(BROWSE_VERBS), ServedBy.BESIDE),
-    "begin": Operation(tuple_of(TEXT, TEXT, NAMES), SINK_RUN_CODEC, _begin, ServedBy.PEER),
-    "renew": Operation(tuple_of(SINK_RUN_CODEC), NULL_CODEC, lambda run: _sink(run.sink), ServedBy.PEER),
-    "stage": Operation(tuple_of(TEXT, TEXT, WHOLE_NUMBER, SINK_RUN_CODEC), tuple_of(WHOLE_NUMBER, WHOLE_NUMBER), _stage, ServedBy.PEER, values=True),
-    "push": Operation(tuple_of(TEXT), tuple_of(WHOLE_NUMBER, WHOLE_NUMBER), on_each_queue(PUSH_VERBS), ServedBy.STORE, values=True),
+    "read": Operation(tuple_of(RANGE_CODEC, FLAG, WHOLE_NUMBER), NULL_CODEC, needs_named_queues(BROWSE_VERBS), ServedBy.BESIDE),
+    "read_many": Operation(tuple_of(list_of(RANGE_CODEC), FLAG, WHOLE_NUMBER), NULL_CODEC, needs_named_queues(BROWSE_VERBS), ServedBy.BESIDE),
+    "read_with_spans": Operation(
+        tuple_of(list_of(RANGE_CODEC), WHOLE_NUMBER), map_of(ORIGIN_STATE_CODEC), needs_named_queues(BROWSE_VERBS), ServedBy.BESIDE
+    ),
+    "listen": Operation(tuple_of(NAMES), NULL_CODEC, needs_named_queues(BROWSE_VERBS), ServedBy.SESSION),
+    "wait": Operation(tuple_of(WHOLE_NUMBER), FLAG, needs_any_queue(BROWSE_VERBS), ServedBy.BESIDE),
+    "begin": Operation(tuple_of(TEXT, TEXT, NAMES), SINK_RUN_CODEC, _needs_to_begin, ServedBy.PEER),
+    "renew": Operation(tuple_of(SINK_RUN_CODEC), NULL_CODEC, lambda run: _needs_sink(run.sink), ServedBy.PEER),
+    "stage": Operation(
+        tuple_of(TEXT, TEXT, WHOLE_NUMBER, SINK_RUN_CODEC), tuple_of(WHOLE_NUMBER, WHOLE_NUMBER), _needs_to_stage, ServedBy.PEER, values=True
+    ),
+    "push": Operation(tuple_of(TEXT), tuple_of(WHOLE_NUMBER, WHOLE_NUMBER), needs_named_queues(PUSH_VERBS), ServedBy.STORE, values=True),
     "push_from": Operation(
-        tuple_of(TEXT, TEXT, list_of(WHOLE_NUMBER)), tuple_of(WHOLE_NUMBER, WHOLE_NUMBER), on_each_queue(PUSH_VERBS), ServedBy.PEER, values=True
+        tuple_of(TEXT, TEXT, list_of(WHOLE_NUMBER)), tuple_of(WHOLE_NUMBER, WHOLE_NUMBER), needs_named_queues(PUSH_VERBS), ServedBy.PEER, values=True
     ),
-    "partitions": Operation(tuple_of(TEXT), WHOLE_NUMBER, _topic, ServedBy.STORE),
-    "take_commands": Operation(tuple_of(TEXT), NULL_CODEC, on_each_queue(PUSH_VERBS), ServedBy.STORE),
-    "event_queues": Operation(tuple_of(list_of(NAMES)), list_of(NAMES), on_some_queue(PUSH_VERBS), ServedBy.PEER),
-    "subscribe_events": Operation(tuple_of(TEXT, NAMES, FLAG), NULL_CODEC, on_each_queue(PUSH_VERBS), ServedBy.STORE),
+    "partitions": Operation(tuple_of(TEXT), WHOLE_NUMBER, _needs_topic, ServedBy.STORE),
+    "take_commands": Operation(tuple_of(TEXT), NULL_CODEC, needs_named_queues(PUSH_VERBS), ServedBy.STORE),
+    "event_queues": Operation(tuple_of(list_of(NAMES)), list_of(NAMES), needs_any_queue(PUSH_VERBS), ServedBy.PEER),
+    "subscribe_events": Operation(tuple_of(TEXT, NAMES, FLAG), NULL_CODEC, needs_named_queues(PUSH_VERBS), ServedBy.STORE),
     "record": Operation(
-        tuple_of(*SINK_BATCH_CODECS, list_of(STAGED_LIST_CODEC), TEXT, TEXT, WHOLE_NUMBER), list_of(STAGED_LIST_CODEC), _sink, ServedBy.PEER
+        tuple_of(*SINK_BATCH_CODECS, list_of(STAGED_LIST_CODEC), TEXT, TEXT, WHOLE_NUMBER), list_of(STAGED_LIST_CODEC), _needs_sink, ServedBy.PEER
     ),
-    "commit": Operation(tuple_of(TEXT, *SINK_BATCH_CODECS, list_of(STAGED_LIST_CODEC)), or_null(COMMIT_STOPPED_CODEC), _commit, ServedBy.PEER),
-    "recorded": Operation(tuple_of(*SINK_BATCH_CODECS), list_of(STAGED_LIST_CODEC), _sink, ServedBy.PEER),
-    "discard": Operation(tuple_of(list_of(STAGED_LIST_CODEC)), NULL_CODEC, _rights_of_lists, ServedBy.PEER),
-    "forget": Operation(tuple_of(TEXT, list_of(STAGED_LIST_CODEC)), NULL_CODEC, _sink, ServedBy.PEER),
-    "ends": Operation(tuple_of(NAMES), map_of(WHOLE_NUMBER), on_each_queue(ADMIN_VERBS), ServedBy.STORE),
-    "trim": Operation(tuple_of(map_of(WHOLE_NUMBER)), NULL_CODEC, on_each_queue(ADMIN_VERBS), ServedBy.STORE),
+    "commit": Operation(
+        tuple_of(TEXT, *SINK_BATCH_CODECS, list_of(STAGED_LIST_CODEC)), or_null(COMMIT_STOPPED_CODEC), _needs_to_commit, ServedBy.PEER
+    ),
+    "recorded": Operation(tuple_of(*SINK_BATCH_CODECS), list_of(STAGED_LIST_CODEC), _needs_sink, ServedBy.PEER),
+    "discard": Operation(tuple_of(list_of(STAGED_LIST_CODEC)), NULL_CODEC, _needs_of_lists, ServedBy.PEER),
+    "forget": Operation(tuple_of(TEXT, list_of(STAGED_LIST_CODEC)), NULL_CODEC, _needs_sink, ServedBy.PEER),
+    "ends": Operation(tuple_of(NAMES), map_of(WHOLE_NUMBER), needs_named_queues(ADMIN_VERBS), ServedBy.STORE),
+    "trim": Operation(tuple_of(map_of(WHOLE_NUMBER)), NULL_CODEC, needs_named_queues(ADMIN_VERBS), ServedBy.STORE),
 }
 """Every method of ReadStore and WriteStore that ask the other side (``truncate`` in two steps), and what notifies of pushes: ``listen``, ``wait``."""
 

@@ -19,7 +19,7 @@ from typing import Any, cast
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
-from busmq_spark.core.mirror import Span
+from busmq_spark.core.mirror import OriginState
 from busmq_spark.core.position import Range
 from busmq_spark.core.sink import RESTART_REMEDY, CommitStopped, StagedList, by_queue, digest, encode_chunks, total_digest
 from busmq_spark.core.staging import SinkRun
@@ -92,7 +92,7 @@ class FederatedStore(PerQueueOperations):
         for some in _cut_ranges(parts):
             yield from self._link.read(some, fail_on_data_loss)
 
-    def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, Span], RowStream]:
+    def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, OriginState], RowStream]:
         return self._link.read_with_spans(parts)
 
     def push_from(self, queue: str, sender: str, sequences: Sequence[int], values: Sequence[bytes]) -> tuple[int, int]:

@@ -49,11 +49,11 @@ class Announcements(RemoteOwner):
         if self._bus.has_redis:
             self._bus.spawn(self._remember(), f"remembering {self!r}")
 
-    def remote_back(self) -> None:
+    def on_remote_back(self) -> None:
         """Listening."""
         self._bus._emit("federating", self._url)
 
-    def remote_failed(self, error: BusError) -> None:
+    def on_remote_failed(self, error: BusError) -> None:
         """An object in use raises the error in its calls; this logs it for a program that uses none."""
         log.warning("%r cannot be received: %s", self, error)
 

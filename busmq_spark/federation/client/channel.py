@@ -159,19 +159,19 @@ class RemoteChannel(BaseChannel, RemoteOwner):
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
-    def remote_lost(self, why: BusError) -> None:
+    def on_remote_lost(self, why: BusError) -> None:
         """See remote_handle.RemoteOwner."""
         if self.connected:
             if self._options is not None and self._options.reliable:
                 self._received = deque(item for item in self._received if not isinstance(item, Message))  # they come again
             self._emit("reconnecting", why)
 
-    def remote_back(self) -> None:
+    def on_remote_back(self) -> None:
         """Connected again."""
         self._advance()  # messages that came before the event ``connect``
         self._emit("reconnected")
 
-    def remote_failed(self, error: BusError) -> None:
+    def on_remote_failed(self, error: BusError) -> None:
         """Report an error that no caller awaits."""
         self._report(error)
         if not self._handle.keep_open and self.connected:

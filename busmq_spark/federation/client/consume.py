@@ -153,7 +153,7 @@ class RemoteConsumption(MessageIterator):
                 self._ask_early()
         self._wake.set()  # who waits, asks
 
-    def remote_lost(self) -> None:
+    def on_remote_lost(self) -> None:
         """What it had sent and was not handed over stays, unless it comes again."""
         self._remote = None
         self._remote_state = RemoteState.IDLE

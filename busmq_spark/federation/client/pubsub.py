@@ -57,18 +57,18 @@ class RemotePubsub(Pubsub, RemoteOwner):
         self._on_message = None
         self._handle.close()
 
-    def remote_lost(self, why: BusError) -> None:
+    def on_remote_lost(self, why: BusError) -> None:
         """See remote_handle.RemoteOwner."""
         if self.subscribed:
             self._emit("reconnecting", why)
 
-    def remote_back(self) -> None:
+    def on_remote_back(self) -> None:
         """Subscribed again."""
         if self._on_message is not None:
             self._on_message(None)
         self._emit("reconnected")
 
-    def remote_failed(self, error: BusError) -> None:
+    def on_remote_failed(self, error: BusError) -> None:
         """Report an error that no caller awaits."""
         self._report(error)
 

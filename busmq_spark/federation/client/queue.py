@@ -205,18 +205,18 @@ class RemoteQueue(BaseQueue, RemoteOwner):
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
-    def remote_lost(self, why: BusError) -> None:
+    def on_remote_lost(self, why: BusError) -> None:
         """The link broke; see remote_handle.RemoteOwner."""
         if self.current is not None:
-            self.current.remote_lost()
+            self.current.on_remote_lost()
         if self.attached:
             self._emit("reconnecting", why)
 
-    def remote_back(self) -> None:
+    def on_remote_back(self) -> None:
         """Attached again, and consuming."""
         self._emit("reconnected")
 
-    def remote_failed(self, error: BusError) -> None:
+    def on_remote_failed(self, error: BusError) -> None:
         """Report an error that no caller awaits."""
         if self.current is not None and not self.handle.keep_open:
             self.current.on_failure(error)

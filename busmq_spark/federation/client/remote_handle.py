@@ -30,13 +30,13 @@ log = logging.getLogger("busmq_spark")
 class RemoteOwner:
     """The object, as seen by its handle."""
 
-    def remote_lost(self, why: BusError) -> None:
+    def on_remote_lost(self, why: BusError) -> None:
         """The remote object is gone; an object to be kept open gets another."""
 
-    def remote_back(self) -> None:
+    def on_remote_back(self) -> None:
         """A remote object is there again, with its state."""
 
-    def remote_failed(self, error: BusError) -> None:
+    def on_remote_failed(self, error: BusError) -> None:
         """It was refused and will not come back, or what the server said while it came back; then it is tried again."""
 
 
@@ -165,7 +165,7 @@ class RemoteHandle:
                 except BusError as error:
                     if not back:
                         raise
-                    self._owner.remote_failed(error)
+                    self._owner.on_remote_failed(error)
                 await asyncio.sleep(pauses.next_s())
         except BusError as error:
             self._coming = None
@@ -173,7 +173,7 @@ class RemoteHandle:
             coming.exception()  # retrieved: there may be no waiting caller
             if back:
                 self.keep_open = False
-                self._owner.remote_failed(error)
+                self._owner.on_remote_failed(error)
             return
         except asyncio.CancelledError:
             self._coming = None
@@ -183,7 +183,7 @@ class RemoteHandle:
         self.remote, self._coming = remote, None
         coming.set_result(remote)
         if back:
-            self._owner.remote_back()
+            self._owner.on_remote_back()
 
     async def _create_remote(self) -> RemoteObject:
         remote = await self._pool.create(self._creation, self._on_remote_lost)
@@ -200,7 +200,7 @@ class RemoteHandle:
         if remote is not self.remote:
             return  # it broke while its state was being restored: the restoring task gets the error
         self.remote = None
-        self._owner.remote_lost(why)
+        self._owner.on_remote_lost(why)
         if self.keep_open:
             with suppress(BusError):  # the bus is closed
                 self._begin_opening()

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from busmq_spark.federation.client.target import FederationTarget
 
 HEARTBEAT_INTERVAL_S = 10.0
-PONG_TIMEOUT_S = 10.0
+SILENCE_TIMEOUT_S = 10.0
 """A server whose pong is due counts as lost after so long without data, plus the time that data under way takes on a slow link."""
 ANSWER_TIMEOUT_S = 60.0
 """A server that has not answered a call for so long after its arrival counts as lost, even if it still answers pings."""
@@ -245,10 +245,10 @@ class ClientSocket:
 
     async def _passes(self, socket: CountingConnection, pong: asyncio.Task[bool]) -> bool:
         """True with the pong; false when nothing has passed for too long."""
-        silent_s, life, step_s = 0.0, socket.life, PONG_TIMEOUT_S / 4
+        silent_s, life, step_s = 0.0, socket.life, SILENCE_TIMEOUT_S / 4
         while not pong.done():
             under_way = self.send_window.under_way
-            if silent_s >= PONG_TIMEOUT_S + under_way / SLOWEST_LINK_BYTES_PER_S:
+            if silent_s >= SILENCE_TIMEOUT_S + under_way / SLOWEST_LINK_BYTES_PER_S:
                 self._silent = f"nothing has passed for {silent_s:.0f} s, not even the answer to a ping; {under_way} bytes of calls are under way"
                 return False
             await asyncio.wait({pong}, timeout=step_s)

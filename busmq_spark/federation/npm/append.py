@@ -11,13 +11,13 @@ from busmq_spark.errors import MessageRefused
 from busmq_spark.store.protocol import FullQueuePolicy, QueueAppender
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.npm.store import PlainStore
+    from busmq_spark.federation.npm.store import NpmStore
 
 
-class PlainAppender(QueueAppender):
+class NpmAppender(QueueAppender):
     """Writes of one task to a server of npm busmq."""
 
-    def __init__(self, store: PlainStore) -> None:
+    def __init__(self, store: NpmStore) -> None:
         self._store = store
 
     def stage(self, queue: str, key: str, values: Sequence[bytes], run: SinkRun | None = None) -> NoReturn:  # noqa: ARG002  # as the protocol has it

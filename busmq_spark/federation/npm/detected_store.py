@@ -11,7 +11,7 @@ from busmq_spark.errors import FederationRefused
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.push_notifier import FederatedPushNotifier
 from busmq_spark.federation.bulk.store import FederatedStore
-from busmq_spark.federation.npm.store import PlainStore
+from busmq_spark.federation.npm.store import NpmStore
 from busmq_spark.store.protocol import PushNotifiers, ReadStore, WriteStore
 
 STATUSES_WITHOUT_BULK = (401, 101)
@@ -34,7 +34,7 @@ class DetectedStore:
     def __init__(self, address: FederationAddress) -> None:
         self.address = address
         self._bulk = FederatedStore(address)
-        self._found: FederatedStore | PlainStore | None = None
+        self._found: FederatedStore | NpmStore | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -49,7 +49,7 @@ class DetectedStore:
         """What is open."""
         (self._found or self._bulk).close()
 
-    def _detect(self) -> FederatedStore | PlainStore:
+    def _detect(self) -> FederatedStore | NpmStore:
         if self._found is None:
             try:
                 self._bulk.connect()
@@ -58,12 +58,12 @@ class DetectedStore:
                 status = refused.details.get("status")
                 if status not in STATUSES_WITHOUT_BULK or (status == 401 and not self.address.secret_in_url):
                     raise
-                self._found = self._make_plain_store(refused)
+                self._found = self._make_npm_store(refused)
         return self._found
 
-    def _make_plain_store(self, refused: FederationRefused) -> PlainStore:
+    def _make_npm_store(self, refused: FederationRefused) -> NpmStore:
         """Raises ``refused`` when the server does not know the secret in this protocol either, or is one of ours."""
-        plain = PlainStore(self.address)
+        plain = NpmStore(self.address)
         with ExitStack() as undo:
             undo.callback(plain.close)
             try:

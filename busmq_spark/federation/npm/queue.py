@@ -20,7 +20,7 @@ from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
 from busmq_spark.core.state import UNKNOWN_ID, AckResult, QueueState
 from busmq_spark.errors import FederationLost, QueueMissing
-from busmq_spark.federation.npm.queue_object import PlainQueueObject
+from busmq_spark.federation.npm.queue_object import NpmQueueObject
 from busmq_spark.redis_io.holder import LEASE_MS
 from busmq_spark.redis_io.place import new_token
 from busmq_spark.store.loss_errors import check_life, loss_error
@@ -41,15 +41,15 @@ PositionAndId = tuple[int, int]
 log = logging.getLogger("busmq_spark")
 
 
-class PlainQueue:
+class NpmQueue:
     """One queue. Two objects at most: one to read messages, one that removes them without receiving them."""
 
-    def __init__(self, name: str, open_: Callable[[str, bool], Awaitable[PlainQueueObject]]) -> None:
+    def __init__(self, name: str, open_: Callable[[str, bool], Awaitable[NpmQueueObject]]) -> None:
         self.name = name
         self.lock = asyncio.Lock()
         """Held during each call of the server: one at a time."""
         self._open = open_
-        self._objects: dict[bool, PlainQueueObject] = {}
+        self._objects: dict[bool, NpmQueueObject] = {}
         self._reader: tuple[str, float] = ("", 0.0)  # what READER_FIELD was, and since when it has not changed
 
     async def attach(self, creation: QueueCreation) -> AttachResult:
@@ -200,12 +200,12 @@ class PlainQueue:
 
     # -- inside ---------------------------------------------------------------------------------------------------------------------------
 
-    async def _open_object(self, *, texts: bool) -> PlainQueueObject:
+    async def _open_object(self, *, texts: bool) -> NpmQueueObject:
         if (remote := self._objects.get(texts)) is None or remote.is_over:
             remote = self._objects[texts] = await self._open(self.name, texts)
         return remote
 
-    async def _object_and_fields(self) -> tuple[PlainQueueObject, dict[str, str]]:
+    async def _object_and_fields(self) -> tuple[NpmQueueObject, dict[str, str]]:
         """The object and the metadata. Attached where there is such a queue, so that messages can be looked at."""
         remote = await self._open_object(texts=True)
         fields = await remote.fields()
@@ -220,7 +220,7 @@ class PlainQueue:
             fields = await remote.fields()
         return remote, fields
 
-    async def _remover(self, fields: dict[str, str]) -> PlainQueueObject:
+    async def _remover(self, fields: dict[str, str]) -> NpmQueueObject:
         remote = await self._open_object(texts=False)
         if not remote.attached:
             await remote.attach(int(fields["ttl"]))
@@ -234,7 +234,7 @@ class PlainQueue:
             await (await self._remover(fields)).remove(0, 0)
         return bool(fields.get(READER_FIELD))
 
-    async def _skip_gap(self, remote: PlainQueueObject, part: Range, need: int, place: PositionAndId | None, strict: bool) -> PositionAndId | None:
+    async def _skip_gap(self, remote: NpmQueueObject, part: Range, need: int, place: PositionAndId | None, strict: bool) -> PositionAndId | None:
         """Ids from ``need`` on are not stored: an error, or a warning. Position and id of the next that is; None when none is in the range."""
         if strict:
             count = await remote.count()
@@ -245,7 +245,7 @@ class PlainQueue:
         return place if place and place[1] <= part.last else None
 
 
-async def find_position(remote: PlainQueueObject, id: int) -> PositionAndId | None:
+async def find_position(remote: NpmQueueObject, id: int) -> PositionAndId | None:
     """Where the first message from ``id`` on is; None when all that is stored is before it."""
     low, high, found = 0, await remote.count(), None
     guess = 0

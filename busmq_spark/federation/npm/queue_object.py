@@ -23,7 +23,7 @@ QUIET_BEFORE_COUNT_S = 0.25
 """After so long without an event the server is asked whether it has more: a consumption of an empty queue waits for pushes, without an event."""
 
 
-class PlainQueueObject:
+class NpmQueueObject:
     """Every method raises FederationLost when the object is lost or the server reports an error; then ``is_over`` is true."""
 
     def __init__(self, pool: Pool) -> None:
@@ -40,7 +40,7 @@ class PlainQueueObject:
         self._steps = 0
 
     @classmethod
-    async def open(cls, pool: Pool, queue: str, patience_s: float, *, texts: bool) -> PlainQueueObject:
+    async def open(cls, pool: Pool, queue: str, patience_s: float, *, texts: bool) -> NpmQueueObject:
         """``texts``: whether to receive messages; without it the server does not send those that are removed."""
         made = cls(pool)
         try:

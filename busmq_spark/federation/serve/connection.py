@@ -33,7 +33,7 @@ MAX_ANSWERS_READ_AT_ONCE = 4
 """Answers read from Redis at once for one peer; each may be as large as the largest message."""
 REFUSED_CHANNEL_PAUSE_S = 0.1
 """Seconds without reading after a channel beyond the limit was refused: npm clients retry at once."""
-MAX_REMEMBERED_CHANNELS = 10_000
+MAX_REMEMBERED_CLOSED_CHANNELS = 10_000
 """How many closed channels are remembered: what still comes for them is no new channel."""
 MAX_TURN_S = 0.005
 """Seconds for which calls of one peer are executed before those of others: a packet may hold a hundred thousand."""
@@ -117,13 +117,13 @@ class PeerConnection:
 
     # -- what is in work --------------------------------------------------------------------------------------------------------------------
 
-    def began(self, size: int) -> None:
+    def count_begun_call(self, size: int) -> None:
         """A call of ``size`` bytes is begun."""
         self._messages += 1
         self._bytes += size
         self._budget.add(size)
 
-    def finish_calls(self, messages: int, size: int) -> None:
+    def count_finished_calls(self, messages: int, size: int) -> None:
         """``messages`` calls of ``size`` bytes in all are finished."""
         self._messages -= messages
         self._bytes -= size
@@ -203,7 +203,7 @@ class PeerConnection:
 
     def _remember(self, channel: str) -> None:
         self._closed[channel] = None
-        if len(self._closed) > MAX_REMEMBERED_CHANNELS:
+        if len(self._closed) > MAX_REMEMBERED_CLOSED_CHANNELS:
             del self._closed[next(iter(self._closed))]
 
     async def _end(self) -> None:

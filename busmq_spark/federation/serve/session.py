@@ -82,7 +82,7 @@ class Session:
             self._calls.clear()
             if self._object is not None:
                 self._object.forget_listeners()
-            self.connection.finish_calls(self._messages, self._bytes)
+            self.connection.count_finished_calls(self._messages, self._bytes)
             self._set_partial_bytes(0)
 
     async def end(self) -> None:
@@ -153,24 +153,24 @@ class Session:
 
     # -- what is in work --------------------------------------------------------------------------------------------------------------------
 
-    def began(self, size: int) -> None:
+    def count_begun_call(self, size: int) -> None:
         """A call of so many bytes is in work."""
         if self._open:
             self._messages += 1
             self._bytes += size
-            self.connection.began(size)
+            self.connection.count_begun_call(size)
 
     def _set_partial_bytes(self, size: int) -> None:
         """Note that ``size`` bytes belong to a line that is not complete."""
         more, self._partial_bytes = size - self._partial_bytes, size
         self.connection.add_partial_bytes(more)
 
-    def finish_call(self, size: int) -> None:
+    def count_finished_call(self, size: int) -> None:
         """A call of ``size`` bytes is finished."""
         if self._open:
             self._messages -= 1
             self._bytes -= size
-            self.connection.finish_calls(1, size)
+            self.connection.count_finished_calls(1, size)
 
     # -- from the peer ----------------------------------------------------------------------------------------------------------------------
 
@@ -202,20 +202,20 @@ class Session:
         if self._working is not None:
             assert self._object is not None
             self._object.on_waiting_call(name)
-            self.began(size)
+            self.count_begun_call(size)
             self._calls.append((name, text))
         elif (outcome := self._execute(name, message.call_values(), size)) is not None:
-            self.began(size)
-            self._working = self.spawn(self._finish_calls(outcome, size), "working off calls")
+            self.count_begun_call(size)
+            self._working = self.spawn(self._work_off_calls(outcome, size), "working off calls")
             self._working.add_done_callback(lambda _: outcome.close())
 
-    async def _finish_calls(self, outcome: Coroutine[Any, Any, None] | None, size: int) -> None:
+    async def _work_off_calls(self, outcome: Coroutine[Any, Any, None] | None, size: int) -> None:
         """Finish a call that takes its time, then those that came meanwhile."""
         try:
             while True:
                 if outcome is not None:
                     await outcome
-                self.finish_call(size)
+                self.count_finished_call(size)
                 await self.connection.send_buffer.wait_room()
                 await self.connection.yield_to_others()
                 if not self._calls:

@@ -167,11 +167,11 @@ class ServedObject:
 
     def answer_push(self, call: MethodCall, future: asyncio.Future[int]) -> None:
         """Answer a call with the id that is stored, or fail it; until then it is in work."""
-        self.session.began(call.size)
+        self.session.count_begun_call(call.size)
         future.add_done_callback(partial(self._on_stored, call))
 
     def _on_stored(self, call: MethodCall, future: asyncio.Future[int]) -> None:
-        self.session.finish_call(call.size)
+        self.session.count_finished_call(call.size)
         if future.cancelled():
             return
         error = future.exception()

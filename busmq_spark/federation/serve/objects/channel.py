@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 NEEDS_CONSUME_AND_PUSH = NEEDS_CONSUME + NEEDS_PUSH
 # npm's name -> ours
-NPM_EVENT_OF = {
+EVENT_OF_NPM_EVENT = {
     "connect": "connect",
     "disconnect": "disconnect",
     "remote:connect": "remote_connect",
@@ -46,12 +46,12 @@ class ServedChannel(ServedObject):
     """
 
     kind = "channel"
-    emits = frozenset({*NPM_EVENT_OF, "error", "message"})
+    emits = frozenset({*EVENT_OF_NPM_EVENT, "error", "message"})
 
     def __init__(self, session: Session, made: ObjectCreation) -> None:
         super().__init__(session, made)
         self._channel = session.bus.channel(made.name, *made.roles)
-        for theirs, ours in NPM_EVENT_OF.items():
+        for theirs, ours in EVENT_OF_NPM_EVENT.items():
             self._channel.on(ours, partial(self.emit, theirs))
         self._channel.on("error", self._on_error)
         self._opening: asyncio.Task[Any] | None = None

@@ -88,10 +88,10 @@ class ServedService(ServedObject):
             raise ConfigError(reason="a request without data")
         options = call.values[1] if len(call.values) > 1 and isinstance(call.values[1], dict) else {}
         timeout_ms = None if options.get("reqTimeout") is None else whole_number_option(options, "reqTimeout", DEFAULT_TIMEOUT_MS)
-        self.session.began(call.size)
+        self.session.count_begun_call(call.size)
         work = self._request(call, timeout_ms, parts=options.get("allowPartial") is True)
         task = self.session.spawn(work, f"asking {self.name} for a peer")
-        task.add_done_callback(lambda _: self.session.finish_call(call.size))
+        task.add_done_callback(lambda _: self.session.count_finished_call(call.size))
 
     async def _request(self, call: MethodCall, timeout_ms: int | None, *, parts: bool) -> None:
         room = self.session.connection.send_buffer.wait_room
@@ -163,20 +163,20 @@ class _Replies:
             error, is_part = fault.error_to_wire(failed), False
         self._over = is_part is not True or error is not None
         session = self._owner.session
-        session.began(session.line_bytes)
+        session.count_begun_call(session.line_bytes)
         self._waiting.put_nowait((error, value, not self._over, session.line_bytes))
 
     async def __aiter__(self) -> AsyncIterator[tuple[Any, Any, bool]]:
         part = True
         while part:
             error, value, part, size = await self._waiting.get()
-            self._owner.session.finish_call(size)
+            self._owner.session.count_finished_call(size)
             yield error, value, part
 
     def forget(self) -> None:
         """The peer may not call it any more, and what it said too much is dropped."""
         self._over = True
         while not self._waiting.empty():
-            self._owner.session.finish_call(self._waiting.get_nowait()[3])
+            self._owner.session.count_finished_call(self._waiting.get_nowait()[3])
         functions = self._owner.session.functions
         functions.forget(functions.register(self.on_reply))

@@ -27,7 +27,7 @@ public enum EngineChoice {
      * @param environment the variables of this process
      */
     public static EngineChoice of(Map<String, String> given, String setting, String spark, Map<String, String> environment) {
-        Map<String, String> options = withoutOptionPrefix(given);
+        Map<String, String> options = withoutTableOptionPrefix(given);
         String option = options.get(OPTION.name());
         String chosen = option != null ? parseEngine("option 'engine'", option) : setting != null ? parseEngine(SETTING, setting) : OPTION.fallback();
         if (chosen.equals("python")) {
@@ -45,7 +45,7 @@ public enum EngineChoice {
         if (OLD_SPARK.matcher(spark).matches()) {
             throw engineError("java", whySparkIsTooOld(spark), "Use format(\"busmq\"), which the engine in Python serves on this Spark");
         }
-        Map<String, String> options = withoutOptionPrefix(given);
+        Map<String, String> options = withoutTableOptionPrefix(given);
         String jobs = whyJobsNeedPython(options);
         if (jobs != null) {
             throw engineError("java", jobs, "Use load() or save() of format(\"busmq\"), which the engine in Python serves");
@@ -111,7 +111,7 @@ public enum EngineChoice {
     }
 
     /** Without the prefix that the OPTIONS of a table have among its properties. */
-    public static Map<String, String> withoutOptionPrefix(Map<String, String> given) {
+    public static Map<String, String> withoutTableOptionPrefix(Map<String, String> given) {
         Map<String, String> plain = new TreeMap<>(String.CASE_INSENSITIVE_ORDER);
         String prefix = TableCatalog.OPTION_PREFIX;
         given.forEach((name, value) -> plain.put(name.startsWith(prefix) ? name.substring(prefix.length()) : name, value));

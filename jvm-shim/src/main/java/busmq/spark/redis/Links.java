@@ -163,7 +163,7 @@ public final class Links implements AutoCloseable {
     }
 
     /** How many connections are subscribed to pushes of a queue; in a cluster each of them is at one node, whichever. */
-    public long countListeners(String queue, int server) {
+    public long countPushSubscribers(String queue, int server) {
         Call question = Call.command("PUBSUB", "NUMSUB", keys(queue).available());
         GuardedLink link = openLinks().get(server);
         List<Object> replies = link instanceof ClusterLink cluster ? cluster.askEachMaster(node -> node.run(question)) : List.of(link.run(question));

@@ -71,7 +71,7 @@ final class SinkStore implements AutoCloseable {
      */
     List<String> topicQueues(String topic) {
         Topics topics = new Topics(links, options.redis().cluster());
-        List<String> queues = Topic.partitionQueues(topic, topics.countPartitions(topic, options.create() ? options.partitions() : null));
+        List<String> queues = Topic.partitionQueues(topic, topics.findOrCreate(topic, options.create() ? options.partitions() : null));
         if (options.create() && links.links().size() > 1) {
             Map<String, Integer> found = links.locate(queues);
             topics.locate(queues).forEach((queue, server) -> {

@@ -23,7 +23,7 @@ public final class SourceSchema {
 
     /** The columns for these options, or properties of a table; what is wrong with options is said where they are parsed. */
     public static StructType of(Map<String, String> given) {
-        Map<String, String> options = EngineChoice.withoutOptionPrefix(given);
+        Map<String, String> options = EngineChoice.withoutTableOptionPrefix(given);
         StructType found = isTrue(options, "includeTopic") ? TOPIC_COLUMNS : QUEUE_COLUMNS;
         return isTrue(options, "includeTimestamp") ? found.add(TIMESTAMP, DataTypes.TimestampType) : found;
     }

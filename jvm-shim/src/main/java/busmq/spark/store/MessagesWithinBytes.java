@@ -19,7 +19,7 @@ final class MessagesWithinBytes {
     private static final long MIN_SAMPLE_PLACES = Contract.number("minSamplePlaces");
     private static final long MAX_SAMPLE_PLACES = Contract.number("maxSamplePlaces");
     private static final long SAMPLE_PLACES_PER_CALL = Contract.number("samplePlacesPerCall");
-    private static final double MAX_LONGEST_TO_MEAN_PERCENT = Contract.number("maxLongestToMeanPercent") / 100.0;
+    private static final double MAX_LONGEST_TO_MEAN_RATIO = Contract.number("maxLongestToMeanPercent") / 100.0;
 
     private final Link link;
     private final QueueKeys keys;
@@ -60,7 +60,7 @@ final class MessagesWithinBytes {
 
     /** Whether all that is left could be counted that way. */
     private boolean countAsLongest(long first, long last, long longest) {
-        if (longest < 0 || longest > MAX_LONGEST_TO_MEAN_PERCENT * Math.max(1, usedBytes / (lastId - first + 1))) {
+        if (longest < 0 || longest > MAX_LONGEST_TO_MEAN_RATIO * Math.max(1, usedBytes / (lastId - first + 1))) {
             return false;
         }
         long rows = Math.min(last - lastId, (budget - usedBytes) / Math.max(1, longest));

@@ -74,7 +74,7 @@ public final class ReadStore extends LocatedQueues {
     public List<String> topicQueues(List<String> names, Long partitions) {
         List<String> found = new ArrayList<>();
         for (String topic : names) {
-            List<String> queues = Topic.partitionQueues(topic, topics.countPartitions(topic, partitions));
+            List<String> queues = Topic.partitionQueues(topic, topics.findOrCreate(topic, partitions));
             topics.locate(queues.stream().filter(queue -> !servers.containsKey(queue)).toList()).forEach(servers::put);
             found.addAll(queues);
         }
@@ -84,7 +84,7 @@ public final class ReadStore extends LocatedQueues {
     /** How many partitions a topic has; 0 where there is none by this name. */
     public int countPartitions(String topic) {
         try {
-            return topics.countPartitions(topic, null);
+            return topics.findOrCreate(topic, null);
         } catch (BusException error) {
             if (EnumSet.of(ErrorKind.TOPIC_MISSING, ErrorKind.CONFIG).contains(error.kind())) {
                 return 0;
@@ -326,7 +326,7 @@ public final class ReadStore extends LocatedQueues {
     public BusException lossError(String queue, Loss loss) {
         QueueKeys keys = keys(queue);
         List<Object> found = linkOf(queue).runAll(List.of(Call.command("EXISTS", keys.toack()), Call.command("DBSIZE")));
-        return new RemovalTraces((Long) found.get(0) == 1, countListeners(queue), (Long) found.get(1) == 0)
+        return new RemovalTraces((Long) found.get(0) == 1, countPushSubscribers(queue), (Long) found.get(1) == 0)
                 .error(queue, loss, Math.max(PushNotifiers.isSubscribed(options, queue) ? 1 : 0, ownListeners.getOrDefault(queue, 0)));
     }
 
@@ -336,8 +336,8 @@ public final class ReadStore extends LocatedQueues {
         return subscription.isEmpty() ? number(found) : subscriptions(List.of(queue)).get(queue).getOrDefault(subscription, 0L);
     }
 
-    private long countListeners(String queue) {
-        return links.countListeners(queue, locate(List.of(queue)).get(queue));
+    private long countPushSubscribers(String queue) {
+        return links.countPushSubscribers(queue, locate(List.of(queue)).get(queue));
     }
 
     /** The error for ids from {@code need} on that a task misses; {@code oldest} is the oldest stored id after them, 0 when there is none. */
@@ -348,7 +348,7 @@ public final class ReadStore extends LocatedQueues {
         long lastId = number(found.get(0));
         String expected = "ids " + need + ".." + last;
         // A subscription of another query counts as another consumer.
-        RemovalTraces traces = new RemovalTraces((Long) found.get(1) == 1, countListeners(queue) + Math.max(0, (Long) found.get(2) - 2), false);
+        RemovalTraces traces = new RemovalTraces((Long) found.get(1) == 1, countPushSubscribers(queue) + Math.max(0, (Long) found.get(2) - 2), false);
         if (lastId < need) {
             return traces.error(queue, new Loss("rolled-back", expected, "last id " + lastId), 1);
         }

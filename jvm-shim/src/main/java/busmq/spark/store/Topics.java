@@ -33,7 +33,7 @@ public final class Topics {
      * How many partitions a topic has, which lives on with that; one that does not exist is made with so many. Throws BUSMQ_TOPIC_MISSING where
      * {@code create} is null.
      */
-    public int countPartitions(String topic, Long create) {
+    public int findOrCreate(String topic, Long create) {
         String key = QueueKeys.topicKey(Topic.checkTopic(topic), cluster);
         Link home = links.link(HashIndex.of(key, links.links().size()));
         Object[] args = {create == null ? 0 : create, LeaseHolder.newToken(), 0, TOPIC_RECORD_TTL_S, QueueKeys.topicChangedChannel(topic, cluster)};
