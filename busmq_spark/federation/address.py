@@ -34,7 +34,7 @@ class FederationAddress:
     secret_in_url: bool = False
     """For npm servers, which look for it there only: URLs are logged on the way."""
 
-    def parse(self) -> WebSocketURI:
+    def parse_url(self) -> WebSocketURI:
         """Raises ConfigError for what is no address; its text does not repeat a password."""
         try:
             found = parse_uri(self.url)
@@ -48,12 +48,12 @@ class FederationAddress:
             raise ConfigError(reason="federation.secret has characters that no HTTP header can carry; expected visible ASCII ones")
         return found
 
-    def check(self) -> None:
+    def check_offline(self) -> None:
         """Raises ConfigError for what can be known to be wrong without connecting."""
-        if self.parse().secure:
-            self.context()
+        if self.parse_url().secure:
+            self.make_ssl_context()
 
-    def context(self) -> ssl.SSLContext:
+    def make_ssl_context(self) -> ssl.SSLContext:
         """How to trust and be trusted. Raises ConfigError for files that cannot be used."""
         try:
             context = ssl.create_default_context(cafile=self.tls_ca)

@@ -64,7 +64,7 @@ class MirrorSettings:
         if self.bytes_per_s < 0:
             raise ConfigError(reason=f"bytes_per_s is {self.bytes_per_s}; expected a number from 0 (no limit) on")
         if self.is_federated:
-            self.federation.check()
+            self.federation.check_offline()
         else:
             redis_layout(self.redis)
 

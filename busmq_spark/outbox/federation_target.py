@@ -23,7 +23,7 @@ def federation(options: BusOptions) -> FederationAddress:
         patience_s=TARGET_PATIENCE_S,
         secret_in_url=named if isinstance(named, bool) else url in named,
     )
-    found.check()
+    found.check_offline()
     return found
 
 

@@ -78,9 +78,9 @@ def check_links(options: StoreOptions) -> None:
     """Raises ConfigError for what can be known to be wrong with addresses, secrets and TLS files before anything is connected."""
     for link, _ in options.links:
         address = link_address(options, link)
-        address.parse()
+        address.parse_url()
         if options.link_ca or options.link_certificate:
-            address.context()
+            address.make_ssl_context()
 
 
 def planning_store(options: ReadOptions, *, quiet: bool = False) -> SourceStore:

@@ -105,7 +105,7 @@ def read_token(data: bytes) -> None:
 
 
 def read_bulk(data: bytes) -> None:
-    found = frames.decode(data)
+    found = frames.decode_frame(data)
     if found.kind is BulkFrameKind.CALL and isinstance(found.head, dict) and (operation := OPERATIONS.get(str(found.head.get("op")))):
         operation.decode_arguments(found.head.get("args"))
         frames.unpack_values(found.body)

@@ -53,7 +53,7 @@ def test_a_text_with_many_values_is_not_read() -> None:
     with pytest.raises(WireError, match="more than 200000 values"):
         decode_json(MANY, "a line")
     with pytest.raises(WireError, match="more than 200000 values"):
-        frames.decode(Frame(BulkFrameKind.CALL, 1).encode()[:5] + len(MANY).to_bytes(4, "little") + MANY)
+        frames.decode_frame(Frame(BulkFrameKind.CALL, 1).encode()[:5] + len(MANY).to_bytes(4, "little") + MANY)
     text = json.dumps(["[{," * MAX_JSON_VALUES])
     assert decode_json(text.encode(), "a line") == ["[{," * MAX_JSON_VALUES]
 
@@ -68,7 +68,7 @@ async def test_a_line_of_many_values_ends_its_channel(federation: Serve, fresh: 
 
 @pytest.mark.redis
 def test_heads_wait_as_bytes_until_it_is_their_turn(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    released, decode, read = threading.Event(), frames.decode, list[int]()
+    released, decode, read = threading.Event(), frames.decode_frame, list[int]()
 
     def decoding(message: Any) -> Any:
         if len(message) > SMALL_HEAD_BYTES:
@@ -79,7 +79,7 @@ def test_heads_wait_as_bytes_until_it_is_their_turn(redis_url: str, monkeypatch:
         assert released.wait(PATIENCE_S)
         return []
 
-    monkeypatch.setattr(frames, "decode", decoding)
+    monkeypatch.setattr(frames, "decode_frame", decoding)
     monkeypatch.setattr(PeerOperations, "run_call", doing)
     with site(redis_url) as there:
         sockets = [BulkWebSocket(there.address()) for _ in range(MAX_LARGE_HEADS_IN_WORK + 2)]
@@ -130,7 +130,7 @@ def test_what_one_secret_has_sent_and_is_not_worked_off_is_bounded_over_its_sock
         released.set()
         for socket in sockets:
             for _ in range(3):
-                assert frames.decode(socket.receive()).kind is BulkFrameKind.REPLY
+                assert frames.decode_frame(socket.receive()).kind is BulkFrameKind.REPLY
             socket.close()
         wait_until(lambda: budget.bytes == 0 and budget.sockets == 0)
 

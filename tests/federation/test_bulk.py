@@ -26,7 +26,7 @@ from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS, ServedBy, ServerHello, decode_error, encode_error
 from busmq_spark.federation.bulk.peer_operations import PeerOperations
-from busmq_spark.federation.bulk.server import _Session
+from busmq_spark.federation.bulk.server import _BulkSession
 from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.store.multi_source_store import MultiSourceStore
 from busmq_spark.store.protocol import QueueCreation, ReadStore, RemovalTraces, WriteStore
@@ -118,7 +118,7 @@ RESULTS: dict[str, st.SearchStrategy[Any]] = {
 
 def through(head: Any) -> Any:
     """As it comes out at the other end."""
-    return frames.decode(Frame(BulkFrameKind.CALL, 1, head).encode()).head
+    return frames.decode_frame(Frame(BulkFrameKind.CALL, 1, head).encode()).head
 
 
 # -- frames ------------------------------------------------------------------------------------------------------------------------------------
@@ -127,7 +127,7 @@ def through(head: Any) -> Any:
 @given(st.sampled_from(BulkFrameKind), st.integers(0, frames.MAX_CALL_ID), JSON, st.binary(max_size=100))
 def test_a_frame_comes_through_as_it_was(kind: BulkFrameKind, id: int, head: Any, body: bytes) -> None:
     message = Frame(kind, id, head, body).encode()
-    found = frames.decode(message)
+    found = frames.decode_frame(message)
     assert (found.kind, found.id, found.head, bytes(found.body)) == (kind, id, head, body)
     assert not body or (len(message) - len(body)) % 64 == 0
 
@@ -136,7 +136,7 @@ def test_a_frame_comes_through_as_it_was(kind: BulkFrameKind, id: int, head: Any
 def test_frames_are_those_of_the_golden_file(case: dict[str, Any]) -> None:
     frame = Frame(BulkFrameKind[case["kind"]], case["id"], case["head"], bytes.fromhex(case["body"]))
     assert frame.encode().hex() == case["message"]
-    found = frames.decode(bytes.fromhex(case["message"]))
+    found = frames.decode_frame(bytes.fromhex(case["message"]))
     assert (found.kind, found.id, found.head, bytes(found.body)) == (frame.kind, frame.id, frame.head, frame.body)
 
 
@@ -154,7 +154,7 @@ def test_values_to_store_are_packed_as_in_the_golden_file() -> None:
 def test_rows_come_through_and_use_the_memory_of_the_message(values: list[bytes], wide: bool) -> None:
     array = pa.array(values, pa.large_binary() if wide else pa.binary())
     message = Frame(BulkFrameKind.ROWS, 1, {"first": 7}, memoryview(frames.encode_rows(array))).encode()
-    body = frames.decode(message).body
+    body = frames.decode_frame(message).body
     found = frames.decode_rows(body, frames.decode_schema(memoryview(frames.encode_schema(frames.rows_schema(array)))))
     assert found.to_pylist() == values
     assert found.type == array.type
@@ -175,7 +175,7 @@ def test_rows_and_schema_of_the_golden_file_are_still_read() -> None:
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_frame_or_a_wire_error(data: bytes) -> None:
     with suppress(WireError):
-        frames.decode(data)
+        frames.decode_frame(data)
     with suppress(WireError):
         frames.unpack_values(data)
     with suppress(WireError):
@@ -210,7 +210,7 @@ def test_a_damaged_record_batch_is_rows_or_a_wire_error(values: list[bytes], dat
 )
 def test_a_message_that_is_no_frame_is_recognized(message: Any, found: str) -> None:
     with pytest.raises(WireError, match=found):
-        frames.decode(message)
+        frames.decode_frame(message)
 
 
 @pytest.mark.parametrize("body", [b"", b"\0\0\0\0", b"\xff\xff\xff\xff\0\0\0\0", b"\x01\0\0\0\x05\0\0\0abc", b"\x01\0\0\0\x01\0\0\0abc"])
@@ -275,7 +275,7 @@ def test_every_operation_is_tried_here() -> None:
 SERVERS = {
     ServedBy.STORE: (RedisStore, "{}"),
     ServedBy.PEER: (PeerOperations, "{}"),
-    **dict.fromkeys((ServedBy.SESSION, ServedBy.BESIDE), (_Session, "_{}")),
+    **dict.fromkeys((ServedBy.SESSION, ServedBy.CONCURRENT), (_BulkSession, "_{}")),
 }
 """Who serves, and how the method of an operation is called there. One beside the others is given the call's id, too."""
 PROTOCOL = {name for store in (ReadStore, WriteStore) for name, found in vars(store).items() if isfunction(found) and not name.startswith("_")}
@@ -288,8 +288,8 @@ LOCAL = {"keys", "locate", "topic_queues", "appender", "commit_many", "truncate"
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_an_operation_that_is_declared_is_served(name: str) -> None:
     operation = OPERATIONS[name]
-    served, spelling = SERVERS[operation.by]
-    given = [None, *([1] if operation.by is ServedBy.BESIDE else []), *ARGUMENTS[name], *([[b""]] if operation.values else [])]
+    served, spelling = SERVERS[operation.served_by]
+    given = [None, *([1] if operation.served_by is ServedBy.CONCURRENT else []), *ARGUMENTS[name], *([[b""]] if operation.has_body else [])]
     signature(getattr(served, spelling.format(name))).bind(*given)  # raises TypeError where it takes others
 
 
@@ -310,7 +310,7 @@ def test_arguments_come_through_as_they_were(name: str, data: st.DataObject) -> 
     given = data.draw(st.tuples(*ARGUMENTS[name]))
     operation = OPERATIONS[name]
     assert operation.decode_arguments(through(operation.arguments.encode(given))) == given
-    assert [*operation.needs(*given)]  # names an object, whatever it is asked with
+    assert [*operation.required_rights(*given)]  # names an object, whatever it is asked with
 
 
 @pytest.mark.parametrize("name", RESULTS)

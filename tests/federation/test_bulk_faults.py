@@ -202,7 +202,7 @@ def test_a_server_that_skips_or_repeats_ids_is_refused(
     store: FederatedStore, direct: RedisStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = filled(direct, fresh(), [b"1"] * 3000)
-    plain = RowFrames.next
-    monkeypatch.setattr(RowFrames, "next", lambda bodies: (body := plain(bodies)) and replace(body, head={"first": body.head["first"] + 1}))
+    plain = RowFrames.next_frame
+    monkeypatch.setattr(RowFrames, "next_frame", lambda bodies: (body := plain(bodies)) and replace(body, head={"first": body.head["first"] + 1}))
     with pytest.raises(WireError, match=r"rows from id 2; expected ids 1\.\.3000"):
         read(store, part)

@@ -74,9 +74,9 @@ def stored(direct: RedisStore, queue: str) -> int:
 
 def test_nothing_is_sent_to_redis_for_a_connection_that_is_gone(here: Site, direct: RedisStore, queue: str, held: Held) -> None:
     link = BulkLink(here.address())
-    link.post("push", queue, values=[b"old"])
+    link.send_call("push", queue, values=[b"old"])
     assert held.under_way.wait(PATIENCE_S)
-    link.drop()
+    link.drop_connection()
     wait_until(lambda: not here.call(lambda: here.connections), what="the server knows that the client is gone")
     held.go_on.set()
     assert held.ended.wait(PATIENCE_S)
@@ -94,11 +94,11 @@ def test_a_call_that_waits_for_redis_is_not_sent_once_its_connection_is_gone(
     target, wire.target = wire.target, 1
     try:
         wire.cut()
-        link.post("push", queue, values=[b"old"])
+        link.send_call("push", queue, values=[b"old"])
         wait_until(
             lambda: here.call(lambda: any(not executor.is_idle for executor, _ in here.bulk.clients._executors.values())), what="the server tries"
         )
-        link.drop()
+        link.drop_connection()
         wait_until(lambda: not here.call(lambda: len(here.bulk.clients)), PATIENCE_S, "it gives up, long before its patience is over")
     finally:
         wire.target = target
@@ -111,11 +111,11 @@ def test_a_client_that_comes_back_is_answered_once_its_old_call_has_ended(
     here: Site, direct: RedisStore, queue: str, held: Held, *, known: bool
 ) -> None:
     link = BulkLink(here.address())
-    link.post("push", queue, values=[b"old"])
+    link.send_call("push", queue, values=[b"old"])
     assert held.under_way.wait(PATIENCE_S)
     socket = link._socket
     if known:
-        link.drop()
+        link.drop_connection()
         wait_until(lambda: not here.call(lambda: here.connections), what="the server knows that the client is gone")
     link._inbox.clear()
     link._socket = None
@@ -130,7 +130,7 @@ def test_a_client_that_comes_back_is_answered_once_its_old_call_has_ended(
     assert [value for piece in direct.read(piece_of(direct, queue), True) for value in piece.values.to_pylist()] == [b"new"]
     assert socket is not None
     socket.close()
-    link.drop()
+    link.drop_connection()
 
 
 def piece_of(direct: RedisStore, queue: str) -> Range:
@@ -140,7 +140,7 @@ def piece_of(direct: RedisStore, queue: str) -> Range:
 
 def test_clients_of_the_same_secret_do_not_wait_for_each_other(here: Site, queue: str, held: Held) -> None:
     one, other = BulkLink(here.address()), BulkLink(here.address())
-    one.post("push", queue, values=[b"old"])
+    one.send_call("push", queue, values=[b"old"])
     assert held.under_way.wait(PATIENCE_S)
     assert other.call("push", queue, values=[b"new"]) == (1, 0)
     held.go_on.set()

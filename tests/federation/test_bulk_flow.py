@@ -78,7 +78,7 @@ class Peer:
         self.socket.send(frame.encode())
 
     def next(self) -> Frame:
-        return frames.decode(self.socket.receive())
+        return frames.decode_frame(self.socket.receive())
 
 
 class CountingSemaphore(asyncio.Semaphore):

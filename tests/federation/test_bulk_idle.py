@@ -22,13 +22,13 @@ pytestmark = pytest.mark.redis
 
 def test_an_idle_query_asks_about_once_a_second_and_is_woken_by_a_push(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: Counter[str] = Counter()
-    plain = bulk_server._Session._decode_call
+    plain = bulk_server._BulkSession._decode_call
 
     def counted(session: Any, frame: Any) -> Any:
         asked[frame.head["op"]] += 1
         return plain(session, frame)
 
-    monkeypatch.setattr(bulk_server._Session, "_decode_call", counted)
+    monkeypatch.setattr(bulk_server._BulkSession, "_decode_call", counted)
     queue, direct = fresh(), open_store(RedisOptions(url=redis_url))
     direct.attach([queue], QueueCreation(allowed=True, ttl_s=3600))
     direct.push(queue, [b"1"])

@@ -55,7 +55,7 @@ def call(id: int, name: str, *arguments: Any) -> bytes:
 def test_a_large_head_is_taken_apart_and_checked_beside_the_loop(here: Site, store: FederatedStore, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = here.call(threading.get_ident)
     seen: dict[str, set[int]] = {"decode": set(), "check": set(), "reply": set()}
-    decode, check, encode = frames.decode, type(OPERATIONS["states"]).decode_arguments, Frame.encode
+    decode, check, encode = frames.decode_frame, type(OPERATIONS["states"]).decode_arguments, Frame.encode
 
     def decoding(message: Any) -> Any:
         if len(message) > SMALL_HEAD_BYTES:
@@ -72,7 +72,7 @@ def test_a_large_head_is_taken_apart_and_checked_beside_the_loop(here: Site, sto
         return encode(self)
 
     store.keys("q")
-    monkeypatch.setattr(frames, "decode", decoding)
+    monkeypatch.setattr(frames, "decode_frame", decoding)
     monkeypatch.setattr(type(OPERATIONS["states"]), "decode_arguments", checking)
     monkeypatch.setattr(Frame, "encode", encoding)
     assert len(store.states({f"{i}-{'x' * 100}": -1 for i in range(1000)})) == 1000
@@ -143,10 +143,10 @@ def test_reads_that_are_cancelled_before_they_begin_give_their_place_back(here: 
         socket.send(call(id, "read", part, True, MIB))
         socket.send(Frame(BulkFrameKind.CANCEL, id).encode())
     socket.send(call(99, "counters", (queue,)))
-    while frames.decode(socket.receive()).id != 99:
+    while frames.decode_frame(socket.receive()).id != 99:
         pass
     socket.send(call(100, "read", part, True, MIB))
-    while (frame := frames.decode(socket.receive())).id != 100:
+    while (frame := frames.decode_frame(socket.receive())).id != 100:
         pass
     assert frame.kind is BulkFrameKind.SCHEMA
     socket.close()
@@ -194,13 +194,13 @@ async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis
     executors = [StoreExecutor(where, pool, ANYONE, 200, SecretBudget(PeerLimits())) for _ in range(6)]
     for executor in executors:
         with pytest.raises(LinkLost):
-            await executor.run(away)
-    waiting = [asyncio.create_task(executor.run(silent.wait, 2 * PATIENCE_S)) for executor in executors]
+            await executor.run_in_thread(away)
+    waiting = [asyncio.create_task(executor.run_in_thread(silent.wait, 2 * PATIENCE_S)) for executor in executors]
     try:
         async with asyncio.timeout(PATIENCE_S):
             for _ in range(3):
                 await asyncio.sleep(0)
-            assert await StoreExecutor(where, pool, ANYONE, 200, SecretBudget(PeerLimits())).run(lambda: 7) == 7
+            assert await StoreExecutor(where, pool, ANYONE, 200, SecretBudget(PeerLimits())).run_in_thread(lambda: 7) == 7
     finally:
         silent.set()
         assert await asyncio.gather(*waiting) == [True] * 6
@@ -219,7 +219,7 @@ def test_one_secret_does_not_take_all_places_of_readers(redis_url: str, fresh: F
         greedy = [BulkWebSocket(there.address(f"{name}-" + "s" * 40)) for name in ("greedy", "second") for _ in range(MAX_READS_IN_ALL // 2)]
         for socket in greedy:
             socket.send(call(1, "read", part, True, 1))
-        assert frames.decode(greedy[0].receive()).kind is BulkFrameKind.SCHEMA
+        assert frames.decode_frame(greedy[0].receive()).kind is BulkFrameKind.SCHEMA
         assert sum(len(rows.values) for rows in store.read(part, True)) == 20_000
         assert len(there.call(lambda: set(there.connections))) == MAX_READS_IN_ALL + 1  # none of them was cut off for that
         for socket in greedy:

@@ -202,4 +202,4 @@ def test_rows_that_are_not_those_that_come_next_are_refused(runs: object) -> Non
     values = pa.array([b"x", b"y"], pa.binary())
     frame = Frame(BulkFrameKind.ROWS, 1, {"runs": runs}, frames.encode_rows(values).to_pybytes())
     with pytest.raises(WireError):
-        list(RemainingRanges(parts, True).take(frame, frames.rows_schema(values)))
+        list(RemainingRanges(parts, True).take_rows(frame, frames.rows_schema(values)))

@@ -14,7 +14,7 @@ from busmq_spark.core.position import Range
 from busmq_spark.errors import LinkLost
 from busmq_spark.federation.bulk import push_subscriptions, store_executor
 from busmq_spark.federation.bulk import server as bulk_server
-from busmq_spark.federation.bulk.failures import error_frame
+from busmq_spark.federation.bulk.server_replies import make_error_frame
 from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.store.protocol import FullQueuePolicy
 from busmq_spark.store.redis_store import RedisStore
@@ -55,9 +55,9 @@ class Refusals:
 
         def counted(*arguments: Any) -> Any:
             self.count += 1
-            return error_frame(*arguments)
+            return make_error_frame(*arguments)
 
-        monkeypatch.setattr(bulk_server, "error_frame", counted)
+        monkeypatch.setattr(bulk_server, "make_error_frame", counted)
 
 
 def while_away(wire: Cutter, refusals: Refusals, ask: Callable[[], Any]) -> Any:

@@ -114,7 +114,7 @@ async def test_a_server_that_leaves_answers_the_calls_under_way(redis_url: str, 
         assert await page(server.port, "/readyz") == 503
         released.set()
         _, payload = await raw.message()
-        assert frames.decode(payload) == Frame(BulkFrameKind.REPLY, 1, [None], frames.decode(payload).body)
+        assert frames.decode_frame(payload) == Frame(BulkFrameKind.REPLY, 1, [None], frames.decode_frame(payload).body)
         assert (await raw.message())[0] == CLOSE
         for each in (raw, idle):
             each.send(frame(b"\x03\xe9", CLOSE))

@@ -63,13 +63,13 @@ def test_queues_behind_a_federation_server_are_copied_too(far: Centre, near: Cen
     far.create(name)
     far.push(name, 3_000, size=500)
     far.run(name, register(far.keys(name), "billing", 7))
-    asked, send = list[str](), BulkLink._send_call
+    asked, send = list[str](), BulkLink._send_call_on
 
     def noted(link: BulkLink, socket: BulkWebSocket, operation: str, *more: Any) -> int:
         asked.append(operation)
         return send(link, socket, operation, *more)
 
-    monkeypatch.setattr(BulkLink, "_send_call", noted)
+    monkeypatch.setattr(BulkLink, "_send_call_on", noted)
     with site(url(far)) as served:
         with mirroring(served.url, near, f"{name}*", secret=SECRET, groups=True) as runner:
             copied(runner, far, [name])

@@ -72,37 +72,37 @@ class Frame:
         return b"".join((struct.pack(_PREFIX_FORMAT, self.kind, self.id, len(head) + blanks), head, b" " * blanks))
 
 
-def decode(message: bytes | memoryview | str) -> Frame:
+def decode_frame(message: bytes | memoryview | str) -> Frame:
     """The frame of a message; its body is a view of the message. Raises WireError."""
     if isinstance(message, str):
-        raise wire_error("a text message", "binary ones only")
+        raise make_wire_error("a text message", "binary ones only")
     view = memoryview(message)
     if len(view) < _PREFIX_BYTES:
-        raise wire_error(f"{len(view)} bytes", f"at least {_PREFIX_BYTES}")
+        raise make_wire_error(f"{len(view)} bytes", f"at least {_PREFIX_BYTES}")
     kind, id, length = struct.unpack_from(_PREFIX_FORMAT, view)
     start = _PREFIX_BYTES + length
     if start > len(view):
-        raise wire_error(f"a head of {length} bytes in a message of {len(view)}", "one that is there")
+        raise make_wire_error(f"a head of {length} bytes in a message of {len(view)}", "one that is there")
     if kind not in BulkFrameKind._value2member_map_:
-        raise wire_error(f"frame kind {kind}", f"one of {', '.join(k.name for k in BulkFrameKind)}")
+        raise make_wire_error(f"frame kind {kind}", f"one of {', '.join(k.name for k in BulkFrameKind)}")
     return Frame(BulkFrameKind(kind), id, _decode_json(view[_PREFIX_BYTES:start]), view[start:])
 
 
-def head_bytes(message: bytes | str) -> int:
+def announced_head_length(message: bytes | str) -> int:
     """How long a message says that its head is."""
     return int(struct.unpack_from(_PREFIX_FORMAT, message)[2]) if isinstance(message, bytes) and len(message) >= _PREFIX_BYTES else 0
 
 
 def _decode_json(head: memoryview) -> Any:
     if has_too_many_values(text := bytes(head)):
-        raise wire_error(f"a head of {len(text)} bytes with more than {MAX_JSON_VALUES} values", "fewer")
+        raise make_wire_error(f"a head of {len(text)} bytes with more than {MAX_JSON_VALUES} values", "fewer")
     try:
         return json.loads(text.decode(), parse_constant=refuse_constant, parse_float=refuse_constant)
     except (ValueError, RecursionError):
-        raise wire_error("a head that is no JSON of ours", "JSON in UTF-8, without fractions") from None
+        raise make_wire_error("a head that is no JSON of ours", "JSON in UTF-8, without fractions") from None
 
 
-def wire_error(found: str, expected: str) -> WireError:
+def make_wire_error(found: str, expected: str) -> WireError:
     """The error for what a peer sent; both texts are ours, or numbers of the peer."""
     return WireError(found=found, expected=expected)
 
@@ -118,10 +118,10 @@ def unpack_values(body: bytes | memoryview) -> list[bytes]:
     count = struct.unpack_from(_COUNT_FORMAT, view)[0] if len(view) >= _COUNT_BYTES else 0
     at = _COUNT_BYTES * (1 + count)
     if not count or at > len(view):
-        raise wire_error(f"a list of {count} values in {len(view)} bytes", "at least one, and all of them")
+        raise make_wire_error(f"a list of {count} values in {len(view)} bytes", "at least one, and all of them")
     lengths = struct.unpack_from(f"<{count}I", view, _COUNT_BYTES)
     if at + sum(lengths) != len(view):
-        raise wire_error(f"values of {sum(lengths)} bytes in {len(view) - at}", "lengths that add up")
+        raise make_wire_error(f"values of {sum(lengths)} bytes in {len(view) - at}", "lengths that add up")
     values = []
     for length in lengths:
         values.append(bytes(view[at : at + length]))
@@ -147,11 +147,11 @@ def decode_schema(body: bytes | memoryview) -> Any:
     try:
         found = pa.ipc.read_schema(pa.py_buffer(body))
     except (pa.ArrowException, OSError, EOFError):
-        raise wire_error("no Arrow schema", "one") from None
+        raise make_wire_error("no Arrow schema", "one") from None
     for known in (_BINARY_SCHEMA, _LARGE_BINARY_SCHEMA):
         if found.equals(known):
             return known
-    raise wire_error(f"an Arrow schema of {len(found)} columns", "one column 'value' of binary or large_binary, not nullable")
+    raise make_wire_error(f"an Arrow schema of {len(found)} columns", "one column 'value' of binary or large_binary, not nullable")
 
 
 def encode_rows(values: Any) -> Any:
@@ -163,7 +163,7 @@ def encode_rows(values: Any) -> Any:
 def _has_compressed_buffers(metadata: bytes) -> bool:
     """Whether the record batch that this flatbuffer describes has compressed buffers, each with a length that Arrow would allocate unchecked."""
 
-    def field(table: int, number: int) -> int:
+    def field_position(table: int, number: int) -> int:
         """Where a field of the table is; 0 when it has none."""
         vtable = table - struct.unpack_from("<i", metadata, table)[0]
         if vtable < 0 or 4 + 2 * number >= struct.unpack_from("<H", metadata, vtable)[0]:
@@ -172,8 +172,8 @@ def _has_compressed_buffers(metadata: bytes) -> bool:
         return table + offset if offset else 0
 
     root: int = struct.unpack_from(_COUNT_FORMAT, metadata)[0]
-    header = field(root, 2)
-    return bool(header and field(header + struct.unpack_from(_COUNT_FORMAT, metadata, header)[0], 3))
+    header = field_position(root, 2)
+    return bool(header and field_position(header + struct.unpack_from(_COUNT_FORMAT, metadata, header)[0], 3))
 
 
 def decode_rows(body: bytes | memoryview, schema: Any) -> Any:
@@ -182,12 +182,12 @@ def decode_rows(body: bytes | memoryview, schema: Any) -> Any:
     try:
         message = pa.ipc.read_message(buffer)
         if _has_compressed_buffers(message.metadata.to_pybytes()):
-            raise wire_error("a compressed record batch", "rows that are all there, not compressed")
+            raise make_wire_error("a compressed record batch", "rows that are all there, not compressed")
         batch = pa.ipc.read_record_batch(message, schema)
         batch.validate(full=True)
     except (pa.ArrowException, OSError, ValueError, MemoryError, EOFError, struct.error):
-        raise wire_error("no Arrow record batch of the schema", "one") from None
+        raise make_wire_error("no Arrow record batch of the schema", "one") from None
     values = batch.column(0)
     if not len(values) or values.null_count or values.nbytes > len(buffer):
-        raise wire_error(f"a record batch of {len(values)} rows, {values.null_count} of them null", "rows that are all there, not compressed")
+        raise make_wire_error(f"a record batch of {len(values)} rows, {values.null_count} of them null", "rows that are all there, not compressed")
     return values

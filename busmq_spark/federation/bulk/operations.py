@@ -23,7 +23,7 @@ from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.core.topic import partition_queue
 from busmq_spark.errors import BusError
 from busmq_spark.federation import fault
-from busmq_spark.federation.bulk.frames import MAX_WHOLE_NUMBER, wire_error
+from busmq_spark.federation.bulk.frames import MAX_WHOLE_NUMBER, make_wire_error
 from busmq_spark.federation.gate.grants import VERBS
 from busmq_spark.federation.gate.rights import Right, Verbs
 from busmq_spark.store.protocol import QueueCreation, RemovalTraces
@@ -40,11 +40,11 @@ class JsonCodec:
     decode: Callable[[Any], Any]
 
 
-def _unchanged(value: Any) -> Any:
+def _return_unchanged(value: Any) -> Any:
     return value
 
 
-def _text(value: Any) -> str:
+def _decode_text(value: Any) -> str:
     if not isinstance(value, str) or len(value) > MAX_TEXT_LENGTH:
         raise ValueError(f"a text of at most {MAX_TEXT_LENGTH} characters")
     try:
@@ -54,33 +54,33 @@ def _text(value: Any) -> str:
     return value
 
 
-def _whole_number(value: Any) -> int:
+def _decode_whole_number(value: Any) -> int:
     if type(value) is not int or abs(value) > MAX_WHOLE_NUMBER:
         raise ValueError("a whole number of at most 53 bits")
     return value
 
 
-def _flag(value: Any) -> bool:
+def _decode_flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise ValueError("true or false")
     return value
 
 
 def _decode_base64(value: Any) -> bytes:
-    return base64.b64decode(_text(value).encode("ascii"), validate=True)
+    return base64.b64decode(_decode_text(value).encode("ascii"), validate=True)
 
 
-def _start(value: Any) -> str | int:
+def _decode_subscription_start(value: Any) -> str | int:
     if value in ("earliest", "latest") and isinstance(value, str):
         return value
-    return _whole_number(value)
+    return _decode_whole_number(value)
 
 
 TEXT, WHOLE_NUMBER, FLAG, START_CODEC = (
-    JsonCodec(_unchanged, _text),
-    JsonCodec(_unchanged, _whole_number),
-    JsonCodec(_unchanged, _flag),
-    JsonCodec(_unchanged, _start),
+    JsonCodec(_return_unchanged, _decode_text),
+    JsonCodec(_return_unchanged, _decode_whole_number),
+    JsonCodec(_return_unchanged, _decode_flag),
+    JsonCodec(_return_unchanged, _decode_subscription_start),
 )
 BASE64_CODEC = JsonCodec(lambda value: base64.b64encode(value).decode(), _decode_base64)
 
@@ -90,10 +90,10 @@ def or_null(shape: JsonCodec) -> JsonCodec:
     return JsonCodec(lambda v: None if v is None else shape.encode(v), lambda v: None if v is None else shape.decode(v))
 
 
-NULL_CODEC = or_null(JsonCodec(_unchanged, lambda _: _refuse("null")))
+NULL_CODEC = or_null(JsonCodec(_return_unchanged, lambda _: _raise_value_error("null")))
 
 
-def _refuse(expected: str) -> None:
+def _raise_value_error(expected: str) -> None:
     raise ValueError(expected)
 
 
@@ -114,23 +114,23 @@ def map_of(shape: JsonCodec) -> JsonCodec:
     def decode(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
             raise ValueError("an object")
-        return {_text(key): shape.decode(item) for key, item in value.items()}
+        return {_decode_text(key): shape.decode(item) for key, item in value.items()}
 
     return JsonCodec(lambda values: {key: shape.encode(item) for key, item in values.items()}, decode)
 
 
 def tuple_of(*shapes: JsonCodec) -> JsonCodec:
     """A tuple, each place with a shape of its own."""
-    return of_fields(lambda *values: values, lambda value: value, *shapes)
+    return codec_of_fields(lambda *values: values, lambda value: value, *shapes)
 
 
 def record_of(cls: type[Any], *shapes: JsonCodec) -> JsonCodec:
     """A dataclass, as the list of its fields."""
     names = list(cls.__dataclass_fields__)
-    return of_fields(cls, lambda value: [getattr(value, name) for name in names], *shapes)
+    return codec_of_fields(cls, lambda value: [getattr(value, name) for name in names], *shapes)
 
 
-def of_fields(make: Callable[..., Any], fields: Callable[[Any], Sequence[Any]], *shapes: JsonCodec) -> JsonCodec:
+def codec_of_fields(make: Callable[..., Any], fields: Callable[[Any], Sequence[Any]], *shapes: JsonCodec) -> JsonCodec:
     """Anything that is made of so many fields."""
 
     def decode(value: Any) -> Any:
@@ -151,9 +151,9 @@ QUEUE_STATE_CODEC = record_of(
     QueueState, WHOLE_NUMBER, TEXT, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, TEXT, TEXT, WHOLE_NUMBER
 )
 FOUND_TIME_CODEC = record_of(FoundTime, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER)
-TIMES_OF_IDS_CODEC = of_fields(TimesOfIds, tuple, TEXT, list_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER)))
+TIMES_OF_IDS_CODEC = codec_of_fields(TimesOfIds, tuple, TEXT, list_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER)))
 ACK_RESULT_CODEC = record_of(AckResult, TEXT, TEXT)
-REMOVAL_TRACES_CODEC = of_fields(
+REMOVAL_TRACES_CODEC = codec_of_fields(
     RemovalTraces, lambda traces: (traces.unacked, traces.listeners, traces.empty), or_null(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER)), WHOLE_NUMBER, FLAG
 )
 STAGED_LIST_CODEC = record_of(
@@ -178,20 +178,20 @@ class ServedBy(Enum):
     STORE = "the store, as it is"
     PEER = "bulk/peer_operations.py, which checks and spells what a peer may name"
     SESSION = "the connection (bulk/server.py), in its turn"
-    BESIDE = "the connection, beside the other calls since it may take for ever; of a read, as many rows as the peer gives credit for"
+    CONCURRENT = "the connection, beside the other calls since it may take for ever; of a read, as many rows as the peer gives credit for"
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One thing to ask. ``needs`` says what must be granted, from the arguments: on every queue, sink and subscription among them."""
+    """One thing to ask. ``required_rights`` says what must be granted, from the arguments: on every queue, sink and subscription among them."""
 
     arguments: JsonCodec
     result: JsonCodec
-    needs: Callable[..., Iterable[Right]]
-    by: ServedBy
-    subscription: bool = False
+    required_rights: Callable[..., Iterable[Right]]
+    served_by: ServedBy
+    has_subscription: bool = False
     """Whether the second argument names one."""
-    values: bool = False
+    has_body: bool = False
     """Whether values come after the arguments."""
 
     def decode_arguments(self, head: Any) -> tuple[Any, ...]:
@@ -207,7 +207,7 @@ def _decode_shape(shape: JsonCodec, head: Any) -> Any:
     try:
         return shape.decode(head)
     except (ValueError, RecursionError) as error:
-        raise wire_error("arguments or a result of another form", str(error)) from None
+        raise make_wire_error("arguments or a result of another form", str(error)) from None
 
 
 BROWSE_VERBS: Verbs = ("browse",)
@@ -216,126 +216,123 @@ PUSH_VERBS: Verbs = ("push",)
 ADMIN_VERBS: Verbs = ("admin",)
 
 
-def needs_any_queue(verbs: Verbs) -> Callable[..., Iterable[Right]]:
+def rights_on_any_queue(verbs: Verbs) -> Callable[..., Iterable[Right]]:
     """The verbs on any queue: what is asked names none."""
     return lambda *_: [Right(verbs, "queue", None)]
 
 
-def needs_named_queues(verbs: Verbs) -> Callable[..., list[Right]]:
+def rights_on_queues(verbs: Verbs) -> Callable[..., list[Right]]:
     """The verbs on the queues in the first argument: names or ranges, one or several."""
 
-    def needs(first: Any, *_: Any) -> list[Right]:
+    def required_rights(first: Any, *_: Any) -> list[Right]:
         found = [first] if isinstance(first, str | Range) else first
         names = dict.fromkeys(each.queue if isinstance(each, Range) else each for each in found)
         return [Right(verbs, "queue", name) for name in names] or [Right(verbs, "queue", None)]
 
-    return needs
+    return required_rights
 
 
-def _needs_to_consume(queues: Any, name: str, *_: Any) -> list[Right]:
+def _rights_to_consume(queues: Any, name: str, *_: Any) -> list[Right]:
     """To consume the queues, and as this subscription, if it is one."""
-    return [*needs_named_queues(CONSUME_VERBS)(queues), *([Right(CONSUME_VERBS, "subscription", name)] if name else [])]
+    return [*rights_on_queues(CONSUME_VERBS)(queues), *([Right(CONSUME_VERBS, "subscription", name)] if name else [])]
 
 
-def _needs_to_keep_alive(queues: Any, subscription: str, token: str) -> Iterable[Right]:
+def _rights_to_keep_alive(queues: Any, subscription: str, token: str) -> Iterable[Right]:
     """Without a token no lease is renewed: who only looks keeps its queues, too."""
-    return _needs_to_consume(queues, subscription) if token else needs_named_queues(BROWSE_VERBS)(queues)
+    return _rights_to_consume(queues, subscription) if token else rights_on_queues(BROWSE_VERBS)(queues)
 
 
-def _needs_topic(topic: str) -> list[Right]:
+def _rights_on_topic(topic: str) -> list[Right]:
     """To push to its first partition."""
     return [Right(PUSH_VERBS, "queue", partition_queue(topic, 0))]
 
 
-def _needs_of_lists(lists: Iterable[StagedList]) -> list[Right]:
-    return needs_named_queues(PUSH_VERBS)(dict.fromkeys(part.queue for part in lists))
+def _rights_on_lists(lists: Iterable[StagedList]) -> list[Right]:
+    return rights_on_queues(PUSH_VERBS)(dict.fromkeys(part.queue for part in lists))
 
 
-def _needs_sink(name: str, *rest: Any) -> list[Right]:
+def _rights_on_sink(name: str, *rest: Any) -> list[Right]:
     """To have the sink, and to push to the queues of the staged lists, if there are any."""
     lists = next((part for part in rest if isinstance(part, tuple)), ())
-    return [Right(PUSH_VERBS, "sink", name), *(_needs_of_lists(lists) if lists else [])]
+    return [Right(PUSH_VERBS, "sink", name), *(_rights_on_lists(lists) if lists else [])]
 
 
-def _needs_to_begin(name: str, _: str, queues: Any) -> list[Right]:
-    return [*_needs_sink(name), *needs_named_queues(PUSH_VERBS)(queues)]
+def _rights_to_begin(name: str, _: str, queues: Any) -> list[Right]:
+    return [*_rights_on_sink(name), *rights_on_queues(PUSH_VERBS)(queues)]
 
 
-def _needs_to_stage(queue: str, _: str, __: int, run: SinkRun) -> list[Right]:
+def _rights_to_stage(queue: str, _: str, __: int, run: SinkRun) -> list[Right]:
     """To push to the queue, and to have the sink, if it is one that can be named."""
-    return [Right(PUSH_VERBS, "queue", queue), *(_needs_sink(run.sink) if run.sink else [])]
+    return [Right(PUSH_VERBS, "queue", queue), *(_rights_on_sink(run.sink) if run.sink else [])]
 
 
-def _needs_to_commit(queue: str, sink: str, _: int, lists: Any) -> list[Right]:
-    return [Right(PUSH_VERBS, "queue", queue), *_needs_sink(sink, lists)]
+def _rights_to_commit(queue: str, sink: str, _: int, lists: Any) -> list[Right]:
+    return [Right(PUSH_VERBS, "queue", queue), *_rights_on_sink(sink, lists)]
 
 
 SINK_BATCH_CODECS = (TEXT, WHOLE_NUMBER)
 OPERATIONS: dict[str, Operation] = {
     "hello": Operation(
-        tuple_of(WHOLE_NUMBER, TEXT), record_of(ServerHello, WHOLE_NUMBER, FLAG, WHOLE_NUMBER), needs_any_queue(VERBS), ServedBy.SESSION
+        tuple_of(WHOLE_NUMBER, TEXT), record_of(ServerHello, WHOLE_NUMBER, FLAG, WHOLE_NUMBER), rights_on_any_queue(VERBS), ServedBy.SESSION
     ),
-    "discover": Operation(tuple_of(), NAMES, needs_any_queue(BROWSE_VERBS), ServedBy.PEER),
-    "attach": Operation(tuple_of(NAMES, QUEUE_CREATION_CODEC), map_of(ATTACH_RESULT_CODEC), needs_named_queues(VERBS), ServedBy.PEER),
-    "states": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(QUEUE_STATE_CODEC), needs_named_queues(BROWSE_VERBS), ServedBy.STORE),
+    "discover": Operation(tuple_of(), NAMES, rights_on_any_queue(BROWSE_VERBS), ServedBy.PEER),
+    "attach": Operation(tuple_of(NAMES, QUEUE_CREATION_CODEC), map_of(ATTACH_RESULT_CODEC), rights_on_queues(VERBS), ServedBy.PEER),
+    "states": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(QUEUE_STATE_CODEC), rights_on_queues(BROWSE_VERBS), ServedBy.STORE),
     "spans": Operation(
-        tuple_of(map_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER))), map_of(ORIGIN_STATE_CODEC), needs_named_queues(BROWSE_VERBS), ServedBy.STORE
+        tuple_of(map_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER))), map_of(ORIGIN_STATE_CODEC), rights_on_queues(BROWSE_VERBS), ServedBy.STORE
     ),
     "positions": Operation(
-        tuple_of(NAMES), map_of(tuple_of(TEXT, map_of(tuple_of(WHOLE_NUMBER, FLAG)))), needs_named_queues(CONSUME_VERBS), ServedBy.STORE
+        tuple_of(NAMES), map_of(tuple_of(TEXT, map_of(tuple_of(WHOLE_NUMBER, FLAG)))), rights_on_queues(CONSUME_VERBS), ServedBy.STORE
     ),
-    "marks": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(TEXT), needs_named_queues(BROWSE_VERBS), ServedBy.STORE),
-    "counters": Operation(tuple_of(NAMES), list_of(or_null(BASE64_CODEC)), needs_named_queues(BROWSE_VERBS), ServedBy.STORE),
-    "note_times": Operation(tuple_of(NAMES), map_of(WHOLE_NUMBER), needs_named_queues(BROWSE_VERBS), ServedBy.STORE),
-    "find_times": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(FOUND_TIME_CODEC), needs_named_queues(BROWSE_VERBS), ServedBy.STORE),
+    "marks": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(TEXT), rights_on_queues(BROWSE_VERBS), ServedBy.STORE),
+    "counters": Operation(tuple_of(NAMES), list_of(or_null(BASE64_CODEC)), rights_on_queues(BROWSE_VERBS), ServedBy.STORE),
+    "note_times": Operation(tuple_of(NAMES), map_of(WHOLE_NUMBER), rights_on_queues(BROWSE_VERBS), ServedBy.STORE),
+    "find_times": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(FOUND_TIME_CODEC), rights_on_queues(BROWSE_VERBS), ServedBy.STORE),
     "times": Operation(
-        tuple_of(map_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER))), map_of(TIMES_OF_IDS_CODEC), needs_named_queues(BROWSE_VERBS), ServedBy.STORE
+        tuple_of(map_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER))), map_of(TIMES_OF_IDS_CODEC), rights_on_queues(BROWSE_VERBS), ServedBy.STORE
     ),
-    "ages": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(WHOLE_NUMBER), needs_named_queues(BROWSE_VERBS), ServedBy.STORE),
-    "ack": Operation(tuple_of(map_of(POSITION_CODEC), TEXT), map_of(ACK_RESULT_CODEC), _needs_to_consume, ServedBy.PEER, subscription=True),
-    "subscribe": Operation(tuple_of(map_of(START_CODEC), TEXT), map_of(WHOLE_NUMBER), _needs_to_consume, ServedBy.PEER, subscription=True),
-    "subscriptions": Operation(tuple_of(NAMES), map_of(map_of(WHOLE_NUMBER)), needs_named_queues(CONSUME_VERBS), ServedBy.STORE),
-    "lease": Operation(tuple_of(NAMES, TEXT, TEXT, map_of(TEXT)), map_of(TEXT), _needs_to_consume, ServedBy.PEER, subscription=True),
-    "holders": Operation(tuple_of(NAMES, TEXT), map_of(TEXT), needs_named_queues(CONSUME_VERBS), ServedBy.PEER, subscription=True),
-    "keep_alive": Operation(tuple_of(NAMES, TEXT, TEXT), map_of(WHOLE_NUMBER), _needs_to_keep_alive, ServedBy.PEER, subscription=True),
-    "traces": Operation(tuple_of(TEXT), REMOVAL_TRACES_CODEC, needs_named_queues(BROWSE_VERBS), ServedBy.STORE),
+    "ages": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(WHOLE_NUMBER), rights_on_queues(BROWSE_VERBS), ServedBy.STORE),
+    "ack": Operation(tuple_of(map_of(POSITION_CODEC), TEXT), map_of(ACK_RESULT_CODEC), _rights_to_consume, ServedBy.PEER, has_subscription=True),
+    "subscribe": Operation(tuple_of(map_of(START_CODEC), TEXT), map_of(WHOLE_NUMBER), _rights_to_consume, ServedBy.PEER, has_subscription=True),
+    "subscriptions": Operation(tuple_of(NAMES), map_of(map_of(WHOLE_NUMBER)), rights_on_queues(CONSUME_VERBS), ServedBy.STORE),
+    "lease": Operation(tuple_of(NAMES, TEXT, TEXT, map_of(TEXT)), map_of(TEXT), _rights_to_consume, ServedBy.PEER, has_subscription=True),
+    "holders": Operation(tuple_of(NAMES, TEXT), map_of(TEXT), rights_on_queues(CONSUME_VERBS), ServedBy.PEER, has_subscription=True),
+    "keep_alive": Operation(tuple_of(NAMES, TEXT, TEXT), map_of(WHOLE_NUMBER), _rights_to_keep_alive, ServedBy.PEER, has_subscription=True),
+    "traces": Operation(tuple_of(TEXT), REMOVAL_TRACES_CODEC, rights_on_queues(BROWSE_VERBS), ServedBy.STORE),
     "bytes_until": Operation(
-        tuple_of(TEXT, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER),
-        tuple_of(WHOLE_NUMBER, WHOLE_NUMBER),
-        needs_named_queues(BROWSE_VERBS),
-        ServedBy.STORE,
+        tuple_of(TEXT, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER), tuple_of(WHOLE_NUMBER, WHOLE_NUMBER), rights_on_queues(BROWSE_VERBS), ServedBy.STORE
     ),
-    "read": Operation(tuple_of(RANGE_CODEC, FLAG, WHOLE_NUMBER), NULL_CODEC, needs_named_queues(BROWSE_VERBS), ServedBy.BESIDE),
-    "read_many": Operation(tuple_of(list_of(RANGE_CODEC), FLAG, WHOLE_NUMBER), NULL_CODEC, needs_named_queues(BROWSE_VERBS), ServedBy.BESIDE),
+    "read": Operation(tuple_of(RANGE_CODEC, FLAG, WHOLE_NUMBER), NULL_CODEC, rights_on_queues(BROWSE_VERBS), ServedBy.CONCURRENT),
+    "read_many": Operation(tuple_of(list_of(RANGE_CODEC), FLAG, WHOLE_NUMBER), NULL_CODEC, rights_on_queues(BROWSE_VERBS), ServedBy.CONCURRENT),
     "read_with_spans": Operation(
-        tuple_of(list_of(RANGE_CODEC), WHOLE_NUMBER), map_of(ORIGIN_STATE_CODEC), needs_named_queues(BROWSE_VERBS), ServedBy.BESIDE
+        tuple_of(list_of(RANGE_CODEC), WHOLE_NUMBER), map_of(ORIGIN_STATE_CODEC), rights_on_queues(BROWSE_VERBS), ServedBy.CONCURRENT
     ),
-    "listen": Operation(tuple_of(NAMES), NULL_CODEC, needs_named_queues(BROWSE_VERBS), ServedBy.SESSION),
-    "wait": Operation(tuple_of(WHOLE_NUMBER), FLAG, needs_any_queue(BROWSE_VERBS), ServedBy.BESIDE),
-    "begin": Operation(tuple_of(TEXT, TEXT, NAMES), SINK_RUN_CODEC, _needs_to_begin, ServedBy.PEER),
-    "renew": Operation(tuple_of(SINK_RUN_CODEC), NULL_CODEC, lambda run: _needs_sink(run.sink), ServedBy.PEER),
+    "listen": Operation(tuple_of(NAMES), NULL_CODEC, rights_on_queues(BROWSE_VERBS), ServedBy.SESSION),
+    "wait": Operation(tuple_of(WHOLE_NUMBER), FLAG, rights_on_any_queue(BROWSE_VERBS), ServedBy.CONCURRENT),
+    "begin": Operation(tuple_of(TEXT, TEXT, NAMES), SINK_RUN_CODEC, _rights_to_begin, ServedBy.PEER),
+    "renew": Operation(tuple_of(SINK_RUN_CODEC), NULL_CODEC, lambda run: _rights_on_sink(run.sink), ServedBy.PEER),
     "stage": Operation(
-        tuple_of(TEXT, TEXT, WHOLE_NUMBER, SINK_RUN_CODEC), tuple_of(WHOLE_NUMBER, WHOLE_NUMBER), _needs_to_stage, ServedBy.PEER, values=True
+        tuple_of(TEXT, TEXT, WHOLE_NUMBER, SINK_RUN_CODEC), tuple_of(WHOLE_NUMBER, WHOLE_NUMBER), _rights_to_stage, ServedBy.PEER, has_body=True
     ),
-    "push": Operation(tuple_of(TEXT), tuple_of(WHOLE_NUMBER, WHOLE_NUMBER), needs_named_queues(PUSH_VERBS), ServedBy.STORE, values=True),
+    "push": Operation(tuple_of(TEXT), tuple_of(WHOLE_NUMBER, WHOLE_NUMBER), rights_on_queues(PUSH_VERBS), ServedBy.STORE, has_body=True),
     "push_from": Operation(
-        tuple_of(TEXT, TEXT, list_of(WHOLE_NUMBER)), tuple_of(WHOLE_NUMBER, WHOLE_NUMBER), needs_named_queues(PUSH_VERBS), ServedBy.PEER, values=True
+        tuple_of(TEXT, TEXT, list_of(WHOLE_NUMBER)), tuple_of(WHOLE_NUMBER, WHOLE_NUMBER), rights_on_queues(PUSH_VERBS), ServedBy.PEER, has_body=True
     ),
-    "partitions": Operation(tuple_of(TEXT), WHOLE_NUMBER, _needs_topic, ServedBy.STORE),
-    "take_commands": Operation(tuple_of(TEXT), NULL_CODEC, needs_named_queues(PUSH_VERBS), ServedBy.STORE),
-    "event_queues": Operation(tuple_of(list_of(NAMES)), list_of(NAMES), needs_any_queue(PUSH_VERBS), ServedBy.PEER),
-    "subscribe_events": Operation(tuple_of(TEXT, NAMES, FLAG), NULL_CODEC, needs_named_queues(PUSH_VERBS), ServedBy.STORE),
+    "partitions": Operation(tuple_of(TEXT), WHOLE_NUMBER, _rights_on_topic, ServedBy.STORE),
+    "take_commands": Operation(tuple_of(TEXT), NULL_CODEC, rights_on_queues(PUSH_VERBS), ServedBy.STORE),
+    "event_queues": Operation(tuple_of(list_of(NAMES)), list_of(NAMES), rights_on_any_queue(PUSH_VERBS), ServedBy.PEER),
+    "subscribe_events": Operation(tuple_of(TEXT, NAMES, FLAG), NULL_CODEC, rights_on_queues(PUSH_VERBS), ServedBy.STORE),
     "record": Operation(
-        tuple_of(*SINK_BATCH_CODECS, list_of(STAGED_LIST_CODEC), TEXT, TEXT, WHOLE_NUMBER), list_of(STAGED_LIST_CODEC), _needs_sink, ServedBy.PEER
+        tuple_of(*SINK_BATCH_CODECS, list_of(STAGED_LIST_CODEC), TEXT, TEXT, WHOLE_NUMBER), list_of(STAGED_LIST_CODEC), _rights_on_sink, ServedBy.PEER
     ),
     "commit": Operation(
-        tuple_of(TEXT, *SINK_BATCH_CODECS, list_of(STAGED_LIST_CODEC)), or_null(COMMIT_STOPPED_CODEC), _needs_to_commit, ServedBy.PEER
+        tuple_of(TEXT, *SINK_BATCH_CODECS, list_of(STAGED_LIST_CODEC)), or_null(COMMIT_STOPPED_CODEC), _rights_to_commit, ServedBy.PEER
     ),
-    "recorded": Operation(tuple_of(*SINK_BATCH_CODECS), list_of(STAGED_LIST_CODEC), _needs_sink, ServedBy.PEER),
-    "discard": Operation(tuple_of(list_of(STAGED_LIST_CODEC)), NULL_CODEC, _needs_of_lists, ServedBy.PEER),
-    "forget": Operation(tuple_of(TEXT, list_of(STAGED_LIST_CODEC)), NULL_CODEC, _needs_sink, ServedBy.PEER),
-    "ends": Operation(tuple_of(NAMES), map_of(WHOLE_NUMBER), needs_named_queues(ADMIN_VERBS), ServedBy.STORE),
-    "trim": Operation(tuple_of(map_of(WHOLE_NUMBER)), NULL_CODEC, needs_named_queues(ADMIN_VERBS), ServedBy.STORE),
+    "recorded": Operation(tuple_of(*SINK_BATCH_CODECS), list_of(STAGED_LIST_CODEC), _rights_on_sink, ServedBy.PEER),
+    "discard": Operation(tuple_of(list_of(STAGED_LIST_CODEC)), NULL_CODEC, _rights_on_lists, ServedBy.PEER),
+    "forget": Operation(tuple_of(TEXT, list_of(STAGED_LIST_CODEC)), NULL_CODEC, _rights_on_sink, ServedBy.PEER),
+    "ends": Operation(tuple_of(NAMES), map_of(WHOLE_NUMBER), rights_on_queues(ADMIN_VERBS), ServedBy.STORE),
+    "trim": Operation(tuple_of(map_of(WHOLE_NUMBER)), NULL_CODEC, rights_on_queues(ADMIN_VERBS), ServedBy.STORE),
 }
 """Every method of ReadStore and WriteStore that ask the other side (``truncate`` in two steps), and what notifies of pushes: ``listen``, ``wait``."""
 
@@ -350,11 +347,11 @@ def encode_error(error: BusError) -> dict[str, Any]:
 def decode_error(head: Any, url: str) -> BusError:
     """The same error, or RemoteError for a code this version does not know. ``url`` is the server asked. Raises WireError."""
     if not isinstance(head, dict) or not isinstance(head.get("code"), str) or not isinstance(head.get("details"), dict):
-        raise wire_error("an error of another form", "a code and details")
+        raise make_wire_error("an error of another form", "a code and details")
     code = _printable(head["code"])[:100]
     details = {_printable(name): _printable(value) if isinstance(value, str) else value for name, value in head["details"].items()}
     if any(not isinstance(value, str | int | None) for value in details.values()):
-        raise wire_error("an error whose details are no plain values", "texts and numbers")
+        raise make_wire_error("an error whose details are no plain values", "texts and numbers")
     if code == "BUSMQ_FEDERATION_REFUSED":
         details["url"] = url
     return fault.error_from_wire({"code": code, "message": _printable(str(head.get("text"))), "details": details}, _ERROR_OF_CODE)

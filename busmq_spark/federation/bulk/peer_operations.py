@@ -24,7 +24,7 @@ from busmq_spark.core.sink import STAGED_KEY_SUFFIX, CommitStopped, StagedList
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.state import AckResult
 from busmq_spark.errors import BusError, QueueMissing
-from busmq_spark.federation.bulk.frames import unpack_values, wire_error
+from busmq_spark.federation.bulk.frames import make_wire_error, unpack_values
 from busmq_spark.federation.bulk.operations import OPERATIONS, Operation, ServedBy
 from busmq_spark.federation.gate.rights import Identity
 from busmq_spark.store.protocol import QueueCreation
@@ -46,13 +46,13 @@ class PeerOperations:
         self._mark = federated_prefix(identity.owner)
 
     def run_call(self, name: str, arguments: Sequence[Any], body: memoryview | bytes) -> Any:
-        """The result of a call whose rights were checked by :func:`check`."""
+        """The result of a call whose rights were checked by :func:`check_rights_and_names`."""
         operation = OPERATIONS[name]
-        if operation.values:
+        if operation.has_body:
             arguments = (*arguments, unpack_values(body))
         elif len(body):
-            raise wire_error(f"a body of {len(body)} bytes behind {name}", "none")
-        method: Callable[..., Any] = getattr(self.store if operation.by is ServedBy.STORE else self, name)
+            raise make_wire_error(f"a body of {len(body)} bytes behind {name}", "none")
+        method: Callable[..., Any] = getattr(self.store if operation.served_by is ServedBy.STORE else self, name)
         return method(*arguments)
 
     def discover(self) -> list[str]:
@@ -80,7 +80,7 @@ class PeerOperations:
     def subscribe(self, starts: Mapping[str, str | int], subscription: str) -> Mapping[str, int]:
         """As the store's, for queues that exist, if the subscription is the peer's or is new."""
         if not subscription:
-            raise wire_error("a subscription without a name", "a name")
+            raise make_wire_error("a subscription without a name", "a name")
         for queue, status in self._claim_subscription(starts, subscription).items():
             if status == "missing":
                 raise QueueMissing(queue=queue)
@@ -89,7 +89,7 @@ class PeerOperations:
     def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]:
         """As the store's. A peer replaces its own dead readers only."""
         if not token or not all(map(_PLAIN_TEXT.fullmatch, (token, *dead.values()))):
-            raise wire_error("a holder that is empty, too long or has control characters", "1 to 300 characters")
+            raise make_wire_error("a holder that is empty, too long or has control characters", "1 to 300 characters")
         self._claim_subscription(queues, subscription)
         ours = {queue: f"{self._mark}{holder}" for queue, holder in dead.items() if holder}
         return self._hide_other_holders(self.store.lease(queues, subscription, f"{self._mark}{token}", ours))
@@ -130,19 +130,19 @@ class PeerOperations:
     def stage(self, queue: str, key: str, before: int, run: SinkRun, values: Sequence[bytes]) -> tuple[int, int]:
         """As the store's ``stage_at``, for the peer's own sink if it is one that can be named."""
         if before < 0:
-            raise wire_error(f"place {before}", "one from 0")
-        self._check_key(queue, key)
+            raise make_wire_error(f"place {before}", "one from 0")
+        self._check_staged_key(queue, key)
         if not run.sink:
             return self.store.stage_at(queue, key, before, values)
-        with self._sink_of_peer(run.sink) as own:
+        with self._sink_name_in_redis(run.sink) as own:
             return self.store.stage_at(queue, key, before, values, SinkRun(own, run.epoch))
 
     def push_from(self, queue: str, sender: str, sequences: Sequence[int], values: Sequence[bytes]) -> tuple[int, int]:
         """As the store's, for the peer's own sender of this name."""
         if not _RUN_ID.fullmatch(sender):
-            raise wire_error("a sender whose name has other characters, or too many", "1 to 64 letters, digits and hyphens")
+            raise make_wire_error("a sender whose name has other characters, or too many", "1 to 64 letters, digits and hyphens")
         if len(sequences) != len(values) or any(a >= b for a, b in pairwise((0, *sequences))):
-            raise wire_error(
+            raise make_wire_error(
                 "numbers of messages that do not rise from 1 on, or are not as many as the values", "one for each value, each above the last"
             )
         return self.store.push_from(queue, f"{self._mark}{sender}", sequences, values)
@@ -155,52 +155,52 @@ class PeerOperations:
     def begin(self, sink: str, run: str, queues: Sequence[str]) -> SinkRun:
         """As the store's, for the peer's own sink of this name."""
         if not _RUN_ID.fullmatch(run):
-            raise wire_error("a run whose name has other characters, or too many", "1 to 64 letters, digits and hyphens")
-        with self._sink_of_peer(sink) as own:
+            raise make_wire_error("a run whose name has other characters, or too many", "1 to 64 letters, digits and hyphens")
+        with self._sink_name_in_redis(sink) as own:
             return replace(self.store.begin(own, run, queues), sink=sink)
 
     def renew(self, run: SinkRun) -> None:
         """As the store's, for the peer's own sink of this name."""
-        with self._sink_of_peer(run.sink) as own:
+        with self._sink_name_in_redis(run.sink) as own:
             self.store.renew(SinkRun(own, run.epoch))
 
     def record(self, sink: str, batch: int, staged: Sequence[StagedList], query: str, span: str, epoch: int) -> tuple[StagedList, ...]:
         """As the store's, for the peer's own sink of this name."""
         if not _PLAIN_TEXT.fullmatch(query):
-            raise wire_error("a query id that is too long or has control characters", "at most 300 characters")
-        self._check_staged(staged)
-        with self._sink_of_peer(sink) as own:
+            raise make_wire_error("a query id that is too long or has control characters", "at most 300 characters")
+        self._check_staged_lists(staged)
+        with self._sink_name_in_redis(sink) as own:
             return self.store.record(own, batch, staged, query, span, epoch)
 
     def recorded(self, sink: str, batch: int) -> tuple[StagedList, ...]:
         """As the store's, for the peer's own sink of this name."""
-        with self._sink_of_peer(sink) as own:
+        with self._sink_name_in_redis(sink) as own:
             return self.store.recorded(own, batch)
 
     def commit(self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]) -> CommitStopped | None:
         """As the store's, for lists of that queue."""
-        self._check_staged(staged)
+        self._check_staged_lists(staged)
         if not staged or {part.queue for part in staged} != {queue}:
-            raise wire_error(f"a commit of {len(staged)} lists", "at least one, all of the queue itself")
-        with self._sink_of_peer(sink) as own:
+            raise make_wire_error(f"a commit of {len(staged)} lists", "at least one, all of the queue itself")
+        with self._sink_name_in_redis(sink) as own:
             return self.store.commit(queue, own, batch, staged)
 
     def discard(self, staged: Sequence[StagedList]) -> None:
         """As the store's."""
-        self._check_staged(staged)
+        self._check_staged_lists(staged)
         self.store.discard(staged)
 
     def forget(self, sink: str, staged: Sequence[StagedList]) -> None:
         """As the store's, for the peer's own sink of this name."""
-        self._check_staged(staged)
-        with self._sink_of_peer(sink) as own:
+        self._check_staged_lists(staged)
+        with self._sink_name_in_redis(sink) as own:
             self.store.forget(own, staged)
 
     @contextmanager
-    def _sink_of_peer(self, sink: str) -> Iterator[str]:
+    def _sink_name_in_redis(self, sink: str) -> Iterator[str]:
         """What the sink is called in Redis; errors call it as the peer does."""
         if not _SINK_NAME.fullmatch(sink):
-            raise wire_error("a sink id that is empty, too long or has control characters", "1 to 200 characters")
+            raise make_wire_error("a sink id that is empty, too long or has control characters", "1 to 200 characters")
         own = sink_of(self._identity.owner, sink)
         try:
             yield own
@@ -209,26 +209,26 @@ class PeerOperations:
                 raise
             raise type(error)(**{**error.details, "sink": sink}) from None
 
-    def _check_staged(self, staged: Iterable[StagedList]) -> None:
+    def _check_staged_lists(self, staged: Iterable[StagedList]) -> None:
         servers = len(self.store.endpoints)
         for part in staged:
-            self._check_key(part.queue, part.key)
+            self._check_staged_key(part.queue, part.key)
             if not 0 <= part.server < servers:
-                raise wire_error(f"server {part.server}", f"one below {servers}")
+                raise make_wire_error(f"server {part.server}", f"one below {servers}")
             if any(not 1 <= size <= CHUNK_MESSAGES or times < 1 for size, times in part.chunks):
-                raise wire_error("chunks of a staged list that no sink makes", f"1 to {CHUNK_MESSAGES} rows in each")
+                raise make_wire_error("chunks of a staged list that no sink makes", f"1 to {CHUNK_MESSAGES} rows in each")
 
-    def _check_key(self, queue: str, key: str) -> None:
+    def _check_staged_key(self, queue: str, key: str) -> None:
         prefix = self.store.keys(queue).stage("")
         if not key.startswith(prefix) or not STAGED_KEY_SUFFIX.fullmatch(key[len(prefix) :]):
-            raise wire_error("a key that is not one of a staged list of the queue", "query:batch:partition:token behind the queue's own prefix")
+            raise make_wire_error("a key that is not one of a staged list of the queue", "query:batch:partition:token behind the queue's own prefix")
 
 
-def check(identity: Identity, operation: Operation, arguments: Sequence[Any]) -> None:
+def check_rights_and_names(identity: Identity, operation: Operation, arguments: Sequence[Any]) -> None:
     """Raises FederationRefused, or WireError for names that are none."""
-    rights = list(operation.needs(*arguments))
+    rights = list(operation.required_rights(*arguments))
     if any(not right.name for right in rights if right.name is not None):
-        raise wire_error("an empty name of a queue or sink", "a name")
+        raise make_wire_error("an empty name of a queue or sink", "a name")
     identity.require(rights)
-    if operation.subscription and not is_subscription(arguments[1]):
-        raise wire_error("a subscription whose name would be that of another key", "letters, digits and the like")
+    if operation.has_subscription and not is_subscription(arguments[1]):
+        raise make_wire_error("a subscription whose name would be that of another key", "letters, digits and the like")

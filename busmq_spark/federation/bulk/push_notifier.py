@@ -11,7 +11,7 @@ from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.client import BulkLink
 from busmq_spark.redis_io.push_notifier import NotifierThread
 
-WAIT_MS = 2_000
+PUSH_WAIT_MS = 2_000
 """How long one ``wait`` of a push notifier stays open; new queues are listened to after as long at most."""
 log = logging.getLogger("busmq_spark")
 
@@ -27,10 +27,10 @@ class FederatedPushNotifier(NotifierThread):
         while not self._stopped.is_set():
             try:
                 self._changed.clear()
-                self._ask("listen", self._names)
+                self._call_once("listen", self._names)
                 self._notified.set()  # pushes before the subscription sent no notification
                 while not (self._stopped.is_set() or self._changed.is_set()):
-                    if self._ask("wait", WAIT_MS):
+                    if self._call_once("wait", PUSH_WAIT_MS):
                         self._notified.set()
                         self._stopped.wait(0.002)  # wakes the reader a few hundred times a second at most
             except LinkLost as error:
@@ -44,12 +44,12 @@ class FederatedPushNotifier(NotifierThread):
                     error,
                 )
                 return
-        self._link.drop()
+        self._link.drop_connection()
 
-    def _ask(self, name: str, *arguments: Any) -> Any:
+    def _call_once(self, name: str, *arguments: Any) -> Any:
         """Not repeated by the link: on a new connection ``listen`` must be sent first."""
         try:
-            return self._link.result(self._link.post(name, *arguments), name)
+            return self._link.wait_for_result(self._link.send_call(name, *arguments), name)
         except BusError:
-            self._link.drop()
+            self._link.drop_connection()
             raise

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from busmq_spark.bus.deadline import wait_at_most
-from busmq_spark.federation.bulk.frames import wire_error
+from busmq_spark.federation.bulk.frames import make_wire_error
 
 if TYPE_CHECKING:
     from busmq_spark.federation.bulk.store_executor import StoreExecutor
@@ -25,34 +25,34 @@ class PushSubscriptions:
         self._servers: dict[str, int] = {}
         self._notified = asyncio.Event()
 
-    async def listen(self, queues: tuple[str, ...]) -> None:
+    async def replace_queues(self, queues: tuple[str, ...]) -> None:
         """Subscribe to exactly these queues; after it has returned every push is noticed."""
         if len(queues) > MAX_LISTENED_QUEUES:
-            raise wire_error(f"{len(queues)} queues to listen to", f"at most {MAX_LISTENED_QUEUES}")
-        store = self._executor.work.store
-        places = await self._executor.run(store.locate, queues)
+            raise make_wire_error(f"{len(queues)} queues to listen to", f"at most {MAX_LISTENED_QUEUES}")
+        store = self._executor.operations.store
+        places = await self._executor.run_in_thread(store.locate, queues)
         wanted = {store.keys(queue).available: places[queue] for queue in queues}
         for channel in [channel for channel, server in self._servers.items() if wanted.get(channel) != server]:
             self._connections[self._servers.pop(channel)].remove(channel, self._on_push)
         new = {channel: server for channel, server in wanted.items() if channel not in self._servers}
         self._servers.update(new)
-        if adding := [asyncio.create_task(self._add(channel, server), name="bulk: listening") for channel, server in new.items()]:
+        if adding := [asyncio.create_task(self._subscribe(channel, server), name="bulk: listening") for channel, server in new.items()]:
             await asyncio.wait(adding, timeout=CONFIRM_TIMEOUT_S)  # after a time-out Redis is unreachable: ``_notified`` is set when it is back
         self._notified.set()
 
-    async def wait(self, timeout_s: float) -> bool:
+    async def wait_for_push(self, timeout_s: float) -> bool:
         """Whether there was a push within that time, or before."""
         await wait_at_most(timeout_s, self._notified.wait)
         notified = self._notified.is_set()
         self._notified.clear()
         return notified
 
-    def end(self) -> None:
+    def unsubscribe_all(self) -> None:
         """Unsubscribe from everything."""
         for channel, server in self._servers.items():
             self._connections[server].remove(channel, self._on_push)
 
-    async def _add(self, channel: str, server: int) -> None:
+    async def _subscribe(self, channel: str, server: int) -> None:
         """Ends when Redis has confirmed, or with ``remove``."""
         await self._connections[server].add(channel, self._on_push)
         self._notified.set()

@@ -14,7 +14,7 @@ import pyarrow as pa
 from busmq_spark.core.mirror import OriginState, spans_around, stored_ranges
 from busmq_spark.core.position import Range
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.frames import Frame, wire_error
+from busmq_spark.federation.bulk.frames import Frame, make_wire_error
 from busmq_spark.store.protocol import MessageRows
 from busmq_spark.store.redis_store import RedisStore
 
@@ -44,7 +44,7 @@ class RowFrames:
         self._at = 0
         self._next_rows: MessageRows | None = None
 
-    def next(self) -> RowFrame | None:
+    def next_frame(self) -> RowFrame | None:
         """None at the end."""
         taken: list[MessageRows] = []
         size = 0
@@ -56,23 +56,23 @@ class RowFrames:
             size += rows.values.nbytes
             if not self._many:
                 break
-        return self._frame(taken) if taken else None
+        return self._make_frame(taken) if taken else None
 
-    def _frame(self, taken: list[MessageRows]) -> RowFrame:
+    def _make_frame(self, taken: list[MessageRows]) -> RowFrame:
         values = taken[0].values if len(taken) == 1 else pa.concat_arrays([rows.values for rows in taken])
-        runs = [[self._index(rows), rows.first, len(rows.values)] for rows in taken]
+        runs = [[self._index_of_range(rows), rows.first, len(rows.values)] for rows in taken]
         head: dict[str, Any] = {"runs": runs} if self._many else {"first": taken[0].first}
         parts = [self._parts[index] for index, _, _ in runs]
         return RowFrame(head, len(values), frames.rows_schema(values), frames.encode_rows(values), parts)
 
-    def _index(self, rows: MessageRows) -> int:
+    def _index_of_range(self, rows: MessageRows) -> int:
         """Rows come in the order of the ranges."""
         while not (rows.queue == self._parts[self._at].queue and self._parts[self._at].first <= rows.first <= self._parts[self._at].last):
             self._at += 1
         return self._at
 
 
-def frames_with_spans(store: RedisStore, parts: Sequence[Range]) -> tuple[Mapping[str, OriginState], list[Range]]:
+def read_spans(store: RedisStore, parts: Sequence[Range]) -> tuple[Mapping[str, OriginState], list[Range]]:
     """The spans around ranges whose server is known, one of each queue, and what of them is to be read; in a thread."""
     for part in parts:
         store.set_failure_domain([part.queue], ("", part.server, ""))
@@ -88,38 +88,38 @@ class RemainingRanges:
         self._at, self._need = 0, parts[0].first
 
     @property
-    def rest(self) -> list[Range]:
+    def unread_ranges(self) -> list[Range]:
         """To ask for after a broken link."""
         here = [replace(self._parts[self._at], first=self._need)] if self._need <= self._parts[self._at].last else []
         return [*here, *self._parts[self._at + 1 :]]
 
-    def take(self, frame: Frame, schema: Any) -> Iterator[MessageRows]:
+    def take_rows(self, frame: Frame, schema: Any) -> Iterator[MessageRows]:
         """The rows of a frame. Raises WireError for others than those that come next."""
         values, head = frames.decode_rows(frame.body, schema), frame.head if isinstance(frame.head, dict) else {}
         runs = head.get("runs", [[0, head.get("first"), len(values)]])
         if not isinstance(runs, list) or not all(isinstance(run, list) and len(run) == 3 and all(type(n) is int for n in run) for run in runs):
-            raise wire_error("rows of no range", "which range, first id, how many")
+            raise make_wire_error("rows of no range", "which range, first id, how many")
         if sum(run[2] for run in runs) != len(values):
-            raise wire_error(f"runs of {sum(run[2] for run in runs)} rows in {len(values)}"[:100], "as many")
+            raise make_wire_error(f"runs of {sum(run[2] for run in runs)} rows in {len(values)}"[:100], "as many")
         done = 0
         for index, first, count in runs:
-            part = self._expect(index, first, count)
+            part = self._check_and_advance(index, first, count)
             yield MessageRows(part.queue, first, values.slice(done, count) if count < len(values) else values)
             done += count
 
-    def _expect(self, index: int, first: int, count: int) -> Range:
+    def _check_and_advance(self, index: int, first: int, count: int) -> Range:
         at, need = self._at, self._need
         while at < len(self._parts) - 1 and (need > self._parts[at].last or (at < index and not self._strict)):
             at, need = at + 1, self._parts[at + 1].first
         part = self._parts[at]
         if index != at or count < 1 or not need <= first <= part.last + 1 - count or (self._strict and first != need):
-            raise wire_error(
+            raise make_wire_error(
                 f"{count} rows from id {first}"[:100] if index == at else f"rows of range {index}"[:100], f"ids {need}..{part.last} of range {at}"
             )
         self._at, self._need = at, first + count
         return part
 
-    def end(self) -> None:
+    def check_complete(self) -> None:
         """Raises WireError when something is missing."""
-        if self._strict and (rest := self.rest):
-            raise wire_error(f"the end of a read with {len(rest)} ranges to come, from id {rest[0].first}", "all of their rows")
+        if self._strict and (rest := self.unread_ranges):
+            raise make_wire_error(f"the end of a read with {len(rest)} ranges to come, from id {rest[0].first}", "all of their rows")

@@ -25,13 +25,13 @@ from busmq_spark.errors import BusError, FederationRefused, WireError
 from busmq_spark.federation import fault
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.counters import BulkServerCounters
-from busmq_spark.federation.bulk.failures import error_frame, send_or_disconnect
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS, Operation, ServedBy, ServerHello
-from busmq_spark.federation.bulk.peer_operations import check
+from busmq_spark.federation.bulk.peer_operations import check_rights_and_names
 from busmq_spark.federation.bulk.push_subscriptions import PushSubscriptions
-from busmq_spark.federation.bulk.row_frames import MAX_RANGES_PER_READ, RowFrames, frames_with_spans
-from busmq_spark.federation.bulk.store_executor import ClientExecutors, ExecutorPool, KnownServers, PeerThreadPool, RunningRead, StoreExecutor
+from busmq_spark.federation.bulk.row_frames import MAX_RANGES_PER_READ, RowFrames, read_spans
+from busmq_spark.federation.bulk.server_replies import make_error_frame, send_or_disconnect
+from busmq_spark.federation.bulk.store_executor import ClientExecutors, PeerThreadPool, QueueServerCache, RunningRead, StoreExecutor, StorePool
 from busmq_spark.federation.gate.budgets import SecretBudgets
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.rights import Identity
@@ -51,7 +51,7 @@ SMALL_HEAD_BYTES = 64 * 1024
 """Beyond that a head is taken apart, and its names are checked, in a thread."""
 MAX_LARGE_HEADS_IN_WORK = 4
 """Calls with large heads that are taken apart or in work at once, of all connections: read, each may take 50 MB."""
-CONCURRENT_OPERATIONS = tuple(name for name, operation in OPERATIONS.items() if operation.by is ServedBy.BESIDE)
+CONCURRENT_OPERATIONS = tuple(name for name, operation in OPERATIONS.items() if operation.served_by is ServedBy.CONCURRENT)
 MAX_CLIENT_ID_LENGTH = 64
 log = logging.getLogger("busmq_spark")
 
@@ -74,10 +74,10 @@ class BulkServer:
         self.pubsub = [PubSubConnection(endpoint) for endpoint in self.layout.pubsub_endpoints]
         each = max(2, MAX_READS_IN_ALL // len(self.pubsub))
         self.reads = [asyncio.Semaphore(each) for _ in self.pubsub]  # for each Redis, so that one that is silent holds up its own readers only
-        self.places, self.clients, self.stores = KnownServers(), ClientExecutors(), ExecutorPool(self.layout, MAX_READS_IN_ALL)
+        self.places, self.clients, self.stores = QueueServerCache(), ClientExecutors(), StorePool(self.layout, MAX_READS_IN_ALL)
         self._listening: list[asyncio.Task[None]] = []
         self._leaving: set[asyncio.Task[None]] = set()
-        self._sessions: set[_Session] = set()
+        self._sessions: set[_BulkSession] = set()
 
     async def __aenter__(self) -> Self:
         return self
@@ -92,13 +92,13 @@ class BulkServer:
 
     async def serve(self, socket: ServerConnection, identity: Identity) -> None:
         """Answer one connection until it ends."""
-        session = _Session(self, socket, identity)
+        session = _BulkSession(self, socket, identity)
         self._sessions.add(session)
         try:
-            await session.run()
+            await session.serve()
         finally:
             self._sessions.discard(session)
-            await session.close()
+            await session.release()
 
     async def drain(self) -> None:
         """End each connection once nothing of it is under way."""
@@ -110,21 +110,21 @@ class BulkServer:
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
 
-    def executor(self, identity: Identity) -> StoreExecutor:
+    def make_executor(self, identity: Identity) -> StoreExecutor:
         """A store for a peer."""
-        return StoreExecutor(self.layout, self.pool, identity, self.limits.subscriptions, self.budgets.of(identity.name), self.stores.take())
+        return StoreExecutor(self.layout, self.pool, identity, self.limits.subscriptions, self.budgets.of(identity.name), self.stores.take_store())
 
     def on_disconnect(self, client: tuple[str, str], executor: StoreExecutor) -> None:
         """A client's connection is gone."""
         if executor.is_idle:
-            self.clients.on_disconnect(client, executor)
+            self.clients.forget_executor(client, executor)
             return
-        task = asyncio.create_task(executor.wait_ended(), name="bulk: a call outlives its connection")
+        task = asyncio.create_task(executor.wait_until_idle(), name="bulk: a call outlives its connection")
         self._leaving.add(task)
         task.add_done_callback(self._leaving.discard)
-        task.add_done_callback(lambda _: self.clients.on_disconnect(client, executor))
+        task.add_done_callback(lambda _: self.clients.forget_executor(client, executor))
 
-    def listen(self) -> None:
+    def start_receiving_pushes(self) -> None:
         """Subscribe to pushes, at the request of the first peer."""
         if not self._listening:
             self._listening = [asyncio.create_task(self._receive_pushes(connection), name="bulk: pub/sub") for connection in self.pubsub]
@@ -138,7 +138,7 @@ class BulkServer:
                 await asyncio.sleep(MAX_PUSH_WAIT_S)
 
 
-class _Session:
+class _BulkSession:
     """One connection."""
 
     def __init__(self, server: BulkServer, socket: ServerConnection, identity: Identity) -> None:
@@ -146,7 +146,7 @@ class _Session:
         self._limits = server.limits
         self._socket = socket
         self._identity = identity
-        self._executor = server.executor(identity)
+        self._executor = server.make_executor(identity)
         self._calls: asyncio.Queue[bytes] = asyncio.Queue()
         self._room = asyncio.Event()
         self._pending = self._pending_bytes = 0
@@ -157,10 +157,10 @@ class _Session:
         self._budget.enter(self._room)
         self._client: tuple[str, str] | None = None
 
-    async def run(self) -> None:
+    async def serve(self) -> None:
         """Until the peer is gone, or breaks the rules."""
         worker = asyncio.create_task(self._answer_calls(), name="bulk: calls")
-        taking = asyncio.create_task(self._take(), name="bulk: taking")
+        taking = asyncio.create_task(self._receive_frames(), name="bulk: taking")
         try:
             done, _ = await asyncio.wait((worker, taking), return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -183,26 +183,26 @@ class _Session:
             await self._room.wait()
         self._server.close_going_away(self._socket)
 
-    async def close(self) -> None:
+    async def release(self) -> None:
         """Give back what the connection holds."""
-        self._push_subscriptions.end()
+        self._push_subscriptions.unsubscribe_all()
         self._budget.leave(self._room)
         self._budget.add(-self._pending_bytes)
         self._executor.close()
         if self._client is not None:
             self._server.on_disconnect(self._client, self._executor)
 
-    async def _take(self) -> None:
+    async def _receive_frames(self) -> None:
         async for message in self._socket:
-            if isinstance(message, bytes) and frames.head_bytes(message) > SMALL_HEAD_BYTES:
-                await self._call(message)
+            if isinstance(message, bytes) and frames.announced_head_length(message) > SMALL_HEAD_BYTES:
+                await self._enqueue_call(message)
                 continue
-            frame = frames.decode(message)
+            frame = frames.decode_frame(message)
             match frame.kind:
                 case BulkFrameKind.CALL if isinstance(frame.head, dict) and frame.head.get("op") in CONCURRENT_OPERATIONS:
-                    await self._answer(frame)
+                    await self._answer_call(frame)
                 case BulkFrameKind.CALL:
-                    await self._call(bytes(message))  # type: ignore[arg-type]  # texts were refused
+                    await self._enqueue_call(bytes(message))  # type: ignore[arg-type]  # texts were refused
                 case BulkFrameKind.CREDIT if type(frame.head) is int and 0 < frame.head <= frames.MAX_WHOLE_NUMBER:
                     if frame.id in self._reads:
                         self._reads[frame.id].grant_credit(frame.head)
@@ -210,13 +210,13 @@ class _Session:
                     if (reading := self._reads.get(frame.id)) and reading.task:
                         reading.task.cancel()
                 case _:
-                    raise frames.wire_error(f"frame {frame.kind.name} from a client", "CALL, CREDIT or CANCEL")
+                    raise frames.make_wire_error(f"frame {frame.kind.name} from a client", "CALL, CREDIT or CANCEL")
 
-    async def _call(self, message: bytes) -> None:
+    async def _enqueue_call(self, message: bytes) -> None:
         """In its turn. Nothing more is read while too much waits."""
-        size = frames.head_bytes(message)
+        size = frames.announced_head_length(message)
         if size > frames.MAX_HEAD_BYTES:
-            raise frames.wire_error(f"a head of {size} bytes", f"at most {frames.MAX_HEAD_BYTES}")
+            raise frames.make_wire_error(f"a head of {size} bytes", f"at most {frames.MAX_HEAD_BYTES}")
         self._pending += 1
         self._pending_bytes += len(message)
         self._budget.add(len(message))
@@ -228,23 +228,23 @@ class _Session:
     async def _answer_calls(self) -> None:
         while True:
             message = await self._calls.get()
-            if frames.head_bytes(message) > SMALL_HEAD_BYTES:
+            if frames.announced_head_length(message) > SMALL_HEAD_BYTES:
                 async with self._server.large:  # the other peers' loop is this one, and they share its memory
                     frame = await asyncio.to_thread(frames.decode, message)
-                    await self._answer(frame, large=True)
+                    await self._answer_call(frame, large=True)
             else:
-                await self._answer(frames.decode(message))
+                await self._answer_call(frames.decode_frame(message))
             frame = None  # type: ignore[assignment]  # what was read is not kept until the next call comes
             self._pending -= 1
             self._pending_bytes -= len(message)
             self._budget.add(-len(message))
             self._room.set()
 
-    async def _answer(self, frame: Frame, *, large: bool = False) -> None:
+    async def _answer_call(self, frame: Frame, *, large: bool = False) -> None:
         """Check the call and work it off, or begin to; what goes wrong on purpose is the answer."""
         try:
             if frame.kind is not BulkFrameKind.CALL:
-                raise frames.wire_error(f"a large frame {frame.kind.name}", "a CALL")
+                raise frames.make_wire_error(f"a large frame {frame.kind.name}", "a CALL")
             name, operation, arguments = await asyncio.to_thread(self._decode_call, frame) if large else self._decode_call(frame)
             self._server.counts.calls.add(operation=name)
             await self._run_call(frame, name, operation, arguments)
@@ -252,66 +252,66 @@ class _Session:
             raise
         except BusError as error:
             self._server.counts.refused.add()
-            await self._send(error_frame(frame.id, error, self._server.layout))
+            await self._send_frame(make_error_frame(frame.id, error, self._server.layout))
         except Exception:  # whatever it is: one call must not end the others of its peer, and the log has it
             log.exception("bulk: a call failed")
             self._server.counts.refused.add()
-            await self._send(error_frame(frame.id, fault.UNEXPECTED_ERROR, self._server.layout))
+            await self._send_frame(make_error_frame(frame.id, fault.UNEXPECTED_ERROR, self._server.layout))
 
     def _decode_call(self, frame: Frame) -> tuple[str, Operation, tuple[Any, ...]]:
         head = frame.head
         if not isinstance(head, dict) or not isinstance(head.get("op"), str) or head.keys() != {"op", "args"}:
-            raise frames.wire_error("a call of another form", "op and args")
+            raise frames.make_wire_error("a call of another form", "op and args")
         name, operation = head["op"], OPERATIONS.get(head["op"])
         if operation is None:
-            raise frames.wire_error("an unknown operation", f"one of {', '.join(OPERATIONS)}")
+            raise frames.make_wire_error("an unknown operation", f"one of {', '.join(OPERATIONS)}")
         if self._identity.expires is not None and time.time() > self._identity.expires:
             raise FederationRefused(url="", reason="the token has expired")
         arguments = operation.decode_arguments(head["args"])
-        check(self._identity, operation, arguments)
+        check_rights_and_names(self._identity, operation, arguments)
         return name, operation, arguments
 
     async def _run_call(self, frame: Frame, name: str, operation: Operation, arguments: tuple[Any, ...]) -> None:
-        if operation.by is ServedBy.BESIDE:
+        if operation.served_by is ServedBy.CONCURRENT:
             getattr(self, f"_{name}")(frame.id, *arguments)
-        elif operation.by is ServedBy.SESSION:
+        elif operation.served_by is ServedBy.SESSION:
             result = await getattr(self, f"_{name}")(*arguments)
-            await self._send(Frame(BulkFrameKind.REPLY, frame.id, operation.result.encode(result)))
+            await self._send_frame(Frame(BulkFrameKind.REPLY, frame.id, operation.result.encode(result)))
         else:
             async with self._budget.discovering if name == "discover" else nullcontext():
-                reply = await self._executor.run(self._reply, frame, name, operation, arguments)
+                reply = await self._executor.run_in_thread(self._make_reply, frame, name, operation, arguments)
             await send_or_disconnect(self._socket, reply, self._limits.send_s)
 
-    def _reply(self, frame: Frame, name: str, operation: Operation, arguments: tuple[Any, ...]) -> bytes:
+    def _make_reply(self, frame: Frame, name: str, operation: Operation, arguments: tuple[Any, ...]) -> bytes:
         """In a thread, since it may be large."""
-        return Frame(BulkFrameKind.REPLY, frame.id, operation.result.encode(self._executor.work.run_call(name, arguments, frame.body))).encode()
+        return Frame(BulkFrameKind.REPLY, frame.id, operation.result.encode(self._executor.operations.run_call(name, arguments, frame.body))).encode()
 
     async def _hello(self, _: int, name: str) -> ServerHello:
         """Who the client is, so that nothing of its last connection is under way any more when its next call comes."""
         if len(name) > MAX_CLIENT_ID_LENGTH:
-            raise frames.wire_error(f"the name of a client of {len(name)} characters", f"at most {MAX_CLIENT_ID_LENGTH}")
+            raise frames.make_wire_error(f"the name of a client of {len(name)} characters", f"at most {MAX_CLIENT_ID_LENGTH}")
         if name and self._client is None:
             self._client = (self._identity.name, name)
-            await self._server.clients.take_over(self._client, self._executor, self._socket.transport.abort)
+            await self._server.clients.replace_executor(self._client, self._executor, self._socket.transport.abort)
         return ServerHello(frames.PROTOCOL_VERSION, self._server.layout.cluster, self._limits.message_bytes)
 
     async def _listen(self, queues: tuple[str, ...]) -> None:
-        self._server.listen()
-        await self._push_subscriptions.listen(queues)
+        self._server.start_receiving_pushes()
+        await self._push_subscriptions.replace_queues(queues)
 
     # -- beside ---------------------------------------------------------------------------------------------------------------------------
 
     def _wait(self, id: int, timeout_ms: int) -> None:
         if self._waits:
-            raise frames.wire_error("a second wait", "one at a time")
-        task = asyncio.create_task(self._wait_for_push(id, min(max(0.0, timeout_ms / 1000), MAX_PUSH_WAIT_S)), name="bulk: beside")
+            raise frames.make_wire_error("a second wait", "one at a time")
+        task = asyncio.create_task(self._reply_after_push(id, min(max(0.0, timeout_ms / 1000), MAX_PUSH_WAIT_S)), name="bulk: beside")
         self._waits.add(task)
         task.add_done_callback(self._waits.discard)
 
-    async def _wait_for_push(self, id: int, timeout_s: float) -> None:
-        notified = await self._push_subscriptions.wait(timeout_s)
+    async def _reply_after_push(self, id: int, timeout_s: float) -> None:
+        notified = await self._push_subscriptions.wait_for_push(timeout_s)
         self._waits.clear()
-        await self._send(Frame(BulkFrameKind.REPLY, id, notified))
+        await self._send_frame(Frame(BulkFrameKind.REPLY, id, notified))
 
     # -- range reads ----------------------------------------------------------------------------------------------------------------------
 
@@ -323,57 +323,57 @@ class _Session:
 
     def _read_many(self, id: int, parts: Sequence[Range], strict: bool, credit: int, name: str = "read_many") -> None:
         if not 0 < len(parts) <= MAX_RANGES_PER_READ:
-            raise frames.wire_error(f"{len(parts)} ranges", f"1 to {MAX_RANGES_PER_READ}")
+            raise frames.make_wire_error(f"{len(parts)} ranges", f"1 to {MAX_RANGES_PER_READ}")
         if len(self._reads) >= MAX_READS_PER_CONNECTION or id in self._reads:
-            raise frames.wire_error(f"a read beside {len(self._reads)} others", f"at most {MAX_READS_PER_CONNECTION}, under ids of their own")
+            raise frames.make_wire_error(f"a read beside {len(self._reads)} others", f"at most {MAX_READS_PER_CONNECTION}, under ids of their own")
         reading = self._reads[id] = RunningRead(credit)
-        reading.task = asyncio.create_task(self._send_rows(id, reading, parts, strict, name), name="bulk: read")
-        reading.task.add_done_callback(lambda _: self._read_ended(id, reading))  # also when cancelled before its first step
+        reading.task = asyncio.create_task(self._answer_read(id, reading, parts, strict, name), name="bulk: read")
+        reading.task.add_done_callback(lambda _: self._forget_read(id, reading))  # also when cancelled before its first step
 
-    async def _send_rows(self, id: int, reading: RunningRead, parts: Sequence[Range], strict: bool, name: str) -> None:
-        executor, well = self._server.executor(self._identity), False
+    async def _answer_read(self, id: int, reading: RunningRead, parts: Sequence[Range], strict: bool, name: str) -> None:
+        executor, well = self._server.make_executor(self._identity), False
         try:
-            parts = await executor.run(self._server.places.find, executor.work.store, parts)
+            parts = await executor.run_in_thread(self._server.places.locate_ranges, executor.operations.store, parts)
             if name == "read_with_spans":
-                spans, parts = await executor.run(frames_with_spans, executor.work.store, parts)
-                await self._send(Frame(BulkFrameKind.SPANS, id, OPERATIONS[name].result.encode(spans)))
+                spans, parts = await executor.run_in_thread(read_spans, executor.operations.store, parts)
+                await self._send_frame(Frame(BulkFrameKind.SPANS, id, OPERATIONS[name].result.encode(spans)))
             async with AsyncExitStack() as turns:
                 for server in sorted({part.server for part in parts}):  # in one order, so that two never wait for each other
                     await turns.enter_async_context(self._budget.read_slots(server))
                     await turns.enter_async_context(self._server.reads[server])
-                await self._stream(id, reading, executor, RowFrames(executor.work.store, parts, strict, many=name != "read"))
+                await self._send_row_frames(id, reading, executor, RowFrames(executor.operations.store, parts, strict, many=name != "read"))
             well = True
-            await self._send(Frame(BulkFrameKind.END, id))
+            await self._send_frame(Frame(BulkFrameKind.END, id))
         except ConnectionClosed:
             pass
         except BusError as error:
             with suppress(ConnectionClosed):
-                await self._send(error_frame(id, error, self._server.layout))
-        except Exception:  # as in _answer
+                await self._send_frame(make_error_frame(id, error, self._server.layout))
+        except Exception:  # as in _answer_call
             log.exception("bulk: a read failed")
             with suppress(ConnectionClosed):
-                await self._send(error_frame(id, fault.UNEXPECTED_ERROR, self._server.layout))
+                await self._send_frame(make_error_frame(id, fault.UNEXPECTED_ERROR, self._server.layout))
         finally:
-            self._read_ended(id, reading)
-            (self._server.stores.give_back if well else StoreExecutor.close)(executor)
+            self._forget_read(id, reading)
+            (self._server.stores.give_back_store if well else StoreExecutor.close)(executor)
 
-    def _read_ended(self, id: int, reading: RunningRead) -> None:
+    def _forget_read(self, id: int, reading: RunningRead) -> None:
         if self._reads.get(id) is reading:
             del self._reads[id]
             self._room.set()
 
-    async def _stream(self, id: int, reading: RunningRead, executor: StoreExecutor, bodies: RowFrames) -> None:
-        following, schema = executor.start(bodies.next), None
+    async def _send_row_frames(self, id: int, reading: RunningRead, executor: StoreExecutor, bodies: RowFrames) -> None:
+        following, schema = executor.start_in_thread(bodies.next_frame), None
         while (body := await following) is not None:
-            following = executor.start(bodies.next)  # Redis and Arrow go on while this one is on its way
+            following = executor.start_in_thread(bodies.next_frame)  # Redis and Arrow go on while this one is on its way
             try:
                 if body.schema is not schema:
-                    await self._send(Frame(BulkFrameKind.SCHEMA, id, None, frames.encode_schema(body.schema)))
+                    await self._send_frame(Frame(BulkFrameKind.SCHEMA, id, None, frames.encode_schema(body.schema)))
                     schema = body.schema
                 for part in body.parts:
-                    self._server.places.remember(part)
+                    self._server.places.remember_server(part)
                 await self._wait_for_credit(reading, body.data.size)
-                await self._send(Frame(BulkFrameKind.ROWS, id, body.head, body.data))
+                await self._send_frame(Frame(BulkFrameKind.ROWS, id, body.head, body.data))
                 self._server.counts.rows.add(body.rows)
                 self._server.counts.bytes.add(body.data.size)
             except BaseException:
@@ -391,5 +391,5 @@ class _Session:
             await self._socket.wait_closed()
             raise asyncio.CancelledError from None
 
-    async def _send(self, frame: Frame) -> None:
+    async def _send_frame(self, frame: Frame) -> None:
         await send_or_disconnect(self._socket, frame.encode(), self._limits.send_s)

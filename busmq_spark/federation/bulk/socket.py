@@ -22,7 +22,7 @@ from websockets.uri import WebSocketURI
 
 from busmq_spark.errors import FederationLost, FederationRefused, TlsFailed, WireError
 from busmq_spark.federation.address import CONNECT_TIMEOUT_S, NOT_AUTHORIZED_REASON, FederationAddress, authorization_header
-from busmq_spark.federation.bulk.frames import wire_error
+from busmq_spark.federation.bulk.frames import make_wire_error
 from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL
 from busmq_spark.federation.silent_log import WIRE_LOG
 
@@ -47,7 +47,7 @@ class BulkWebSocket:
         self.url = address.url
         self._buffer = memoryview(bytearray(_SMALL_MESSAGE_BYTES))
         self._at = self._used = 0
-        uri = address.parse()
+        uri = address.parse_url()
         try:
             self._socket = _dial(uri, address)
         except OSError as error:
@@ -60,38 +60,38 @@ class BulkWebSocket:
 
     def send(self, message: bytes) -> None:
         """Send one binary message."""
-        self._write(Frame(Opcode.BINARY, message).serialize(mask=True))
+        self._send_all(Frame(Opcode.BINARY, message).serialize(mask=True))
 
     def receive(self) -> memoryview:
         """The next message; its memory is its own and aligned."""
         parts: list[memoryview] = []
         size = 0
         while True:
-            final, opcode, length = self._head()
+            final, opcode, length = self._read_frame_head()
             if opcode >= Opcode.CLOSE:
-                self._handle_control_frame(opcode, bytes(self._take(length)))
+                self._handle_control_frame(opcode, bytes(self._read_payload(length)))
                 continue
             size += length
             if opcode != (Opcode.CONT if parts else Opcode.BINARY) or size > MAX_MESSAGE_BYTES or len(parts) >= MAX_FRAMES_PER_MESSAGE:
-                raise wire_error(f"a web-socket frame {opcode} of {length} bytes behind {len(parts)} others", "binary messages")
-            parts.append(self._take(length))
+                raise make_wire_error(f"a web-socket frame {opcode} of {length} bytes behind {len(parts)} others", "binary messages")
+            parts.append(self._read_payload(length))
             if final:
                 return parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
 
     def is_usable(self) -> bool:
         """Whether the link seems whole; for between calls, when nothing but pings can come."""
         try:
-            while self._used > self._at or self._receive_without_wait():
-                _, opcode, length = self._head()
+            while self._used > self._at or self._receive_available():
+                _, opcode, length = self._read_frame_head()
                 if opcode < Opcode.CLOSE:
-                    self._take(length)  # rows of a read that was given up
+                    self._read_payload(length)  # rows of a read that was given up
                     continue
-                self._handle_control_frame(opcode, bytes(self._take(length)))
+                self._handle_control_frame(opcode, bytes(self._read_payload(length)))
         except (FederationLost, WireError):
             return False
         return True
 
-    def _receive_without_wait(self) -> bool:
+    def _receive_available(self) -> bool:
         """Take what has come without waiting. Asking the socket itself, since under TLS not all that comes is for us."""
         try:
             self._socket.settimeout(0)
@@ -135,10 +135,10 @@ class BulkWebSocket:
                 response = next((event for event in protocol.events_received() if isinstance(event, Response)), None)
         except OSError as error:
             raise self._lost_error(str(error) or type(error).__name__) from error
-        self._check(protocol, response)
+        self._check_handshake_response(protocol, response)
         self._socket.settimeout(PING_AFTER_SILENCE_S)
 
-    def _check(self, protocol: ClientProtocol, response: Response | None) -> None:
+    def _check_handshake_response(self, protocol: ClientProtocol, response: Response | None) -> None:
         if response is None:
             raise self._lost_error(f"no HTTP answer to the handshake ({type(protocol.handshake_exc).__name__})")
         status = response.status_code
@@ -154,23 +154,23 @@ class BulkWebSocket:
 
     # -- bytes ----------------------------------------------------------------------------------------------------------------------------
 
-    def _head(self) -> tuple[bool, int, int]:
+    def _read_frame_head(self) -> tuple[bool, int, int]:
         """Whether the next frame ends a message, its opcode, and the length of its payload."""
         first, second = self._read_few_bytes(2)
         length = second & 0x7F
         if second & 0x80 or first & 0x70:
-            raise wire_error("a masked or extended frame from a server", "a plain one")
+            raise make_wire_error("a masked or extended frame from a server", "a plain one")
         if length == 126:
             length = struct.unpack(">H", self._read_few_bytes(2))[0]
         elif length == 127:
             length = struct.unpack(">Q", self._read_few_bytes(8))[0]
         if length > (MAX_MESSAGE_BYTES if first & 0x0F < Opcode.CLOSE else 125):
-            raise wire_error(f"a web-socket frame of {length} bytes", f"at most {MAX_MESSAGE_BYTES}, and 125 of a control frame")
+            raise make_wire_error(f"a web-socket frame of {length} bytes", f"at most {MAX_MESSAGE_BYTES}, and 125 of a control frame")
         return bool(first & 0x80), first & 0x0F, length
 
     def _handle_control_frame(self, opcode: int, payload: bytes) -> None:
         if opcode == Opcode.PING:
-            self._write(Frame(Opcode.PONG, payload).serialize(mask=True))
+            self._send_all(Frame(Opcode.PONG, payload).serialize(mask=True))
         elif opcode == Opcode.CLOSE:
             code = struct.unpack(">H", payload[:2])[0] if len(payload) >= 2 else 1005
             raise self._lost_error(f"it closed the connection with code {code}")
@@ -181,11 +181,11 @@ class BulkWebSocket:
             left = self._used - self._at
             self._buffer[:left] = bytes(self._buffer[self._at : self._used])
             self._at, self._used = 0, left
-            self._used += self._receive(self._buffer[left:])
+            self._used += self._receive_into(self._buffer[left:])
         self._at += count
         return self._buffer[self._at - count : self._at]
 
-    def _take(self, length: int) -> memoryview:
+    def _read_payload(self, length: int) -> memoryview:
         """The next ``length`` bytes, in memory of their own."""
         size = min(length, _MAX_PREALLOCATED_BYTES)
         view = memoryview(pa.allocate_buffer(size)).cast("B") if size else memoryview(b"")
@@ -199,17 +199,17 @@ class BulkWebSocket:
                 larger = memoryview(pa.allocate_buffer(size)).cast("B")
                 larger[:got] = view
                 view = larger
-            got += self._receive(view[got:])
+            got += self._receive_into(view[got:])
         return view
 
-    def _receive(self, into: memoryview) -> int:
+    def _receive_into(self, into: memoryview) -> int:
         for asked in (False, True):
             try:
                 got: int = self._socket.recv_into(into)
             except TimeoutError:
                 if asked:
                     break
-                self._write(Frame(Opcode.PING, b"").serialize(mask=True))
+                self._send_all(Frame(Opcode.PING, b"").serialize(mask=True))
                 continue
             except OSError as error:
                 raise self._lost_error(error.strerror or str(error)) from error
@@ -218,7 +218,7 @@ class BulkWebSocket:
             return got
         raise self._lost_error(f"no byte within {2 * PING_AFTER_SILENCE_S:g} s, although it was pinged")
 
-    def _write(self, data: bytes) -> None:
+    def _send_all(self, data: bytes) -> None:
         view = memoryview(data)
         try:
             self._socket.settimeout(SEND_TIMEOUT_S)
@@ -233,7 +233,7 @@ class BulkWebSocket:
 
 
 def _dial(uri: WebSocketURI, address: FederationAddress) -> Any:
-    context = address.context() if uri.secure else None
+    context = address.make_ssl_context() if uri.secure else None
     made = socket.create_connection((uri.host, uri.port), timeout=CONNECT_TIMEOUT_S)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if context is None:

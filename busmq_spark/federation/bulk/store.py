@@ -46,7 +46,7 @@ _MAX_NAMES_BYTES_PER_CALL, _MAX_RANGE_BYTES = 56 * 1024, 100
 log = logging.getLogger("busmq_spark")
 
 
-def _remote_call(method: Method[P, T]) -> Method[P, T]:
+def _forward_to_server(method: Method[P, T]) -> Method[P, T]:
     """The operation of this name, in one call."""
     return make_forwarder(method, lambda store, *asked: store._link.call(*asked))
 
@@ -55,7 +55,7 @@ class FederatedStore(PerQueueOperations):
     """Reads and writes of named queues through a federation server. Satisfies ReadStore and WriteStore."""
 
     def __init__(self, address: FederationAddress) -> None:
-        address.check()
+        address.check_offline()
         self.address = address
         self._link = BulkLink(address)
 
@@ -82,15 +82,15 @@ class FederatedStore(PerQueueOperations):
 
     spans = asked_each(OriginStore.spans)
     positions = asked_each(OriginStore.positions)
-    traces = _remote_call(ReadStore.traces)
-    bytes_until = _remote_call(ReadStore.bytes_until)
+    traces = _forward_to_server(ReadStore.traces)
+    bytes_until = _forward_to_server(ReadStore.bytes_until)
 
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
-        return self._link.read([part], fail_on_data_loss)
+        return self._link.read_ranges([part], fail_on_data_loss)
 
     def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
         for some in _cut_ranges(parts):
-            yield from self._link.read(some, fail_on_data_loss)
+            yield from self._link.read_ranges(some, fail_on_data_loss)
 
     def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, OriginState], RowStream]:
         return self._link.read_with_spans(parts)
@@ -103,7 +103,7 @@ class FederatedStore(PerQueueOperations):
                 break
             fitting += 1
         if not fitting:
-            _check_size(len(values[0]), room + len(values[0]))
+            _check_message_size(len(values[0]), room + len(values[0]))
         stored: tuple[int, int] = self._link.call("push_from", queue, sender, tuple(sequences[:fitting]), values=values[:fitting])
         return stored
 
@@ -128,16 +128,16 @@ class FederatedStore(PerQueueOperations):
         first, *_ = [self._link.call("begin", sink, run, some) for some in slices(queues, QUEUES_PER_CALL)]
         return cast(SinkRun, first)
 
-    renew = _remote_call(WriteStore.renew)
-    record = _remote_call(WriteStore.record)
-    recorded = _remote_call(WriteStore.recorded)
-    commit = _remote_call(WriteStore.commit)
-    forget = _remote_call(WriteStore.forget)
+    renew = _forward_to_server(WriteStore.renew)
+    record = _forward_to_server(WriteStore.record)
+    recorded = _forward_to_server(WriteStore.recorded)
+    commit = _forward_to_server(WriteStore.commit)
+    forget = _forward_to_server(WriteStore.forget)
 
     def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> dict[str, CommitStopped | QueueMissing | None]:
         """As commit of each queue of ``staged``, all under way at once; a queue that is missing is an answer."""
         asked = [(queue, sink, batch, parts) for queue, parts in by_queue(staged).items()]
-        return dict(zip([queue for queue, *_ in asked], self._link.calls("commit", asked, (QueueMissing,)), strict=True))
+        return dict(zip([queue for queue, *_ in asked], self._link.call_many("commit", asked, (QueueMissing,)), strict=True))
 
     def discard(self, staged: Sequence[StagedList]) -> None:
         for some in slices(staged, QUEUES_PER_CALL):
@@ -152,13 +152,13 @@ class FederatedStore(PerQueueOperations):
         return [FederatedPushNotifier(self.address, notified)]
 
     def close(self) -> None:
-        self._link.drop()
+        self._link.drop_connection()
 
     def ask_each(self, name: str, queues: Sequence[str] | Mapping[str, Any], *rest: Any) -> dict[str, Any]:
         """As many queues in a call as fit; without queues the server is not called."""
         asked = [[restrict_to(some, argument) for argument in (queues, *rest)] for some in slices(list(queues), QUEUES_PER_CALL)]
         found: dict[str, Any] = {}
-        for answer in [self._link.call(name, *asked[0])] if len(asked) == 1 else self._link.calls(name, asked):
+        for answer in [self._link.call(name, *asked[0])] if len(asked) == 1 else self._link.call_many(name, asked):
             found.update(answer)
         return found
 
@@ -178,7 +178,7 @@ def _cut_ranges(parts: Sequence[Range]) -> Iterator[list[Range]]:
         yield some
 
 
-def _check_size(size: int, most: int) -> None:
+def _check_message_size(size: int, most: int) -> None:
     if size > most:
         raise MessageRefused(
             reason=f"a message of {size} bytes is over what the federation server takes ({most}); raise its limit message_bytes, or push less"
@@ -188,11 +188,11 @@ def _check_size(size: int, most: int) -> None:
 class _StagedChunk:
     """Some rows of a staged list, and their place there."""
 
-    def __init__(self, part: _GrowingList, before: int, values: Sequence[bytes]) -> None:
+    def __init__(self, part: _StagedListBuilder, before: int, values: Sequence[bytes]) -> None:
         self.part, self.before, self.values = part, before, values
         self.arguments = (part.queue, part.key, before, part.run)
 
-    def settle(self, answer: tuple[int, int]) -> None:
+    def check_reply(self, answer: tuple[int, int]) -> None:
         rows, self.part.server = answer
         expected = self.before + len(self.values)
         if rows < expected:
@@ -200,7 +200,7 @@ class _StagedChunk:
             raise StagingLost(sink="", batch="?", queue=self.part.queue, expected=expected, found=rows, key=key, remedy=RESTART_REMEDY)
 
 
-class _GrowingList:
+class _StagedListBuilder:
     """One staged list as it grows."""
 
     def __init__(self, queue: str, key: str, run: SinkRun) -> None:
@@ -218,14 +218,14 @@ class FederatedAppender(QueueAppender):
 
     def __init__(self, link: BulkLink) -> None:
         self._link = link
-        self._lists: dict[str, _GrowingList] = {}
+        self._lists: dict[str, _StagedListBuilder] = {}
         self._waiting: deque[tuple[int, _StagedChunk]] = deque()
 
     def stage(self, queue: str, key: str, values: Sequence[bytes], run: SinkRun | None = None) -> None:
         """Append values to the staged list ``key`` of a queue."""
-        part = self._lists.setdefault(key, _GrowingList(queue, key, run or SinkRun("", 0)))
+        part = self._lists.setdefault(key, _StagedListBuilder(queue, key, run or SinkRun("", 0)))
         for piece, sizes in self._split_into_calls(values):
-            self._send(_StagedChunk(part, part.rows, piece))
+            self._send_chunk(_StagedChunk(part, part.rows, piece))
             part.digest = total_digest((part.digest, digest(piece)))
             part.rows += len(piece)
             part.sizes += sizes
@@ -238,7 +238,7 @@ class FederatedAppender(QueueAppender):
     def settle(self) -> None:
         """Wait until everything staged so far is stored."""
         while self._waiting:
-            self._settle_one()
+            self._settle_oldest_chunk()
 
     def finish(self) -> list[StagedList]:
         """Wait until everything is stored; the staged lists in the order of their first row."""
@@ -249,7 +249,7 @@ class FederatedAppender(QueueAppender):
         """Take back what was staged, once every piece under way is answered."""
         while self._waiting:
             try:
-                self._settle_one()
+                self._settle_oldest_chunk()
             except BusError as error:
                 log.debug("discarding: %s", error)
         if self._lists:
@@ -259,7 +259,7 @@ class FederatedAppender(QueueAppender):
         """Stop in the middle; what was sent stays where it is."""
         if self._waiting:
             self._waiting.clear()
-            self._link.drop()
+            self._link.drop_connection()
 
     def _split_into_calls(self, values: Sequence[bytes]) -> Iterator[tuple[Sequence[bytes], list[int]]]:
         """Values cut into calls, each with the sizes of the chunks in it, by which a commit moves them later."""
@@ -269,7 +269,7 @@ class FederatedAppender(QueueAppender):
         room = MAX_PIECE_BYTES
         for chunk in chunks(values):
             size = sum(map(len, chunk))
-            _check_size(size, most)
+            _check_message_size(size, most)
             if piece and (size > room or len(piece) + len(chunk) > MAX_PIECE_ROWS):
                 yield piece, sizes
                 piece, sizes, room = [], [], MAX_PIECE_BYTES
@@ -279,38 +279,38 @@ class FederatedAppender(QueueAppender):
         if piece:
             yield piece, sizes
 
-    def _send(self, piece: _StagedChunk) -> None:
+    def _send_chunk(self, piece: _StagedChunk) -> None:
         while len(self._waiting) >= MAX_PIECES_UNDER_WAY:
-            self._settle_one()
+            self._settle_oldest_chunk()
         try:
-            self._waiting.append((self._link.post("stage", *piece.arguments, values=piece.values), piece))
+            self._waiting.append((self._link.send_call("stage", *piece.arguments, values=piece.values), piece))
         except FederationLost:
-            self._link.drop()
+            self._link.drop_connection()
             self._waiting.append((-1, piece))
-            self._recover()
+            self._resend_unanswered()
 
-    def _settle_one(self) -> None:
+    def _settle_oldest_chunk(self) -> None:
         id, piece = self._waiting.popleft()
         try:
-            answer = self._link.result(id, "stage")
+            answer = self._link.wait_for_result(id, "stage")
         except LinkLost as error:
             if isinstance(error, FederationLost):
-                self._link.drop()
+                self._link.drop_connection()
             else:
-                self._drain()
+                self._discard_replies()
             self._waiting.appendleft((id, piece))
-            self._recover()
+            self._resend_unanswered()
             return
-        piece.settle(answer)
+        piece.check_reply(answer)
 
-    def _drain(self) -> None:
+    def _discard_replies(self) -> None:
         """The server's Redis could not be reached for one piece: those after it are answered, too, and may have found their place missing."""
         for id, _ in self._waiting:
             with suppress(BusError):
-                self._link.result(id, "stage")
+                self._link.wait_for_result(id, "stage")
 
-    def _recover(self) -> None:
+    def _resend_unanswered(self) -> None:
         """What is in doubt is sent again one by one, with the link's own patience."""
         waiting, self._waiting = self._waiting, deque()
         for _, piece in waiting:
-            piece.settle(self._link.call("stage", *piece.arguments, values=piece.values))
+            piece.check_reply(self._link.call("stage", *piece.arguments, values=piece.values))

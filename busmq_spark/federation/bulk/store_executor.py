@@ -51,17 +51,17 @@ class StoreExecutor:
         budget: SecretBudget,
         store: RedisStore | None = None,
     ) -> None:
-        self.work = PeerOperations(store or RedisStore(layout, PEER_PATIENCE_S, REPLY_BYTES), identity, most_subscriptions)
+        self.operations = PeerOperations(store or RedisStore(layout, PEER_PATIENCE_S, REPLY_BYTES), identity, most_subscriptions)
         self._pool, self._budget = pool, budget
         self._current_call: Future[Any] | None = None
         self._doubtful = False
 
-    async def run(self, function: Callable[..., T], *arguments: Any) -> T:
+    async def run_in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call it in a thread. Cancelling gives up the result only: the thread comes to its end."""
         async with self._budget.threads, self._pool.doubtful if self._doubtful else nullcontext():
             self._budget.working += 1
             try:
-                found = await self.start(function, *arguments)
+                found = await self.start_in_thread(function, *arguments)
             except LinkLost:
                 self._doubtful = True
                 raise
@@ -70,11 +70,11 @@ class StoreExecutor:
             self._doubtful = False
             return found
 
-    def start(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
+    def start_in_thread(self, function: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         """Begin a call in a thread of the pool; the future is its result."""
         self._current_call = begun = self._pool.submit(function, *arguments)
         ending = asyncio.wrap_future(begun)
-        ending.add_done_callback(_retrieve_exception)
+        ending.add_done_callback(_mark_exception_retrieved)
         return asyncio.shield(ending)
 
     @property
@@ -82,13 +82,13 @@ class StoreExecutor:
         """Whether no thread uses the store."""
         return self._current_call is None or self._current_call.done()
 
-    def stop(self) -> None:
+    def stop_calls(self) -> None:
         """A call that waits for a thread never gets one, one under way is not repeated any more, and no other reaches Redis."""
-        self.work.store.stop()
+        self.operations.store.stop()
         if self._current_call is not None:
             self._current_call.cancel()
 
-    async def wait_ended(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Until no thread uses the store."""
         if self._current_call is not None and not self._current_call.done():
             ending = asyncio.Event()
@@ -98,14 +98,14 @@ class StoreExecutor:
 
     def close(self) -> None:
         """Stop, and close the store as soon as no thread uses it."""
-        self.stop()
+        self.stop_calls()
         if self._current_call is None:
-            self.work.store.close()
+            self.operations.store.close()
         else:
-            self._current_call.add_done_callback(lambda _: self.work.store.close())
+            self._current_call.add_done_callback(lambda _: self.operations.store.close())
 
 
-def _retrieve_exception(done: asyncio.Future[Any]) -> None:
+def _mark_exception_retrieved(done: asyncio.Future[Any]) -> None:
     """Mark the exception of a call that no caller awaits any more as retrieved, or asyncio logs it."""
     if not done.cancelled():
         done.exception()
@@ -140,57 +140,57 @@ class ClientExecutors:
     def __len__(self) -> int:
         return len(self._executors)
 
-    async def take_over(self, client: tuple[str, str], executor: StoreExecutor, leave: Callable[[], None]) -> None:
+    async def replace_executor(self, client: tuple[str, str], executor: StoreExecutor, leave: Callable[[], None]) -> None:
         """From now on the client's executor is this one; ``leave`` is called when yet another comes. Returns once no other is at work."""
         while (before := self._executors.get(client)) is None or before[0] is not executor:
             if before is not None:
                 before[1]()
-                before[0].stop()
-                await before[0].wait_ended()
+                before[0].stop_calls()
+                await before[0].wait_until_idle()
             if self._executors.get(client) is before:
                 self._executors[client] = (executor, leave)
 
-    def on_disconnect(self, client: tuple[str, str], executor: StoreExecutor) -> None:
+    def forget_executor(self, client: tuple[str, str], executor: StoreExecutor) -> None:
         """The connection is gone, and its executor no longer at work."""
         if (found := self._executors.get(client)) is not None and found[0] is executor:
             del self._executors[client]
 
 
-class KnownServers:
+class QueueServerCache:
     """Which server has a queue, as reads found out: to ask all of them for every read would let a silent one hold up readers of the others."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], int] = {}
 
-    def find(self, store: RedisStore, parts: Sequence[Range]) -> list[Range]:
+    def locate_ranges(self, store: RedisStore, parts: Sequence[Range]) -> list[Range]:
         """The ranges, each on the server that has its queue: a client does not know the servers behind this one."""
         known = [self._known.get((part.queue, part.born)) for part in parts]
         unknown = [part.queue for part, server in zip(parts, known, strict=True) if server is None]
         asked = store.locate(unknown) if unknown else {}
         return [replace(part, server=asked[part.queue] if server is None else server) for part, server in zip(parts, known, strict=True)]
 
-    def remember(self, part: Range) -> None:
+    def remember_server(self, part: Range) -> None:
         """Remember the server that the rows came from: a queue stays on it until the queue ends."""
         if len(self._known) >= MAX_CACHED_LOCATIONS:
             self._known.clear()
         self._known[part.queue, part.born] = part.server
 
 
-class ExecutorPool:
+class StorePool:
     """Stores for reads, with their connections to Redis: one that has ended its read well is used again."""
 
     def __init__(self, layout: RedisLayout, most: int) -> None:
         self._layout, self._most = layout, most
         self._idle: list[RedisStore] = []
 
-    def take(self) -> RedisStore:
+    def take_store(self) -> RedisStore:
         """One that is free, or a new one."""
         return self._idle.pop() if self._idle else RedisStore(self._layout, PEER_PATIENCE_S, REPLY_BYTES)
 
-    def give_back(self, executor: StoreExecutor) -> None:
+    def give_back_store(self, executor: StoreExecutor) -> None:
         """The executor has ended, and no thread uses its store."""
         if executor.is_idle and len(self._idle) < self._most:
-            self._idle.append(executor.work.store)
+            self._idle.append(executor.operations.store)
         else:
             executor.close()
 

@@ -65,8 +65,8 @@ class NpmStore:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="busmq-plain-link", daemon=True)
         self._thread.start()
-        secure = address.parse().secure
-        target = _PlainTarget(address.url, address.secret, None, address.secret_in_url, context=address.context() if secure else None)
+        secure = address.parse_url().secure
+        target = _PlainTarget(address.url, address.secret, None, address.secret_in_url, context=address.make_ssl_context() if secure else None)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._pool = Pool(target, 1, self._spawn)
         self._queues: dict[str, NpmQueue] = {}

@@ -19,7 +19,7 @@ from busmq_spark.redis_io.layout import RedisLayout
 log = logging.getLogger("busmq_spark")
 
 
-def error_frame(id: int, error: BusError, asked: RedisLayout) -> Frame:
+def make_error_frame(id: int, error: BusError, asked: RedisLayout) -> Frame:
     """The ERROR frame. When Redis is unreachable it holds for how long to retry: longer where another server may take over."""
     head = encode_error(error)
     if not fault.is_open_error(error):
