@@ -22,7 +22,7 @@ RECORDS: dict[str, JsonCodec] = {
     "Creation": operations.QUEUE_CREATION_CODEC,
     "Attached": operations.ATTACH_RESULT_CODEC,
     "State": operations.QUEUE_STATE_CODEC,
-    "Span": operations.SPAN_CODEC,
+    "Span": operations.ORIGIN_STATE_CODEC,
     "FoundTime": operations.FOUND_TIME_CODEC,
     "AckResult": operations.ACK_RESULT_CODEC,
     "RemovalTraces": operations.REMOVAL_TRACES_CODEC,
