@@ -213,7 +213,7 @@ def bulk_calls(queue: str) -> list[bytes]:
     assert {*arguments} == {*OPERATIONS}
     body = frames.pack_values([b"a", b"bc" * 100])
     calls = [
-        Frame(BulkFrameKind.CALL, number, {"op": name, "args": args}, body if OPERATIONS[name].values else b"").encode()
+        Frame(BulkFrameKind.CALL, number, {"op": name, "args": args}, body if OPERATIONS[name].has_body else b"").encode()
         for number, (name, args) in enumerate(arguments.items())
     ]
     return [*calls, Frame(BulkFrameKind.CREDIT, 14, 4096).encode(), Frame(BulkFrameKind.CANCEL, 14).encode()]

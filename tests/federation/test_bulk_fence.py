@@ -144,8 +144,8 @@ def test_clients_of_the_same_secret_do_not_wait_for_each_other(here: Site, queue
     assert held.under_way.wait(PATIENCE_S)
     assert other.call("push", queue, values=[b"new"]) == (1, 0)
     held.go_on.set()
-    one.drop()
-    other.drop()
+    one.drop_connection()
+    other.drop_connection()
 
 
 @pytest.mark.parametrize("layout", ["redis_url", "cluster_servers"])

@@ -52,13 +52,13 @@ def posted(store: FederatedStore) -> list[str]:
     """What is asked from now on, once it is connected."""
     store.connect()
     names: list[str] = []
-    send = store._link._send_call
+    send = store._link._send_call_on
 
     def counted(socket: object, name: str, *rest: object) -> int:
         names.append(name)
         return send(socket, name, *rest)  # type: ignore[arg-type]
 
-    store._link._send_call = counted  # type: ignore[assignment,method-assign]
+    store._link._send_call_on = counted  # type: ignore[assignment,method-assign]
     return names
 
 

@@ -29,7 +29,7 @@ def test_a_batch_over_many_queues_is_committed_with_all_calls_under_way(redis_se
         for name in names:
             appender.stage(name, store.keys(name).stage(attempt("", "0", 0, secrets.token_hex(8))), [b"a", b"b"])
         answered = list[str]()
-        result, post, most = store._link.result, store._link.post, 0
+        result, post, most = store._link.wait_for_result, store._link.send_call, 0
         under_way = 0
 
         def posted(name: str, *rest: object, **more: object) -> int:
@@ -45,7 +45,7 @@ def test_a_batch_over_many_queues_is_committed_with_all_calls_under_way(redis_se
             return result(id, name)
 
         staged = appender.finish()
-        store._link.post, store._link.result = posted, answer  # type: ignore[method-assign,assignment]
+        store._link.send_call, store._link.wait_for_result = posted, answer  # type: ignore[method-assign,assignment]
         SinkCommitter(parse(WriteOptions, {"redis.url": redis_server.url, "queue": "q"}), store).commit(fresh(), 0, staged)
         assert most == len(names)
         assert answered.count("commit") == len(names) + 2  # the queue that was missing is asked for again, made, and has its turn

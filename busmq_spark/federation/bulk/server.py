@@ -230,7 +230,7 @@ class _BulkSession:
             message = await self._calls.get()
             if frames.announced_head_length(message) > SMALL_HEAD_BYTES:
                 async with self._server.large:  # the other peers' loop is this one, and they share its memory
-                    frame = await asyncio.to_thread(frames.decode, message)
+                    frame = await asyncio.to_thread(frames.decode_frame, message)
                     await self._answer_call(frame, large=True)
             else:
                 await self._answer_call(frames.decode_frame(message))
