@@ -18,6 +18,7 @@ from busmq_spark.redis_io import async_link
 from busmq_spark.redis_io.async_cluster_link import AsyncClusterLink
 from busmq_spark.redis_io.cluster import ClusterSeeds
 from busmq_spark.redis_io.cluster_link import ClusterLink
+from busmq_spark.redis_io.dial import dial_async
 from busmq_spark.redis_io.endpoint import ServerUnreachable
 from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.urls import Server, parse
@@ -225,7 +226,7 @@ def test_a_node_that_lost_its_slots_while_a_task_connected_to_it_is_closed_with_
     cluster_servers: ClusterServers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replica = cluster_servers.replicas[0]
-    dial = async_link.dial_async
+    dial = dial_async
 
     async def connect_during_a_refresh() -> bool:
         link, connecting, refreshed = AsyncClusterLink(seeds(cluster_servers)), asyncio.Event(), asyncio.Event()
