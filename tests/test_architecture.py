@@ -48,7 +48,7 @@ PURE = {
     ("federation", "bulk", "operations"),
     ("federation", "bulk", "frames"),
     ("federation", "npm_wire", "creation"),
-    ("federation", "fault"),
+    ("federation", "error_codec"),
     ("federation", "gate", "grants"),
     ("federation", "gate", "handshake"),
     ("federation", "json_size"),

@@ -42,7 +42,7 @@ MIRROR_MODULE = "busmq_spark.mirror"
 def make_federation_links(bus: Bus) -> FederationLinks:
     """New links. Raises LocalToolMissing, which names the extra to install."""
     try:
-        return import_module(f"{FEDERATION_CLIENT_MODULE}.links").FederationClients(bus)  # type: ignore[no-any-return]  # found by its name
+        return import_module(f"{FEDERATION_CLIENT_MODULE}.federation_clients").FederationClients(bus)  # type: ignore[no-any-return]
     except ModuleNotFoundError as error:
         raise without_extra(error, "federation") from None
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from busmq_spark.errors import FederationLost
-from busmq_spark.federation.client import flow, remote_handle
+from busmq_spark.federation.client import flow_control, remote_handle
 from busmq_spark.federation.client import socket as sockets
 from busmq_spark.federation.client.channel import RemoteChannel
 from tests.bus.tools import until
@@ -64,7 +64,7 @@ async def test_a_pong_may_wait_behind_a_message_that_comes(redis_url: str, fresh
 async def test_a_link_on_which_nothing_passes_is_given_up_with_the_reason(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     strict(monkeypatch)
     quick(monkeypatch)
-    monkeypatch.setattr(flow, "SLOWEST_LINK_BYTES_PER_S", 1024 * 1024)
+    monkeypatch.setattr(flow_control, "SLOWEST_LINK_BYTES_PER_S", 1024 * 1024)
     async with far(redis_url) as both, both.home.queue(fresh()) as near, both.queue(near.name) as queue:
         lost = hearing(queue)
         both.cutter.hush()
@@ -101,16 +101,16 @@ async def test_objects_of_one_socket_share_what_may_be_under_way(redis_url: str,
         queues = [both.queue(fresh()) for _ in range(8)]
         await asyncio.gather(*(queue.attach() for queue in queues))
         window = queues[0].handle.remote.send_window
-        most, began = 0, window.serve_waiting
+        most, began = 0, window.resume_if_room
 
         def look() -> None:
             nonlocal most
             most = max(most, window.under_way)
             began()
 
-        window.serve_waiting = look
+        window.resume_if_room = look
         await asyncio.gather(*(queue.push_many(["x" * 10_000] * 100) for queue in queues))
-        assert flow.MAX_UNANSWERED_BYTES / 2 < most < flow.MAX_UNANSWERED_BYTES + 20_000
+        assert flow_control.MAX_UNANSWERED_BYTES / 2 < most < flow_control.MAX_UNANSWERED_BYTES + 20_000
         assert window.under_way == window.waiting == 0
 
 
@@ -118,7 +118,7 @@ async def test_what_is_sent_to_a_link_that_breaks_is_no_flood_of_warnings(redis_
     async with far(redis_url) as both, both.queue(fresh()) as queue:
         with caplog.at_level(logging.DEBUG, logger="asyncio"):
             pushed = queue.push_many(["x" * 1024] * 500)
-            queue.handle._pool.hang_up()
+            queue.handle._pool.abort_connections()
             with pytest.raises(FederationLost):
                 await pushed
         assert not [record for record in caplog.records if "socket.send() raised" in record.getMessage()]

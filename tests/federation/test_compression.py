@@ -40,7 +40,7 @@ async def test_messages_are_compressed_where_both_sides_say_so(federation: Serve
                 assert [message.text async for message in queue.consume(max=1)] == [TEXT]
             [pool] = bus._links._pools.values()
             socket = pool.sockets[0]._socket
-            assert (socket.written < len(TEXT) / 4) == (socket.came < len(TEXT) / 4) == (here and there)
+            assert (socket.written < len(TEXT) / 4) == (socket.received < len(TEXT) / 4) == (here and there)
 
 
 async def test_a_message_is_as_long_as_it_is_once_it_is_read(federation: Serve) -> None:
@@ -60,7 +60,7 @@ async def test_many_messages_in_a_few_bytes_are_read_as_they_are_taken(federatio
         await go_on.wait()
         taken.append(len(message))
 
-    monkeypatch.setattr(PeerConnection, "_take", taking)
+    monkeypatch.setattr(PeerConnection, "_handle_message", taking)
     many, size = 60, 2 * MIB
     async with federation(compression=True) as (_, server), asking(server) as peer:
         for _ in range(many):

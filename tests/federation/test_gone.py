@@ -156,6 +156,6 @@ async def test_a_consumer_that_gets_room_when_its_channel_closes_hands_over_noth
             await asyncio.sleep(0.01)
         connection.send_buffer._high = 1_000_000
         connection.send_buffer._room.set()
-        connection._forget(theirs.channel)
+        connection._end_session(theirs.channel)
         await until(lambda: len(bus._objects) == 1)
         assert await queue.count() == 2

@@ -12,7 +12,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost
-from busmq_spark.federation import fault
+from busmq_spark.federation import error_codec
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.npm_wire.creation import METHODS_OF_TYPE, ObjectCreation, ObjectType, make_creation
@@ -354,11 +354,11 @@ async def test_what_is_called_while_redis_is_away_is_answered_and_consuming_goes
             await queue.send("push", "doubtful", lambda *values: queue.heard.append(("pushed", list(values))))
             redis.restart()
             answer = await queue.event("pushed")
-            assert answer in ([fault.error_to_wire(LinkLost(url="", reason=""))], [None, 1])
+            assert answer in ([error_codec.error_to_wire(LinkLost(url="", reason=""))], [None, 1])
             assert (await queue.call("push", "stored"))[0] is None
             while (await queue.event("message"))[0] != "stored":
                 pass
-            assert {text for name, [text] in queue.heard if name == "error"} <= {f"[BUSMQ_LINK_LOST] {fault.REDIS_AWAY_REASON}"}
+            assert {text for name, [text] in queue.heard if name == "error"} <= {f"[BUSMQ_LINK_LOST] {error_codec.REDIS_UNREACHABLE_REASON}"}
 
 
 async def test_a_server_leaves_although_redis_is_away(fresh: Fresh) -> None:

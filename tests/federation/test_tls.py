@@ -12,7 +12,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.federation.client.links import FederationClients
+from busmq_spark.federation.client.federation_clients import FederationClients
 from busmq_spark.federation.client.target import make_federation_target
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
@@ -92,7 +92,7 @@ async def test_a_file_of_authorities_that_is_away_for_a_moment_ends_no_bus(redis
             await queue.push("before")
             authority.file.rename(away)
             [pool] = cast("FederationClients", bus._federation_links())._pools.values()
-            pool.hang_up()
+            pool.abort_connections()
             await until(lambda: "No such file" in str(pool.last_error))
             away.rename(authority.file)
             await queue.push("after")

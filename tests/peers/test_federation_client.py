@@ -213,4 +213,4 @@ async def test_messages_to_and_from_a_server_of_node_are_compressed(server: Npm,
             assert [message.text async for message in far.consume(max=1)] == [text + "2"]
         [pool] = bus._links._pools.values()
         socket = pool.sockets[0]._socket
-        assert max(socket.written, socket.came) < len(text) / 4
+        assert max(socket.written, socket.received) < len(text) / 4

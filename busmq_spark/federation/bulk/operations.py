@@ -22,7 +22,7 @@ from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.core.topic import partition_queue
 from busmq_spark.errors import BusError
-from busmq_spark.federation import fault
+from busmq_spark.federation import error_codec
 from busmq_spark.federation.bulk.frames import MAX_WHOLE_NUMBER, make_wire_error
 from busmq_spark.federation.gate.grants import VERBS
 from busmq_spark.federation.gate.rights import Right, Verbs
@@ -339,7 +339,7 @@ OPERATIONS: dict[str, Operation] = {
 
 def encode_error(error: BusError) -> dict[str, Any]:
     """The head of ERROR: what of an error crosses the wire, its details as plain values."""
-    wire_error = fault.error_to_wire(error)
+    wire_error = error_codec.error_to_wire(error)
     details = {name: value if isinstance(value, str | int | None) else str(value) for name, value in wire_error["details"].items()}
     return {"code": wire_error["code"], "details": details, "text": wire_error["message"]}
 
@@ -354,12 +354,12 @@ def decode_error(head: Any, url: str) -> BusError:
         raise make_wire_error("an error whose details are no plain values", "texts and numbers")
     if code == "BUSMQ_FEDERATION_REFUSED":
         details["url"] = url
-    return fault.error_from_wire({"code": code, "message": _printable(str(head.get("text"))), "details": details}, _ERROR_OF_CODE)
+    return error_codec.error_from_wire({"code": code, "message": _printable(str(head.get("text"))), "details": details}, _ERROR_OF_CODE)
 
 
 def _printable(text: str) -> str:
     """What a log may show: nothing that moves the cursor, and not for ever."""
-    return re.sub(r"[^\x20-\x7e\xa0-\U0010ffff]", "�", text[: fault.MAX_ERROR_TEXT])
+    return re.sub(r"[^\x20-\x7e\xa0-\U0010ffff]", "�", text[: error_codec.MAX_ERROR_TEXT])
 
 
 def _errors_by_code() -> dict[str, type[BusError]]:

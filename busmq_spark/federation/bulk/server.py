@@ -22,7 +22,7 @@ from websockets.exceptions import ConnectionClosed
 from busmq_spark.bus.deadline import wait_at_most
 from busmq_spark.core.position import Range
 from busmq_spark.errors import BusError, FederationRefused, WireError
-from busmq_spark.federation import fault
+from busmq_spark.federation import error_codec
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.counters import BulkServerCounters
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
@@ -256,7 +256,7 @@ class _BulkSession:
         except Exception:  # whatever it is: one call must not end the others of its peer, and the log has it
             log.exception("bulk: a call failed")
             self._server.counts.refused.add()
-            await self._send_frame(make_error_frame(frame.id, fault.UNEXPECTED_ERROR, self._server.layout))
+            await self._send_frame(make_error_frame(frame.id, error_codec.UNEXPECTED_ERROR, self._server.layout))
 
     def _decode_call(self, frame: Frame) -> tuple[str, Operation, tuple[Any, ...]]:
         head = frame.head
@@ -352,7 +352,7 @@ class _BulkSession:
         except Exception:  # as in _answer_call
             log.exception("bulk: a read failed")
             with suppress(ConnectionClosed):
-                await self._send_frame(make_error_frame(id, fault.UNEXPECTED_ERROR, self._server.layout))
+                await self._send_frame(make_error_frame(id, error_codec.UNEXPECTED_ERROR, self._server.layout))
         finally:
             self._forget_read(id, reading)
             (self._server.stores.give_back_store if well else StoreExecutor.close)(executor)

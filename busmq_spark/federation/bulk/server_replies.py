@@ -9,10 +9,10 @@ from websockets.asyncio.server import ServerConnection
 
 from busmq_spark.core.retry import FAILOVER_PATIENCE_S
 from busmq_spark.errors import BusError, LinkLost
-from busmq_spark.federation import fault
+from busmq_spark.federation import error_codec
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import encode_error
-from busmq_spark.federation.progress import unsent_bytes
+from busmq_spark.federation.send_progress import unsent_bytes
 from busmq_spark.redis_io.endpoint import patience
 from busmq_spark.redis_io.layout import RedisLayout
 
@@ -22,7 +22,7 @@ log = logging.getLogger("busmq_spark")
 def make_error_frame(id: int, error: BusError, asked: RedisLayout) -> Frame:
     """The ERROR frame. When Redis is unreachable it holds for how long to retry: longer where another server may take over."""
     head = encode_error(error)
-    if not fault.is_open_error(error):
+    if not error_codec.is_shown_to_peers(error):
         log.log(logging.DEBUG if isinstance(error, LinkLost) else logging.WARNING, "bulk: %s", error)  # a lost link is asked about again and again
     if isinstance(error, LinkLost):
         head["details"]["patience_s"] = int(max((patience(end, error) for end in asked.endpoints), default=FAILOVER_PATIENCE_S))

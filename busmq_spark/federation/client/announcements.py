@@ -17,13 +17,13 @@ from busmq_spark.core.keys import ANNOUNCEMENT_CHANNEL, QueueKeys, announced_nam
 from busmq_spark.errors import BusError
 from busmq_spark.federation.client import values
 from busmq_spark.federation.client.remote_handle import RemoteHandle, RemoteOwner
-from busmq_spark.federation.client.remote_object import error_of_event
+from busmq_spark.federation.client.remote_object import error_from_event
 from busmq_spark.federation.npm_wire.creation import MAX_NAME_CHARACTERS, make_creation
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.federation.client.pool import Pool
     from busmq_spark.federation.client.remote_object import RemoteObject
+    from busmq_spark.federation.client.socket_pool import SocketPool
 
 MAX_ANNOUNCED_TTL_S = 24 * 3600
 MAX_PENDING_ANNOUNCEMENTS = 10_000
@@ -31,10 +31,10 @@ MAX_PENDING_ANNOUNCEMENTS = 10_000
 log = logging.getLogger("busmq_spark")
 
 
-class Announcements(RemoteOwner):
+class AnnouncementReceiver(RemoteOwner):
     """Of one federation server. The bus emits ``federating(url)`` whenever they are listened to (again)."""
 
-    def __init__(self, bus: Bus, pool: Pool) -> None:
+    def __init__(self, bus: Bus, pool: SocketPool) -> None:
         self._bus, self._url = bus, pool.target.url
         self._handle = RemoteHandle(pool, make_creation("pubsub", ANNOUNCEMENT_CHANNEL), bus.spawn, self, self._restore)
         self._news: dict[str, int] = {}
@@ -47,9 +47,9 @@ class Announcements(RemoteOwner):
         """Until the bus is left."""
         self._handle.open_and_keep()
         if self._bus.has_redis:
-            self._bus.spawn(self._remember(), f"remembering {self!r}")
+            self._bus.spawn(self._store_announced_queues(), f"remembering {self!r}")
 
-    def on_remote_back(self) -> None:
+    def on_remote_restored(self) -> None:
         """Listening."""
         self._bus._emit("federating", self._url)
 
@@ -58,7 +58,7 @@ class Announcements(RemoteOwner):
         log.warning("%r cannot be received: %s", self, error)
 
     async def _restore(self, remote: RemoteObject) -> None:
-        remote.on("error", lambda found=None, *_: log.warning("%r: %s", self, error_of_event(found)))
+        remote.on("error", lambda found=None, *_: log.warning("%r: %s", self, error_from_event(found)))
         remote.on("message", lambda text=None, *_: self._on_announcement(values.expect_text(text, "an announcement")))
         subscribed = remote.expect("subscribed")
         remote.call("subscribe")
@@ -70,7 +70,7 @@ class Announcements(RemoteOwner):
             self._news[found[0]] = found[1]
             self._more.set()
 
-    async def _remember(self) -> None:
+    async def _store_announced_queues(self) -> None:
         bus, cluster = self._bus, self._bus.options.cluster
         while True:
             await self._more.wait()

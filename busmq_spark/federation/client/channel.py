@@ -19,17 +19,17 @@ from busmq_spark.core.message import Message, encode
 from busmq_spark.core.queue import check_id
 from busmq_spark.errors import BusError, ConfigError, FederationLost, QueueFull
 from busmq_spark.federation.client import values
-from busmq_spark.federation.client.push import RemotePushPipeline, as_text
+from busmq_spark.federation.client.push import RemotePushPipeline, decode_utf8
 from busmq_spark.federation.client.remote_handle import RemoteHandle, RemoteOwner
-from busmq_spark.federation.client.remote_object import error_of_event
+from busmq_spark.federation.client.remote_object import error_from_event
 from busmq_spark.federation.npm_wire.creation import make_creation
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.federation.client.pool import Pool
     from busmq_spark.federation.client.remote_object import RemoteObject
+    from busmq_spark.federation.client.socket_pool import SocketPool
 
-EVENT_NAMES = {"remote:connect": "remote_connect", "remote:disconnect": "remote_disconnect", "disconnect": "disconnect", "end": "end"}
+EVENT_OF_NPM_EVENT = {"remote:connect": "remote_connect", "remote:disconnect": "remote_disconnect", "disconnect": "disconnect", "end": "end"}
 log = logging.getLogger("busmq_spark")
 
 
@@ -42,7 +42,7 @@ class RemoteChannel(BaseChannel, RemoteOwner):
 
     events = (*BaseChannel.events, "reconnecting", "reconnected")
 
-    def __init__(self, bus: Bus, name: str, local: str, remote: str, pool: Pool) -> None:
+    def __init__(self, bus: Bus, name: str, local: str, remote: str, pool: SocketPool) -> None:
         super().__init__(bus, name, local, remote)
         self._pool = pool
         self._handle = self._make_handle(local, remote)
@@ -63,11 +63,11 @@ class RemoteChannel(BaseChannel, RemoteOwner):
         """As Channel.send. The future fails with FederationLost when the link broke and it is unknown whether the message is stored."""
         if not self.connected:
             raise self._not_connected("send on")
-        return self._pushes.add((as_text(encode(value)),), single=True)
+        return self._pushes.add((decode_utf8(encode(value)),), single=True)
 
     async def send_to(self, endpoint: str, value: object) -> int:
         """As Channel.send_to."""
-        found = await self._handle.ask("sendTo", endpoint, as_text(encode(value)), again=False)
+        found = await self._handle.ask("sendTo", endpoint, decode_utf8(encode(value)), again=False)
         return values.expect_first_number(found, "an id")
 
     async def ack(self, id: int) -> None:
@@ -90,25 +90,25 @@ class RemoteChannel(BaseChannel, RemoteOwner):
         """The next message. Raises StopAsyncIteration when the connection has ended."""
         self._iterated = True
         while True:
-            self._advance()
+            self._dispatch_received()
             if self._received and isinstance(self._received[0], Message):
                 message = self._received.popleft()
                 assert isinstance(message, Message)
                 self._last = message.id
                 self._emit("message", message)
-                self._advance_soon()
+                self._dispatch_received_soon()
                 return message
             if not self.connected:
                 raise StopAsyncIteration
             self._offered.clear()
             await self._offered.wait()
 
-    def _enqueue(self, what: Message | str) -> None:
+    def _add_received(self, what: Message | str) -> None:
         self._received.append(what)
-        self._advance()
+        self._dispatch_received()
         self._offered.set()
 
-    def _advance(self) -> None:
+    def _dispatch_received(self) -> None:
         """Hand out what may be: events, and messages when handlers take them."""
         if self._advancing:
             return  # a handler asks
@@ -129,14 +129,14 @@ class RemoteChannel(BaseChannel, RemoteOwner):
             self._advancing = False
         self._offered.set()
 
-    def _advance_soon(self) -> None:
+    def _dispatch_received_soon(self) -> None:
         """In a task of the bus: the caller gets its message before the events after it, and what a handler raises ends the bus' scope."""
 
-        async def advance() -> None:
-            self._advance()
+        async def dispatch() -> None:
+            self._dispatch_received()
 
         if self._received and not (self._iterated and isinstance(self._received[0], Message)):
-            self.bus.spawn(advance(), f"delivering what came on channel {self.name}")
+            self.bus.spawn(dispatch(), f"delivering what came on channel {self.name}")
 
     def _on_channel_event(self, event: str) -> None:
         if event in ("remote_connect", "remote_disconnect"):
@@ -154,7 +154,7 @@ class RemoteChannel(BaseChannel, RemoteOwner):
     def _add(self, event: str, handler: Handler, *, once: bool) -> Handler:
         added = super()._add(event, handler, once=once)
         if event == "message" and self.connected:
-            self._advance_soon()
+            self._dispatch_received_soon()
         return added
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
@@ -166,9 +166,9 @@ class RemoteChannel(BaseChannel, RemoteOwner):
                 self._received = deque(item for item in self._received if not isinstance(item, Message))  # they come again
             self._emit("reconnecting", why)
 
-    def on_remote_back(self) -> None:
+    def on_remote_restored(self) -> None:
         """Connected again."""
-        self._advance()  # messages that came before the event ``connect``
+        self._dispatch_received()  # messages that came before the event ``connect``
         self._emit("reconnected")
 
     def on_remote_failed(self, error: BusError) -> None:
@@ -203,7 +203,7 @@ class RemoteChannel(BaseChannel, RemoteOwner):
             self._handle.close()
             raise
         self._handle.keep_open = True
-        self._advance_soon()
+        self._dispatch_received_soon()
 
     async def _restore(self, remote: RemoteObject) -> None:
         options = self._options
@@ -211,23 +211,23 @@ class RemoteChannel(BaseChannel, RemoteOwner):
         if options is None or self._state not in (ConnectionState.JOINING, ConnectionState.CONNECTED):  # one that only sends to a role
             return
         answered = self._failing = remote.expect("connect")
-        remote.on("message", lambda text=None, id=None, *_: self._on_arrival(remote, values.make_message(text, id)))
-        for theirs, ours in EVENT_NAMES.items():
-            remote.on(theirs, lambda *_, ours=ours: self._on_arrival(remote, ours))
+        remote.on("message", lambda text=None, id=None, *_: self._on_received(remote, values.make_message(text, id)))
+        for theirs, ours in EVENT_OF_NPM_EVENT.items():
+            remote.on(theirs, lambda *_, ours=ours: self._on_received(remote, ours))
         remote.call("connect", {"ttl": options.ttl_s, "maxsize": options.maxsize, "reliable": options.reliable, "last": options.last})
         await answered
         self._failing = None
         asyncio.get_running_loop().call_soon(self._pushes.send_waiting)
 
-    def _on_arrival(self, remote: RemoteObject, what: Message | str) -> None:
+    def _on_received(self, remote: RemoteObject, what: Message | str) -> None:
         """Messages may come before the event ``connect``; they are kept until then."""
         if remote is self._handle.remote and self._state in (ConnectionState.CONNECTED, ConnectionState.LEFT):
-            self._enqueue(what)
+            self._add_received(what)
         else:
             self._received.append(what)
 
     def _on_remote_error(self, found: Any = None, *_: Any) -> None:
-        error = error_of_event(found)
+        error = error_from_event(found)
         # A full queue of the peer does not prevent a connection.
         if self._failing is not None and not self._failing.done() and not isinstance(error, QueueFull):
             self._failing.set_exception(error)
@@ -241,7 +241,7 @@ class RemoteChannel(BaseChannel, RemoteOwner):
                 return
             await self._pushes.wait_flushed()
             if self._handle.remote is not None:
-                await self._handle.finish("end" if word is ChannelFrameKind.END else "disconnect", "disconnect")
+                await self._handle.end_and_wait("end" if word is ChannelFrameKind.END else "disconnect", "disconnect")
             elif word is ChannelFrameKind.END:
                 failed = FederationLost(url=self._pool.target.url, reason="the link is down, so the end of the channel was not sent to the peer")
             was_disconnected = not self.connected  # with the server's event

@@ -31,7 +31,7 @@ MAX_BUFFERED_MESSAGES = 1000
 MESSAGES_LEFT_TO_ASK_EARLY = 32
 MAX_BUFFERED_UNRELIABLE = 100_000
 """The number for consumptions where stopping the server may lose a message."""
-RemoteState = Enum("RemoteState", "IDLE PROBING CONSUMING PAUSING")
+RemoteConsumeState = Enum("RemoteConsumeState", "IDLE PROBING CONSUMING PAUSING")
 """What the server does for a consumption, or was asked to. PAUSING: it was told to stop, and what it was taking just then may still come."""
 log = logging.getLogger("busmq_spark")
 
@@ -48,7 +48,7 @@ class RemoteConsumption(MessageIterator):
         self._position = options.index
         self._received = 0
         self._remote: RemoteObject | None = None
-        self._remote_state = RemoteState.IDLE
+        self._remote_state = RemoteConsumeState.IDLE
         self._skipping = False
         self._from = 0  # acked by the server when it began
         self._begun = asyncio.Event()
@@ -85,10 +85,10 @@ class RemoteConsumption(MessageIterator):
             return
         self._phase, queue.current = IterationPhase.RUNNING, self
         if self._takes:
-            self._take_undelivered()  # and nothing more yet: what has come cannot go back
+            self._adopt_undelivered()  # and nothing more yet: what has come cannot go back
         else:
-            self._ask()
-        while self._remote_state is not RemoteState.IDLE and not self._begun.is_set() and not self.ending:
+            self._request_messages()
+        while self._remote_state is not RemoteConsumeState.IDLE and not self._begun.is_set() and not self.ending:
             self._wake.clear()
             await self._wake.wait()
         queue._emit("consuming", True)
@@ -106,7 +106,7 @@ class RemoteConsumption(MessageIterator):
                 failed, self._failed = self._failed, None
                 raise failed or StopAsyncIteration
             self._wake.clear()
-            self._ask()
+            self._request_messages()
             await self._wake.wait()
 
     def pop_head(self) -> Message:
@@ -114,15 +114,15 @@ class RemoteConsumption(MessageIterator):
         message = self._buffer.popleft()
         self._queue.handed = max(self._queue.handed, message.id)
         self._queue.consumed += 1
-        if self._remote_state is RemoteState.IDLE:
-            self._ask_early()
+        if self._remote_state is RemoteConsumeState.IDLE:
+            self._request_messages_early()
         return message
 
     # -- called by the queue, from its remote object ----------------------------------------------------------------------------------------
 
     def on_message(self, message: Message) -> None:
         """A message. What came twice, since the server began anew, is dropped."""
-        if self._remote_state is RemoteState.PROBING:  # the oldest of all: from its id follows where the one after the last received stands
+        if self._remote_state is RemoteConsumeState.PROBING:  # the oldest of all: from its id follows where the one after the last received stands
             self._position = max(0, self._received + 1 - message.id)
             return
         self._position += 1
@@ -138,25 +138,25 @@ class RemoteConsumption(MessageIterator):
         self._received = message.id
         self._buffer.append(message)
         self._wake.set()
-        if len(self._buffer) >= self._most_waiting:
-            self._pause()
+        if len(self._buffer) >= self._max_buffered:
+            self._stop_server_for_now()
 
     def on_consuming(self, state: bool) -> None:
         """Whether the server consumes for us."""
         if state:
             self._begun.set()
-        elif self._remote_state is not RemoteState.PAUSING:
-            probed, self._remote_state = self._remote_state is RemoteState.PROBING, RemoteState.IDLE
+        elif self._remote_state is not RemoteConsumeState.PAUSING:
+            probed, self._remote_state = self._remote_state is RemoteConsumeState.PROBING, RemoteConsumeState.IDLE
             if probed:
-                self._ask(probed=True)
+                self._request_messages(probed=True)
             else:
-                self._ask_early()
+                self._request_messages_early()
         self._wake.set()  # who waits, asks
 
     def on_remote_lost(self) -> None:
         """What it had sent and was not handed over stays, unless it comes again."""
         self._remote = None
-        self._remote_state = RemoteState.IDLE
+        self._remote_state = RemoteConsumeState.IDLE
         if self._options.reliable:
             if self._left is not None:
                 self._left += len(self._buffer)
@@ -169,11 +169,11 @@ class RemoteConsumption(MessageIterator):
         self._remote = remote
         if not existed:
             self._position = self._received = 0
-        self._ask()
+        self._request_messages()
 
     def on_failure(self, error: BusError) -> None:
         """The server consumes for us no longer."""
-        self._failed, self._remote_state = error, RemoteState.IDLE
+        self._failed, self._remote_state = error, RemoteConsumeState.IDLE
         self._begin_to_stop()
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
@@ -187,17 +187,17 @@ class RemoteConsumption(MessageIterator):
         if not (self._takes and before._takes and before.running):
             return False
         async with before._lock:
-            if before._remote_state is not RemoteState.IDLE:
-                self._remote_state = RemoteState.CONSUMING
+            if before._remote_state is not RemoteConsumeState.IDLE:
+                self._remote_state = RemoteConsumeState.CONSUMING
                 if before._begun.is_set():
                     self._begun.set()
-            self._remote, before._remote, before._remote_state = before._remote, None, RemoteState.IDLE
+            self._remote, before._remote, before._remote_state = before._remote, None, RemoteConsumeState.IDLE
             before._begin_to_stop()
             self._queue.current = self
             await before._end()
         return True
 
-    def _take_undelivered(self) -> None:
+    def _adopt_undelivered(self) -> None:
         """What the consumption before has left."""
         taken, self._queue.undelivered = self._queue.undelivered, []
         most = len(taken) if self._left is None else min(self._left, len(taken))
@@ -206,25 +206,25 @@ class RemoteConsumption(MessageIterator):
         if self._left is not None:
             self._left -= most
 
-    def _ask_early(self) -> None:
+    def _request_messages_early(self) -> None:
         """Before the last message is handed over. A consumption with a small prefetch asks later: other consumers may take those messages."""
-        if self._buffer and (self.prefetch >= MESSAGES_LEFT_TO_ASK_EARLY or not self._is_in_parts):
-            self._ask()
+        if self._buffer and (self.prefetch >= MESSAGES_LEFT_TO_ASK_EARLY or not self._is_requested_in_parts):
+            self._request_messages()
 
     @property
-    def _most_waiting(self) -> int:
+    def _max_buffered(self) -> int:
         return MAX_BUFFERED_UNRELIABLE if self._takes else max(MAX_BUFFERED_MESSAGES, 4 * self.prefetch)
 
     @property
-    def _is_in_parts(self) -> bool:
+    def _is_requested_in_parts(self) -> bool:
         return self._takes and self._remote is not None and self._remote.ours
 
-    def _ask(self, *, probed: bool = False) -> None:
+    def _request_messages(self, *, probed: bool = False) -> None:
         """Have the server consume for us, when it does not, and there is room."""
-        options, left, waiting, state = self._options, self._left, len(self._buffer), RemoteState.CONSUMING
-        if self._remote is None or self._remote_state is not RemoteState.IDLE or self.ending or not self.running:
+        options, left, waiting, state = self._options, self._left, len(self._buffer), RemoteConsumeState.CONSUMING
+        if self._remote is None or self._remote_state is not RemoteConsumeState.IDLE or self.ending or not self.running:
             return
-        if self._is_in_parts:
+        if self._is_requested_in_parts:
             if left == 0 or waiting * 2 > self.prefetch:
                 return
             most = self.prefetch - waiting
@@ -240,30 +240,30 @@ class RemoteConsumption(MessageIterator):
             self._skipping, self._from = bool(again), last
             self._queue.reliable_on = self._remote
         elif self._received and not probed:
-            asked, state = {"remove": False, "index": 0, "max": 1}, RemoteState.PROBING
+            asked, state = {"remove": False, "index": 0, "max": 1}, RemoteConsumeState.PROBING
         else:
             asked = {"remove": False, "index": self._position} if left is None else {"remove": False, "index": self._position, "max": left}
             self._skipping, self._from = bool(self._received), 0
         self._remote_state = state
         self._remote.call("consume", asked)
 
-    def _pause(self) -> None:
-        if self._remote_state is RemoteState.CONSUMING and self._remote is not None:
-            remote, self._remote_state = self._remote, RemoteState.PAUSING
+    def _stop_server_for_now(self) -> None:
+        if self._remote_state is RemoteConsumeState.CONSUMING and self._remote is not None:
+            remote, self._remote_state = self._remote, RemoteConsumeState.PAUSING
             remote.call("stop")
             # Not before what the server was taking just then has come: after a new beginning it would come out of turn.
-            remote.ask("count").add_done_callback(lambda _: self._on_paused(remote))
+            remote.ask("count").add_done_callback(lambda _: self._on_server_paused(remote))
             if self._takes:
                 log.warning("queue %r: its reader is slow, so the npm server stops for a while, and may lose a message", self._queue.name)
 
-    def _on_paused(self, remote: RemoteObject) -> None:
-        if remote is self._remote and self._remote_state is RemoteState.PAUSING:
-            self._remote_state = RemoteState.IDLE
-            self._ask_early()
+    def _on_server_paused(self, remote: RemoteObject) -> None:
+        if remote is self._remote and self._remote_state is RemoteConsumeState.PAUSING:
+            self._remote_state = RemoteConsumeState.IDLE
+            self._request_messages_early()
             self._wake.set()
 
-    def _takes_more(self) -> bool:
-        return self._is_in_parts and self._remote_state is not RemoteState.IDLE
+    def _may_receive_more(self) -> bool:
+        return self._is_requested_in_parts and self._remote_state is not RemoteConsumeState.IDLE
 
     async def _sleep_before_retry(self) -> None:
         self._wake.clear()
@@ -273,15 +273,15 @@ class RemoteConsumption(MessageIterator):
 
     async def _give_up(self) -> None:
         remote = self._remote
-        if self._remote_state is not RemoteState.IDLE and remote is not None:
+        if self._remote_state is not RemoteConsumeState.IDLE and remote is not None:
             with suppress(BusError):  # the remote object is lost, and with it the consumption over there
-                while self._takes_more() and values.expect_first_number(await remote.ask("count"), "a count"):
+                while self._may_receive_more() and values.expect_first_number(await remote.ask("count"), "a count"):
                     await (
                         self._sleep_before_retry()
                     )  # the part ends by itself; npm servers lose a message that they are just taking when they stop (protocol Q24)
                 remote.call("stop")
                 await remote.ask("count")  # after it: what the server was taking just then has come, too
-        self._remote_state = RemoteState.IDLE
+        self._remote_state = RemoteConsumeState.IDLE
         if self._takes:
             self._queue.undelivered = [*self._buffer, *self._queue.undelivered]
         self._buffer.clear()

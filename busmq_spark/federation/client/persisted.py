@@ -19,8 +19,8 @@ from busmq_spark.federation.npm_wire.creation import make_creation
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
     from busmq_spark.core.persisted import PendingSave
-    from busmq_spark.federation.client.pool import Pool
     from busmq_spark.federation.client.remote_object import RemoteObject
+    from busmq_spark.federation.client.socket_pool import SocketPool
 
 SERVER_TTL_S = 60
 """What the server gives at each touch."""
@@ -32,7 +32,7 @@ class _RemotePersistable(RemoteOwner, Persistable):
     _handle: RemoteHandle
     _task: asyncio.Task[None] | None = None
 
-    def __init__(self, bus: Bus, pool: Pool, *args: Any) -> None:
+    def __init__(self, bus: Bus, pool: SocketPool, *args: Any) -> None:
         super().__init__(bus, *args)
         self._handle = RemoteHandle(pool, make_creation("persistify", self.name, {}, []), bus.spawn, self, _restore_nothing)
 

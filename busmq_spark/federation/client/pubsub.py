@@ -9,17 +9,17 @@ from busmq_spark.bus.pubsub import Pubsub
 from busmq_spark.core.message import encode
 from busmq_spark.errors import BusError
 from busmq_spark.federation.client import values
-from busmq_spark.federation.client.push import as_text
+from busmq_spark.federation.client.push import decode_utf8
 from busmq_spark.federation.client.remote_handle import RemoteHandle, RemoteOwner
-from busmq_spark.federation.client.remote_object import error_of_event
+from busmq_spark.federation.client.remote_object import error_from_event
 from busmq_spark.federation.npm_wire.creation import make_creation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.federation.client.pool import Pool
     from busmq_spark.federation.client.remote_object import RemoteObject
+    from busmq_spark.federation.client.socket_pool import SocketPool
 
 
 class RemotePubsub(Pubsub, RemoteOwner):
@@ -30,7 +30,7 @@ class RemotePubsub(Pubsub, RemoteOwner):
 
     events = (*Pubsub.events, "reconnecting", "reconnected")
 
-    def __init__(self, bus: Bus, name: str, most: int, pool: Pool) -> None:
+    def __init__(self, bus: Bus, name: str, most: int, pool: SocketPool) -> None:
         super().__init__(bus, name, most)
         self._handle = RemoteHandle(pool, make_creation("pubsub", name), bus.spawn, self, self._restore)
         self._on_message: Callable[[bytes | None], None] | None = None
@@ -41,7 +41,7 @@ class RemotePubsub(Pubsub, RemoteOwner):
 
     async def publish(self, value: object) -> None:
         """As Pubsub.publish. Raises FederationLost when the link broke and it is unknown whether the message was published."""
-        await self._handle.ask("publish", as_text(encode(value)), again=False)
+        await self._handle.ask("publish", decode_utf8(encode(value)), again=False)
 
     async def _start_receiving(self, on_message: Callable[[bytes | None], None]) -> None:
         self._handle.close()  # a remote object that has only published
@@ -62,7 +62,7 @@ class RemotePubsub(Pubsub, RemoteOwner):
         if self.subscribed:
             self._emit("reconnecting", why)
 
-    def on_remote_back(self) -> None:
+    def on_remote_restored(self) -> None:
         """Subscribed again."""
         if self._on_message is not None:
             self._on_message(None)
@@ -83,7 +83,7 @@ class RemotePubsub(Pubsub, RemoteOwner):
         self._failing = None
 
     def _on_remote_error(self, found: Any = None, *_: Any) -> None:
-        error = error_of_event(found)
+        error = error_from_event(found)
         if self._failing is not None and not self._failing.done():
             self._failing.set_exception(error)
         else:

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 from busmq_spark.bus.push import PendingPush
 from busmq_spark.errors import BusError, FederationLost, MessageRefused, QueueFull, WireError
-from busmq_spark.federation import fault
+from busmq_spark.federation import error_codec
 from busmq_spark.federation.client import values
 
 if TYPE_CHECKING:
     from busmq_spark.federation.client.remote_handle import RemoteHandle
 
 MAX_PUSHES_UNDER_WAY = 1000
-"""Most pushes of one object under way; each keeps a number of its own at the server. Their bytes are bounded per socket (flow.py)."""
+"""Most pushes of one object under way; each keeps a number of its own at the server. Their bytes are bounded per socket (flow_control.py)."""
 
 
 class RemotePushPipeline:
@@ -42,7 +42,7 @@ class RemotePushPipeline:
             future.set_result([])
             return future
         self._pending.append(PendingPush(values, future, single=single))
-        self._next()
+        self._send_next()
         return future
 
     async def wait_flushed(self) -> None:
@@ -56,20 +56,20 @@ class RemotePushPipeline:
         pending, self._pending = self._pending, deque()
         for push in pending:
             push.fail(error)
-        self._set_if_idle()
+        self._notify_if_idle()
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
-    def _next(self) -> None:
+    def _send_next(self) -> None:
         remote = self._handle.remote
         if remote is None:
             if self._pending and not self._waking:
-                self._wake()
+                self._start_waiting_for_remote()
             return
         most = 1 if self.maxsize else MAX_PUSHES_UNDER_WAY
         while self._pending and self._under_way < most and not remote.over:
             if not remote.send_window.has_room:
-                remote.send_window.wait(self.send_waiting)
+                remote.send_window.call_when_room(self.send_waiting)
                 return
             push = self._pending[0]
             if push.sent == len(push.values):
@@ -81,7 +81,7 @@ class RemotePushPipeline:
             if push.sent == len(push.values):
                 self._pending.popleft()
             remote.push(self._method, text, partial(self._on_answer, push))
-        self._set_if_idle()
+        self._notify_if_idle()
 
     def _on_answer(self, push: PendingPush[str], found: list[Any] | BusError) -> None:
         if not self._begun:  # a remote object that is lost answers all of them: the first must not send before the last has failed
@@ -91,14 +91,14 @@ class RemotePushPipeline:
         if isinstance(found, BusError):
             push.fail(found)
         elif found and found[0] is not None:
-            push.fail(fault.error_from_wire(found[0]))
+            push.fail(error_codec.error_from_wire(found[0]))
         elif len(found) < 2 or found[1] is None:
             left = len(push.values) - len(push.ids)
             push.fail(QueueFull(queue=self._name, maxsize=self.maxsize, left=left, waited=""))
         else:
-            self._on_id(push, found[1])
+            self._on_stored_id(push, found[1])
 
-    def _on_id(self, push: PendingPush[str], id: Any) -> None:
+    def _on_stored_id(self, push: PendingPush[str], id: Any) -> None:
         try:
             push.on_stored(values.expect_number(id, "the id of a push"), 1)
             self._stored()
@@ -109,17 +109,17 @@ class RemotePushPipeline:
     def send_waiting(self) -> None:
         """Send what waits, if there is a remote object."""
         self._begun = False
-        self._next()
+        self._send_next()
 
-    def _wake(self) -> None:
+    def _start_waiting_for_remote(self) -> None:
         self._waking = True
         try:
-            self._spawn(self._wait(), f"pushing to {self._name}")
+            self._spawn(self._wait_for_remote(), f"pushing to {self._name}")
         except BusError as error:  # the bus is closed
             self._waking = False
             self.fail(error)
 
-    async def _wait(self) -> None:
+    async def _wait_for_remote(self) -> None:
         try:
             await self._handle.wait_open()
         except BusError as error:
@@ -129,15 +129,15 @@ class RemotePushPipeline:
             raise
         finally:
             self._waking = False
-        self._next()
+        self._send_next()
 
-    def _set_if_idle(self) -> None:
+    def _notify_if_idle(self) -> None:
         if self._idle is not None and not self._pending and not self._under_way:
             self._idle.set()
             self._idle = None
 
 
-def as_text(data: bytes) -> str:
+def decode_utf8(data: bytes) -> str:
     """Raises MessageRefused for bytes that are no text: federation carries JSON."""
     try:
         return data.decode()

@@ -14,15 +14,15 @@ from busmq_spark.core.queue import MIN_RECORD_TTL_S, check_id
 from busmq_spark.errors import BusError, ConfigError, FederationLost, FederationRefused, MessageRefused, QueueBusy, StateError, WireError
 from busmq_spark.federation.client import values
 from busmq_spark.federation.client.consume import RemoteConsumption
-from busmq_spark.federation.client.push import RemotePushPipeline, as_text
+from busmq_spark.federation.client.push import RemotePushPipeline, decode_utf8
 from busmq_spark.federation.client.remote_handle import RemoteHandle, RemoteOwner
-from busmq_spark.federation.client.remote_object import error_of_event
+from busmq_spark.federation.client.remote_object import error_from_event
 from busmq_spark.federation.npm_wire.creation import make_creation
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.federation.client.pool import Pool
     from busmq_spark.federation.client.remote_object import RemoteObject
+    from busmq_spark.federation.client.socket_pool import SocketPool
 
 ERRORS_THAT_END_CONSUMING = (QueueBusy, MessageRefused, FederationRefused)
 """What a server of ours reports when it consumes for us no longer."""
@@ -45,7 +45,7 @@ class RemoteQueue(BaseQueue, RemoteOwner):
     events = (*BaseQueue.events, "reconnecting", "reconnected")
     _consumption: RemoteConsumption | None
 
-    def __init__(self, bus: Bus, name: str, pool: Pool) -> None:
+    def __init__(self, bus: Bus, name: str, pool: SocketPool) -> None:
         super().__init__(bus, name)
         self.last_acked = 0
         """The highest id that was acked through this object since it was attached."""
@@ -55,7 +55,7 @@ class RemoteQueue(BaseQueue, RemoteOwner):
         self._attach_options: _AttachOptions | None = None
         self._existed = False
         self._failing: asyncio.Future[list[Any]] | None = None
-        self._pushes = RemotePushPipeline(self.handle, "push", name, bus.spawn, self._one_pushed)
+        self._pushes = RemotePushPipeline(self.handle, "push", name, bus.spawn, self._count_push)
         self.current: RemoteConsumption | None = None
         """The consumption that has begun last: what the server says is for it."""
         self.reliable_on: RemoteObject | None = None
@@ -97,7 +97,7 @@ class RemoteQueue(BaseQueue, RemoteOwner):
             try:
                 await self.stop()
                 await self._pushes.wait_flushed()
-                await self.handle.finish("detach", "detached")
+                await self.handle.end_and_wait("detach", "detached")
             finally:
                 self._leave()
         self._emit("detached")
@@ -112,7 +112,7 @@ class RemoteQueue(BaseQueue, RemoteOwner):
                 await self.stop()
                 await self._pushes.wait_flushed()
                 await self.handle.wait_open()
-                await self.handle.finish("close", "closed")
+                await self.handle.end_and_wait("close", "closed")
             finally:
                 self._leave()
         self._emit("detached")
@@ -123,12 +123,12 @@ class RemoteQueue(BaseQueue, RemoteOwner):
     def push(self, value: object) -> asyncio.Future[int]:
         """As Queue.push. The future fails with FederationLost when the link broke and it is unknown whether the message is stored."""
         self._need_attached("push to")
-        return self._pushes.add((as_text(encode(value)),), single=True)
+        return self._pushes.add((decode_utf8(encode(value)),), single=True)
 
     def push_many(self, values: Iterable[object]) -> asyncio.Future[list[int]]:
         """As Queue.push_many: one call each, many under way."""
         self._need_attached("push to")
-        return self._pushes.add([as_text(encode(value)) for value in values], single=False)
+        return self._pushes.add([decode_utf8(encode(value)) for value in values], single=False)
 
     # -- consuming --------------------------------------------------------------------------------------------------------------------------
 
@@ -181,11 +181,11 @@ class RemoteQueue(BaseQueue, RemoteOwner):
 
     async def ttl(self) -> int | None:
         """As Queue.ttl."""
-        return _whole_number(await self.handle.ask("ttl"))
+        return _number_or_none(await self.handle.ask("ttl"))
 
     async def maxsize(self) -> int:
         """As Queue.maxsize."""
-        return _whole_number(await self.handle.ask("maxsize")) or 0
+        return _number_or_none(await self.handle.ask("maxsize")) or 0
 
     async def find(self) -> str | None:
         """As Queue.find, asked of the other bus: ``local`` means that it has the queue."""
@@ -212,7 +212,7 @@ class RemoteQueue(BaseQueue, RemoteOwner):
         if self.attached:
             self._emit("reconnecting", why)
 
-    def on_remote_back(self) -> None:
+    def on_remote_restored(self) -> None:
         """Attached again, and consuming."""
         self._emit("reconnected")
 
@@ -228,29 +228,29 @@ class RemoteQueue(BaseQueue, RemoteOwner):
             await remote.ask("exists")  # finds the queue's server; without it Node dies of every other question
             return
         answered = self._failing = remote.expect("attached")
-        remote.on("message", self._message)
-        remote.on("consuming", self._consumes)
+        remote.on("message", self._on_message)
+        remote.on("consuming", self._on_consuming)
         options = self._attach_options
         remote.call("attach", {"ttl": options.ttl_s, "maxsize": options.maxsize, "discoverable": options.discoverable})
         self._existed = (await answered)[:1] == [True]
         self._failing = None
         asked = [remote.ask("ttl"), *([remote.ask("maxsize")] if remote.ours else [])]  # npm's go by what we attach with, and old ones die of it
-        ttl, *maxsize = [_whole_number(found) for found in await asyncio.gather(*asked)]
+        ttl, *maxsize = [_number_or_none(found) for found in await asyncio.gather(*asked)]
         self.ttl_s, self._pushes.maxsize = ttl or options.ttl_s, max(options.maxsize, *[known or 0 for known in maxsize], 0)
         if self.current is not None:
             self.current.resume_on(remote, existed=self._existed)
         asyncio.get_running_loop().call_soon(self._pushes.send_waiting)
 
-    def _message(self, text: Any = None, id: Any = None, *_: Any) -> None:
+    def _on_message(self, text: Any = None, id: Any = None, *_: Any) -> None:
         if self.current is not None:
             self.current.on_message(values.make_message(text, id))
 
-    def _consumes(self, state: Any = False, *_: Any) -> None:
+    def _on_consuming(self, state: Any = False, *_: Any) -> None:
         if self.current is not None:
             self.current.on_consuming(bool(state))
 
     def _on_remote_error(self, found: Any = None, *_: Any) -> None:
-        error = error_of_event(found)
+        error = error_from_event(found)
         if self._failing is not None and not self._failing.done():
             self._failing.set_exception(error)
         elif isinstance(error, ERRORS_THAT_END_CONSUMING) and self.current is not None and self.current.running:
@@ -266,11 +266,11 @@ class RemoteQueue(BaseQueue, RemoteOwner):
         self.handle.close()
         self.bus.release(self)
 
-    def _one_pushed(self) -> None:
+    def _count_push(self) -> None:
         self.pushed += 1
 
 
-def _whole_number(found: list[Any]) -> int | None:
+def _number_or_none(found: list[Any]) -> int | None:
     """None where a queue that does not exist has none, or the server says what is no number."""
     try:
         return values.expect_first_number(found, "a number")

@@ -15,8 +15,8 @@ from typing import Any
 from busmq_spark.core.retry import PATIENCE_S, Pauses  # how long a call waits for an unreachable server, as long as for Redis
 from busmq_spark.errors import BusError, FederationLost, FederationRefused
 from busmq_spark.federation.client import socket
-from busmq_spark.federation.client.pool import Pool
 from busmq_spark.federation.client.remote_object import RemoteObject
+from busmq_spark.federation.client.socket_pool import SocketPool
 from busmq_spark.federation.npm_wire.creation import ObjectCreation
 
 STATE_POLL_S = 0.25
@@ -33,7 +33,7 @@ class RemoteOwner:
     def on_remote_lost(self, why: BusError) -> None:
         """The remote object is gone; an object to be kept open gets another."""
 
-    def on_remote_back(self) -> None:
+    def on_remote_restored(self) -> None:
         """A remote object is there again, with its state."""
 
     def on_remote_failed(self, error: BusError) -> None:
@@ -45,7 +45,7 @@ class RemoteHandle:
 
     def __init__(
         self,
-        pool: Pool,
+        pool: SocketPool,
         creation: ObjectCreation,
         spawn: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]],
         owner: RemoteOwner,
@@ -73,14 +73,14 @@ class RemoteHandle:
         """
         if self.remote is not None:
             return self.remote
-        coming = self._begin_opening()
+        coming = self._start_opening()
         self._waiting += 1
         try:
             await self._wait_with_patience(coming)
             return await asyncio.shield(coming)
         finally:
             self._waiting -= 1
-            self._give_up()
+            self._cancel_unneeded_opening()
 
     async def _wait_with_patience(self, coming: asyncio.Future[RemoteObject]) -> None:
         clock = asyncio.get_running_loop().time
@@ -93,17 +93,17 @@ class RemoteHandle:
             if self._failed is not None and now - began > PATIENCE_S:
                 raise self._failed
             if now - seen > PATIENCE_S:
-                raise self._unreachable()
+                raise self._unreachable_error()
 
     def open_and_keep(self) -> None:
         """Open a remote object, now and whenever it is lost, without waiting for it."""
         self.keep_open = True
-        self._begin_opening()
+        self._start_opening()
 
     async def ask(self, method: str, *args: Any, again: bool = True) -> list[Any]:
         """What the callback gets after the error. A call that changes nothing is repeated when the link breaks; ``again=False`` is for others."""
         until = asyncio.get_running_loop().time() + PATIENCE_S
-        self._use()
+        self._restart_idle_timer()
         while True:
             remote = await self.wait_open()
             try:
@@ -112,7 +112,7 @@ class RemoteHandle:
                 if not again or asyncio.get_running_loop().time() > until:
                     raise
 
-    async def finish(self, method: str, event: str) -> None:
+    async def end_and_wait(self, method: str, event: str) -> None:
         """Call the method that ends the object and wait for its event, if there is a remote object: closing that ends it anyhow."""
         if (remote := self.remote) is None:
             return
@@ -130,9 +130,9 @@ class RemoteHandle:
         remote, self.remote = self.remote, None
         if remote is not None:
             remote.close()
-        self._give_up()
+        self._cancel_unneeded_opening()
 
-    def _use(self) -> None:
+    def _restart_idle_timer(self) -> None:
         if self._idle is not None:
             self._idle.cancel()
         self._idle = None if self.keep_open else asyncio.get_running_loop().call_later(IDLE_REMOTE_S, self._close_if_unused)
@@ -143,13 +143,13 @@ class RemoteHandle:
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
-    def _begin_opening(self) -> asyncio.Future[RemoteObject]:
+    def _start_opening(self) -> asyncio.Future[RemoteObject]:
         if self._coming is None:
             self._coming = asyncio.get_running_loop().create_future()
-            self._task = self._spawn(self._open(self._coming, back=self.keep_open), f"opening a remote object for {self._owner!r}")
+            self._task = self._spawn(self._open_remote(self._coming, back=self.keep_open), f"opening a remote object for {self._owner!r}")
         return self._coming
 
-    async def _open(self, coming: asyncio.Future[RemoteObject], *, back: bool) -> None:
+    async def _open_remote(self, coming: asyncio.Future[RemoteObject], *, back: bool) -> None:
         """Until there is a remote object. ``back``: there was one before, so there may be no caller to raise an error to."""
         pauses = Pauses(*socket.DIAL_PAUSES_S)
         try:
@@ -183,17 +183,17 @@ class RemoteHandle:
         self.remote, self._coming = remote, None
         coming.set_result(remote)
         if back:
-            self._owner.on_remote_back()
+            self._owner.on_remote_restored()
 
     async def _create_remote(self) -> RemoteObject:
-        remote = await self._pool.create(self._creation, self._on_remote_lost)
+        remote = await self._pool.create_remote(self._creation, self._on_remote_lost)
         try:
             await self._restore(remote)
         except BaseException:
             remote.close()
             raise
         if remote.over:
-            raise self._unreachable()
+            raise self._unreachable_error()
         return remote
 
     def _on_remote_lost(self, remote: RemoteObject, why: BusError) -> None:
@@ -203,13 +203,13 @@ class RemoteHandle:
         self._owner.on_remote_lost(why)
         if self.keep_open:
             with suppress(BusError):  # the bus is closed
-                self._begin_opening()
+                self._start_opening()
 
-    def _give_up(self) -> None:
+    def _cancel_unneeded_opening(self) -> None:
         if self._task is not None and not self._waiting and not self.keep_open and self._coming is not None:
             self._task.cancel()
             self._coming = None
 
-    def _unreachable(self) -> BusError:
+    def _unreachable_error(self) -> BusError:
         why = self._failed or self._pool.last_error
         return why if isinstance(why, FederationLost) else FederationLost(url=self.url, reason="no answer in good time")

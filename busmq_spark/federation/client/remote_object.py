@@ -15,12 +15,12 @@ from json.encoder import encode_basestring as quoted
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.errors import BusError, FederationLost, RemoteError, WireError
-from busmq_spark.federation import fault
+from busmq_spark.federation import error_codec
 from busmq_spark.federation.npm_wire import dnode
 from busmq_spark.federation.npm_wire.mux import Packet
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.client.flow import SendWindow
+    from busmq_spark.federation.client.flow_control import SendWindow
     from busmq_spark.federation.client.socket import ClientSocket
     from busmq_spark.federation.npm_wire.creation import ObjectCreation
 
@@ -82,7 +82,7 @@ class RemoteObject:
             if not future.done():
                 complete_future(future, found)
 
-        self._with_callback(method, args, on_answer)
+        self._send_with_callback(method, args, on_answer)
         return future
 
     def push(self, method: str, text: str, answered: ReplyCallback) -> None:
@@ -91,7 +91,7 @@ class RemoteObject:
             answered(self._lost_error() if self.over else _missing_method_error(method))
             return
         data = dnode.encode_utf8(quoted(text))
-        id = self._slot(answered, len(data))
+        id = self._allocate_callback_id(answered, len(data))
         body = b'{"method":%d,"arguments":[{"0":%b,"1":"[Function]"}],"callbacks":{"%d":["0","1"]},"links":[]}\n'
         self._send(body % (self._methods[method], data, id))
 
@@ -117,7 +117,7 @@ class RemoteObject:
         if not self.over:
             self._socket.remove(self)
             self._socket.send(Packet(self.id, None).encode())
-            self._end(FederationLost(url=self._socket.target.url, reason="the object was closed here"))
+            self._fail_callers(FederationLost(url=self._socket.target.url, reason="the object was closed here"))
 
     # -- called by the socket ---------------------------------------------------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ class RemoteObject:
         """The socket is gone, or the server has closed the channel."""
         if not self.over:
             self._socket.remove(self)
-            self._end(why)
+            self._fail_callers(why)
             self._on_lost(self, why)
 
     def check(self, arrived: float) -> None:
@@ -167,12 +167,12 @@ class RemoteObject:
             if not self._opening.done():
                 self._opening.set_result(None)
 
-    def _with_callback(self, method: str, args: tuple[Any, ...], answered: ReplyCallback) -> None:
+    def _send_with_callback(self, method: str, args: tuple[Any, ...], answered: ReplyCallback) -> None:
         if self.over:
             answered(self._lost_error())
             return
         number, size = self._method_number(method), sum(len(arg) for arg in args if isinstance(arg, str))
-        id, last = self._slot(answered, size), str(len(args))
+        id, last = self._allocate_callback_id(answered, size), str(len(args))
         values = {**{str(place): value for place, value in enumerate(args)}, last: "[Function]"}
         self._send(dnode.DnodeMessage(number, [values], {str(id): ("0", last)}).encode())
 
@@ -181,7 +181,7 @@ class RemoteObject:
             raise _missing_method_error(method)
         return self._methods[method]
 
-    def _slot(self, answered: ReplyCallback, size: int) -> int:
+    def _allocate_callback_id(self, answered: ReplyCallback, size: int) -> int:
         if self._free:
             id = self._free.pop()
         else:
@@ -192,13 +192,13 @@ class RemoteObject:
 
     def _release_window(self, size: int) -> None:
         self.send_window.under_way -= size
-        self.send_window.serve_waiting()
+        self.send_window.resume_if_room()
 
     def _send(self, line: bytes) -> None:
         if not self.over:
             self._socket.send(self._head + line)
 
-    def _end(self, why: BusError) -> None:
+    def _fail_callers(self, why: BusError) -> None:
         self.over = True
         if not self._opening.done():
             self._opening.set_exception(why)
@@ -226,18 +226,18 @@ def complete_future(future: asyncio.Future[list[Any]], found: list[Any] | BusErr
         future.set_exception(found)
         future.exception()  # retrieved: the caller may have been cancelled
     elif found and found[0] is not None:
-        future.set_exception(fault.error_from_wire(found[0]))
+        future.set_exception(error_codec.error_from_wire(found[0]))
         future.exception()
     else:
         future.set_result(found[1:])
 
 
-def error_of_event(found: Any) -> BusError:
+def error_from_event(found: Any) -> BusError:
     """What an ``error`` event says: text; ours begins with the code."""
     if isinstance(found, str) and (parts := _ERROR_WITH_CODE.fullmatch(found)):
-        kind = fault.OPEN_ERRORS.get(parts[1])
+        kind = error_codec.ERRORS_SHOWN_TO_PEERS.get(parts[1])
         return _error_from_text(kind, found) if kind is not None else RemoteError(remote=parts[1], reason=parts[2])
-    return fault.error_from_wire(found)
+    return error_codec.error_from_wire(found)
 
 
 def _error_from_text(kind: type[BusError], text: str) -> BusError:

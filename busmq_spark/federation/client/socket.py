@@ -1,8 +1,8 @@
 """One hot web socket to a federation server: dialled again whenever it is lost, many remote objects on it (protocol 5.1 to 5.3).
 
 Rule 1. Nothing is sent twice: what was under way when the socket broke is for each object to judge.
-Rule 2. Sending never waits. Those who push ask whether there is room (flow.py): what one socket has under way is bounded, and each object has its
-        turn.
+Rule 2. Sending never waits. Those who push ask whether there is room (flow_control.py): what one socket has under way is bounded, and each object
+        has its turn.
 Rule 3. A server is gone when nothing at all has passed for too long, not when its pong waits behind other data.
 """
 
@@ -23,7 +23,7 @@ from busmq_spark.bus.deadline import wait_at_most
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, FederationLost, FederationRefused, WireError
 from busmq_spark.federation.address import NOT_AUTHORIZED_REASON
-from busmq_spark.federation.client.flow import (
+from busmq_spark.federation.client.flow_control import (
     LARGE_WRITE_BYTES,
     SLOWEST_LINK_BYTES_PER_S,
     WRITE_PIECE_BYTES,
@@ -55,7 +55,7 @@ MAX_MESSAGE_BYTES = 100 * 1024 * 1024
 log = logging.getLogger("busmq_spark")
 
 
-class _Connect(connect):
+class _ConnectWithoutRedirects(connect):
     """A redirect is an error: the secret is for the server of the URL only."""
 
     def process_redirect(self, exc: Exception) -> Exception:
@@ -107,12 +107,12 @@ class ClientSocket:
                 await asyncio.sleep(pauses.next_s())
                 continue
             began = asyncio.get_running_loop().time()
-            await self._serve_socket(socket)
+            await self._receive_packets(socket)
             # One that is closed again and again at once is not hammered at.
             pauses = Pauses(*DIAL_PAUSES_S) if asyncio.get_running_loop().time() - began > 1 else pauses
             await asyncio.sleep(pauses.next_s())
 
-    def hang_up(self) -> None:
+    def abort_connections(self) -> None:
         """Abort the connection, which seems dead; it is dialled again."""
         if self._socket is not None:
             self._socket.transport.abort()
@@ -143,7 +143,7 @@ class ClientSocket:
         try:
             trust = self.target.trust
             options: dict[str, Any] = {} if trust is None else {"ssl": trust}
-            made = await _Connect(
+            made = await _ConnectWithoutRedirects(
                 self.target.dial,
                 additional_headers=self.target.headers,
                 create_connection=CountingConnection,
@@ -171,11 +171,11 @@ class ClientSocket:
         except (OSError, InvalidHandshake, EOFError) as error:
             raise self._lost_error(str(error) or type(error).__name__) from None
 
-    async def _serve_socket(self, socket: CountingConnection) -> None:
+    async def _receive_packets(self, socket: CountingConnection) -> None:
         self._socket, self._silent = socket, ""
-        socket.on_room = self._flush_soon
+        socket.on_writable = self._flush_soon
         self._outbox.clear()
-        self.send_window.clear()
+        self.send_window.reset()
         beat = self._spawn(self._send_heartbeats(socket), "the heartbeat of a federation link")
         reason = "the link was closed"
         try:
@@ -192,7 +192,7 @@ class ClientSocket:
             beat.cancel()
             self._socket = None
             socket.transport.abort()
-            self._drop(self._lost_error(reason))
+            self._end_remotes(self._lost_error(reason))
 
     def _on_packet(self, message: bytes) -> None:
         try:
@@ -215,14 +215,14 @@ class ClientSocket:
     def _refusal_reason(self) -> str:
         return f"the server refused one more object beside {len(self._remotes)} on this web socket; its limit is channels_per_socket"
 
-    def _drop(self, why: FederationLost) -> None:
+    def _end_remotes(self, why: FederationLost) -> None:
         self.why = why
         remotes, self._remotes = self._remotes, {}
         self._outbox.clear()
         self._changed()
         for remote in remotes.values():
             remote.lose(why)
-        self.send_window.clear()
+        self.send_window.reset()
 
     async def _send_heartbeats(self, socket: CountingConnection) -> None:
         """Send pings, which npm servers answer as well: a server that does not, and sends nothing else either, counts as lost."""
@@ -234,25 +234,25 @@ class ClientSocket:
                     arrived = pong_times.proven_send_time(clock() - ANSWER_TIMEOUT_S)
                     for remote in tuple(self._remotes.values()):
                         remote.check(arrived)
-                asked, pong = clock(), asyncio.create_task(_pong(socket), name="busmq: a ping of a federation link")
+                asked, pong = clock(), asyncio.create_task(_ping(socket), name="busmq: a ping of a federation link")
                 try:
-                    if not await self._passes(socket, pong):
+                    if not await self._wait_for_pong(socket, pong):
                         socket.transport.abort()
                         return
                 finally:
                     pong.cancel()
-                pong_times.add(asked, clock())
+                pong_times.add_pong(asked, clock())
 
-    async def _passes(self, socket: CountingConnection, pong: asyncio.Task[bool]) -> bool:
+    async def _wait_for_pong(self, socket: CountingConnection, pong: asyncio.Task[bool]) -> bool:
         """True with the pong; false when nothing has passed for too long."""
-        silent_s, life, step_s = 0.0, socket.life, SILENCE_TIMEOUT_S / 4
+        silent_s, life, step_s = 0.0, socket.bytes_passed, SILENCE_TIMEOUT_S / 4
         while not pong.done():
             under_way = self.send_window.under_way
             if silent_s >= SILENCE_TIMEOUT_S + under_way / SLOWEST_LINK_BYTES_PER_S:
                 self._silent = f"nothing has passed for {silent_s:.0f} s, not even the answer to a ping; {under_way} bytes of calls are under way"
                 return False
             await asyncio.wait({pong}, timeout=step_s)
-            silent_s, life = (silent_s + step_s if socket.life == life else 0.0), socket.life
+            silent_s, life = (silent_s + step_s if socket.bytes_passed == life else 0.0), socket.bytes_passed
         return pong.result()
 
     def _flush_soon(self) -> None:
@@ -273,13 +273,13 @@ class ClientSocket:
                 size += len(packets[-1])
             self.send_window.waiting -= size
             socket.write(packets)
-        self.send_window.serve_waiting()
+        self.send_window.resume_if_room()
 
     def _lost_error(self, reason: str) -> FederationLost:
         return FederationLost(url=self.target.url, reason=reason)
 
 
-async def _pong(socket: CountingConnection) -> bool:
+async def _ping(socket: CountingConnection) -> bool:
     """True when it has come; false when the connection is lost first."""
     try:
         await (await socket.ping(b"hb"))

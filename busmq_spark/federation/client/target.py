@@ -42,14 +42,14 @@ class FederationTarget:
         """Whom to trust behind this URL; None without TLS. Raises OSError for a file that cannot be used now."""
         if WEBSOCKET_SCHEME_OF[urlsplit(self.url).scheme] != "wss":
             return None
-        return _trust(self.tls_ca, Path(self.tls_ca).stat().st_mtime_ns if self.tls_ca else 0)
+        return _cached_ssl_context(self.tls_ca, Path(self.tls_ca).stat().st_mtime_ns if self.tls_ca else 0)
 
 
-def _read_trust(tls_ca: str | None, _changed_ns: int) -> ssl.SSLContext:
+def _load_ssl_context(tls_ca: str | None, _changed_ns: int) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=tls_ca)
 
 
-_trust = MemoizedFunction(_read_trust, 16)
+_cached_ssl_context = MemoizedFunction(_load_ssl_context, 16)
 """One for all dials until the file changes: reading the authorities takes longer than a handshake. Without a file: whom the system trusts."""
 
 

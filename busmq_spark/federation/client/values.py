@@ -13,7 +13,7 @@ def expect_number(found: Any, what: str) -> int:
     if isinstance(found, str) and found.isascii() and found.isdecimal() and len(found) < 17:
         found = int(found)
     if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= MAX_ID:
-        raise WireError(found=f"{what} that is {_kind(found)}", expected="a whole number from 0")
+        raise WireError(found=f"{what} that is {_describe_kind(found)}", expected="a whole number from 0")
     return found
 
 
@@ -25,7 +25,7 @@ def expect_first_number(found: list[Any], what: str) -> int:
 def expect_text(found: Any, what: str) -> bytes:
     """A text, as bytes."""
     if not isinstance(found, str):
-        raise WireError(found=f"{what} that is {_kind(found)}", expected="text")
+        raise WireError(found=f"{what} that is {_describe_kind(found)}", expected="text")
     return found.encode("utf-8", "replace")
 
 
@@ -40,10 +40,10 @@ def expect_texts_by_name(found: list[Any], what: str) -> dict[str, str]:
     if not given:
         return {}
     if not isinstance(given, dict):
-        raise WireError(found=f"{what} that is {_kind(given)}", expected="an object")
+        raise WireError(found=f"{what} that is {_describe_kind(given)}", expected="an object")
     return {name: str(value) for name, value in given.items()}
 
 
-def _kind(found: Any) -> str:
+def _describe_kind(found: Any) -> str:
     """Not the value itself: it may be long, or no business of a log."""
     return "null" if found is None else "a number" if isinstance(found, int | float) else f"a {type(found).__name__}"

@@ -145,7 +145,7 @@ class NpmQueue:
         exact = place is not None and place[1] == position.last
         if exact and position.mark and (found := await self.mark(position.last)) not in ("", position.mark):
             return AckResult("reissued", found)
-        await (await self._remover(fields)).remove(place[0] + exact if place else 0, position.last)
+        await (await self._object_for_removal(fields)).remove(place[0] + exact if place else 0, position.last)
         if int(fields.get(LAST_ACKED_FIELD) or 0) < position.last:
             await remote.write(**{LAST_ACKED_FIELD: str(position.last)})
         return AckResult("ok", "")
@@ -220,7 +220,7 @@ class NpmQueue:
             fields = await remote.fields()
         return remote, fields
 
-    async def _remover(self, fields: dict[str, str]) -> NpmQueueObject:
+    async def _object_for_removal(self, fields: dict[str, str]) -> NpmQueueObject:
         remote = await self._open_object(texts=False)
         if not remote.attached:
             await remote.attach(int(fields["ttl"]))
@@ -231,7 +231,7 @@ class NpmQueue:
         makes the two take more than was to go, which is not lost. Only where a query of ours removes: un-acked messages of others are theirs.
         """
         if fields.get(READER_FIELD):
-            await (await self._remover(fields)).remove(0, 0)
+            await (await self._object_for_removal(fields)).remove(0, 0)
         return bool(fields.get(READER_FIELD))
 
     async def _skip_gap(self, remote: NpmQueueObject, part: Range, need: int, place: PositionAndId | None, strict: bool) -> PositionAndId | None:

@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from busmq_spark.errors import BusError, FederationLost, LinkLost
-from busmq_spark.federation.client.pool import Pool
 from busmq_spark.federation.client.remote_object import RemoteObject
+from busmq_spark.federation.client.socket_pool import SocketPool
 from busmq_spark.federation.npm_wire.creation import make_creation
 
 ANSWER_TIMEOUT_S = 10.0
@@ -26,7 +26,7 @@ QUIET_BEFORE_COUNT_S = 0.25
 class NpmQueueObject:
     """Every method raises FederationLost when the object is lost or the server reports an error; then ``is_over`` is true."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: SocketPool) -> None:
         self.located = self.attached = False
         """Whether ``exists`` was asked, after which fields may be read; whether messages may be, and fields be written."""
         self.url = pool.target.url
@@ -40,14 +40,15 @@ class NpmQueueObject:
         self._steps = 0
 
     @classmethod
-    async def open(cls, pool: Pool, queue: str, patience_s: float, *, texts: bool) -> NpmQueueObject:
+    async def open(cls, pool: SocketPool, queue: str, patience_s: float, *, texts: bool) -> NpmQueueObject:
         """``texts``: whether to receive messages; without it the server does not send those that are removed."""
         made = cls(pool)
         try:
             async with asyncio.timeout(patience_s):
-                made._remote = await pool.create(make_creation("queue", queue), lambda _, why: made._on_lost(str(why.details.get("reason", why))))
+                creation = make_creation("queue", queue)
+                made._remote = await pool.create_remote(creation, lambda _, why: made._on_lost(str(why.details.get("reason", why))))
         except TimeoutError:
-            pool.hang_up()
+            pool.abort_connections()
             raise (
                 pool.last_error if isinstance(pool.last_error, FederationLost) else FederationLost(url=made.url, reason="no connection in good time")
             ) from None
@@ -72,9 +73,9 @@ class NpmQueueObject:
     async def fields(self) -> dict[str, str]:
         """The metadata; nothing where there is no such queue, or only a stub that says it is elsewhere (protocol 1.11)."""
         if not self.located:
-            await self._ask("exists")
+            await self._call_for_result("exists")
             self.located = True
-        found = await self._ask("metadata")
+        found = await self._call_for_result("metadata")
         return found if isinstance(found, dict) and found.get("ttl") else {}
 
     async def attach(self, ttl_s: int, maxsize: int = 0) -> bool:
@@ -87,11 +88,11 @@ class NpmQueueObject:
 
     async def write(self, **fields: str) -> None:
         """Set some metadata."""
-        await self._ask("metadata", fields)
+        await self._call_for_result("metadata", fields)
 
     async def count(self) -> int:
         """How many messages are stored."""
-        return int(await self._ask("count"))
+        return int(await self._call_for_result("count"))
 
     async def peek(self, position: int, most: int = 1) -> list[tuple[int, str]]:
         """Ids and texts of ``most`` messages from a position on, or of all that are left there. Nothing is removed."""
@@ -120,29 +121,29 @@ class NpmQueueObject:
 
     async def push(self, text: str) -> int | None:
         """Push a message; its id, or None when the queue is full."""
-        found = await self._ask("push", text)
+        found = await self._call_for_result("push", text)
         return None if found is None else int(found)
 
     # -- inside ---------------------------------------------------------------------------------------------------------------------------
 
-    async def _ask(self, method: str, *args: Any) -> Any:
-        self._check()
+    async def _call_for_result(self, method: str, *args: Any) -> Any:
+        self._raise_if_lost()
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
                 found = await self._remote.ask(method, *args)
         except TimeoutError:
-            self._pool.hang_up()  # the other queues are better off with another connection, too
+            self._pool.abort_connections()  # the other queues are better off with another connection, too
             raise self._lost_error(f"no answer to {method} within {ANSWER_TIMEOUT_S:g} s") from None
         except LinkLost:
             raise
         except BusError as error:  # the server's Redis is unreachable, or full
             raise self._lost_error(f"{method}: {error}") from None
-        self._check()
+        self._raise_if_lost()
         return found[0] if found else None
 
     async def _consume(self, options: dict[str, Any], stuck: Callable[[], Awaitable[bool]]) -> None:
         """Until the server says that it has ended, or ``stuck`` says that nothing is left."""
-        self._check()
+        self._raise_if_lost()
         self._consuming = None
         try:
             self._remote.call("consume", options)
@@ -160,7 +161,7 @@ class NpmQueueObject:
         loop = asyncio.get_running_loop()
         until, seen = loop.time() + ANSWER_TIMEOUT_S, self._steps
         while True:
-            self._check()
+            self._raise_if_lost()
             if done():
                 return True
             self._happened.clear()
@@ -173,13 +174,13 @@ class NpmQueueObject:
             if self._steps != seen:
                 until, seen = loop.time() + ANSWER_TIMEOUT_S, self._steps
             elif loop.time() > until:
-                self._pool.hang_up()
+                self._pool.abort_connections()
                 raise self._lost_error(f"nothing more within {ANSWER_TIMEOUT_S:g} s")
 
     async def _is_never_stuck(self) -> bool:
         return False
 
-    def _check(self) -> None:
+    def _raise_if_lost(self) -> None:
         if self._why is not None:
             raise self._why
 
@@ -199,16 +200,16 @@ class NpmQueueObject:
 
     def _on_attached(self, existed: bool) -> None:
         self._existed = existed
-        self._step()
+        self._note_progress()
 
     def _on_consuming(self, state: bool) -> None:
         self._consuming = state
-        self._step()
+        self._note_progress()
 
     def _on_message(self, text: str, id: int | str) -> None:
         self._messages.append((int(id), text))
-        self._step()
+        self._note_progress()
 
-    def _step(self) -> None:
+    def _note_progress(self) -> None:
         self._steps += 1
         self._happened.set()

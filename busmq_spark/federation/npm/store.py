@@ -30,7 +30,7 @@ from busmq_spark.core.sink import StagedList
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import ConfigError, LinkLost, QueueExpired, QueueRecreated
 from busmq_spark.federation.address import CONNECT_TIMEOUT_S, FederationAddress
-from busmq_spark.federation.client.pool import Pool
+from busmq_spark.federation.client.socket_pool import SocketPool
 from busmq_spark.federation.client.target import FederationTarget
 from busmq_spark.federation.npm.append import NpmAppender, expect_text_value
 from busmq_spark.federation.npm.queue import NO_REMOVAL_TRACES, Message, NpmQueue, encode_text
@@ -68,12 +68,12 @@ class NpmStore:
         secure = address.parse_url().secure
         target = _PlainTarget(address.url, address.secret, None, address.secret_in_url, context=address.make_ssl_context() if secure else None)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._pool = Pool(target, 1, self._spawn)
+        self._pool = SocketPool(target, 1, self._spawn)
         self._queues: dict[str, NpmQueue] = {}
 
     def connect(self) -> bool:
         """Whether a server of ours is there, and not npm's. Raises FederationLost, and FederationRefused where the secret is not known."""
-        return self._ask_with_patience(self._connects_to_ours)
+        return self._ask_with_patience(self._is_our_server)
 
     def keys(self, queue: str) -> QueueKeys:
         return QueueKeys(queue)
@@ -117,22 +117,22 @@ class NpmStore:
         return dict.fromkeys(ids, -1)
 
     def ack(self, positions: Mapping[str, Position], subscription: str) -> Mapping[str, AckResult]:
-        self._check(subscription)
+        self._refuse_subscription(subscription)
         return self._ask_each(list(positions), lambda queue: queue.ack(positions[queue.name]))
 
     def subscribe(self, starts: Mapping[str, str | int], subscription: str) -> NoReturn:  # noqa: ARG002  # as the protocol has it
-        raise self._no_subscriptions()
+        raise self._no_subscriptions_error()
 
     def subscriptions(self, queues: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
         return {queue: {} for queue in queues}
 
     def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]:
-        self._check(subscription)
+        self._refuse_subscription(subscription)
         return self._ask_each(queues, lambda queue: queue.lease(token, dead.get(queue.name, "")))
 
     def holders(self, queues: Sequence[str], subscription: str) -> Mapping[str, str]:
         """The wire shows none."""
-        self._check(subscription)
+        self._refuse_subscription(subscription)
         return dict.fromkeys(queues, "")
 
     def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:  # noqa: ARG002  # as the protocol has it
@@ -166,7 +166,7 @@ class NpmStore:
             async with queue.lock:
                 return await queue.rows(part, need, most, fail_on_data_loss, at)
 
-        coming = self._begin(rows())
+        coming = self._start_in_loop(rows())
         try:
             while True:
                 run, at = self._ask_with_patience(rows, coming)
@@ -176,7 +176,7 @@ class NpmStore:
                 need = run[-1][0] + 1
                 most = max(1, min(MAX_QUESTION_ROWS, 4 * most, TARGET_QUESTION_BYTES * len(values) // max(1, sum(map(len, values)))))
                 if need <= part.last:
-                    coming = self._begin(rows(at))
+                    coming = self._start_in_loop(rows(at))
                 yield MessageRows(part.queue, run[0][0], pa.array(values, pa.binary()))
                 if need > part.last:
                     return
@@ -241,7 +241,7 @@ class NpmStore:
         if self._loop.is_closed():
             return
         with suppress(TimeoutError):
-            self._begin(self._end_tasks()).result(CONNECT_TIMEOUT_S)
+            self._start_in_loop(self._end_tasks()).result(CONNECT_TIMEOUT_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -252,10 +252,10 @@ class NpmStore:
 
     # -- in the thread --------------------------------------------------------------------------------------------------------------------
 
-    async def _connects_to_ours(self) -> bool:
+    async def _is_our_server(self) -> bool:
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
-                return (await self._pool.open())[0].is_ours
+                return (await self._pool.wait_for_open_sockets())[0].is_ours
         except TimeoutError:
             raise self._pool.last_error from None
 
@@ -298,7 +298,7 @@ class NpmStore:
     def _ask_each(self, queues: Sequence[str], ask: Callable[[NpmQueue], Awaitable[T]]) -> dict[str, T]:
         return dict(zip(queues, self._ask_with_patience(lambda: self._ask_all(queues, ask)), strict=True))
 
-    def _begin(self, asked: Coroutine[Any, Any, T]) -> Future[T]:
+    def _start_in_loop(self, asked: Coroutine[Any, Any, T]) -> Future[T]:
         return asyncio.run_coroutine_threadsafe(asked, self._loop)
 
     def _ask_with_patience(self, ask: Callable[[], Coroutine[Any, Any, T]], coming: Future[T] | None = None) -> T:
@@ -306,14 +306,14 @@ class NpmStore:
         retry = Retry(time.monotonic)
         while True:
             try:
-                return (coming or self._begin(ask())).result()
+                return (coming or self._start_in_loop(ask())).result()
             except LinkLost as error:
                 coming = None
                 time.sleep(retry.pause_s(error, self.address.patience_s))
 
-    def _check(self, subscription: str) -> None:
+    def _refuse_subscription(self, subscription: str) -> None:
         if subscription:
-            raise self._no_subscriptions()
+            raise self._no_subscriptions_error()
 
-    def _no_subscriptions(self) -> ConfigError:
+    def _no_subscriptions_error(self) -> ConfigError:
         return self.impossible_error("it keeps no subscriptions; leave option 'subscription' out, and read each of its queues with one query")

@@ -55,8 +55,8 @@ class ObjectCreation:
         members = decode_json(body, "a creation message")
         if not isinstance(members, dict) or members.get("type") not in get_args(ObjectType):
             raise WireError(found="a creation message of no known type", expected=", ".join(get_args(ObjectType)))
-        made = cls(members["type"], _methods(members.get("methods")), members.get("args"))
-        made._check()
+        made = cls(members["type"], _check_methods(members.get("methods")), members.get("args"))
+        made._check_args()
         return made
 
     @property
@@ -71,7 +71,7 @@ class ObjectCreation:
         local, remote, *_ = [*given, *CHANNEL_ROLES[len(given) :]]
         return local, remote
 
-    def _check(self) -> None:
+    def _check_args(self) -> None:
         args = self.args
         if args is None and self.type == "service":
             return
@@ -79,7 +79,7 @@ class ObjectCreation:
             raise WireError(found=f"a creation message for a {self.type} without a name", expected="args that begin with a name")
         if self.type == "channel" and not all(map(_is_role, args[1:])):
             raise WireError(found="a channel whose roles are no names", expected="two names without a colon")
-        if self.type == "persistify" and not _is_attributes(args[1:]):
+        if self.type == "persistify" and not _are_attributes(args[1:]):
             raise WireError(found="a persisted object whose attributes are no names", expected="[name, {}, [attribute, …]]")
 
 
@@ -88,7 +88,7 @@ def make_creation(kind: ObjectType, name: str, *more: Any) -> ObjectCreation:
     return ObjectCreation(kind, METHODS_OF_TYPE[kind], [name, *more])
 
 
-def _methods(found: Any) -> tuple[str, ...]:
+def _check_methods(found: Any) -> tuple[str, ...]:
     if not isinstance(found, list) or len(found) > MAX_METHODS or not all(isinstance(name, str) and _METHOD.fullmatch(name) for name in found):
         raise WireError(found="a creation message whose methods are no list of names", expected=f"at most {MAX_METHODS} names")
     if len({*found}) < len(found) or UNSAFE_KEYS & {*found}:
@@ -106,7 +106,7 @@ def _is_role(found: Any) -> bool:
     return _is_name(found) and ":" not in found
 
 
-def _is_attributes(rest: list[Any]) -> bool:
+def _are_attributes(rest: list[Any]) -> bool:
     match rest:
         case [] | [dict()]:
             return True

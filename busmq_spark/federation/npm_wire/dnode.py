@@ -63,10 +63,10 @@ class DnodeMessage:
         if not isinstance(members, dict):
             raise WireError(found="a line that is no object", expected="method, arguments, callbacks and links")
         return cls(
-            _method(members.get("method")),
-            _list(members.get("arguments"), "arguments"),
-            _callbacks(members.get("callbacks")),
-            _links(members.get("links")),
+            _check_method(members.get("method")),
+            _check_list(members.get("arguments"), "arguments"),
+            _decode_callbacks(members.get("callbacks")),
+            _decode_links(members.get("links")),
         )
 
     def values(self) -> list[Any]:
@@ -157,7 +157,7 @@ class LineBuffer:
             complete = b"".join([*self._parts, line]) if self._parts else line
             self._parts.clear()
             self.partial_bytes = 0
-            self._check(len(complete))
+            self._check_line_size(len(complete))
             if complete:
                 yield complete
                 start = end + 1
@@ -165,12 +165,12 @@ class LineBuffer:
                 start = EMPTY_LINES.match(body, end).end()  # type: ignore[union-attr]  # there is one at least
         if rest := body[start:]:
             self.partial_bytes += len(rest)
-            self._check(self.partial_bytes)
+            self._check_line_size(self.partial_bytes)
             self._parts.append(rest)
             if len(self._parts) > 100:  # one byte a packet must not cost an object each
                 self._parts = [b"".join(self._parts)]
 
-    def _check(self, size: int) -> None:
+    def _check_line_size(self, size: int) -> None:
         if size > self._most:
             raise WireError(found=f"a line of more than {self._most} bytes", expected="a shorter one")
 
@@ -195,7 +195,7 @@ def decode_json(data: bytes, what: str, depth: int = MAX_DEPTH) -> Any:
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else type(error).__name__
         raise WireError(found=f"{what} of {len(data)} bytes that is no JSON ({reason})", expected="compact JSON in UTF-8") from None
-    if data.count(b"[") + data.count(b"{") > depth and _depth(value) > depth:
+    if data.count(b"[") + data.count(b"{") > depth and _nesting_depth(value) > depth:
         raise WireError(found=f"{what} that is nested more than {depth} deep", expected="a flatter one")
     return value
 
@@ -223,7 +223,7 @@ _DECODER = _StrictDecoder()
 _ENCODER = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def _depth(value: Any) -> int:
+def _nesting_depth(value: Any) -> int:
     """How deep the lists and objects are nested, found without recursion."""
     depth, level = 0, [value]
     while level := [part for part in level if isinstance(part, list | dict)]:
@@ -235,7 +235,7 @@ def _depth(value: Any) -> int:
 # -- the members of a line -------------------------------------------------------------------------------------------------------------------
 
 
-def _method(found: Any) -> int | str:
+def _check_method(found: Any) -> int | str:
     if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < 2**53:
         return found
     if isinstance(found, str) and found not in UNSAFE_KEYS:
@@ -243,38 +243,38 @@ def _method(found: Any) -> int | str:
     raise WireError(found="a line whose method is neither a number nor a name", expected="the number of a function")
 
 
-def _list(found: Any, what: str) -> list[Any]:
+def _check_list(found: Any, what: str) -> list[Any]:
     if not isinstance(found, list):
         raise WireError(found=f"a line whose {what} are no list", expected="a list")
     return found
 
 
-def _callbacks(found: Any) -> dict[str, ValuePath]:
+def _decode_callbacks(found: Any) -> dict[str, ValuePath]:
     if found is None or found == {}:
         return {}
     if not isinstance(found, dict):
         raise WireError(found="a line whose callbacks are no object", expected="numbers with their paths")
     if len(found) > MAX_CALLBACKS_PER_LINE:
         raise WireError(found=f"a line with {len(found)} functions", expected=f"at most {MAX_CALLBACKS_PER_LINE}")
-    return {_parse_number(id): _path(path) for id, path in found.items()}
+    return {_check_callback_number(id): _decode_path(path) for id, path in found.items()}
 
 
-def _links(found: Any) -> tuple[tuple[ValuePath, ValuePath], ...]:
+def _decode_links(found: Any) -> tuple[tuple[ValuePath, ValuePath], ...]:
     if found is None or found == []:
         return ()
-    links = _list(found, "links")
+    links = _check_list(found, "links")
     if not all(isinstance(link, dict) for link in links):
         raise WireError(found="a link that is no object", expected="from and to")
-    return tuple((_path(link.get("from")), _path(link.get("to"))) for link in links)
+    return tuple((_decode_path(link.get("from")), _decode_path(link.get("to"))) for link in links)
 
 
-def _parse_number(id: str) -> str:
+def _check_callback_number(id: str) -> str:
     if id.isascii() and id.isdecimal() and len(id) <= 15:
         return id
     raise WireError(found="a callback without a number", expected="a decimal number")
 
 
-def _path(found: Any) -> ValuePath:
+def _decode_path(found: Any) -> ValuePath:
     if not isinstance(found, list) or not 0 < len(found) <= MAX_DEPTH or not all(isinstance(step, str) for step in found) or UNSAFE_KEYS & {*found}:
         raise WireError(found="a path that is no list of names", expected='steps as text: ["0","1"]')
     return tuple(found)
@@ -292,14 +292,14 @@ def _place_callbacks(arguments: list[Any], callbacks: Mapping[str, ValuePath]) -
             if path[:length] not in copied:
                 whole, step = copied[path[: length - 1]], path[length - 1]
                 copied[path[:length]] = inner = copy.copy(_item_at(whole, step))
-                whole[_key(whole, step)] = inner
+                whole[_index_or_key(whole, step)] = inner
         whole, step = copied[path[:-1]], path[-1]
         _item_at(whole, step)
-        whole[_key(whole, step)] = RemoteFunction(int(id))
+        whole[_index_or_key(whole, step)] = RemoteFunction(int(id))
     return root
 
 
-def _key(whole: Any, step: str) -> Any:
+def _index_or_key(whole: Any, step: str) -> Any:
     return int(step) if isinstance(whole, list) else step
 
 

@@ -71,12 +71,12 @@ class PeerConnection:
     async def serve(self) -> None:
         """Until the socket is closed."""
         self._budget.enter(self._worked)
-        sending = asyncio.create_task(self._sending(), name="busmq: sending to a peer")
+        sending = asyncio.create_task(self._send_buffered(), name="busmq: sending to a peer")
         watching = asyncio.create_task(self._watch_socket(), name="busmq: watching a peer")
         try:
             async for message in self._socket:
                 if not self._leaving:
-                    await self._take(message)
+                    await self._handle_message(message)
                     await self.next_turn()
         except ConnectionClosed:
             log.debug("federation: %s broke off", self.identity.name)
@@ -88,7 +88,7 @@ class PeerConnection:
             watching.cancel()
             self.send_buffer.close()  # before the objects detach: their messages wait for room
             self._budget.leave(self._worked)
-            await self._end()
+            await self._end_all_sessions()
 
     async def leave(self) -> None:
         """Execute nothing more, detach every object, and wait until the peer has been sent what was taken for it."""
@@ -98,7 +98,7 @@ class PeerConnection:
         await wait_at_most(self.limits.close_s / 2, self.send_buffer.wait_sent)
         if self.send_buffer.waiting:
             self.abort()  # what the peer has not taken goes back to its place
-        await self._end()
+        await self._end_all_sessions()
 
     def abort(self) -> None:
         """Abort the connection without a close frame."""
@@ -113,7 +113,7 @@ class PeerConnection:
         """End a channel from this side; the peer gets a closing frame."""
         if channel in self._sessions:
             self.send_buffer.put(Packet(channel, None).encode())
-            self._forget(channel)
+            self._end_session(channel)
 
     # -- what is in work --------------------------------------------------------------------------------------------------------------------
 
@@ -168,47 +168,47 @@ class PeerConnection:
 
     # -- packets ----------------------------------------------------------------------------------------------------------------------------
 
-    async def _take(self, message: str | bytes) -> None:
+    async def _handle_message(self, message: str | bytes) -> None:
         packet = Packet.decode(message.encode() if isinstance(message, str) else message)  # text is bytes to Node's server
         if packet.body is None:
-            self._forget(packet.channel)
+            self._end_session(packet.channel)
             return
         session = self._sessions.get(packet.channel)
         if session is None:
             if packet.channel in self._closed:
                 return
             if len(self._sessions) + len(self._ending) >= self.limits.channels_per_socket:
-                await self._refuse(packet.channel)
+                await self._refuse_channel(packet.channel)
                 return
             session = self._sessions[packet.channel] = Session(self, packet.channel)
         await session.feed(packet.body)
 
-    async def _refuse(self, channel: str) -> None:
+    async def _refuse_channel(self, channel: str) -> None:
         log.warning("federation: %s has %d channels on one socket; a further one is refused", self.identity.name, len(self._sessions))
         self.send_buffer.put(Packet(channel, None).encode())
-        self._remember(channel)
+        self._remember_closed(channel)
         await asyncio.sleep(REFUSED_CHANNEL_PAUSE_S)
 
     # -- ending -----------------------------------------------------------------------------------------------------------------------------
 
-    def _forget(self, channel: str) -> None:
+    def _end_session(self, channel: str) -> None:
         """The channel is closed; its object detaches on its own time."""
         session = self._sessions.pop(channel, None)
         if session is not None:
             session.stop()
-            self._remember(channel)
+            self._remember_closed(channel)
             task = asyncio.create_task(session.end(), name="busmq: ending a federated object")
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
-    def _remember(self, channel: str) -> None:
+    def _remember_closed(self, channel: str) -> None:
         self._closed[channel] = None
         if len(self._closed) > MAX_REMEMBERED_CLOSED_CHANNELS:
             del self._closed[next(iter(self._closed))]
 
-    async def _end(self) -> None:
+    async def _end_all_sessions(self) -> None:
         for channel in tuple(self._sessions):
-            self._forget(channel)
+            self._end_session(channel)
         try:
             if self._ending:
                 await asyncio.wait(self._ending)
@@ -223,6 +223,6 @@ class PeerConnection:
         self.send_buffer.close()
         self._worked.set()
 
-    async def _sending(self) -> None:
+    async def _send_buffered(self) -> None:
         with suppress(ConnectionClosed):
             await self.send_buffer.run()

@@ -96,7 +96,7 @@ class FederationServer:
         self._bulk = BulkServer(bus.options, self._limits, self._metrics, self._budgets)
         self._server: Server | None = None
         self._watch: asyncio.Task[None] | None = None
-        self._metrics.before_text(self._measure)
+        self._metrics.before_text(self._update_gauges)
 
     async def __aenter__(self) -> Self:
         """Listen. Raises LinkLost when the address is taken or not ours."""
@@ -109,9 +109,9 @@ class FederationServer:
                 self._serve,
                 self._host,
                 self._port,
-                process_request=self._request,
+                process_request=self._decide_request,
                 process_response=_add_our_header,
-                select_subprotocol=_subprotocol,
+                select_subprotocol=_select_subprotocol,
                 compression=None,
                 extensions=[server_deflate()] if self._compression else None,
                 server_header=None,
@@ -193,10 +193,10 @@ class FederationServer:
 
     # -- handshake --------------------------------------------------------------------------------------------------------------------------
 
-    def _request(self, socket: ServerConnection, request: Request) -> Response | None:
+    def _decide_request(self, socket: ServerConnection, request: Request) -> Response | None:
         found = page_path(request.path)
         if found is not None:
-            return self._page(found)
+            return self._operator_page(found)
         if self._server is None or self._draining:
             return self._respond_at_capacity()
         headers = list(request.headers.raw_items())
@@ -208,15 +208,15 @@ class FederationServer:
             return self._respond_at_capacity()
         ours = cast(CountedSocket, socket)
         if not self._listener.admit(ours, network_of(client_address(ours.address, headers, self._proxies))):
-            return _unavailable()
+            return _unavailable_response()
         ours.accepted = decision
         return None
 
     def _respond_at_capacity(self) -> Response:
         self._counts.refused.add(reason="busy")
-        return _unavailable()
+        return _unavailable_response()
 
-    def _page(self, path: str) -> Response:
+    def _operator_page(self, path: str) -> Response:
         status, phrase, text, kind = 200, "OK", "ok\n", "text/plain"
         if path == METRICS_PATH:
             text, kind = self._metrics.text(), CONTENT_TYPE
@@ -239,7 +239,7 @@ class FederationServer:
                 await self._bulk.serve(socket, accepted.identity)
             else:
                 limit_kernel_buffers(socket, self._limits.kernel_bytes)
-                await self._converse(PeerConnection(socket, accepted.identity, self._bus, self._limits, self._budgets.of(accepted.identity.name)))
+                await self._serve_peer(PeerConnection(socket, accepted.identity, self._bus, self._limits, self._budgets.of(accepted.identity.name)))
         except ConnectionClosed:
             log.debug("federation: %s is gone", accepted.identity.name)
         except Exception:  # whatever it is: one socket must not end the server, and the log has it
@@ -247,7 +247,7 @@ class FederationServer:
         finally:
             self._tasks.discard(task)
 
-    async def _converse(self, connection: PeerConnection) -> None:
+    async def _serve_peer(self, connection: PeerConnection) -> None:
         self._connections.add(connection)
         try:
             await connection.serve()
@@ -285,7 +285,7 @@ class FederationServer:
         self._counts.cut_off.add(reason=reason)
         socket.transport.abort()
 
-    def _measure(self) -> None:
+    def _update_gauges(self) -> None:
         self._counts.sockets.set(self._listener.open)
         self._counts.channels.set(sum(connection.channels for connection in self._connections))
         self._counts.waiting.set(sum(connection.send_buffer.waiting for connection in self._connections))
@@ -303,7 +303,7 @@ class ServerCounters:
         self.waiting = metrics.gauge("busmq_federation_waiting_bytes", "Bytes that wait to be sent to peers")
 
 
-def _unavailable() -> Response:
+def _unavailable_response() -> Response:
     return Response(503, "Service Unavailable", Headers([("Content-Length", "0"), ("Connection", "close")]), b"")
 
 
@@ -319,5 +319,5 @@ def _add_our_header(_: ServerConnection, __: Request, response: Response) -> Non
         response.headers[BUSMQ_HEADER] = "busmq_spark"
 
 
-def _subprotocol(_: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
+def _select_subprotocol(_: ServerConnection, offered: Sequence[Subprotocol]) -> Subprotocol | None:
     return Subprotocol(BULK_SUBPROTOCOL) if BULK_SUBPROTOCOL in offered else None

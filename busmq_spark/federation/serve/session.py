@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.errors import BusError, MessageRefused, WireError
-from busmq_spark.federation import fault
+from busmq_spark.federation import error_codec
 from busmq_spark.federation.npm_wire.creation import ObjectCreation
 from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LineBuffer, LocalFunctions, RemoteFunction, call_message, methods_message
 from busmq_spark.federation.npm_wire.mux import PACKET_HEAD_BYTES
@@ -116,12 +116,12 @@ class Session:
 
     def fail(self, callback: RemoteFunction | None, error: BusError) -> None:
         """A call failed: send the error to its callback, or without one to the listeners of ``error``."""
-        if not fault.is_open_error(error):
+        if not error_codec.is_shown_to_peers(error):
             log.warning("federation: %s", error)
         if callback is not None:
-            self.send(call_message(callback.id, [fault.error_to_wire(error)], self.functions).encode())
+            self.send(call_message(callback.id, [error_codec.error_to_wire(error)], self.functions).encode())
         elif self._object is not None:
-            self._object.emit("error", fault.error_text(error))
+            self._object.emit("error", error_codec.error_event_text(error))
 
     # -- tasks ------------------------------------------------------------------------------------------------------------------------------
 

@@ -70,12 +70,12 @@ class ServedChannel(ServedObject):
             self._opening.cancel()
 
     def connect(self, call: MethodCall) -> Coroutine[Any, Any, None]:
-        return self._open(self._enter(self._channel.connect, _keywords(call)))
+        return self._open(self._connect_or_report(self._channel.connect, _channel_keywords(call)))
 
     def listen(self, call: MethodCall) -> Coroutine[Any, Any, None]:
-        return self._open(self._enter(self._channel.listen, _keywords(call)))
+        return self._open(self._connect_or_report(self._channel.listen, _channel_keywords(call)))
 
-    async def _enter(self, connect: Callable[..., Coroutine[Any, Any, Channel]], keywords: ChannelKeywords) -> None:
+    async def _connect_or_report(self, connect: Callable[..., Coroutine[Any, Any, Channel]], keywords: ChannelKeywords) -> None:
         """A peer that has to wait until another reader ends gets an error for it: npm has no such wait."""
         if keywords.get("wait"):
             try:
@@ -95,7 +95,7 @@ class ServedChannel(ServedObject):
         self._opening = None
         if not opening.cancelled():
             opening.result()
-            self._read()
+            self._start_reading()
 
     async def disconnect(self, _: MethodCall) -> None:
         await self.stop_handing_over()
@@ -120,10 +120,10 @@ class ServedChannel(ServedObject):
         """Answered only when it fails, as for a queue."""
         await self._channel.ack(call.number(0, "id", -1))
 
-    def _read(self) -> None:
-        self._reader = self.session.spawn(self._reading(), f"reading channel {self.name} for a peer")
+    def _start_reading(self) -> None:
+        self._reader = self.session.spawn(self._send_channel_messages(), f"reading channel {self.name} for a peer")
 
-    async def _reading(self) -> None:
+    async def _send_channel_messages(self) -> None:
         room, messages = self.session.connection.send_buffer.wait_room, self._channel.messages()
         while await room():
             try:
@@ -154,7 +154,7 @@ class ServedChannel(ServedObject):
     }
 
 
-def _keywords(call: MethodCall) -> ChannelKeywords:
+def _channel_keywords(call: MethodCall) -> ChannelKeywords:
     options = call.options
     found: ChannelKeywords = {"ttl_s": ttl_of(options), "maxsize": max(0, whole_number_option(options, "maxsize", 0))}
     if options.get("reliable") is True:

@@ -31,32 +31,32 @@ class ServedPersisted(ServedObject):
         self._key = persisted_key(made.name)
 
     async def pread(self, call: MethodCall) -> None:
-        self._check(call)
+        self._check_key(call)
         async with self.session.connection.large_answer():
             most = self.session.limits.message_bytes
-            stored = await self._run(persisted.load_within(self._key, most))
+            stored = await self._run_flow(persisted.load_within(self._key, most))
             if stored is None:
                 limits = f"at most {most} bytes and {persisted.MOST_FIELDS} fields are allowed on the wire"
                 raise MessageRefused(reason=f"persisted object {self.name!r} is too large; {limits}")
             self.answer(call, None, {name: text.decode("utf-8", "replace") for name, text in stored.items()} or None, self._key)
 
     async def pwrite(self, call: MethodCall) -> None:
-        self._check(call)
+        self._check_key(call)
         fields = call.value(1, dict, "what is to be written")
         if not fields:
             raise ConfigError(reason="nothing is to be written")
         sending = PendingSave({to_storable(name): _encode_stored(value) for name, value in fields.items()})
-        await self._run(persisted.save(self._key, sending, OBJECT_TTL_S))
+        await self._run_flow(persisted.save(self._key, sending, OBJECT_TTL_S))
         self.answer(call, None, "OK", self._key)
 
     async def ptouch(self, _: MethodCall) -> None:
-        await self._run(persisted.touch([(self._key, OBJECT_TTL_S)]))
+        await self._run_flow(persisted.touch([(self._key, OBJECT_TTL_S)]))
 
-    def _check(self, call: MethodCall) -> None:
+    def _check_key(self, call: MethodCall) -> None:
         if call.value(0, str, "the key") != self._key:
             raise refusal(f"this channel is for persisted object {self.name!r}, and for no other key")
 
-    async def _run(self, flow: Flow[T]) -> T:
+    async def _run_flow(self, flow: Flow[T]) -> T:
         servers = self.bus.servers
         return await servers.commands[await servers.locate(self._key)].run(flow)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from busmq_spark.core.keys import ANNOUNCEMENT_CHANNEL, announced_name
 from busmq_spark.errors import MessageRefused, MessagesMissed
-from busmq_spark.federation import fault
+from busmq_spark.federation import error_codec
 from busmq_spark.federation.gate.grants import VERBS
 from busmq_spark.federation.gate.rights import Right
 from busmq_spark.federation.npm_wire.dnode import RemoteFunction
@@ -48,7 +48,7 @@ class ServedPubsub(ServedObject):
         self._notifications = made.name == ANNOUNCEMENT_CHANNEL
         for event in ("subscribed", "unsubscribed"):
             self._pubsub.on(event, partial(self.emit, event))
-        self._pubsub.on("error", lambda error: self.emit("error", fault.error_text(error)))
+        self._pubsub.on("error", lambda error: self.emit("error", error_codec.error_event_text(error)))
         self._pubsub.on("message", self._on_message)
         self._waiting: deque[PublishedMessage] = deque()
         self._sending: asyncio.Task[None] | None = None
@@ -63,7 +63,7 @@ class ServedPubsub(ServedObject):
     async def end(self) -> None:
         """Unsubscribe."""
         while self._waiting:
-            self._take()
+            self._pop_waiting()
         await self._pubsub.unsubscribe()
 
     async def subscribe(self, _: MethodCall) -> None:
@@ -86,17 +86,17 @@ class ServedPubsub(ServedObject):
             self.emit("message", message.text)
             return
         missed = self._missed
-        self._buffer(message)
+        self._buffer_message(message)
         if self._missed and not missed:
-            self.emit("error", fault.error_text(MessagesMissed(pubsub=self.name, dropped=self._missed)))
+            self.emit("error", error_codec.error_event_text(MessagesMissed(pubsub=self.name, dropped=self._missed)))
         if self._waiting and (self._sending is None or self._sending.done()):
             self._sending = self.session.spawn(self._send_waiting(), f"sending messages of {self.name}")
 
-    def _buffer(self, message: PublishedMessage) -> None:
+    def _buffer_message(self, message: PublishedMessage) -> None:
         """The oldest of ours give way, and where others have used up the room this one does."""
         connection, size = self.session.connection, len(message.value)
         while self._waiting and (len(self._waiting) >= MAX_WAITING_MESSAGES or connection.pubsub_bytes + size > MAX_WAITING_BYTES):
-            self._take()
+            self._pop_waiting()
             self._missed += 1
         if connection.pubsub_bytes and connection.pubsub_bytes + size > MAX_WAITING_BYTES:
             self._missed += 1
@@ -104,7 +104,7 @@ class ServedPubsub(ServedObject):
         connection.pubsub_bytes += size
         self._waiting.append(message)
 
-    def _take(self) -> PublishedMessage:
+    def _pop_waiting(self) -> PublishedMessage:
         message = self._waiting.popleft()
         self.session.connection.pubsub_bytes -= len(message.value)
         return message
@@ -112,7 +112,7 @@ class ServedPubsub(ServedObject):
     async def _send_waiting(self) -> None:
         while self._waiting and await self.session.connection.send_buffer.wait_room():
             if self._waiting:
-                self.emit("message", self._take().text)
+                self.emit("message", self._pop_waiting().text)
 
     def _may_receive(self, text: str) -> bool:
         """Whether a notification is about a queue that the peer may use."""

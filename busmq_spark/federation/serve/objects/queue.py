@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S
 from busmq_spark.bus.consume import ConsumeKeywords, Consumption
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueFull, QueueMissing, ServerFull, ServerReadOnly, StateError
-from busmq_spark.federation import fault
+from busmq_spark.federation import error_codec
 from busmq_spark.federation.npm_wire.dnode import RemoteFunction, message_line
 from busmq_spark.federation.serve.objects.base import (
     EVENT_METHODS,
@@ -60,7 +60,7 @@ class ServedQueue(ServedObject):
         self._queue: Queue = session.bus.queue(made.name)
         for event in ("attaching", "attached", "detaching", "detached", "consuming", "closed"):
             self._queue.on(event, partial(self.emit, event))
-        self._queue.on("error", lambda error: self.emit("error", fault.error_text(error)))
+        self._queue.on("error", lambda error: self.emit("error", error_codec.error_event_text(error)))
         self._last: asyncio.Future[int] | None = None
         self._deferred: list[MethodCall] = []
         self._pending_consume: MethodCall | None = None
@@ -69,7 +69,7 @@ class ServedQueue(ServedObject):
         """Metadata are read with any verb and set with the one that creates; to look at messages that stay is to browse."""
         if name == "consume" and values and isinstance(values[0], dict):
             return NEEDS_BROWSE if values[0].get("remove") is False and values[0].get("reliable") is not True else NEEDS_CONSUME
-        return NEEDS_CREATE if name == "metadata" and _sets(values) else method.need
+        return NEEDS_CREATE if name == "metadata" and _is_metadata_write(values) else method.need
 
     async def end(self) -> None:
         """Detach; a consumption ends with it."""
@@ -104,7 +104,7 @@ class ServedQueue(ServedObject):
 
     async def close(self, _: MethodCall) -> None:
         if not self._queue.attached:
-            raise self._not_attached("close")
+            raise self._not_attached_error("close")
         await self._wait_until_pushed()
         await self.stop_handing_over()
         await self._queue.close()
@@ -113,7 +113,7 @@ class ServedQueue(ServedObject):
 
     def push(self, call: MethodCall) -> None:
         if not self._queue.attached:
-            self._defer(call)
+            self._defer_push(call)
             return
         if not call.values or isinstance(call.values[0], RemoteFunction):
             raise MessageRefused(reason="a push without a message; undefined cannot be pushed")
@@ -126,12 +126,12 @@ class ServedQueue(ServedObject):
         else:
             super().push_failed(call, error)
 
-    def _defer(self, call: MethodCall) -> None:
+    def _defer_push(self, call: MethodCall) -> None:
         if len(self._deferred) >= MAX_DEFERRED_PUSHES or sum(push.size for push in self._deferred) + call.size > MAX_DEFERRED_BYTES:
-            raise self._not_attached("push to")
+            raise self._not_attached_error("push to")
         cost, connection = call.size + CALL_OVERHEAD_BYTES, self.session.connection
         if connection.deferred_bytes + cost > MAX_DEFERRED_BYTES_OF_CONNECTION:
-            raise self._not_attached("push to")
+            raise self._not_attached_error("push to")
         connection.deferred_bytes += cost
         self._deferred.append(call)
 
@@ -154,7 +154,7 @@ class ServedQueue(ServedObject):
             self._pending_consume = self._pending_consume or call
             return
         throttle = call.options.get("throttle")
-        consumption = self._queue.consume(**_keywords(call.options))
+        consumption = self._queue.consume(**_consume_keywords(call.options))
         work = self._consume(consumption, throttle if isinstance(throttle, RemoteFunction) else None)
         self._reader = self.session.spawn(work, f"consuming {self.name} for a peer")
 
@@ -174,7 +174,7 @@ class ServedQueue(ServedObject):
                         return  # detaching puts it back
                     if consumption.head is not message:
                         break  # stopped meanwhile: it has gone back
-                    self._deliver(consumption, message)
+                    self._send_head(consumption, message)
                     count += 1
                 drained = count < SERVED_PREFETCH
                 await self.session.connection.send_buffer.wait_sent_so_far()  # Redis keeps what was taken last only
@@ -200,7 +200,7 @@ class ServedQueue(ServedObject):
             else:
                 return
 
-    def _deliver(self, consumption: Consumption, message: Message) -> None:
+    def _send_head(self, consumption: Consumption, message: Message) -> None:
         most = self.session.limits.message_bytes
         if len(message.value) > most - LINE_OVERHEAD_BYTES and len(line := message_line(0, message.text, message.id)) > most - LINE_OVERHEAD_BYTES:
             reason = (
@@ -263,15 +263,15 @@ class ServedQueue(ServedObject):
                 async with self.session.connection.large_answer():
                     self.answer(call, None, (await self._queue.metadata()).get(name))
             case [str(name), value, *_]:
-                await self._queue.set_metadata({_field(name): _field(value)})
+                await self._queue.set_metadata({_to_metadata_text(name): _to_metadata_text(value)})
                 self.answer(call)
             case [dict(fields), *_]:
-                await self._queue.set_metadata({_field(name): _field(value) for name, value in fields.items()})
+                await self._queue.set_metadata({_to_metadata_text(name): _to_metadata_text(value) for name, value in fields.items()})
                 self.answer(call)
             case _:
                 raise ConfigError(reason="metadata takes nothing, a name, a name and a value, or an object")
 
-    def _not_attached(self, what: str) -> StateError:
+    def _not_attached_error(self, what: str) -> StateError:
         return StateError(event=what, what=f"queue {self.name!r}", state="not attached", remedy="Call attach() first")
 
     methods: ClassVar[dict[str, ServedMethod]] = {
@@ -297,11 +297,11 @@ class ServedQueue(ServedObject):
     }
 
 
-def _sets(values: list[Any]) -> bool:
+def _is_metadata_write(values: list[Any]) -> bool:
     return len(values) > 1 or (len(values) == 1 and isinstance(values[0], dict))
 
 
-def _field(value: Any) -> str:
+def _to_metadata_text(value: Any) -> str:
     """A metadata field as npm stores it."""
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -310,7 +310,7 @@ def _field(value: Any) -> str:
     raise ConfigError(reason=f"a metadata field is {type(value).__name__}; expected text or a number")
 
 
-def _keywords(options: dict[str, Any]) -> ConsumeKeywords:
+def _consume_keywords(options: dict[str, Any]) -> ConsumeKeywords:
     """npm's options of ``consume`` as ours. What has no meaning beside the others is ignored, as by npm."""
     most, reliable = options.get("max"), options.get("reliable") is True
     remove = options.get("remove", True) is not False

@@ -15,7 +15,7 @@ from busmq_spark.bus.provider import ServeKeywords
 from busmq_spark.bus.request import Request
 from busmq_spark.core.keys import REPLY_QUEUE_SUFFIX
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, RequestFailed
-from busmq_spark.federation import fault
+from busmq_spark.federation import error_codec
 from busmq_spark.federation.serve.objects.base import (
     EVENT_METHODS,
     NEEDS_CONSUME,
@@ -72,7 +72,7 @@ class ServedService(ServedObject):
             if call.options.get(name) is not None:
                 options[name] = whole_number_option(call.options, name, 1)
         options["concurrency"] = min(options.get("concurrency", MAX_CONCURRENT_REQUESTS), MAX_CONCURRENT_REQUESTS)
-        await self._service.serve(self._handle, **options)
+        await self._service.serve(self._forward_request, **options)
         self.answer(call)
 
     async def connect(self, call: MethodCall) -> None:
@@ -110,16 +110,16 @@ class ServedService(ServedObject):
         except BusError as error:
             self.session.fail(call.callback, error)
 
-    async def _handle(self, data: Any, request: Request) -> None:
+    async def _forward_request(self, data: Any, request: Request) -> None:
         """One request, until the peer has given its last reply."""
         await self.session.connection.send_buffer.wait_room()
-        replies = _Replies(self)
+        replies = _ProviderReplies(self)
         try:
             try:
                 for id, _ in self.listeners("request"):
                     self.session.invoke(id, data, replies.on_reply)
             except MessageRefused as refusal:
-                replies.on_reply(fault.error_to_wire(refusal))
+                replies.on_reply(error_codec.error_to_wire(refusal))
             async for error, value, is_part in replies:
                 if error is not None:
                     await request.fail(error if isinstance(error, str | dict) else str(error))
@@ -147,7 +147,7 @@ class ServedService(ServedObject):
     }
 
 
-class _Replies:
+class _ProviderReplies:
     """What a provider gives for one request: ``on_reply`` is the function it calls."""
 
     def __init__(self, owner: ServedService) -> None:
@@ -160,7 +160,7 @@ class _Replies:
             return
         if self._waiting.qsize() >= MAX_WAITING_PARTS:
             failed = RequestFailed(service=self._owner.name, reason=f"the provider gave more than {MAX_WAITING_PARTS} partial replies at once")
-            error, is_part = fault.error_to_wire(failed), False
+            error, is_part = error_codec.error_to_wire(failed), False
         self._over = is_part is not True or error is not None
         session = self._owner.session
         session.count_begun_call(session.line_bytes)

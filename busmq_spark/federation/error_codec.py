@@ -14,7 +14,7 @@ from typing import Any
 from busmq_spark import errors
 from busmq_spark.errors import BusError, RemoteError
 
-OPEN_ERRORS: dict[str, type[BusError]] = {
+ERRORS_SHOWN_TO_PEERS: dict[str, type[BusError]] = {
     kind.code: kind
     for kind in (
         errors.BatchChanged,
@@ -47,8 +47,8 @@ OPEN_ERRORS: dict[str, type[BusError]] = {
     )
 }
 """Errors about what the peer asked for: their text is sent to it. Of others it learns only that the server failed."""
-CLOSED_ERROR_REASON = "the bus behind this federation server cannot do it now. Try again; its operator finds the reason in its log"
-REDIS_AWAY_REASON = "the federation server cannot reach its Redis"
+HIDDEN_ERROR_REASON = "the bus behind this federation server cannot do it now. Try again; its operator finds the reason in its log"
+REDIS_UNREACHABLE_REASON = "the federation server cannot reach its Redis"
 MAX_ERROR_TEXT = 2000
 HIDDEN_ADDRESS = "behind the federation server"
 """In the place of an address."""
@@ -58,28 +58,28 @@ UNEXPECTED_ERROR = RemoteError(remote="BUSMQ_INTERNAL", reason="it failed in an 
 
 def error_to_wire(error: BusError) -> dict[str, Any]:
     """The value in the place of the error of a callback."""
-    if not is_open_error(error):
-        why = _unreachable_reason(error)
+    if not is_shown_to_peers(error):
+        why = _hidden_error_reason(error)
         return {"code": error.code, "message": why, "details": {"url": HIDDEN_ADDRESS, "reason": why}}
     plain = {name: value for name, value in error.details.items() if isinstance(value, str | int | float | bool | dict | None)}
     return {"code": error.code, "message": str(error), "details": plain}
 
 
-def error_text(error: BusError) -> str:
+def error_event_text(error: BusError) -> str:
     """The text of an ``error`` event."""
-    return str(error) if is_open_error(error) else f"[{error.code}] {_unreachable_reason(error)}"
+    return str(error) if is_shown_to_peers(error) else f"[{error.code}] {_hidden_error_reason(error)}"
 
 
-def is_open_error(error: BusError) -> bool:
+def is_shown_to_peers(error: BusError) -> bool:
     """Whether a peer is shown all of it; else the server's log has it."""
-    return error.code in OPEN_ERRORS or error is UNEXPECTED_ERROR
+    return error.code in ERRORS_SHOWN_TO_PEERS or error is UNEXPECTED_ERROR
 
 
-def _unreachable_reason(error: BusError) -> str:
-    return REDIS_AWAY_REASON if isinstance(error, errors.LinkLost) else CLOSED_ERROR_REASON
+def _hidden_error_reason(error: BusError) -> str:
+    return REDIS_UNREACHABLE_REASON if isinstance(error, errors.LinkLost) else HIDDEN_ERROR_REASON
 
 
-def error_from_wire(value: Any, kinds: Mapping[str, type[BusError]] = OPEN_ERRORS) -> BusError:
+def error_from_wire(value: Any, kinds: Mapping[str, type[BusError]] = ERRORS_SHOWN_TO_PEERS) -> BusError:
     """The error behind a value that is not null. One of a class that is not among ``kinds`` becomes a RemoteError."""
     if not isinstance(value, dict):
         return RemoteError(remote="an error", reason=str(value)[:MAX_ERROR_TEXT])

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from busmq_spark.federation.npm_wire.creation import ObjectCreation
 
 
-class Pool:
+class SocketPool:
     """Opens nothing before ``start``."""
 
     def __init__(self, target: FederationTarget, size: int, spawn: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]]) -> None:
@@ -31,10 +31,10 @@ class Pool:
         if all(task.done() for task in self._tasks) and not isinstance(self.last_error, FederationRefused):
             self._tasks = [self._spawn(socket.run(), f"a federation link to {self.target.url}") for socket in self.sockets]
 
-    def hang_up(self) -> None:
+    def abort_connections(self) -> None:
         """Abort the connections, which seem dead; they are dialled again."""
         for socket in self.sockets:
-            socket.hang_up()
+            socket.abort_connections()
 
     async def close(self) -> None:
         """Close every socket."""
@@ -50,9 +50,9 @@ class Pool:
         """Why there is no remote object, as far as is known."""
         return next((socket.why for socket in self.sockets if isinstance(socket.why, FederationRefused)), self.sockets[0].why)
 
-    async def create(self, creation: ObjectCreation, on_lost: Callable[[RemoteObject, BusError], None]) -> RemoteObject:
+    async def create_remote(self, creation: ObjectCreation, on_lost: Callable[[RemoteObject, BusError], None]) -> RemoteObject:
         """A new remote object, open. Waits for a socket; raises FederationRefused, and FederationLost when one breaks under way."""
-        open_ = await self.open()
+        open_ = await self.wait_for_open_sockets()
         self._turn += 1
         remote = RemoteObject(open_[self._turn % len(open_)], creation, on_lost)
         try:
@@ -62,7 +62,7 @@ class Pool:
             raise
         return remote
 
-    async def open(self) -> list[ClientSocket]:
+    async def wait_for_open_sockets(self) -> list[ClientSocket]:
         """The open sockets; waits for the first. Raises FederationRefused."""
         self.start()
         while not (found := [socket for socket in self.sockets if socket.open]):

@@ -13,20 +13,20 @@ from busmq_spark.bus.pubsub import Pubsub
 from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.service import Service
 from busmq_spark.errors import ConfigError
-from busmq_spark.federation.client.announcements import Announcements
+from busmq_spark.federation.client.announcements import AnnouncementReceiver
 from busmq_spark.federation.client.channel import RemoteChannel
 from busmq_spark.federation.client.persisted import RemoteDict, RemoteRecord
-from busmq_spark.federation.client.pool import Pool
 from busmq_spark.federation.client.pubsub import RemotePubsub
 from busmq_spark.federation.client.queue import RemoteQueue
 from busmq_spark.federation.client.service import RemoteService
+from busmq_spark.federation.client.socket_pool import SocketPool
 from busmq_spark.federation.client.target import FederationTarget, make_federation_target
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
 
 
-REMOTE_CLASS_OF: dict[type, Callable[[Bus, Any, Pool], Any]] = {
+REMOTE_CLASS_OF: dict[type, Callable[[Bus, Any, SocketPool], Any]] = {
     Queue: lambda bus, queue, pool: RemoteQueue(bus, queue.name, pool),
     Channel: lambda bus, channel, pool: RemoteChannel(bus, channel.name, channel.local, channel.remote, pool),
     Pubsub: lambda bus, pubsub, pool: RemotePubsub(bus, pubsub.name, pubsub.most, pool),
@@ -41,7 +41,7 @@ class FederationClients:
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._pools: dict[FederationTarget, Pool] = {}
+        self._pools: dict[FederationTarget, SocketPool] = {}
         self.urls = tuple(url.strip() for url in (bus.options.federate or "").split(",") if url.strip())
         for url in self.urls:
             self._pool_for(url)
@@ -50,7 +50,7 @@ class FederationClients:
         """Dial those of the option, and listen to what they announce."""
         for pool in self._pools.values():
             pool.start()
-            Announcements(self._bus, pool).start()
+            AnnouncementReceiver(self._bus, pool).start()
 
     async def close(self) -> None:
         """Close every socket, with a close frame."""
@@ -67,7 +67,7 @@ class FederationClients:
                 return remote(self._bus, thing, pool)
         raise ConfigError(reason=f"a {type(thing).__name__} cannot be federated; hand over a queue, channel, pubsub, persisted object or service")
 
-    def _pool_for(self, url: str, secret: str | None = None, secret_in_url: bool | None = None) -> Pool:
+    def _pool_for(self, url: str, secret: str | None = None, secret_in_url: bool | None = None) -> SocketPool:
         options = self._bus.options
         if secret_in_url is None:
             named = options.federate_secret_in_url
@@ -75,7 +75,7 @@ class FederationClients:
         shown = secret or secret_for_url(options.federate_secret, url)
         found = make_federation_target(url, shown, options.federate_tls_ca, secret_in_url=secret_in_url, compression=options.federate_compression)
         if found not in self._pools:
-            self._pools[found] = Pool(found, options.federate_sockets, self._bus.spawn)
+            self._pools[found] = SocketPool(found, options.federate_sockets, self._bus.spawn)
         return self._pools[found]
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from busmq_spark import errors
 from busmq_spark.errors import BusError, RemoteError
-from busmq_spark.federation import fault
+from busmq_spark.federation import error_codec
 from busmq_spark.federation.bulk.operations import decode_error, encode_error
 
 URL = "redis://10.1.2.3:6379"
@@ -35,11 +35,11 @@ ABOUT_THE_CALL: list[BusError] = [
 
 @pytest.mark.parametrize("error", ABOUT_US, ids=lambda error: error.code)
 def test_a_peer_learns_nothing_of_our_redis(error: BusError) -> None:
-    told = f"{fault.error_to_wire(error)} {fault.error_text(error)}"
+    told = f"{error_codec.error_to_wire(error)} {error_codec.error_event_text(error)}"
     assert error.code in told
     for found in error.details.values():
         assert found not in told
-    back = fault.error_from_wire(fault.error_to_wire(error))
+    back = error_codec.error_from_wire(error_codec.error_to_wire(error))
     assert isinstance(back, RemoteError)
     assert back.details["remote"] == error.code
 
@@ -55,13 +55,13 @@ def test_a_peer_of_the_bulk_protocol_learns_no_more(error: BusError) -> None:
 
 def test_every_error_that_names_an_address_is_about_us() -> None:
     """A new class is closed until it is put among those that are open, and one with an address must not be."""
-    named = {kind.code for kind in fault.OPEN_ERRORS.values() if re.search(r"\{url\b", kind.template)}
+    named = {kind.code for kind in error_codec.ERRORS_SHOWN_TO_PEERS.values() if re.search(r"\{url\b", kind.template)}
     assert named == {"BUSMQ_FEDERATION_REFUSED"}  # its address is "this bus"
 
 
 @pytest.mark.parametrize("error", ABOUT_THE_CALL, ids=lambda error: error.code)
 def test_an_error_about_the_call_arrives_as_it_was(error: BusError) -> None:
-    back = fault.error_from_wire(fault.error_to_wire(error))
+    back = error_codec.error_from_wire(error_codec.error_to_wire(error))
     assert (type(back), back.details, str(back)) == (type(error), error.details, str(error))
     assert type(decode_error(json.loads(json.dumps(encode_error(error))), "ws://there")) is type(error)
 
@@ -80,4 +80,4 @@ def test_an_error_about_the_call_arrives_as_it_was(error: BusError) -> None:
     ],
 )
 def test_whatever_is_not_null_is_an_error(value: Any) -> None:
-    assert isinstance(fault.error_from_wire(value), RemoteError)
+    assert isinstance(error_codec.error_from_wire(value), RemoteError)

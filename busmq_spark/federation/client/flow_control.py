@@ -23,20 +23,20 @@ WRITE_PIECE_BYTES = 64 * 1024
 
 
 class CountingConnection(ClientConnection):
-    """``came`` and ``written`` are bytes since the handshake, ``partial`` those that have come after the last complete message."""
+    """``received`` and ``written`` are bytes since the handshake, ``partial`` those that have come after the last complete message."""
 
-    came = written = partial = 0
-    on_room: Callable[[], None] | None = None
+    received = written = partial = 0
+    on_writable: Callable[[], None] | None = None
 
     def data_received(self, data: bytes) -> None:
-        self.came += len(data)
+        self.received += len(data)
         self.partial += len(data)
         super().data_received(data)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self.on_room is not None:
-            self.on_room()
+        if self.on_writable is not None:
+            self.on_writable()
 
     def write(self, packets: list[bytes]) -> None:
         """In one piece. It may be that they are lost with the connection."""
@@ -48,9 +48,9 @@ class CountingConnection(ClientConnection):
             self.transport.write(data)
 
     @property
-    def life(self) -> tuple[int, int]:
+    def bytes_passed(self) -> tuple[int, int]:
         """What has come, and what the operating system has taken: it changes as long as anything passes."""
-        return self.came, self.written - self.transport.get_write_buffer_size()
+        return self.received, self.written - self.transport.get_write_buffer_size()
 
 
 class SendWindow:
@@ -66,22 +66,22 @@ class SendWindow:
         """Whether one more call may be made."""
         return self.waiting < MAX_WAITING_BYTES and self.under_way < MAX_UNANSWERED_BYTES
 
-    def wait(self, go_on: Callable[[], None]) -> None:
+    def call_when_room(self, go_on: Callable[[], None]) -> None:
         """Call it once when there is room, after those that wait already."""
         self._turns[go_on] = None
-        self.serve_waiting()
+        self.resume_if_room()
 
-    def serve_waiting(self) -> None:
+    def resume_if_room(self) -> None:
         """Call those that wait, if there is room."""
         if self._turns and self._soon is None and self.has_room:
-            self._soon = asyncio.get_running_loop().call_soon(self._resume_waiting)
+            self._soon = asyncio.get_running_loop().call_soon(self._call_waiting)
 
-    def clear(self) -> None:
+    def reset(self) -> None:
         """The socket is gone; who waited waits for another."""
         self.waiting = self.under_way = 0
         self._turns.clear()
 
-    def _resume_waiting(self) -> None:
+    def _call_waiting(self) -> None:
         self._soon = None
         for go_on in tuple(self._turns):
             if not self.has_room:
@@ -97,7 +97,7 @@ class PongTracker:
         self._times: deque[tuple[float, float]] = deque()
         self._before = float("-inf")
 
-    def add(self, at: float, now: float) -> None:
+    def add_pong(self, at: float, now: float) -> None:
         """The pong of a ping that was sent at ``at``."""
         self._times.append((at, now))
 
