@@ -97,7 +97,7 @@ class PairScanner:
         at, left = self._at, self._left
         if not self._take_by_hops(data, used, _SAMPLE_MESSAGES):
             return False
-        self._way = self._take_by_hops if self._at - at >= MIN_MEAN_LENGTH_TO_HOP * (left - self._left) else self._take_by_scan
+        self._way = self._take_by_hops if self._at - at >= MIN_MEAN_LENGTH_TO_HOP * (left - self._left) else self._take_rest_by_scan
         return True
 
     def _take_by_hops(self, data: Any, used: int, most: int = 1 << 62) -> bool:
@@ -118,9 +118,9 @@ class PairScanner:
         self._add_places(np.array(starts), np.array(lengths), last, at)
         return True
 
-    def _take_by_scan(self, data: Any, used: int) -> bool:
+    def _take_rest_by_scan(self, data: Any, used: int) -> bool:
         scan = self._scan = self._scan or HeaderScan(2 * self._left, self._at)
-        if (end := scan.end(data, used)) is not None:
+        if (end := scan.find_end_of_last_value(data, used)) is not None:
             self._add_places(*scan.places(data), scan.last_pair, end)
             self._left = 0
             return True
@@ -170,7 +170,7 @@ class HeaderScan:
         """Offset of the last id's header."""
         self.confused = False
 
-    def end(self, data: Any, used: int) -> int | None:
+    def find_end_of_last_value(self, data: Any, used: int) -> int | None:
         """The offset after the last value once all is there in ``data[:used]``; None while more must come, or when ``confused``."""
         if used > self._scanned:
             bytes_ = np.frombuffer(data, np.uint8, used)

@@ -218,7 +218,7 @@ class Planner:
         upto = {queue: self._within_ceiling(queue, MAX_ID) for queue in queues if queue in begin and not split(queue)[0]}
         if not unlimited:
             goals = {queue: max(begin[queue].last, min(upto[queue], self.last_ids.get(queue, 0))) for queue in upto}
-            shared = self._within_max_messages(begin, goals)
+            shared = self._share_out_max_messages(begin, goals)
             if self._options.max_bytes is not None:
                 upto = dict.fromkeys(upto, 0)
             elif shared is not goals:
@@ -280,7 +280,7 @@ class Planner:
         last = max(last, state.floor)
         return Position(state.born, last, state.newest_mark if last == state.newest else "", last)
 
-    def _within_max_messages(self, entries: Positions, goals: dict[str, int]) -> dict[str, int]:
+    def _share_out_max_messages(self, entries: Positions, goals: dict[str, int]) -> dict[str, int]:
         """Goals within ``maxMessagesPerTrigger``."""
         most = self._options.max_messages
         available = {queue: goal - entries[queue].last for queue, goal in goals.items()}
@@ -290,7 +290,7 @@ class Planner:
 
     def _within_caps(self, entries: Positions, goals: dict[str, int]) -> Planning[dict[str, int]]:
         """Goals within the caps of the options."""
-        goals = self._within_max_messages(entries, goals)
+        goals = self._share_out_max_messages(entries, goals)
         if (budget := self._options.max_bytes) is None:
             return goals
         done = {queue: entries[queue].last for queue in goals}

@@ -263,14 +263,14 @@ class RecordConflict:
     made: int
 
 
-def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[StagedList], void: int = 0) -> Flow[CommitStopped | RecordConflict | None]:
+def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[StagedList], void_below: int = 0) -> Flow[CommitStopped | RecordConflict | None]:
     """Append the staged lists of one queue in their order. None when all is appended, :class:`CommitStopped` when the queue has no room.
 
-    ``void``: progress of records that were made by runs with lower epochs counts for nothing.
+    ``void_below``: progress of records that were made by runs with lower epochs counts for nothing.
     Safe to repeat at any time, by any process, until it returns None. Raises StagingLost, StaleBatch, QueueMissing.
     """
     nth = moved = 0
-    marks = (staged[0].made if staged else 0, void, _rows_digest(staged))
+    marks = (staged[0].made if staged else 0, void_below, _order_free_digest(staged))
     while 0 <= nth < len(staged):
         part = staged[nth]
         names = (*keys.peer_keys, keys.sinks, part.key, keys.stages(sink), keys.clock, keys.acks, keys.bytes)
@@ -300,7 +300,7 @@ def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[StagedList],
     return None
 
 
-def _rows_digest(staged: Sequence[StagedList]) -> str:
+def _order_free_digest(staged: Sequence[StagedList]) -> str:
     """What distinguishes the rows of a queue, in whichever order and lists; empty where it is not known."""
     digests = [s.digest for s in staged if s.digest is not None]
     return f"{sum(s.rows for s in staged)}-{total_digest(digests)}" if len(digests) == len(staged) else ""

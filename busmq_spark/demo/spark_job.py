@@ -27,7 +27,7 @@ from busmq_spark.errors import BusError
 from busmq_spark.spark.java import ensure_java, ensure_python
 from busmq_spark.spark.tune import quicken_workers, settings_with_jar
 
-FLIGHT_SCHEMA = "carrier string, hour int, dep_delay long, arr_delay long"
+DELAY_INPUT_SCHEMA = "carrier string, hour int, dep_delay long, arr_delay long"
 DELAY_SCHEMA = "carrier string, hour int, flights long, departed long, dep_minutes long, arrived long, arr_minutes long"
 BATCH_ROWS = 60_000
 """Messages of one micro-batch: enough to be fast, few enough to see it move."""
@@ -152,7 +152,7 @@ class LocalSpark:
 
 def delays_per_hour(flights: DataFrame) -> DataFrame:
     """Delays of departures and arrivals per carrier and hour of the day, as one JSON message each."""
-    parsed = flights.select(F.from_json(F.col("value").cast("string"), FLIGHT_SCHEMA).alias("flight")).select("flight.*")
+    parsed = flights.select(F.from_json(F.col("value").cast("string"), DELAY_INPUT_SCHEMA).alias("flight")).select("flight.*")
     totals = parsed.groupBy("carrier", "hour").agg(
         F.count("*").alias("flights"),
         F.count("dep_delay").alias("departed"),

@@ -39,7 +39,7 @@ def make_push_notifiers(settings: MirrorSettings, notified: threading.Event) -> 
     return [RedisPushNotifiers(RedisStore(redis_layout(settings.redis), MIRROR_PATIENCE_S), notified)]
 
 
-class OriginStores:
+class ThreadLocalOriginStores:
     """A store for each thread that asks."""
 
     def __init__(self, settings: MirrorSettings) -> None:

@@ -22,7 +22,7 @@ from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.metrics import Metrics
 from busmq_spark.mirror.book import MirrorBook
-from busmq_spark.mirror.origin import OriginStores, look_at_queues, make_push_notifiers, read_windows
+from busmq_spark.mirror.origin import ThreadLocalOriginStores, look_at_queues, make_push_notifiers, read_windows
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.status import MirrorMetrics, MirrorStatus, encode_report
 from busmq_spark.mirror.target import MirrorTarget
@@ -58,7 +58,7 @@ class MirrorRunner:
         """The last look at all queues that :meth:`look_now` asked for and that is over."""
         self._wanted = 0
         self._target = MirrorTarget(here)
-        self._origins = OriginStores(settings)
+        self._origins = ThreadLocalOriginStores(settings)
         self._pool = ThreadPoolExecutor(MAX_READS_AT_ONCE + 1, "busmq-mirror-reader")  # one more, so that questions do not wait for rows
         metrics = metrics or Metrics()
         self._counts = MirrorMetrics(metrics)

@@ -48,7 +48,7 @@ def ours(reply: bytearray, rows: int) -> Any:
 def scanned(reply: bytearray, rows: int) -> Any:
     """Every CR LF ``$`` looked up with numpy."""
     scan = HeaderScan(2 * rows, _body(reply))
-    assert [scan.end(reply, used) for used in _arrivals(reply)][-1] == len(reply)
+    assert [scan.find_end_of_last_value(reply, used) for used in _arrivals(reply)][-1] == len(reply)
     return _values(ValueSpans(reply, *scan.places(reply), 0, 0), ReplySlice(0, rows))
 
 

@@ -12,7 +12,7 @@ from busmq_spark.core.mirror import NEWEST_MESSAGE
 from busmq_spark.core.position import Range
 from busmq_spark.embedded import DirectServers, RedisServer
 from busmq_spark.federation.bulk import server
-from busmq_spark.federation.bulk.row_frames import read_spans
+from busmq_spark.federation.bulk.row_frames import ask_spans_and_stored_ranges
 from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.redis_store import RedisStore, open_store
@@ -51,11 +51,11 @@ def test_the_state_is_from_before_the_rows(store: FederatedStore, direct: RedisS
     [part] = ranges(direct, fresh, [3])
 
     def then_pushed(there: RedisStore, parts: list[Range]) -> object:
-        spans = read_spans(there, parts)
+        spans = ask_spans_and_stored_ranges(there, parts)
         direct.push(part.queue, [b"later"])
         return spans
 
-    monkeypatch.setattr(server, "read_spans", then_pushed)
+    monkeypatch.setattr(server, "ask_spans_and_stored_ranges", then_pushed)
     spans, rows = store.read_with_spans([replace(part, last=NEWEST_MESSAGE)])
     assert (spans[part.queue].last_id, len(flat(rows)), direct.counters([part.queue])) == (3, 3, [b"4"])
 

@@ -72,7 +72,7 @@ class RowFrames:
         return self._at
 
 
-def read_spans(store: RedisStore, parts: Sequence[Range]) -> tuple[Mapping[str, OriginState], list[Range]]:
+def ask_spans_and_stored_ranges(store: RedisStore, parts: Sequence[Range]) -> tuple[Mapping[str, OriginState], list[Range]]:
     """The spans around ranges whose server is known, one of each queue, and what of them is to be read; in a thread."""
     for part in parts:
         store.set_failure_domain([part.queue], ("", part.server, ""))

@@ -29,7 +29,7 @@ from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS, Operation, ServedBy, ServerHello
 from busmq_spark.federation.bulk.peer_operations import check_rights_and_names
 from busmq_spark.federation.bulk.push_subscriptions import PushSubscriptions
-from busmq_spark.federation.bulk.row_frames import MAX_RANGES_PER_READ, RowFrames, read_spans
+from busmq_spark.federation.bulk.row_frames import MAX_RANGES_PER_READ, RowFrames, ask_spans_and_stored_ranges
 from busmq_spark.federation.bulk.server_replies import make_error_frame, send_or_disconnect
 from busmq_spark.federation.bulk.store_executor import ClientExecutors, PeerThreadPool, QueueServerCache, RunningRead, StoreExecutor, StorePool
 from busmq_spark.federation.gate.budgets import SecretBudgets
@@ -335,7 +335,7 @@ class _BulkSession:
         try:
             parts = await executor.run_in_thread(self._server.places.locate_ranges, executor.operations.store, parts)
             if name == "read_with_spans":
-                spans, parts = await executor.run_in_thread(read_spans, executor.operations.store, parts)
+                spans, parts = await executor.run_in_thread(ask_spans_and_stored_ranges, executor.operations.store, parts)
                 await self._send_frame(Frame(BulkFrameKind.SPANS, id, OPERATIONS[name].result.encode(spans)))
             async with AsyncExitStack() as turns:
                 for server in sorted({part.server for part in parts}):  # in one order, so that two never wait for each other

@@ -12,7 +12,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 
-from busmq_spark.federation.npm_wire.deflate import DECOMPRESS_PIECE_BYTES
+from busmq_spark.federation.npm_wire.deflate import COMPRESSED_PIECE_BYTES
 from busmq_spark.federation.send_progress import SendProgress, unsent_bytes
 
 if TYPE_CHECKING:
@@ -196,7 +196,7 @@ class CountedSocket(ServerConnection):
     def _inflate(self) -> None:
         """Piece by piece, until as many messages wait as may: what one look at the network brings could stand for hundreds of megabytes."""
         while self._compressed and not self.recv_messages.paused:
-            piece, self._compressed = self._compressed[:DECOMPRESS_PIECE_BYTES], self._compressed[DECOMPRESS_PIECE_BYTES:]
+            piece, self._compressed = self._compressed[:COMPRESSED_PIECE_BYTES], self._compressed[COMPRESSED_PIECE_BYTES:]
             super().data_received(piece)
         if not self.recv_messages.paused:
             self.transport.resume_reading()

@@ -10,7 +10,7 @@ from typing import Any
 
 from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory, ServerPerMessageDeflateFactory
 
-DECOMPRESS_PIECE_BYTES = 16 * 1024
+COMPRESSED_PIECE_BYTES = 16 * 1024
 """Bytes that are decompressed at once, into 16.5 MiB at most."""
 _WINDOW_BITS = 12
 _COMPRESS_SETTINGS: dict[str, Any] = {"memLevel": 5, "level": 1}

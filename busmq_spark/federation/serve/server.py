@@ -54,7 +54,7 @@ from busmq_spark.metrics import CONTENT_TYPE, Metrics
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
 
-PEER_CHECK_INTERVAL_S = 1.0
+MAX_PEER_CHECK_INTERVAL_S = 1.0
 CUT_OFF_REASONS = ("slow", "silent", "expired", "flooded", "revoked")
 log = logging.getLogger("busmq_spark")
 
@@ -259,7 +259,7 @@ class FederationServer:
         clock, mass_disconnect = asyncio.get_running_loop().time, MassDisconnect()
         limits = self._limits
         while True:
-            await asyncio.sleep(min(PEER_CHECK_INTERVAL_S, self._limits.send_s / 4))
+            await asyncio.sleep(min(MAX_PEER_CHECK_INTERVAL_S, self._limits.send_s / 4))
             if mass_disconnect.is_over(self._listener.open, self._listener.gone_bytes):
                 trim_memory()
             now = clock()

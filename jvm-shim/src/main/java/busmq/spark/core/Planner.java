@@ -155,7 +155,7 @@ public final class Planner {
         if (!unlimited) {
             Map<String, Long> available = new HashMap<>();
             upto.forEach((queue, id) -> available.put(queue, Math.max(0, Math.min(id, lastIds.getOrDefault(queue, 0L)) - begin.get(queue).last())));
-            boolean shared = limitToMaxMessages(available);
+            boolean shared = shareOutMaxMessages(available);
             Long most = options.maxMessages();
             upto.replaceAll((queue, id) -> options.maxBytes() != null ? Long.valueOf(0)
                     : shared ? Long.valueOf(begin.get(queue).last() + available.get(queue))
@@ -285,7 +285,7 @@ public final class Planner {
     }
 
     /** Within {@code maxMessagesPerTrigger}; whether that made it less. */
-    private boolean limitToMaxMessages(Map<String, Long> available) {
+    private boolean shareOutMaxMessages(Map<String, Long> available) {
         Long most = options.maxMessages();
         boolean over = most != null && available.values().stream().mapToLong(Long::longValue).sum() > most;
         if (over) {
@@ -297,7 +297,7 @@ public final class Planner {
     private void applyCaps(Map<String, Position> entries, Map<String, Long> goals) {
         Map<String, Long> available = new TreeMap<>(OffsetJson.BY_CODE_POINT);
         goals.forEach((queue, goal) -> available.put(queue, goal - entries.get(queue).last()));
-        limitToMaxMessages(available);
+        shareOutMaxMessages(available);
         if (options.maxBytes() != null) {
             available.putAll(withinBytes(entries, available, options.maxBytes()));
         }

@@ -272,9 +272,9 @@ final class SinkStore implements AutoCloseable {
         }
     }
 
-    /** {@code since}: progress of records that were made by runs with lower epochs counts for nothing. */
-    private CommitStopped commit(String sink, long batch, List<StagedList> staged, long since) throws RecordConflict {
-        QueueCommit queue = new QueueCommit(keys(staged.get(0).queue()), sink, batch, staged, since);
+    /** {@code voidBelow}: progress of records that were made by runs with lower epochs counts for nothing. */
+    private CommitStopped commit(String sink, long batch, List<StagedList> staged, long voidBelow) throws RecordConflict {
+        QueueCommit queue = new QueueCommit(keys(staged.get(0).queue()), sink, batch, staged, voidBelow);
         int server = staged.get(0).server();
         while (queue.isOpen()) {
             QueueCommit.Status found = queue.takeReply(link(server).run(queue.nextCall()));
