@@ -213,12 +213,17 @@ def test_a_server_that_is_loading_is_waited_for(monkeypatch: pytest.MonkeyPatch,
 
     def monotonic() -> float:
         """The time that a start may take has passed as soon as it begins to load."""
-        begun = (tmp_path / "redis.log").read_text().count("Server initialized") == 2
-        return time.monotonic() + (2 * server.START_TIMEOUT_S if begun else 0)
+        log = (tmp_path / "redis.log").read_text()
+        loading = log.count("Server initialized") > log.count("Ready to accept connections")
+        return time.monotonic() + (2 * server.START_TIMEOUT_S if loading else 0)
 
     monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
-    with RedisServer(tmp_path, aof=True, settings={"key-load-delay": "100"}) as redis:
-        assert redis.command("DBSIZE") == 10_000
+    for delay_us in (100, 400, 1600):  # a busy machine may ask only when all is loaded: then it gets more time
+        replies.clear()
+        with RedisServer(tmp_path, aof=True, settings={"key-load-delay": str(delay_us)}) as redis:
+            assert redis.command("DBSIZE") == 10_000
+        if replies[0].startswith("LOADING"):
+            break
     assert replies[0].startswith("LOADING")
     assert replies[-1] == "PONG"
 
