@@ -82,29 +82,29 @@ class MessageIterator:
 
         Raises LinkLost when Redis stays unreachable; then it may be called again.
         """
-        self._begin_to_stop()
+        self._start_stopping()
         if self.follows is not None:
             await self.follows.stop()
             self.follows = None
         async with self._lock:
-            await self._end()
+            await self._end_once()
 
-    def _begin_to_stop(self) -> None:
+    def _start_stopping(self) -> None:
         with self._handing_over:
             self._phase = {IterationPhase.NEW: IterationPhase.CALLED_OFF, IterationPhase.RUNNING: IterationPhase.STOPPING}.get(
                 self._phase, self._phase
             )
         self._wake.set()
 
-    async def _end(self) -> None:
+    async def _end_once(self) -> None:
         """Once. An end that failed may be tried again."""
         if self._phase is not IterationPhase.ENDED:
-            await self._give_up()
+            await self._release_resources()
             ran, self._phase = self.running, IterationPhase.ENDED
             if ran:
                 self._queue._emit("consuming", False)
 
-    async def _give_up(self) -> None:
+    async def _release_resources(self) -> None:
         raise NotImplementedError
 
     @property

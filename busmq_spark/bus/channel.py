@@ -195,7 +195,7 @@ class Channel(BaseChannel):
         try:
             for queue in (incoming, outgoing):
                 await queue.attach(ttl_s=options.ttl_s, maxsize=options.maxsize)
-            inbox = await self._begin(incoming, options)
+            inbox = await self._start_consuming(incoming, options)
             await self._announce(outgoing)
         except BaseException:
             with suppress(BusError):
@@ -207,7 +207,7 @@ class Channel(BaseChannel):
         self._connection = _Connection(incoming, outgoing, inbox)
         self.bus.spawn(inbox.run(), f"reading channel {self.name}")
 
-    async def _begin(self, incoming: Queue, options: ChannelOptions) -> Inbox:
+    async def _start_consuming(self, incoming: Queue, options: ChannelOptions) -> Inbox:
         consumption = incoming.consume(reliable=options.reliable, last=options.last, wait=options.wait, prefetch=options.prefetch)
         await consumption.begin()
         return Inbox(self, incoming, consumption, reliable=options.reliable)
@@ -257,8 +257,8 @@ class Channel(BaseChannel):
             raise self._not_connected("read")
         return self._connection.inbox
 
-    def _add(self, event: str, handler: Handler, *, once: bool) -> Handler:
-        added = super()._add(event, handler, once=once)
+    def _add_handler(self, event: str, handler: Handler, *, once: bool) -> Handler:
+        added = super()._add_handler(event, handler, once=once)
         if self._connection is not None:
             self._connection.inbox.wake()
         return added

@@ -116,7 +116,7 @@ class Consumption(MessageIterator):
         if self._token and self.running:
             remedy = "Consume again to wait for it"
             self._failed = QueueBusy(queue=self._queue.name, found="is consumed reliably by another process now", remedy=remedy)
-            self._begin_to_stop()
+            self._start_stopping()
 
     @property
     def reliable(self) -> bool:
@@ -149,9 +149,9 @@ class Consumption(MessageIterator):
             self.follows = None
         queue = self._queue
         if self._options.remove and queue.keys.has_clock:
-            await self._refuse_kept()
+            await self._check_not_retained()
         if self._token:
-            await self._lease()
+            await self._acquire_lease()
             await self._run_with_retries(lambda: flows.ack(queue.keys, self._options.last, ttl_s=queue.ttl_s, restore=True))
         if not self.ending:
             await self._pubsub_connection.add(queue.keys.available, self._on_notification)
@@ -173,7 +173,7 @@ class Consumption(MessageIterator):
                 raise failed or StopAsyncIteration
             if self._buffer:
                 return
-            await self._step()
+            await self._begin_or_take_messages()
 
     def pop_head(self, *, arrived: bool = True) -> Message:
         """The head: it leaves the buffer, and does not go back to the queue any more.
@@ -198,7 +198,7 @@ class Consumption(MessageIterator):
 
     # -- taking -----------------------------------------------------------------------------------------------------------------------------
 
-    async def _step(self) -> None:
+    async def _begin_or_take_messages(self) -> None:
         """One step towards the next message."""
         if not self.running:
             await self.begin()
@@ -210,16 +210,16 @@ class Consumption(MessageIterator):
         self._wake.clear()
         async with self._lock:
             if not self.ending:
-                await self._take()
+                await self._take_messages()
 
-    async def _take(self) -> None:
+    async def _take_messages(self) -> None:
         most = min(self.prefetch, CHUNK_MESSAGES, self.prefetch if self._left is None else self._left)
         queue, again = self._queue, self._doubt
         self._ttl_s = queue.ttl_s
         self._empty = False  # cancelled from here on, it looks again
         self._doubt = self._out = self._options.remove
         try:
-            batch = await queue.bus.servers.takes[queue.server].run(self._flow(most))
+            batch = await queue.bus.servers.takes[queue.server].run(self._take_or_read_flow(most))
             if batch and self._token and batch[0].id <= queue.handed:
                 await queue.check_life()
         except LinkLost as error:
@@ -241,13 +241,13 @@ class Consumption(MessageIterator):
                 self._left -= len(batch)
             queue.note_time()
 
-    def _flow(self, most: int) -> Flow[list[Message] | None]:
+    def _take_or_read_flow(self, most: int) -> Flow[list[Message] | None]:
         keys = self._queue.keys
         if self._options.remove:
             return flows.take(keys, self._record, self._received, most=most, ttl_s=self._queue.ttl_s, token=self._token)
         return flows.read_after(keys, self._received, self._options.index, most)
 
-    async def _refuse_kept(self) -> None:
+    async def _check_not_retained(self) -> None:
         if await self._run_with_retries(lambda: retention(self._queue.keys)):
             remedy = "Read with a group (queue.group), or with remove=False; queue.retain() without limits ends it"
             found = "keeps what is acknowledged, which a consumer that removes would hand out again"
@@ -255,12 +255,12 @@ class Consumption(MessageIterator):
 
     # -- the lease --------------------------------------------------------------------------------------------------------------------------
 
-    async def _lease(self) -> None:
+    async def _acquire_lease(self) -> None:
         """Become the one reliable consumer of the queue. Returns without it when stopped."""
         queue, dead = self._queue, ""
         self._leasing = True
         while not self.ending:
-            holder = await self._ask_lease(dead)
+            holder = await self._request_lease(dead)
             if holder is None or self.ending:
                 return  # ending releases it
             if holder == self._token and queue.bus.claim_lease(queue.name, self):
@@ -277,10 +277,10 @@ class Consumption(MessageIterator):
 
     async def _renew_lost_lease(self) -> None:
         """Renew the lease after it has expired, or was lost with Redis' data."""
-        if await self._ask_lease("") not in (self._token, None):
+        if await self._request_lease("") not in (self._token, None):
             self.lease_lost()
 
-    async def _ask_lease(self, dead: str) -> str | None:
+    async def _request_lease(self, dead: str) -> str | None:
         """Who has it now; None when stopped."""
         found = await self._run_with_retries(lambda: state.lease([self._queue.keys], "", self._token, LEASE_MS, [dead]))
         return found[0] if found else None
@@ -297,13 +297,13 @@ class Consumption(MessageIterator):
 
     # -- ending -----------------------------------------------------------------------------------------------------------------------------
 
-    async def _give_up(self) -> None:
+    async def _release_resources(self) -> None:
         queue = self._queue
         self._pubsub_connection.remove(queue.keys.available, self._on_notification)
         self._buffer.clear()
         if self._out and (not self._token or queue.bus.claim_lease(queue.name, self)):
             try:
-                await self._give_back()
+                await self._give_back_messages()
             except BaseException:
                 queue.bus.release_lease(queue.name, self)  # a later consumption of this bus need not wait: it restores what this one leaves
                 raise
@@ -311,7 +311,7 @@ class Consumption(MessageIterator):
         if self._leasing:
             await self._release_lease()
 
-    async def _give_back(self) -> None:
+    async def _give_back_messages(self) -> None:
         """On the link of the takes, which has no patience of its own."""
         queue, retry = self._queue, Retry(asyncio.get_running_loop().time)
         link = queue.bus.servers.takes[queue.server]

@@ -30,17 +30,17 @@ class Emitter:
 
     def on(self, event: str, handler: Handler) -> Handler:
         """Call ``handler`` at every ``event``. Raises ConfigError for an event that is never emitted."""
-        return self._add(event, handler, once=False)
+        return self._add_handler(event, handler, once=False)
 
     def once(self, event: str, handler: Handler) -> Handler:
         """Call ``handler`` at the next ``event`` only."""
-        return self._add(event, handler, once=True)
+        return self._add_handler(event, handler, once=True)
 
     def off(self, event: str, handler: Callable[..., Any]) -> None:
         """Forget a handler; no error when it was not there."""
         self._handlers[event] = [entry for entry in self._handlers.get(event, []) if entry[0] != handler]
 
-    def _add(self, event: str, handler: Handler, *, once: bool) -> Handler:
+    def _add_handler(self, event: str, handler: Handler, *, once: bool) -> Handler:
         if event not in self.events:
             raise ConfigError(reason=f"{type(self).__name__} emits no event {event!r}; known are: {', '.join(self.events)}")
         self._handlers.setdefault(event, []).append((handler, once))

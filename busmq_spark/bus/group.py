@@ -99,7 +99,7 @@ class Group(ABC):
         """Make the group, in the life that the queue has now, or join it."""
 
     @abstractmethod
-    async def _give_up(self, error: Exception | None) -> None:
+    async def _give_back_held(self, error: Exception | None) -> None:
         """Give back what is held; ``error``: what the reader of the messages has raised."""
 
     async def _leave(self, error: Exception | None) -> None:
@@ -109,7 +109,7 @@ class Group(ABC):
             if self._entered:
                 try:
                     async with self._lock:
-                        await self._give_up(error)
+                        await self._give_back_held(error)
                 except LinkLost:
                     pass  # leases end by themselves
                 finally:
@@ -141,7 +141,7 @@ class Group(ABC):
         """Run a flow once, on the link that no push waits for."""
         return await self.queue.bus.servers.takes[self.queue.server].run(flow)
 
-    async def _attempt(self, work: Callable[[], Awaitable[T]], pauses: Pauses) -> T | None:
+    async def _run_unless_unreachable(self, work: Callable[[], Awaitable[T]], pauses: Pauses) -> T | None:
         """The result; None, after a pause, when the server is away."""
         try:
             found = await work()
@@ -162,7 +162,7 @@ class Group(ABC):
         self._wake.set()
 
     @property
-    def _names(self) -> tuple[str, str]:
+    def _log_names(self) -> tuple[str, str]:
         return self.queue.name, self.name
 
     @property

@@ -43,18 +43,18 @@ class Inbox:
         try:
             while True:
                 if self._consumption.head is None:
-                    await self._all_arrived()
+                    await self._wait_until_all_handed_over()
                 await self._consumption.wait_filled()
                 if await self._offer_messages() and (message := self._consumption.next_stored()) is not None:
                     self._reacting = True  # what comes after it is handed out afterwards
-                    await self._take_control_frame(message)
+                    await self._handle_control_frame(message)
                     self._reacting = False
         except StopAsyncIteration:
             return
         except BusError as error:
             self._failed = error
             self._channel._report(error)
-            await self._all_arrived()
+            await self._wait_until_all_handed_over()
             await self._channel._leave(None)
         finally:
             self._over = True
@@ -62,11 +62,11 @@ class Inbox:
 
     async def next(self) -> Message:
         """The next message. Cancelling it loses none. Raises StopAsyncIteration when the connection has ended."""
-        return await self._next(arrived=True)
+        return await self._wait_for_message(arrived=True)
 
     async def take(self) -> tuple[Message, Callable[[], None]]:
         """The next message as of ``next``, and what to call once it has arrived: for each message, in their order."""
-        message = await self._next(arrived=False)
+        message = await self._wait_for_message(arrived=False)
         return message, partial(self._on_handed_over, message.id)
 
     def wake(self) -> None:
@@ -80,9 +80,9 @@ class Inbox:
 
     # -- messages ---------------------------------------------------------------------------------------------------------------------------
 
-    async def _next(self, *, arrived: bool) -> Message:
+    async def _wait_for_message(self, *, arrived: bool) -> Message:
         self._iterated = True
-        while (message := self._take(arrived=arrived)) is None:
+        while (message := self._pop_application_message(arrived=arrived)) is None:
             if self._over:
                 raise self._failed or StopAsyncIteration
             self._offered.clear()
@@ -93,7 +93,7 @@ class Inbox:
         self._consumption.on_handed_over(id)
         self._changed.set()
 
-    async def _all_arrived(self) -> None:
+    async def _wait_until_all_handed_over(self) -> None:
         """Returns early when the connection ends."""
         while self._consumption.under_way and not self._consumption.ending:
             self._changed.clear()
@@ -106,16 +106,16 @@ class Inbox:
         if not carries_application_message(head):
             return True
         if not self._iterated and self._channel.has_handlers("message"):
-            self._take()
+            self._pop_application_message()
             return False
         self._changed.clear()
         self._offered.set()
         await self._changed.wait()
         return False
 
-    def _take(self, *, arrived: bool = True) -> Message | None:
+    def _pop_application_message(self, *, arrived: bool = True) -> Message | None:
         """Hand over the message at the head, if there is one."""
-        if not self._at_message:
+        if not self._is_application_message_next:
             return None
         if self._consumption.ending:
             self._changed.set()  # ``run`` finds out why
@@ -123,19 +123,19 @@ class Inbox:
         message = frame_body(self._consumption.pop_head(arrived=arrived))
         if self.reliable:
             self._acks.on_handed_over(message.id, waits=True)
-        if not self._at_message:
+        if not self._is_application_message_next:
             self._changed.set()
         self._channel._emit("message", message)
         return message
 
     @property
-    def _at_message(self) -> bool:
+    def _is_application_message_next(self) -> bool:
         head = self._consumption.head
         return head is not None and not self._reacting and carries_application_message(head)
 
     # -- control frames ---------------------------------------------------------------------------------------------------------------------
 
-    async def _take_control_frame(self, message: Message) -> None:
+    async def _handle_control_frame(self, message: Message) -> None:
         self._acks.on_handed_over(message.id, waits=False)
         kind = None
         try:
@@ -153,7 +153,7 @@ class Inbox:
 
     async def _apply_control_frame(self, kind: ChannelFrameKind) -> None:
         if kind is ChannelFrameKind.END:
-            await self._all_arrived()
+            await self._wait_until_all_handed_over()
             await self._channel._leave(None)
             self._channel._emit("end")
         elif self._remote != (kind is ChannelFrameKind.HERE):

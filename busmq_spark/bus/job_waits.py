@@ -153,7 +153,7 @@ class _EqualTimeouts:
         wait.timeouts = self
         self.waits[wait] = ends = self._loop.time() + self.timeout_s
         if self._timer is None:
-            self._timer = self._loop.call_at(ends, self._end)
+            self._timer = self._loop.call_at(ends, self._expire_due_waits)
 
     def remove(self, wait: JobWait) -> bool:
         """Whether the last one has left."""
@@ -164,11 +164,11 @@ class _EqualTimeouts:
             self._timer.cancel()
         return True
 
-    def _end(self) -> None:
+    def _expire_due_waits(self) -> None:
         self._timer, now = None, self._loop.time()
         for wait, ends in self.waits.items():
             if ends > now:
-                self._timer = self._loop.call_at(ends, self._end)
+                self._timer = self._loop.call_at(ends, self._expire_due_waits)
                 return
             wait.expire()
 
@@ -196,7 +196,7 @@ class JobWaits:
             async with self._opening:
                 if self._reader is None:
                     await self._pubsub.add(self._channel, self.on_publication)
-                    self._reader = self._queue.bus.spawn(self._read_again(), f"reading outcomes of {self._queue.name}")
+                    self._reader = self._queue.bus.spawn(self._read_missed_outcomes(), f"reading outcomes of {self._queue.name}")
 
     def close(self) -> None:
         """Those who wait get a StateError."""
@@ -273,7 +273,7 @@ class JobWaits:
             for wait in waits:
                 wait.set_life(self._queue.life)
 
-    async def _read_again(self) -> None:
+    async def _read_missed_outcomes(self) -> None:
         while True:
             self._look.clear()
             await wait_at_most(OUTCOME_POLL_S, self._look.wait)

@@ -62,12 +62,12 @@ class KeepAlive:
             now = _now()
             queues = [queue for queue, due in self._due.items() if due <= now]
             for (server, leased), part in group_by(queues, lambda queue: (queue.server, queue.leased)).items():
-                self._begin(("queues", server, leased), self._touch, part)
+                self._spawn_touch(("queues", server, leased), self._touch_queues, part)
             objects = [thing for thing, due in self._objects_due.items() if due <= now]
             for server, things in group_by(objects, lambda thing: thing.server).items():
-                self._begin(("objects", server, False), self._touch_objects, things)
+                self._spawn_touch(("objects", server, False), self._touch_objects, things)
 
-    def _begin(self, group: tuple[str, int, bool], work: Callable[..., Coroutine[Any, Any, None]], part: Sequence[Any]) -> None:
+    def _spawn_touch(self, group: tuple[str, int, bool], work: Callable[..., Coroutine[Any, Any, None]], part: Sequence[Any]) -> None:
         """Touch a group, unless its last touch is still under way."""
         if group not in self._under_way:
             self._under_way.add(group)
@@ -89,7 +89,7 @@ class KeepAlive:
                 self.keep(thing)
                 thing.on_touch_reply(alive)
 
-    async def _touch(self, server: int, queues: Sequence[Queue], leased: bool) -> None:
+    async def _touch_queues(self, server: int, queues: Sequence[Queue], leased: bool) -> None:
         token = self._bus.token if leased else ""
         link = self._bus.servers.commands[server]
         try:

@@ -90,7 +90,7 @@ class Member(Emitter):
             await self._register()
             first = self.topic.queues[0]
             self._id = f"{await self.topic.run(clock_ms(first.keys)):013d}.{my_token()}"  # who comes later is later in the order: others keep more
-            self._apply(await self._join())
+            self._apply_membership(await self._join())
             self._rounds = self.bus.spawn(self._rejoin_regularly(), f"being a member of group {self.name} of {self.topic.name}")
         except BaseException:
             await self.stop()
@@ -217,16 +217,16 @@ class Member(Emitter):
                 await asyncio.sleep(pauses.next_s())
                 continue
             pauses = Pauses()
-            self._apply(found)
-            await wait_at_most(self._until_next(found), self._look.wait)
+            self._apply_membership(found)
+            await wait_at_most(self._seconds_until_rejoin(found), self._look.wait)
             self._look.clear()
 
-    def _until_next(self, found: Membership) -> float:
+    def _seconds_until_rejoin(self, found: Membership) -> float:
         """Seconds until the next round, in which a member may be missed."""
         due = min((until for name, until in found.members.items() if name != self._id), default=found.now_ms + MEMBER_TTL_MS)
         return min(REJOIN_INTERVAL_S, max(0.0, (due - found.now_ms) / 1000) + REJOIN_MARGIN_S)
 
-    def _apply(self, found: Membership) -> None:
+    def _apply_membership(self, found: Membership) -> None:
         """Begin to read what is ours, and to give up what is not any more."""
         if not self._running:
             return
@@ -235,14 +235,14 @@ class Member(Emitter):
         for partition, share in self._shares.items():
             if partition not in mine and not share.leaving:
                 share.leaving = True
-                task = self.bus.spawn(self._give_up(share), f"giving up {share.queue.name}")
+                task = self.bus.spawn(self._give_up_partition(share), f"giving up {share.queue.name}")
                 self._giving[task] = share
                 task.add_done_callback(self._giving.pop)
         for partition in mine:
             if partition not in self._shares:
                 self._shares[partition] = OwnedPartition(self, self.topic.queues[partition], self._start if partition in self._late else "earliest")
 
-    async def _give_up(self, share: OwnedPartition) -> None:
+    async def _give_up_partition(self, share: OwnedPartition) -> None:
         await share.give_up()
         if self._shares.get(share.partition) is share:
             del self._shares[share.partition]

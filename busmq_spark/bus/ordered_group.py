@@ -60,7 +60,7 @@ class OrderedGroup(Group):
         self._need_entered("read")
         pauses = Pauses()
         while self._running:
-            batch = await self._attempt(lambda: self._next(most), pauses)
+            batch = await self._run_unless_unreachable(lambda: self._read_next_batch(most), pauses)
             if batch:
                 yield batch
             elif batch is not None:
@@ -78,12 +78,12 @@ class OrderedGroup(Group):
             behind = f"behind {self._position}, the last that was handed out"
             raise StateError(event="ack", what=f"id {last}", state=behind, remedy="Ack what was read")
         async with self._lock:
-            await self._run_with_retries(lambda _: self._ack(last))
+            await self._run_with_retries(lambda _: self._ack_while_leased(last))
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
-    async def _ack(self, last: int) -> None:
-        if not await self._hold():
+    async def _ack_while_leased(self, last: int) -> None:
+        if not await self._acquire_or_keep_lease():
             remedy = "Read on with batches(), which waits for it, and hands out again what is not acked"
             raise QueueBusy(queue=self.queue.name, found=f"is read by another as group {self.name!r}", remedy=remedy)
         if last > self._position:
@@ -105,7 +105,7 @@ class OrderedGroup(Group):
             self._position, self._marks = acked, {}
         self._acked, self._born = acked, found.born
 
-    async def _hold(self) -> bool:
+    async def _acquire_or_keep_lease(self) -> bool:
         """Whether the group is ours now. Where it was another's, or was moved, reading begins at what is acked."""
         if self.holds:
             return True
@@ -120,24 +120,24 @@ class OrderedGroup(Group):
         await self._register()
         self._renewed = began
         if self._renewing is None:
-            self._renewing = self.queue.bus.spawn(self._renew(), f"renewing group {self.name} of {self.queue.name}")
+            self._renewing = self.queue.bus.spawn(self._renew_lease_regularly(), f"renewing group {self.name} of {self.queue.name}")
         return self.holds
 
-    async def _next(self, most: int) -> list[Message]:
+    async def _read_next_batch(self, most: int) -> list[Message]:
         """What is to be handed out next: empty while another has the group, too."""
         async with self._lock:
             if not self._running:
                 return []
             self.queue._need_attached(f"read as group {self.name!r} from")
-            if not await self._hold():
+            if not await self._acquire_or_keep_lease():
                 return []
             found = await self._run(queue_flows.read_following(self.queue.keys, self._position, most))
             if found.born != self._born:
-                log.warning("queue %r was made anew; group %r begins at its oldest message", *self._names)
+                log.warning("queue %r was made anew; group %r begins at its oldest message", *self._log_names)
                 self._acked = -1
                 await self._register()
                 return []
-            self._check(found)
+            self._check_position_is_intact(found)
             if not self.holds or not self._running:
                 return []
             if found.messages:
@@ -145,7 +145,7 @@ class OrderedGroup(Group):
                 self._marks[self._position] = state.fingerprint(found.messages[-1].value)
             return found.messages
 
-    def _check(self, found: queue_flows.FollowingMessages) -> None:
+    def _check_position_is_intact(self, found: queue_flows.FollowingMessages) -> None:
         mark = self._marks.get(self._position, "")
         expected = f"id {self._position} that was handed out"
         if found.last_id < self._position:
@@ -153,7 +153,7 @@ class OrderedGroup(Group):
         if mark and found.mark and mark != found.mark:
             raise IdsReissued(queue=self.queue.name, expected=f"{expected}, fingerprint {mark}", found=found.mark)
 
-    async def _renew(self) -> None:
+    async def _renew_lease_regularly(self) -> None:
         while True:
             await asyncio.sleep(LEASE_MS / 3000)
             if self.holds:
@@ -162,7 +162,7 @@ class OrderedGroup(Group):
                     [alive] = await self.queue.run(state.keep_alive([self.queue.keys], self.name, self._token, LEASE_MS))
                     self._renewed = began if alive > 0 else float("-inf")
 
-    async def _give_up(self, error: Exception | None) -> None:  # noqa: ARG002  of the other kind
+    async def _give_back_held(self, error: Exception | None) -> None:  # noqa: ARG002  of the other kind
         if self._renewing is not None:
             self._renewing.cancel()
             self._renewing = None

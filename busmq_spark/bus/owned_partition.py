@@ -146,7 +146,7 @@ class OwnedPartition(OrderedGroup):
     async def _read_until_stopped(self) -> None:
         pauses = Pauses()
         while self._running:
-            held = await self._attempt(self._hold_under_lock, pauses)
+            held = await self._run_unless_unreachable(self._hold_under_lock, pauses)
             await self._tell_member()
             if held is None:  # the server was away, and is asked again after a pause
                 continue
@@ -157,7 +157,7 @@ class OwnedPartition(OrderedGroup):
     async def _read_batch(self, pauses: Pauses) -> bool:
         """Read a batch and wait until the member has handed it out; False when there is none."""
         async with self._member.slots:
-            batch = await self._attempt(self._next_batch, pauses)
+            batch = await self._run_unless_unreachable(self._next_batch, pauses)
             await self._tell_member()
             if not batch:
                 return False
@@ -168,10 +168,10 @@ class OwnedPartition(OrderedGroup):
 
     async def _hold_under_lock(self) -> bool:
         async with self._lock:
-            return await self._hold()
+            return await self._acquire_or_keep_lease()
 
     async def _next_batch(self) -> Batch:
-        messages = await self._next(self._member.most)
+        messages = await self._read_next_batch(self._member.most)
         if messages and self._member.linger_s:
             messages = await self._fill_batch(messages)
         return Batch(messages, self)
@@ -186,7 +186,7 @@ class OwnedPartition(OrderedGroup):
             if self._wake.is_set() or poll == POLLS_WHILE_LINGERING:
                 self._wake.clear()
                 with suppress(LinkLost):  # what there is can be handed out
-                    more = await self._next(most - len(messages))
+                    more = await self._read_next_batch(most - len(messages))
                     messages = messages + more if self.turn == turn else more  # a new turn begins with what is not acked, these messages too
                     turn = self.turn
         return messages
@@ -201,8 +201,8 @@ class OwnedPartition(OrderedGroup):
             self._assigned = turn
             await self._member._emit_and_wait("assigned", self.partition)
 
-    async def _hold(self) -> bool:
-        return self.holds if self.leaving else await super()._hold()
+    async def _acquire_or_keep_lease(self) -> bool:
+        return self.holds if self.leaving else await super()._acquire_or_keep_lease()
 
     async def _register(self) -> None:
         before = self._marks

@@ -86,7 +86,7 @@ class Provider:
         await self._requests.attach(ttl_s=self._options.ttl_s)
         consumption = self._requests.consume()
         await consumption.begin()
-        self._loops = [spawn(self._take(consumption), f"serving {name}"), spawn(self._replies.sweep(), f"leaving idle reply queues of {name}")]
+        self._loops = [spawn(self._accept_all(consumption), f"serving {name}"), spawn(self._replies.sweep(), f"leaving idle reply queues of {name}")]
 
     async def stop(self, grace_ms: int) -> None:
         """Take no more requests, let the handlers end within ``grace_ms``, cancel the rest, detach."""
@@ -108,7 +108,7 @@ class Provider:
 
     # -- taking -----------------------------------------------------------------------------------------------------------------------------
 
-    async def _take(self, consumption: Consumption) -> None:
+    async def _accept_all(self, consumption: Consumption) -> None:
         while self._left != 0:
             while not (room := self._options.concurrency - len(self._running)):
                 self._room.clear()

@@ -83,9 +83,9 @@ class PushPipeline:
         if not self._under_way:
             self._under_way = True
             if len(push.values) < MESSAGES_PER_PUSH:
-                asyncio.get_running_loop().call_soon(self._next)
+                asyncio.get_running_loop().call_soon(self._send_next_chunk)
             else:
-                self._next()
+                self._send_next_chunk()
 
     async def wait_flushed(self) -> None:
         """Wait until everything added so far is stored or has failed."""
@@ -93,9 +93,9 @@ class PushPipeline:
             self._idle = self._idle or asyncio.Event()
             await self._idle.wait()
 
-    def _next(self) -> None:
+    def _send_next_chunk(self) -> None:
         """Send the next chunk, if anything waits."""
-        self._next_chunk()
+        self._fill_next_chunk()
         if not self._values:
             self._under_way = False
             if self._idle is not None:
@@ -111,20 +111,20 @@ class PushPipeline:
     def _on_reply(self, reply: asyncio.Future[list[Any]]) -> None:
         if reply.cancelled() or (error := reply.exception()) is not None:
             self._fail_chunk(LinkLost(url=self._queue.address, reason="the bus was closed") if reply.cancelled() else self._queue.translate(error))
-            self._next()
+            self._send_next_chunk()
             return
         [answer] = reply.result()
         if isinstance(answer, Exception) or answer[1] != len(self._values):
             self._spawn_completion(answer)
             return
         self._on_stored(*answer)
-        self._next()
+        self._send_next_chunk()
 
     def _spawn_completion(self, answer: PushAnswer) -> None:
         try:
             self._queue.bus.spawn(self._complete_chunk(answer), f"pushing to {self._queue.name}")
         except BusError:  # the bus is closed
-            self._give_up()
+            self._cancel_pushes()
 
     async def _complete_chunk(self, answer: PushAnswer) -> None:
         """Push the chunk again when it was not sent or was refused (then nothing was stored); fail those pushes of it that had no room."""
@@ -137,9 +137,9 @@ class PushPipeline:
         except BusError as error:
             self._fail_chunk(error)
         except asyncio.CancelledError:
-            self._give_up()
+            self._cancel_pushes()
             raise
-        self._next()
+        self._send_next_chunk()
 
     def _on_stored(self, first: int, count: int, maxsize: int = 0) -> None:
         """The first ``count`` values of the chunk have ids from ``first`` on; the others had no room below ``maxsize``."""
@@ -157,12 +157,12 @@ class PushPipeline:
         for push, _ in self._chunk:
             push.fail(error)
 
-    def _give_up(self) -> None:
+    def _cancel_pushes(self) -> None:
         for push in (*(push for push, _ in self._chunk), *self._pending):
             push.fail(None)
-        self._next()
+        self._send_next_chunk()
 
-    def _next_chunk(self) -> None:
+    def _fill_next_chunk(self) -> None:
         """The values that go together next, and whose they are."""
         self._chunk, self._values = [], []
         room = CHUNK_BYTES

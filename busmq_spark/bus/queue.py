@@ -217,11 +217,11 @@ class Queue(QueueTimes):
 
     async def ttl(self) -> int | None:
         """The stored ttl in seconds; None when the queue does not exist."""
-        return _number((await self.metadata()).get("ttl"))
+        return _parse_number((await self.metadata()).get("ttl"))
 
     async def maxsize(self) -> int:
         """Most messages the queue may hold; 0 means no limit."""
-        return _number((await self.metadata()).get("maxsize")) or 0
+        return _parse_number((await self.metadata()).get("maxsize")) or 0
 
     async def find(self) -> str | None:
         """Where the queue lives: ``local``, the URL of the federated bus that announced it, or None when it is unknown."""
@@ -313,7 +313,7 @@ class Queue(QueueTimes):
         if self._consumption is not None:
             self._consumption.poll_now()
         if status == 0 and self.attached:
-            self.bus.spawn(self._rejoin(), f"making {self.name} anew")
+            self.bus.spawn(self._create_again(), f"making {self.name} anew")
         if status < 0 and self._consumption is not None:
             self._consumption.lease_lost()
 
@@ -339,7 +339,7 @@ class Queue(QueueTimes):
                     *(self.name, left, self.ttl_s),
                 )
 
-    async def _rejoin(self) -> None:
+    async def _create_again(self) -> None:
         try:
             await self._join(self.discoverable)
             log.warning("queue %r was gone and is made anew; its ids begin again at 1", self.name)
@@ -354,16 +354,16 @@ class Queue(QueueTimes):
         if self._cap is not None:
             await self.bus.servers.commands[self.server].run(flows.set_cap(self.keys, self._cap))
         self.ttl_s = found.ttl_s
-        self._lives(found.born)
+        self._set_life(found.born)
         if found.taken:
             log.warning(MESSAGES_TAKEN_WARNING, self.name)
         return found.existed
 
     async def check_life(self) -> None:
         """An id came that was handed over before: again, or in another life of the queue, in which nothing was handed over yet."""
-        self._lives((await self.metadata()).get("born", ""))
+        self._set_life((await self.metadata()).get("born", ""))
 
-    def _lives(self, born: str) -> None:
+    def _set_life(self, born: str) -> None:
         if born != self._born:
             self._born, self.handed = born, 0
 
@@ -371,5 +371,5 @@ class Queue(QueueTimes):
         return self.server if self.attached else await self.bus.servers.locate(self.keys.metadata, self._home)
 
 
-def _number(text: str | None) -> int | None:
+def _parse_number(text: str | None) -> int | None:
     return int(text) if text is not None and text.isdigit() else None

@@ -41,22 +41,22 @@ class Request:
 
         A Node peer that reads the replies as a stream cannot take None.
         """
-        await self._give(value, last=False)
+        await self._send_reply(value, last=False)
         self.parts += 1
 
     async def reply(self, value: Any = ABSENT) -> None:
         """Give the last reply; without a value when the partial ones were all."""
-        await self._give(value, last=True)
+        await self._send_reply(value, last=True)
 
     async def fail(self, error: BaseException | str | Mapping[str, Any]) -> None:
         """Answer with an error: a text, an object, or an exception, of which the peer sees the message and the code."""
         if isinstance(error, BaseException):
             stack = "".join(traceback.format_exception(error)) if self._stacks else None
-            await self._give(ABSENT, last=True, error=error_object(error, stack))
+            await self._send_reply(ABSENT, last=True, error=error_object(error, stack))
         else:
-            await self._give(ABSENT, last=True, error=error if isinstance(error, str) else dict(error))
+            await self._send_reply(ABSENT, last=True, error=error if isinstance(error, str) else dict(error))
 
-    async def _give(self, value: Any, *, last: bool, error: Any = None) -> None:
+    async def _send_reply(self, value: Any, *, last: bool, error: Any = None) -> None:
         if self.answered:
             raise StateError(event="answer", what="the request", state="answered already", remedy="Give one last reply, and partial ones before it")
         frame = ServiceReply(self._frame.req_id, error, value, partial=not last).encode()

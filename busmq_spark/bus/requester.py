@@ -47,7 +47,7 @@ class Requester:
         await self._replies.attach(ttl_s=ttl_s)
         consumption = self._replies.consume()
         await consumption.begin()
-        self._reader = self._service.bus.spawn(self._read(consumption), f"reading replies of {self._service.name}")
+        self._reader = self._service.bus.spawn(self._read_replies(consumption), f"reading replies of {self._service.name}")
         self.active = True
 
     async def stop(self, grace_ms: int) -> None:
@@ -79,7 +79,7 @@ class Requester:
     async def request(self, data: Any, timeout_ms: int | None) -> Any:
         """The first reply of any kind."""
         async with self._send_request(data, timeout_ms) as waiting:
-            reply = self._value(await waiting.next())
+            reply = self._reply_value(await waiting.next())
             return None if reply is ABSENT else reply
 
     async def stream(self, data: Any, timeout_ms: int | None) -> AsyncGenerator[Any, None]:
@@ -89,7 +89,7 @@ class Requester:
             while partial:
                 frame = await waiting.next()
                 partial = frame.partial
-                if (value := self._value(frame)) is not ABSENT:
+                if (value := self._reply_value(frame)) is not ABSENT:
                     yield value
 
     @asynccontextmanager
@@ -119,7 +119,7 @@ class Requester:
                 raise
             raise self._closed_error("send to") from None  # its queues were detached while the clock was read
 
-    async def _read(self, consumption: Consumption) -> None:
+    async def _read_replies(self, consumption: Consumption) -> None:
         while (message := await next_message_with_retries(consumption, self._service._report)) is not None:
             self._on_reply(message)
 
@@ -138,7 +138,7 @@ class Requester:
         if self._reader is not None:
             await asyncio.wait([self._reader])
 
-    def _value(self, frame: ServiceReply) -> Any:
+    def _reply_value(self, frame: ServiceReply) -> Any:
         if frame.is_error:
             raise RequestFailed(service=self._service.name, reason=error_text(frame.error), error=frame.error)
         return frame.reply

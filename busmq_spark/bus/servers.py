@@ -47,8 +47,8 @@ class Servers:
     def start(self, spawn: Callable[..., Any]) -> None:
         """Begin to listen and to watch, as tasks of the bus."""
         for index, connection in enumerate(self.pubsub):
-            spawn(self._listen(connection, index), f"listening to server {index}")
-            spawn(self._watch(index), f"watching server {index}")
+            spawn(self._receive_publications(connection, index), f"listening to server {index}")
+            spawn(self._ping_regularly(index), f"watching server {index}")
 
     async def first_contact(self) -> None:
         """Ping every server. Raises the error of the first when none answers in good time, and any that waiting cannot mend."""
@@ -81,14 +81,14 @@ class Servers:
         now = asyncio.get_running_loop().time()
         index, until = self._known.get(key, (0, 0.0))
         if now >= until:
-            index, certain = await self._search(key, hash_index(key, len(self.commands)) if home is None else home)
+            index, certain = await self._search_servers(key, hash_index(key, len(self.commands)) if home is None else home)
             if len(self._known) >= MAX_CACHED_LOCATIONS:
                 self._known.clear()
             if certain:
                 self._known[key] = (index, now + LOCATION_CACHE_S)
         return index
 
-    async def _search(self, key: str, home: int) -> tuple[int, bool]:
+    async def _search_servers(self, key: str, home: int) -> tuple[int, bool]:
         """The index, and whether it holds also when servers that did not answer come back."""
         asked = [home, *(index for index, ready in enumerate(self.ready) if ready and index != home)]
         ask = command("EXISTS", key)
@@ -108,14 +108,14 @@ class Servers:
             with suppress(BusError):
                 await link.close()
 
-    async def _listen(self, connection: PubSubConnection, index: int) -> None:
+    async def _receive_publications(self, connection: PubSubConnection, index: int) -> None:
         try:
             await connection.run()
         except BusError as error:
-            self._set(index, error)
+            self._set_reachable(index, error)
             raise
 
-    async def _watch(self, index: int) -> None:
+    async def _ping_regularly(self, index: int) -> None:
         """Ping a server every second, as npm busmq does, and say when it comes or goes. It has come when what is published is received, too."""
         link, connection = self.commands[index], self.pubsub[index]
         while True:
@@ -124,11 +124,11 @@ class Servers:
                 if not self.ready[index]:
                     async with asyncio.timeout(PING_INTERVAL_S):
                         await connection.wait_subscribed()
-                self._set(index, None)
+                self._set_reachable(index, None)
             except TimeoutError:
                 continue
             except BusError as error:
-                self._set(index, error)
+                self._set_reachable(index, error)
             await asyncio.sleep(PING_INTERVAL_S)
 
     async def _ping(self, link: AnyAsyncLink) -> None:
@@ -142,7 +142,7 @@ class Servers:
                 raise
             await link.ping()
 
-    def _set(self, index: int, error: BusError | None) -> None:
+    def _set_reachable(self, index: int, error: BusError | None) -> None:
         if self.ready[index] != (error is None):
             self.ready[index] = error is None
             self._on_change(error)

@@ -73,7 +73,7 @@ class Service(Emitter):
         At most ``concurrency`` handlers run at once; further requests stay in the queue, also for other providers. Requests that have expired
         are dropped. ``reply_queues``: of how many requesters the reply queue is kept attached.
         """
-        await self._begin(provider := Provider(self, handler, ServeOptions(**options)), provider.start)
+        await self._start_side(provider := Provider(self, handler, ServeOptions(**options)), provider.start)
         self._emit("serving")
 
     # -- asking -----------------------------------------------------------------------------------------------------------------------------
@@ -81,7 +81,7 @@ class Service(Emitter):
     async def connect(self, *, timeout_ms: int = 1000, ttl_s: int = 30) -> None:
         """Prepare for requests, which wait ``timeout_ms`` for a reply if they do not say otherwise."""
         requester = Requester(self, timeout_ms)
-        await self._begin(requester, lambda: requester.start(ttl_s))
+        await self._start_side(requester, lambda: requester.start(ttl_s))
         self._emit("connected")
 
     async def request(self, data: Any, *, timeout_ms: int | None = None) -> Any:
@@ -133,7 +133,7 @@ class Service(Emitter):
         else:
             log.error("service %r: a handler failed", self.name, exc_info=error)
 
-    async def _begin(self, side: Provider | Requester, start: Callable[[], Any]) -> None:
+    async def _start_side(self, side: Provider | Requester, start: Callable[[], Any]) -> None:
         async with self._lock:
             if self._side is not None:
                 state, remedy = "serving or connected already", "Disconnect it first, or use a second one"

@@ -123,7 +123,7 @@ class SharedGroup(Group):
         self._need_entered("read")
         pauses = Pauses()
         while self._running:
-            found = await self._attempt(lambda: self.take(most), pauses)
+            found = await self._run_unless_unreachable(lambda: self.take(most), pauses)
             if found and found[0] and self._running:
                 yield found[0]
             elif found:
@@ -136,7 +136,7 @@ class SharedGroup(Group):
             return [], 0
         if leased.gone and not self._warned:
             self._warned = True
-            log.warning("%d messages left queue %r before group %r had settled them: another takes them", leased.gone, *self._names)
+            log.warning("%d messages left queue %r before group %r had settled them: another takes them", leased.gone, *self._log_names)
         spent = [each._replace(tries=each.tries - 1) for each in leased.deliveries if each.tries > self.tries]  # this lease is no try
         if spent:
             await self._write_dead_letters(spent)
@@ -215,7 +215,7 @@ class SharedGroup(Group):
         if (await self.queue.metadata()).get("born") == self._born:
             remedy = "Enter queue.group(…) again to make it anew"
             raise StateError(event="read", what=f"group {self.name!r} of queue {self.queue.name!r}", state="dropped", remedy=remedy)
-        log.warning("queue %r was made anew; group %r begins at its oldest message", *self._names)
+        log.warning("queue %r was made anew; group %r begins at its oldest message", *self._log_names)
         await self._register()
 
     def _recover_unanswered(self) -> Flow[None]:
@@ -234,7 +234,7 @@ class SharedGroup(Group):
             refused += await self._settle_chunk(chunk, action, ms)
         if refused:
             log.warning(
-                "queue %r, group %r: %s of id %d is refused: its lease had ended, and another settles it", *self._names, action, refused[0].id
+                "queue %r, group %r: %s of id %d is refused: its lease had ended, and another settles it", *self._log_names, action, refused[0].id
             )
         return refused
 
@@ -289,7 +289,7 @@ class SharedGroup(Group):
         try:
             await self._reject(await self._without_outcome(spent), TRIES_USED_UP_REASON)
         except BusError as error:  # whatever it is: the other messages of the call are leased, and their tries would be used up unseen
-            log.warning("queue %r, group %r: no dead letter of id %d now: %s", *self._names, spent[0].id, error)
+            log.warning("queue %r, group %r: no dead letter of id %d now: %s", *self._log_names, spent[0].id, error)
             with suppress(BusError):  # then their leases end by themselves, and count as tries
                 await self._settle(spent, "release", round(DEAD_LETTER_RETRY_S * 1000))
 
@@ -297,7 +297,7 @@ class SharedGroup(Group):
         if not await self.queue.run(flows.pause(self.queue.keys, self.name, paused=paused)):
             raise ConfigError(reason=f"queue {self.queue.name!r} has no shared group {self.name!r}; it is made when it is entered")
 
-    async def _give_up(self, error: Exception | None) -> None:
+    async def _give_back_held(self, error: Exception | None) -> None:
         try:
             if self._unanswered:
                 await self._run_with_retries(lambda _: self._run(self._recover_unanswered()))
@@ -306,7 +306,7 @@ class SharedGroup(Group):
                 try:
                     await self._retry_or_reject(held, 0, f"{type(error).__name__}: {error}")
                 except BusError as refusal:  # what the reader has raised is what its caller must see
-                    log.warning("queue %r, group %r: no dead letters now, leases end by themselves: %s", *self._names, refusal)
+                    log.warning("queue %r, group %r: no dead letters now, leases end by themselves: %s", *self._log_names, refusal)
             elif held:
                 await self._settle(held, "release")
         finally:

@@ -114,8 +114,8 @@ class SyncProxy:
             raise AttributeError(name)
         found = getattr(self._thing, name)
         if name in ("on", "once", "off") and isinstance(self._thing, Emitter):
-            return partial(self._listen, name)
-        return partial(self._ask, found) if inspect.ismethod(found) else self._wrap(found)
+            return partial(self._change_handler, name)
+        return partial(self._call_on_loop, found) if inspect.ismethod(found) else self._wrap_result(found)
 
     def __enter__(self) -> Self:
         self._loop_thread.call(self._thing.__aenter__())
@@ -125,16 +125,16 @@ class SyncProxy:
         self._loop_thread.call(self._thing.__aexit__(kind, error, trace))
 
     def __iter__(self) -> Iterator[Any]:
-        return _iterate(aiter(self._thing), self._loop_thread)
+        return _iterate_synchronously(aiter(self._thing), self._loop_thread)
 
-    def _ask(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    def _call_on_loop(self, method: Callable[..., Any], *args: Any, **options: Any) -> Any:
         async def work() -> Any:
-            outcome = method(*(_unwrap(arg) for arg in args), **{name: _unwrap(value) for name, value in options.items()})
+            outcome = method(*(_unwrap_proxies(arg) for arg in args), **{name: _unwrap_proxies(value) for name, value in options.items()})
             return await outcome if inspect.isawaitable(outcome) and not isinstance(outcome, asyncio.Task) else outcome
 
-        return self._wrap(self._loop_thread.call(work()))
+        return self._wrap_result(self._loop_thread.call(work()))
 
-    def _listen(self, how: str, event: str, handler: Callable[..., Any]) -> Callable[..., Any]:
+    def _change_handler(self, how: str, event: str, handler: Callable[..., Any]) -> Callable[..., Any]:
         method, key = getattr(self._thing, how), (event, handler)
         handlers = self._thing.__dict__.setdefault("_sync_handlers", {})
         if how == "off":
@@ -143,15 +143,15 @@ class SyncProxy:
             assert self._loop_thread.handlers is not None
             found = handlers[key] = partial(self._loop_thread.handlers.submit, _call_and_log, handler, event)
         if found is not None:
-            self._ask(method, event, found)
+            self._call_on_loop(method, event, found)
         return handler
 
-    def _wrap(self, found: Any) -> Any:
+    def _wrap_result(self, found: Any) -> Any:
         """A result as the caller may use it."""
         if isinstance(found, AsyncIterator):
-            return _iterate(found, self._loop_thread)
+            return _iterate_synchronously(found, self._loop_thread)
         if isinstance(found, asyncio.Task):
-            return _Running(found, self._loop_thread)
+            return _RunningTask(found, self._loop_thread)
         if isinstance(found, PersistedDict | Job):
             return _SyncDict(found, self._loop_thread)
         return SyncProxy(found, self._loop_thread) if type(found).__module__.startswith(_PROXIED_MODULES) else found
@@ -161,19 +161,19 @@ class _SyncDict(SyncProxy):
     """A persisted dictionary, or a job: what is read and written by ``[]`` is so on the loop, too."""
 
     def __getitem__(self, name: str) -> Any:
-        return self._ask(self._thing.__getitem__, name)
+        return self._call_on_loop(self._thing.__getitem__, name)
 
     def __setitem__(self, name: str, value: Any) -> None:
-        self._ask(self._thing.__setitem__, name, value)
+        self._call_on_loop(self._thing.__setitem__, name, value)
 
     def __contains__(self, name: object) -> bool:
-        return bool(self._ask(self._thing.__contains__, name))
+        return bool(self._call_on_loop(self._thing.__contains__, name))
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._ask(lambda: list(self._thing)))
+        return iter(self._call_on_loop(lambda: list(self._thing)))
 
     def __len__(self) -> int:
-        return int(self._ask(self._thing.__len__))
+        return int(self._call_on_loop(self._thing.__len__))
 
 
 class SyncBus(SyncProxy):
@@ -190,7 +190,7 @@ class SyncBus(SyncProxy):
         self._loop_thread.close()
 
 
-class _Running:
+class _RunningTask:
     """A task of the bus, such as that of ``queue.each``."""
 
     def __init__(self, task: asyncio.Task[Any], loop_thread: LoopThread) -> None:
@@ -218,13 +218,13 @@ def _call_and_log(handler: Callable[..., Any], event: str, *args: Any) -> None:
         raise
 
 
-def _unwrap(value: Any) -> Any:
+def _unwrap_proxies(value: Any) -> Any:
     if isinstance(value, list | tuple) and any(isinstance(each, SyncProxy) for each in value):
-        return [_unwrap(each) for each in value]
+        return [_unwrap_proxies(each) for each in value]
     return value._thing if isinstance(value, SyncProxy) else value
 
 
-def _iterate(source: Any, loop_thread: LoopThread) -> Iterator[Any]:
+def _iterate_synchronously(source: Any, loop_thread: LoopThread) -> Iterator[Any]:
     """The items of an asynchronous iterator. Messages that are there already cost no hop between threads."""
     stored = getattr(source, "next_stored", lambda: None)
     while True:

@@ -89,7 +89,7 @@ class Worker:
         self._over.clear()
         self.jobs.bus.adopt(self)
         self.jobs.at_work.add(self)
-        self._tasks = [self._spawn(self._read(), "reading"), self._spawn(self._keep_leases(), "keeping leases")]
+        self._tasks = [self._spawn(self._read_jobs(), "reading"), self._spawn(self._extend_leases_regularly(), "keeping leases")]
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -168,7 +168,7 @@ class Worker:
 
     # -- reading ----------------------------------------------------------------------------------------------------------------------------
 
-    async def _read(self) -> None:
+    async def _read_jobs(self) -> None:
         pauses = Pauses()
         while True:
             await self._resumed.wait()
@@ -178,10 +178,10 @@ class Worker:
                 async with self._stepping:
                     if self._resumed.is_set():
                         batch, nap_s = await self._group.take(free)
-                        works, other, done = await self._begin(batch)
-                        begun = self._start(works)
+                        works, other, done = await self._begin_jobs(batch)
+                        begun = self._start_handlers(works)
                         if other or done:
-                            await self._set_aside(other, done)
+                            await self._settle_without_handler(other, done)
                         if len(batch) == free or sum(len(each.value) for each in batch) >= CHUNK_BYTES:
                             nap_s = 0  # there may be more
                 pauses.failures = 0
@@ -197,7 +197,7 @@ class Worker:
             if nap_s:
                 await self._group.sleep_unless_woken(nap_s)
 
-    async def _begin(self, batch: Sequence[Delivery]) -> tuple[list[Work], list[Delivery], list[tuple[Work, bytes]]]:
+    async def _begin_jobs(self, batch: Sequence[Delivery]) -> tuple[list[Work], list[Delivery], list[tuple[Work, bytes]]]:
         """Begin what was leased: whose handlers are to start, what names no job, and what has an outcome."""
         asked = [(each, self.work_of(each)) for each in batch]
         works = [work for _, work in asked if work is not None]
@@ -207,7 +207,7 @@ class Worker:
         done = [(work, outcome) for work, (answer, outcome) in found if answer == "done"]
         return begun, [each for each, work in asked if work is None], done
 
-    async def _set_aside(self, other: Sequence[Delivery], done: Sequence[tuple[Work, bytes]]) -> None:
+    async def _settle_without_handler(self, other: Sequence[Delivery], done: Sequence[tuple[Work, bytes]]) -> None:
         """Messages that name no job, and those whose jobs have their outcomes: their workers died before they could ack."""
         try:
             await self._publish_durably(done)
@@ -215,9 +215,9 @@ class Worker:
             for each in other:
                 await self._group.reject(each, f"it begins with {each.value[:40]!r}, and names no job")
         except BusError as error:
-            self._not_settled(len(other) + len(done), error)
+            self._warn_not_settled(len(other) + len(done), error)
 
-    def _start(self, works: Sequence[Work]) -> int:
+    def _start_handlers(self, works: Sequence[Work]) -> int:
         """How many. One task for each, and one timer for all of them: a task of the bus and a timeout would cost as much as the rest of a job."""
         loop, deadline_s = asyncio.get_running_loop(), self.options.deadline_s
         ends = loop.time() + (deadline_s or 0)
@@ -225,14 +225,14 @@ class Worker:
             at_work = _RunningJob(work, ends)
             self._at_work[loop.create_task(self._run_handler(at_work))] = at_work
         if works and deadline_s is not None and self._deadline is None:
-            self._deadline = loop.call_at(ends, self._end_late_ones)
+            self._deadline = loop.call_at(ends, self._cancel_overdue_handlers)
         return len(works)
 
-    def _end_late_ones(self) -> None:
+    def _cancel_overdue_handlers(self) -> None:
         loop, self._deadline = asyncio.get_running_loop(), None
         for task, each in self._at_work.items():
             if each.ends > loop.time():
-                self._deadline = loop.call_at(each.ends, self._end_late_ones)
+                self._deadline = loop.call_at(each.ends, self._cancel_overdue_handlers)
                 return
             if not each.late:
                 each.late = True
@@ -240,9 +240,9 @@ class Worker:
 
     async def without_outcome(self, spent: Sequence[Delivery]) -> list[Delivery]:
         """Of deliveries whose tries are used up those whose jobs have no outcome, and can get none but a failure now. The others are acked."""
-        works, other, done = await self._begin(spent)
+        works, other, done = await self._begin_jobs(spent)
         if done:
-            await self._set_aside([], done)
+            await self._settle_without_handler([], done)
         return [*(work.delivery for work in works), *other]
 
     def work_of(self, delivery: Delivery) -> Work | None:
@@ -275,22 +275,22 @@ class Worker:
             failed = self._timeout_error(f"job {work.keys.id}", self.options.deadline_s)
         try:
             if failed is not None:
-                failing = self._spawn(self._fail(work, failed), "settling")
+                failing = self._spawn(self._retry_or_reject_job(work, failed), "settling")
                 self._failing.add(failing)
                 failing.add_done_callback(self._failing.discard)
                 return
             self._finished.append(work)
             if self._settling is None:
-                self._settling = self._spawn(self._settle(), "settling")
+                self._settling = self._spawn(self._settle_finished(), "settling")
         except BusError as error:  # the bus is about to end
-            self._not_settled(1, error)
+            self._warn_not_settled(1, error)
 
     def _timeout_error(self, what: str, timeout_s: float | None, **remedy: str) -> WorkTimeout:
         return WorkTimeout(what=what, group=self.options.group, queue=self.jobs.queue.name, timeout_s=timeout_s, **remedy)
 
-    async def _fail(self, work: Work, failed: Exception) -> None:
+    async def _retry_or_reject_job(self, work: Work, failed: Exception) -> None:
         """A handler has raised: another try, or a dead letter."""
-        delivery, error = work.delivery, _text(failed)
+        delivery, error = work.delivery, _error_text(failed)
         try:
             if isinstance(failed, Reject) or delivery.tries >= self._group.tries:
                 await self._group.reject(delivery, error)
@@ -299,9 +299,9 @@ class Worker:
                 await self._group.retry(delivery, error=error)
                 self._group.wake()
         except BusError as refusal:
-            self._not_settled(1, refusal)
+            self._warn_not_settled(1, refusal)
 
-    async def _settle(self) -> None:
+    async def _settle_finished(self) -> None:
         """Write outcomes, and then ack: what is finished meanwhile goes with the next call."""
         try:
             while self._finished:
@@ -309,11 +309,11 @@ class Worker:
                 try:
                     await self._group.ack_settled(await self.write([(work, None) for work in some]))
                 except BusError as error:
-                    self._not_settled(len(some), error)
+                    self._warn_not_settled(len(some), error)
         finally:
             self._settling = None
 
-    def _not_settled(self, count: int, error: BusError) -> None:
+    def _warn_not_settled(self, count: int, error: BusError) -> None:
         log.warning("queue %r, group %r: %d messages are not settled; their leases end by themselves: %s", *self._group.names, count, error)
 
     async def write(self, outcomes: Sequence[tuple[Work, str | None]]) -> list[Delivery]:
@@ -336,7 +336,7 @@ class Worker:
                 self._durable[name] = queue
             await self._durable[name].push_many([text for work, text in written if work.done == name])
 
-    async def _keep_leases(self) -> None:
+    async def _extend_leases_regularly(self) -> None:
         while True:
             await asyncio.sleep(self._group.lease_s / 3)
             if at_work := [each.work.delivery for each in self._at_work.values()]:
@@ -356,7 +356,7 @@ async def _raise(error: BaseException) -> None:
     raise error
 
 
-def _text(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, Reject):
         return str(error.details["reason"])
     return str(error) if isinstance(error, BusError) else f"{type(error).__name__}: {error}"

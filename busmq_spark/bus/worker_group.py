@@ -76,7 +76,7 @@ class JobGroup(SharedGroup):
     @property
     def names(self) -> tuple[str, str]:
         """Of queue and group, for the log."""
-        return self._names
+        return self._log_names
 
     async def run_with_retries(self, flow: Callable[[], Flow[T]]) -> T:
         """Run a flow that is safe to repeat; again as long as the server may be expected back."""

@@ -39,7 +39,7 @@ class TrackedFields:
         self.values, self.hints = values, hints
         self.misfits: dict[str, str] = {}
         """Stored fields that could not be taken over, as text."""
-        self._seen = {name: self._text(name) for name in values}
+        self._seen = {name: self._encode(name) for name in values}
         self._start = dict(self._seen)
         self._assigned: set[str] = set()
         self._unsaved = set(values) if unsaved else set()
@@ -48,7 +48,7 @@ class TrackedFields:
 
     def assign(self, name: str, value: Any) -> None:
         """Set a field. Raises MessageRefused for a value that JSON cannot express."""
-        self._check(name, value)
+        self._encode_checked(name, value)
         self.values[name] = value
         self._assigned.add(name)
 
@@ -60,7 +60,7 @@ class TrackedFields:
     def send(self) -> PendingSave:
         """Begin a save. Raises MessageRefused, naming the field, when a value has become one that cannot be stored."""
         dirty = self.dirty
-        sending = PendingSave({name: self._text(name) for name in sorted(dirty)}, {name: self._text(name) for name in sorted(self._lost - dirty)})
+        sending = PendingSave({n: self._encode(n) for n in sorted(dirty)}, {n: self._encode(n) for n in sorted(self._lost - dirty)})
         self._assigned -= sending.fields.keys()
         return sending
 
@@ -105,7 +105,7 @@ class TrackedFields:
                 if self.misfits.get(name) != misfits[name]:
                     expected[name] = str(misfit)
             else:
-                self._take(name, value)
+                self._take_over_field(name, value)
         self.misfits = misfits
         for name in set(self._seen) - stored.keys():
             self._on_field_gone(name)
@@ -113,7 +113,7 @@ class TrackedFields:
         self._lost.clear()
         return expected
 
-    def _take(self, name: str, value: Any) -> None:
+    def _take_over_field(self, name: str, value: Any) -> None:
         changed = name in self.values and self._is_changed(name)
         self._seen[name] = to_text(value, self._field_type(name))
         if not changed:
@@ -132,17 +132,17 @@ class TrackedFields:
 
     def _is_changed(self, name: str) -> bool:
         try:
-            return name in self._assigned or self._seen.get(name) != self._text(name)
+            return name in self._assigned or self._seen.get(name) != self._encode(name)
         except MessageRefused:
             return True  # in place it has become something that the next save will refuse
 
     def _field_type(self, name: str) -> Any:
         return Any if self.hints is None else self.hints[name]
 
-    def _text(self, name: str) -> bytes:
-        return self._check(name, self.values[name])
+    def _encode(self, name: str) -> bytes:
+        return self._encode_checked(name, self.values[name])
 
-    def _check(self, name: str, value: Any) -> bytes:
+    def _encode_checked(self, name: str, value: Any) -> bytes:
         try:
             return to_text(value, self._field_type(name))
         except MessageRefused as refused:

@@ -43,12 +43,12 @@ def rule(age: str | int | timedelta | None, messages: int | None, value_bytes: s
     """The limits as Redis has them, ``end`` for none. Raises ConfigError."""
     if age is None and messages is None and value_bytes is None:
         return _END_RETENTION
-    seconds = 0 if age is None else _number("age", int(age.total_seconds()) if isinstance(age, timedelta) else age, MAX_AGE_S)
-    count = 0 if messages is None else _number("messages", messages, MAX_ID)
-    return f"{seconds}:{count}:{0 if value_bytes is None else _number('bytes', value_bytes, MAX_ID)}"
+    seconds = 0 if age is None else _parse_limit("age", int(age.total_seconds()) if isinstance(age, timedelta) else age, MAX_AGE_S)
+    count = 0 if messages is None else _parse_limit("messages", messages, MAX_ID)
+    return f"{seconds}:{count}:{0 if value_bytes is None else _parse_limit('bytes', value_bytes, MAX_ID)}"
 
 
-def _number(name: str, given: str | int, most: int) -> int:
+def _parse_limit(name: str, given: str | int, most: int) -> int:
     found: object = given
     if isinstance(given, str) and name != "messages":
         try:
@@ -65,14 +65,14 @@ def retain(keys: QueueKeys, limits: str) -> Flow[Retention | None]:
 
     Raises QueueMissing, and QueueBusy while a reliable consumer has messages that it has not acknowledged.
     """
-    status, *found = yield from _step(keys, limits)
+    status, *found = yield from _run_retain_script(keys, limits)
     if status == b"missing":
         raise QueueMissing(queue=keys.name)
     if status == b"taken":
         remedy = "It would hand out acknowledged messages again: stop it and read with a group (queue.group), or let it acknowledge all and stop it"
         raise QueueBusy(queue=keys.name, found="has messages that a reliable consumer took and has not acknowledged", remedy=remedy)
     while found[4]:
-        _, *found = yield from _step(keys, "")
+        _, *found = yield from _run_retain_script(keys, "")
     return _retention(found[0].decode(), found[1], found[2])
 
 
@@ -82,7 +82,7 @@ def retention(keys: QueueKeys) -> Flow[Retention | None]:
     return _retention(limits.decode(), waiting, kept)
 
 
-def _step(keys: QueueKeys, limits: str) -> Flow[list[Any]]:
+def _run_retain_script(keys: QueueKeys, limits: str) -> Flow[list[Any]]:
     names = (keys.metadata, keys.messages, keys.msgid, keys.toack, keys.acks, keys.clock, keys.bytes)
     found: list[Any] = yield script("retain", names, (limits, MAX_MESSAGES_PER_ACK))
     return found

@@ -77,10 +77,10 @@ class ClusterServers(ServerSet):
         """
         wait_until(self._is_healthy, timeout_s, "a healthy cluster", ",".join(f"redis://127.0.0.1:{node.port}" for node in self.nodes))
 
-    def _assemble(self) -> None:
+    def _start_servers(self) -> None:
         self.nodes = []
         for _ in range(self._master_count * (1 + self._replica_count)):
-            self.nodes.append(self._add(more=self._cluster_settings()))
+            self.nodes.append(self._start_data_server(more=self._cluster_settings()))
         masters, replicas = self.nodes[: self._master_count], self.nodes[self._master_count :]
         for index, master in enumerate(masters):
             first, last = SLOTS * index // len(masters), SLOTS * (index + 1) // len(masters)

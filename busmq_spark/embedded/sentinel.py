@@ -51,7 +51,7 @@ class SentinelServers(ServerSet):
         """The one the first sentinel that answers names; it may be down already, until the sentinels have noticed."""
         for sentinel in self.sentinels:
             if sentinel.running:
-                port = int(_table(sentinel.command("SENTINEL", "MASTER", self.name))["port"])
+                port = int(_pairs_to_dict(sentinel.command("SENTINEL", "MASTER", self.name))["port"])
                 return next(server for server in self.servers if server.port == port)
         raise LinkLost(url=",".join(self.urls), reason="no sentinel runs")
 
@@ -74,12 +74,12 @@ class SentinelServers(ServerSet):
         """
         wait_until(self._is_healthy, timeout_s, f"healthy sentinel servers {self.name}", ",".join(self.urls))
 
-    def _assemble(self) -> None:
+    def _start_servers(self) -> None:
         self.servers, self.sentinels = [], []
-        master = self._add(more={"repl-diskless-sync-delay": "0"})
+        master = self._start_data_server(more={"repl-diskless-sync-delay": "0"})
         self.servers.append(master)
         for _ in range(self._replica_count):
-            self.servers.append(self._add(replica_of=("127.0.0.1", master.port), more={"repl-diskless-sync-delay": "0"}))
+            self.servers.append(self._start_data_server(replica_of=("127.0.0.1", master.port), more={"repl-diskless-sync-delay": "0"}))
         # A sentinel asks a new master for its replicas at once, and then only every ten seconds: they must be there before it.
         wait_until(
             lambda: all(is_replica_in_sync(each, master.port) for each in self.servers[1:]),
@@ -88,10 +88,10 @@ class SentinelServers(ServerSet):
             f"redis://127.0.0.1:{master.port}",
         )
         for _ in range(self._sentinel_count):
-            self.sentinels.append(self._enter(RedisServer(sentinel=True, settings=self._watch(master.port))))
+            self.sentinels.append(self._start_and_own(RedisServer(sentinel=True, settings=self._monitor_settings(master.port))))
         self.wait_healthy()
 
-    def _watch(self, port: int) -> dict[str, str]:
+    def _monitor_settings(self, port: int) -> dict[str, str]:
         login = {} if self._password is None else {f"sentinel auth-pass {self.name}": quote_for_conf(self._password)}
         return {
             f"sentinel monitor {self.name}": f"127.0.0.1 {port} {self._sentinel_count // 2 + 1}",
@@ -103,7 +103,7 @@ class SentinelServers(ServerSet):
     def _is_healthy(self) -> bool:
         named = set()
         for sentinel in filter(lambda each: each.running, self.sentinels):
-            seen = _table(sentinel.command("SENTINEL", "MASTER", self.name, timeout_s=1.0))
+            seen = _pairs_to_dict(sentinel.command("SENTINEL", "MASTER", self.name, timeout_s=1.0))
             if seen["flags"] != "master" or int(seen["num-slaves"]) < len(self.servers) - 1:
                 return False
             if int(seen["num-other-sentinels"]) != len(self.sentinels) - 1:
@@ -116,7 +116,7 @@ class SentinelServers(ServerSet):
         return all(is_replica_in_sync(server, masters[0].port) for server in up if server is not masters[0])
 
 
-def _table(reply: Reply) -> dict[str, str]:
+def _pairs_to_dict(reply: Reply) -> dict[str, str]:
     """A flat list of names and values."""
     assert isinstance(reply, list)
     words = [str(word) for word in reply]

@@ -74,7 +74,7 @@ class RedisServer:
         self._aof, self._fsync, self._password, self._maxmemory = aof, fsync, password, maxmemory
         self._replica_of, self._settings, self._unix, self._sentinel = replica_of, dict(settings), unix_socket, sentinel
         self._guard: RedisWatchdog | None = None
-        _check(self._settings)
+        _check_settings(self._settings)
 
     # What it is
 
@@ -133,7 +133,7 @@ class RedisServer:
         port = self._port
         self._guard = RedisWatchdog(find_redis_server(), given, ("redis.conf", *(["--sentinel"] if self._sentinel else [])))
         try:
-            self._first_run()
+            self._run_on_free_port()
         except BaseException:
             self._guard.close()
             self._guard, self._port = None, port
@@ -163,7 +163,7 @@ class RedisServer:
         """End it (if it runs) and start it again: same port, same folder, and the configuration as it rewrote it itself."""
         self._need_watchdog().ask(f"end {STOP_TIMEOUT_S}")
         deadline = time.monotonic() + REBIND_TIMEOUT_S
-        while not self._run():
+        while not self._run_and_wait_ready():
             if time.monotonic() > deadline:
                 raise _port_taken_error(self.port)
 
@@ -195,16 +195,16 @@ class RedisServer:
         if self._need_watchdog().ask(f"signal {number.value}") == "no":
             raise LinkLost(url=f"redis://127.0.0.1:{self._port}", reason="this embedded server is down; restart() starts it again")
 
-    def _first_run(self) -> None:
+    def _run_on_free_port(self) -> None:
         """Between finding a free port and binding it another process may take it; then try another port."""
         fixed = self._port
         for _ in range(1 if fixed else 50):
             port = fixed or _random_port() - (CLUSTER_BUS_PORT_OFFSET if self._is_cluster_node else 0)
-            if not all(_is_free(each) for each in self._ports(port)):
+            if not all(_is_free(each) for each in self._needed_ports(port)):
                 continue
             self._port = port
             self._write_configuration()
-            if self._run():
+            if self._run_and_wait_ready():
                 return
         raise _port_taken_error(fixed)
 
@@ -212,10 +212,10 @@ class RedisServer:
     def _is_cluster_node(self) -> bool:
         return self._settings.get("cluster-enabled") == "yes"
 
-    def _ports(self, port: int) -> list[int]:
+    def _needed_ports(self, port: int) -> list[int]:
         return [port, port + CLUSTER_BUS_PORT_OFFSET] if self._is_cluster_node else [port]
 
-    def _run(self) -> bool:
+    def _run_and_wait_ready(self) -> bool:
         """False when the port was taken; an error when the server did not come up for another reason."""
         guard = self._need_watchdog()
         log = guard.folder / "redis.log"
@@ -301,7 +301,7 @@ def quote_for_conf(text: str) -> str:
     return f'"{"".join(plain)}"'
 
 
-def _check(settings: Mapping[str, str]) -> None:
+def _check_settings(settings: Mapping[str, str]) -> None:
     for name, value in settings.items():
         if name.lower() in RESERVED_SETTINGS:
             raise ConfigError(reason=f"setting {name!r} is set by RedisServer itself. Use its argument, if it has one")

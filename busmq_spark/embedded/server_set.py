@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 class ServerSet:
-    """What the sets of servers share. A subclass fills ``_assemble``; when that fails, everything it started is stopped."""
+    """What the sets of servers share. A subclass fills ``_start_servers``; when that fails, everything it started is stopped."""
 
     def __init__(self, *, password: str | None = None, aof: bool = False, settings: Mapping[str, str] = MappingProxyType({})) -> None:
         self._password, self._aof, self._settings = password, aof, dict(settings)
         self._stack: ExitStack | None = None
 
-    def _assemble(self) -> None:
-        """Start the servers with ``_add`` and return when they are healthy together."""
+    def _start_servers(self) -> None:
+        """Start the servers with ``_start_data_server`` and return when they are healthy together."""
         raise NotImplementedError
 
     def start(self) -> Self:
@@ -31,7 +31,7 @@ class ServerSet:
         with ExitStack() as stack:
             self._stack = stack
             try:
-                self._assemble()
+                self._start_servers()
             except BaseException:
                 self._stack = None
                 raise
@@ -50,12 +50,12 @@ class ServerSet:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
 
-    def _add(self, *, replica_of: tuple[str, int] | None = None, more: Mapping[str, str] = MappingProxyType({})) -> RedisServer:
+    def _start_data_server(self, *, replica_of: tuple[str, int] | None = None, more: Mapping[str, str] = MappingProxyType({})) -> RedisServer:
         """One more data server; ``more`` are the settings of the set, which those of the caller override."""
         settings = {**more, **self._settings}
-        return self._enter(RedisServer(password=self._password, aof=self._aof, replica_of=replica_of, settings=settings))
+        return self._start_and_own(RedisServer(password=self._password, aof=self._aof, replica_of=replica_of, settings=settings))
 
-    def _enter(self, server: RedisServer) -> RedisServer:
+    def _start_and_own(self, server: RedisServer) -> RedisServer:
         if self._stack is None:
             raise ConfigError(reason="these servers are not started. Use it in a with block, or call start() first")
         return self._stack.enter_context(server)
@@ -73,10 +73,10 @@ class DirectServers(ServerSet):
     def urls(self) -> list[str]:
         return [server.url for server in self.servers]
 
-    def _assemble(self) -> None:
+    def _start_servers(self) -> None:
         self.servers = []  # not [... for ...]: what has started is to be seen even while the rest starts
         for _ in range(self._count):
-            self.servers.append(self._add())
+            self.servers.append(self._start_data_server())
 
 
 def wait_until(true: Callable[[], bool], timeout_s: float, what: str, url: str) -> None:

@@ -106,7 +106,7 @@ class MirrorBook:
                 wanted[name] = span
             elif self._apply_verdict(queue, seen, verdict) and self._settings.retention == "origin" and min(span.floor, queue.last) > queue.floor:
                 trims[name] = Chunk(queue.born, queue.last, queue.last, span.last_id, span.floor)
-        self._begin(wanted)
+        self._begin_mirrors(wanted)
         for name, answer in self._target.trim(trims).items() if trims else ():
             self._on_append_answer(self.queues[name], answer, trims[name].floor)
         mirrored = {name: of for name, of in positions.items() if name in self.queues and of[0] in ("", self.queues[name].born)}
@@ -136,24 +136,24 @@ class MirrorBook:
                 return True
         return False
 
-    def _begin(self, wanted: Mapping[str, OriginState], replaced: Mapping[str, str] | None = None, tries: int = 3) -> None:
+    def _begin_mirrors(self, wanted: Mapping[str, OriginState], replaced: Mapping[str, str] | None = None, tries: int = 3) -> None:
         """Make mirrors, or resume them. ``replaced``: the lives here that may be given up for those at the origin."""
         expected = dict.fromkeys(wanted, "") | dict(replaced or {})
-        of = {name: MirrorOf(self._settings.masked_origin, self._path(span)) for name, span in wanted.items()}
+        of = {name: MirrorOf(self._settings.masked_origin, self._mirror_path(span)) for name, span in wanted.items()}
         given_up: dict[str, str] = {}
         for name, begun in self._target.begin(wanted, of, expected).items() if wanted else ():
             queue, span = self.queues[name], wanted[name]
             if begun.status == "ok":
                 self._on_begun(queue, span, begun)
             elif begun.status == "own":
-                self._on_own_queue(queue, span, begun, of[name])
+                self._replace_or_stop_own_queue(queue, span, begun, of[name])
             elif self._may_give_up(queue, span, begun):
                 queue.born, queue.last = begun.born, begun.last
                 given_up[name] = begun.born
         if given_up and tries:
-            self._begin({name: wanted[name] for name in given_up}, given_up, tries - 1)
+            self._begin_mirrors({name: wanted[name] for name in given_up}, given_up, tries - 1)
 
-    def _on_own_queue(self, queue: MirroredQueue, span: OriginState, begun: BeginResult, of: MirrorOf) -> None:
+    def _replace_or_stop_own_queue(self, queue: MirroredQueue, span: OriginState, begun: BeginResult, of: MirrorOf) -> None:
         """Here is a queue of this bus' own."""
         if self._settings.replace and not span.mirror_of:
             self._replace(queue, span, begun, of)
@@ -206,7 +206,7 @@ class MirrorBook:
             queue.born = again.born
             self._on_begun(queue, span, again)
 
-    def _path(self, span: OriginState) -> tuple[str, ...]:
+    def _mirror_path(self, span: OriginState) -> tuple[str, ...]:
         before = MirrorOf.parse(span.mirror_of).path if span.mirror_of else ()
         return (*before, self._settings.origin_name or self._settings.masked_origin)
 

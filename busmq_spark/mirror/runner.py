@@ -88,7 +88,7 @@ class MirrorRunner:
                 self._target.touch([*self._target.copies(self.settings.masked_origin, self._target.names(self.settings.accepts))])
             raise
         self._on_discovered(found)
-        self._target.report(self._token, self._report())
+        self._target.report(self._token, self._make_report())
         self._thread.start()
 
     def stop(self) -> None:
@@ -119,19 +119,19 @@ class MirrorRunner:
     def _run(self) -> None:
         while not self._stopped.is_set():
             try:
-                self._step()
+                self._run_round()
             except BusError as error:
                 self._on_link_lost(error)
             except Exception as error:
                 log.exception("mirroring met an unexpected error and goes on")
                 self._on_link_lost(BusError(reason=f"an unexpected error: {error!r}"))
 
-    def _step(self) -> None:
+    def _run_round(self) -> None:
         self._wake.clear()
-        self._ask(time.monotonic())
+        self._submit_due_work(time.monotonic())
         while self._windows and self._windows[0].done():
             found = self._windows.popleft().result()
-            self._read()
+            self._start_reads()
             self._book.append(found)
         for _ in range(len(self._jobs)):
             job, then = self._jobs.popleft()
@@ -139,21 +139,21 @@ class MirrorRunner:
                 then(job.result())
             else:
                 self._jobs.append((job, then))
-        self._read()
+        self._start_reads()
         now = time.monotonic()
         until = min(*self._due.values(), *self._book.next_read, *self._pushed.next_answer)
         if not self._book.look:
             self._wake.wait(max(0.0, until - now))
 
-    def _ask(self, now: float) -> None:
+    def _submit_due_work(self, now: float) -> None:
         """What is due."""
         counted = self._book.last_copied_ids
         if counted and (now >= self._due["poll"] or self._pushed.take(now)):
             self._due["poll"] = now + MAX_ID  # until it is answered
-            self._submit(lambda: self._counters(list(counted)), lambda found: self._on_counters(found, counted))
+            self._submit(lambda: self._read_counters(list(counted)), lambda found: self._on_counters(found, counted))
         if self._book.look or now >= self._due["look"]:
             self._book.look = False
-            self._due["look"] = now + max(QUEUE_CHECK_INTERVAL_S, self._slots / CLUSTER_QUEUES_ASKED_PER_S)
+            self._due["look"] = now + max(QUEUE_CHECK_INTERVAL_S, self._separately_asked_queues / CLUSTER_QUEUES_ASKED_PER_S)
             names = {name: queue.last if queue.begun else NO_MARK for name, queue in self._book.queues.items()}
             wanted = self._wanted if self._due["discover"] else 0
             self._submit(lambda: self._look_at_origin(list(names.items())), lambda found: self._on_spans(found, names, wanted))
@@ -163,9 +163,9 @@ class MirrorRunner:
         if now >= self._due["report"]:
             self._due["report"] = now + REPORT_INTERVAL_S
             self._book.keep_alive()
-            self._target.report(self._token, self._report())
+            self._target.report(self._token, self._make_report())
 
-    def _read(self) -> None:
+    def _start_reads(self) -> None:
         """Keep all readers busy, also while the rows of one are appended."""
         while len(self._windows) < MAX_READS_AT_ONCE and (asked := self._book.plan(time.monotonic())):
             self._windows.append(self._start_job(lambda windows=asked: read_windows(self._origins.store_of_thread, windows)))  # type: ignore[misc]
@@ -193,16 +193,16 @@ class MirrorRunner:
         with suppress(BusError):
             self._book.find_copies()
             self._book.keep_alive()
-            self._target.report(self._token, self._report())
+            self._target.report(self._token, self._make_report())
         now = time.monotonic()
         self._due = {"poll": now, "look": now, "discover": now, "report": now + REPORT_INTERVAL_S}
         self._pushed.resume_at(now)
 
-    def _report(self) -> str:
+    def _make_report(self) -> str:
         return encode_report(self.settings.masked_origin, self.settings.patterns, self.error, self.status())
 
     @property
-    def _slots(self) -> int:
+    def _separately_asked_queues(self) -> int:
         """Queues that cost a command each to be asked for."""
         return len(self._book.queues) if self._target.cluster or self.settings.layout == "cluster" else 0
 
@@ -216,7 +216,7 @@ class MirrorRunner:
             self._origins.store_of_thread.spans(dict.fromkeys(wanted, (NO_MARK, NO_MARK)))  # whether it answers
         return wanted, time.monotonic() - began
 
-    def _counters(self, names: Sequence[str]) -> list[tuple[str, Any]]:
+    def _read_counters(self, names: Sequence[str]) -> list[tuple[str, Any]]:
         return list(zip(names, self._origins.store_of_thread.counters(names), strict=True))
 
     def _look_at_origin(self, names: Sequence[tuple[str, int]]) -> tuple[dict[str, OriginState], dict[str, tuple[str, Positions]]]:
@@ -238,8 +238,8 @@ class MirrorRunner:
 
     def _on_counters(self, found: Sequence[tuple[str, Any]], asked: dict[str, int]) -> None:
         now = time.monotonic()
-        self._due["poll"] = now + max(COUNTER_POLL_S, self._slots / CLUSTER_QUEUES_ASKED_PER_S)
-        self._pushed.resume_at(now + max(0.005, self._slots / MAX_CLUSTER_QUEUES_ASKED_PER_S))
+        self._due["poll"] = now + max(COUNTER_POLL_S, self._separately_asked_queues / CLUSTER_QUEUES_ASKED_PER_S)
+        self._pushed.resume_at(now + max(0.005, self._separately_asked_queues / MAX_CLUSTER_QUEUES_ASKED_PER_S))
         self._book.count({name: int(counter or 0) for name, counter in found}, asked)
 
     def _on_spans(self, found: tuple[dict[str, OriginState], dict[str, tuple[str, Positions]]], asked: dict[str, int], wanted: int) -> None:

@@ -265,7 +265,7 @@ async def test_handlers_that_are_stopped_before_they_begin_leave_as_many_slots_a
     held = Held()
     async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs:
         worker = jobs.worker("g", limit=4, start="earliest")(held())
-        start, begun = worker._start, asyncio.Event()
+        start, begun = worker._start_handlers, asyncio.Event()
 
         def start_and_cancel(works: Any) -> int:
             count = start(works)
@@ -275,13 +275,13 @@ async def test_handlers_that_are_stopped_before_they_begin_leave_as_many_slots_a
                 begun.set()
             return count
 
-        worker._start = start_and_cancel  # type: ignore[method-assign]
+        worker._start_handlers = start_and_cancel  # type: ignore[method-assign]
         async with worker:
             await jobs.send_many(some_of(jobs, 3))
             await begun.wait()
         assert (await worker.slots.take(), worker.running, held.begun) == (4, 0, [])
         worker.slots.give_back(4)
-        worker._start = start  # type: ignore[method-assign]
+        worker._start_handlers = start  # type: ignore[method-assign]
         held.go.set()
         async with worker:
             await held_ends(jobs, "g")

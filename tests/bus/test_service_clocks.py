@@ -63,7 +63,7 @@ async def test_a_push_cut_off_by_the_end_of_the_bus_names_the_address(redis_url:
         pipeline = PushPipeline(queue)
         future = pipeline.add([b"x"], single=True)
         reply = future.get_loop().create_future()
-        pipeline._next_chunk()
+        pipeline._fill_next_chunk()
         reply.cancel()
         pipeline._on_reply(reply)
         error = future.exception()

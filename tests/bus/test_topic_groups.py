@@ -174,7 +174,7 @@ async def test_a_turn_that_begins_while_a_batch_is_read_costs_a_lingering_member
 ) -> None:
     async with Bus(redis_url) as bus, bus.topic(fresh("t"), 1) as topic, topic.group("g") as member:
         share = await first_share(member)
-        turn, read = share.turn, share._next
+        turn, read = share.turn, share._read_next_batch
 
         async def read_in_another_turn(most: int) -> list[Message]:
             if share.turn == turn:  # the lease ended while this member waited for its slot, and another had the partition
@@ -182,7 +182,7 @@ async def test_a_turn_that_begins_while_a_batch_is_read_costs_a_lingering_member
                 await share._register()
             return await read(most)
 
-        monkeypatch.setattr(share, "_next", read_in_another_turn)
+        monkeypatch.setattr(share, "_read_next_batch", read_in_another_turn)
         await topic.push_many("ab")
         batch = await next_of(member, linger_s=0.01)
         assert [message.text for message in batch] == ["a", "b"]
@@ -205,7 +205,7 @@ async def test_a_hint_is_enough_to_move_partitions_of_who_leaves_and_of_who_come
 ) -> None:
     """Neither a round nor a look at a lease is waited for."""
     monkeypatch.setattr(bus_member, "REJOIN_INTERVAL_S", 3600)
-    monkeypatch.setattr(bus_member.Member, "_until_next", lambda *_: 3600)
+    monkeypatch.setattr(bus_member.Member, "_seconds_until_rejoin", lambda *_: 3600)
     monkeypatch.setattr(bus_share, "LEASE_POLL_S", 3600)
     monkeypatch.setattr(bus_share, "GROUP_POLL_S", 3600)
     monkeypatch.setattr(bus_group, "GROUP_POLL_S", 3600)

@@ -151,8 +151,8 @@ class RemoteChannel(BaseChannel, RemoteOwner):
             self._handle.close()
             self._emit(event)
 
-    def _add(self, event: str, handler: Handler, *, once: bool) -> Handler:
-        added = super()._add(event, handler, once=once)
+    def _add_handler(self, event: str, handler: Handler, *, once: bool) -> Handler:
+        added = super()._add_handler(event, handler, once=once)
         if event == "message" and self.connected:
             self._dispatch_received_soon()
         return added

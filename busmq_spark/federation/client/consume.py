@@ -174,7 +174,7 @@ class RemoteConsumption(MessageIterator):
     def on_failure(self, error: BusError) -> None:
         """The server consumes for us no longer."""
         self._failed, self._remote_state = error, RemoteConsumeState.IDLE
-        self._begin_to_stop()
+        self._start_stopping()
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
@@ -192,9 +192,9 @@ class RemoteConsumption(MessageIterator):
                 if before._begun.is_set():
                     self._begun.set()
             self._remote, before._remote, before._remote_state = before._remote, None, RemoteConsumeState.IDLE
-            before._begin_to_stop()
+            before._start_stopping()
             self._queue.current = self
-            await before._end()
+            await before._end_once()
         return True
 
     def _adopt_undelivered(self) -> None:
@@ -271,7 +271,7 @@ class RemoteConsumption(MessageIterator):
             async with asyncio.timeout(0.02):
                 await self._wake.wait()
 
-    async def _give_up(self) -> None:
+    async def _release_resources(self) -> None:
         remote = self._remote
         if self._remote_state is not RemoteConsumeState.IDLE and remote is not None:
             with suppress(BusError):  # the remote object is lost, and with it the consumption over there
