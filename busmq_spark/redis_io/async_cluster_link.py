@@ -32,6 +32,7 @@ class AsyncClusterLink:
         self.endpoint = cluster
         self._patience_s, self._reply_s = patience_s, reply_s
         self._map: SlotMap | None = None
+        # Those without slots stay, too: a task may be about to connect to one, and close() must find its connection.
         self._nodes: dict[NodeAddress, AsyncLink] = {}
         self._asking = asyncio.Lock()
 
@@ -74,9 +75,6 @@ class AsyncClusterLink:
         async with self._asking:
             if self._map is before or self._map is None:
                 self._map = await self.endpoint.slots_async(self._map.masters if self._map else (), dead)
-                for gone in self._nodes.keys() - set(self._map.masters):
-                    if self._nodes[gone].is_idle:  # another task may wait on this one: kept, so that close() finds its connection
-                        del self._nodes[gone]
             return self._map
 
     async def masters(self) -> list[AsyncLink]:

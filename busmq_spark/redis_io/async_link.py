@@ -103,11 +103,6 @@ class AsyncLink:
         """The open connection, if there is one: what is asked on it now goes out before anything asked later."""
         return self._wire if self._wire is not None and self._wire.is_open else None
 
-    @property
-    def is_idle(self) -> bool:
-        """Whether there is neither an open connection nor an attempt to open one."""
-        return self.wire is None and not self._connecting.locked()
-
     def drop(self) -> None:
         """Break the connection now: steps in flight fail as if the link had broken. A later step opens a new one."""
         if self._wire is not None:
