@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import subprocess
 import threading
@@ -10,9 +11,12 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.embedded import server
+from busmq_spark.embedded.resp import send_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from busmq_spark.embedded import RedisServer
 
 FACTOR = int(os.environ.get("BUSMQ_SOAK_FACTOR", "1"))
 """How many times as long a campaign is as in ``make test``; ``make soak`` says it."""
@@ -53,6 +57,18 @@ class Life:
         """The same for what PTTL has said of keys."""
         mark = self._redis("PTTL", self._mark)  # asked last: it has less with every moment
         return all(0 < mark <= each <= 1000 * self._ttl_s for each in left_ms)
+
+
+def wait_in_sync(master: RedisServer) -> None:
+    """Return when a replica has all that this master has executed. WAIT knows of the writes of its own connection only."""
+
+    def read(pattern: str, port: int) -> list[int]:
+        said = send_command(port, "INFO", "replication", password=master._password, timeout_s=PATIENCE_S)
+        return [int(number) for number in re.findall(pattern, str(said))]
+
+    [written] = read(r"master_repl_offset:(\d+)", master.port)
+    replicas = r"slave\d+:.*port=(\d+)"
+    wait_until(lambda: any(read(r"slave_repl_offset:(\d+)", port) >= [written] for port in read(replicas, master.port)), what="a replica is in sync")
 
 
 def lasting_port() -> int:

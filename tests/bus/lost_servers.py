@@ -10,15 +10,19 @@ from busmq_spark.bus.queue import Queue
 from busmq_spark.embedded import ClusterServers, DirectServers, RedisServer, SentinelServers
 from tests.conftest import Fresh
 from tests.soak.machine import Machine
-from tests.support import wait_until
+from tests.support import wait_in_sync, wait_until
 
 Kind = DirectServers | SentinelServers | ClusterServers
+SILENCE_MS = {"sentinel": 500, "cluster": 2000}
+"""After how long a silent server is replaced once one was killed."""
+LONG_SILENCE_MS = 60_000
+"""And before: one that a busy machine stops for a second must not be replaced."""
 
 
 def kill_in_sync(master: RedisServer) -> RedisServer:
     """SIGKILL once its replica has everything that anybody was told is stored: what Redis itself loses is not ours to find."""
     master.command("CLIENT", "PAUSE", 20_000, "WRITE")
-    wait_until(lambda: master.command("WAIT", 1, 1000) == 1, what="the replica is in sync")
+    wait_in_sync(master)
     master.kill()
     return master
 
@@ -55,7 +59,9 @@ class Servers:
             server.kill()
         else:
             server = kill_in_sync(self._master(queue))
+            self.set_silence(SILENCE_MS[self._layout])
             wait_until(lambda: self._master(queue) is not server, what="there is a successor")
+            self.set_silence(LONG_SILENCE_MS)
         server.restart()
 
     def stop(self) -> None:
@@ -67,6 +73,17 @@ class Servers:
         """All of them again."""
         for server in self._all():
             server.restart()
+
+    def set_silence(self, ms: int) -> None:
+        """After how long a silent server is replaced."""
+        group = self._group
+        if isinstance(group, SentinelServers):
+            for sentinel in group.sentinels:
+                sentinel.command("SENTINEL", "SET", group.name, "down-after-milliseconds", ms)
+        elif isinstance(group, ClusterServers):
+            for node in group.nodes:
+                if node.running:
+                    node.command("CONFIG", "SET", "cluster-node-timeout", ms)
 
     def _master(self, queue: Queue) -> RedisServer:
         assert not isinstance(self._group, DirectServers)
@@ -90,4 +107,6 @@ def own_servers(layout: str, machine: Machine) -> Iterator[Servers]:
     with ExitStack() as stack:
         with machine.on():
             group = stack.enter_context(groups[layout]())
-        yield Servers(group, machine)
+        made = Servers(group, machine)
+        made.set_silence(LONG_SILENCE_MS)
+        yield made

@@ -17,7 +17,7 @@ from tests.jvm.probe import Links, Probe, Refused, call
 from tests.moves import Move
 from tests.redis_io.conftest import absent
 from tests.redis_io.fakes import CLOSE, FakeRedis, says
-from tests.support import wait_until
+from tests.support import wait_in_sync, wait_until
 
 pytestmark = [pytest.mark.jvm, pytest.mark.redis]
 
@@ -390,7 +390,7 @@ def test_a_failover_of_a_cluster_is_waited_for(probe: Probe, fresh: Fresh) -> No
         links, keys = probe.open(group.urls[0], redis_layout="cluster"), [fresh() for _ in range(20)]
         links.run_all([call("SET", key, "before") for key in keys])
         dead = group.owner(keys[0])
-        dead.command("WAIT", 1, 10_000)
+        wait_in_sync(dead)
         group.kill_master(keys[0])
         assert links.run_all([call("GET", key) for key in keys]) == ["before"] * 20
         assert group.owner(keys[0]) is not dead

@@ -26,7 +26,7 @@ from tests.conftest import Fresh
 from tests.moves import Move
 from tests.redis_io.conftest import Driver, absent
 from tests.redis_io.fakes import CLOSE, FakeRedis
-from tests.support import wait_until
+from tests.support import wait_in_sync, wait_until
 
 
 def seeds(group: ClusterServers) -> ClusterSeeds:
@@ -201,7 +201,7 @@ def test_a_link_follows_a_dead_master_to_its_successor(driver: Driver, fresh: Fr
         made, keys = driver(seeds(group), patience_s=60), [fresh() for _ in range(20)]
         made.execute([command("SET", key, "before") for key in keys])
         dead = group.owner(keys[0])
-        assert dead.command("WAIT", 1, 10_000) == 1
+        wait_in_sync(dead)
         group.kill_master(keys[0])
         assert made.execute([command("GET", key) for key in keys]) == [b"before"] * 20
         assert made.execute(command("INCR", "n", idempotent=False)) == 1
