@@ -37,15 +37,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connect, "CONNECT_TIMEOUT_S", 0.2)
 
 
-# What is sent again
-
-
-def test_an_idempotent_call_whose_reply_was_lost_is_sent_again(driver: Driver) -> None:
-    with FakeRedis(says(CLOSE, CLOSE, b"$1\r\n7\r\n")) as fake:
-        assert driver(fake.server).execute(AGAIN) == b"7"
-        assert len(fake.seen) == 3
-
-
 @dataclass
 class Clock:
     """Stands where nobody moves it: what a busy machine takes in real time does not count."""
@@ -56,13 +47,27 @@ class Clock:
         return self.now
 
 
-def test_a_reply_that_is_waited_for_longer_than_all_patience_is_asked_for_again(
-    driver: Driver, impatient: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else a connection that a firewall forgot, or a moment in which Redis stood still, would end a query: 10 s are more than 8."""
-    clock, asked = Clock(), 0
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock by which links have patience."""
+    made = Clock()
     for module in (link_module, async_link_module):
-        monkeypatch.setattr(module, "time", clock)
+        monkeypatch.setattr(module, "time", made)
+    return made
+
+
+# What is sent again
+
+
+def test_an_idempotent_call_whose_reply_was_lost_is_sent_again(driver: Driver) -> None:
+    with FakeRedis(says(CLOSE, CLOSE, b"$1\r\n7\r\n")) as fake:
+        assert driver(fake.server).execute(AGAIN) == b"7"
+        assert len(fake.seen) == 3
+
+
+def test_a_reply_that_is_waited_for_longer_than_all_patience_is_asked_for_again(driver: Driver, impatient: None, clock: Clock) -> None:
+    """Else a connection that a firewall forgot, or a moment in which Redis stood still, would end a query: 10 s are more than 8."""
+    asked = 0
 
     def answer(_: int, words: list[bytes]) -> bytes:
         nonlocal asked
@@ -137,11 +142,15 @@ def test_a_call_that_redis_put_off_is_sent_again(driver: Driver, code: str, call
         assert len(fake.seen) == 3
 
 
-def test_a_server_that_never_stops_loading_is_lost_when_patience_is(driver: Driver) -> None:
-    with FakeRedis(says(b"-LOADING Redis is loading the dataset in memory\r\n")) as fake:
+def test_a_server_that_never_stops_loading_is_lost_when_patience_is(driver: Driver, clock: Clock) -> None:
+    def load(_: int, __: list[bytes]) -> bytes:
+        clock.now += 0.4 * PATIENCE_S
+        return b"-LOADING Redis is loading the dataset in memory\r\n"
+
+    with FakeRedis(load) as fake:
         with pytest.raises(LinkLost, match="loading the dataset"):
-            driver(fake.server, patience_s=0.2).execute(AGAIN)
-        assert len(fake.seen) > 1
+            driver(fake.server, patience_s=PATIENCE_S).execute(AGAIN)
+        assert len(fake.seen) == 3
 
 
 def test_a_script_that_redis_does_not_know_is_sent_with_its_text_even_if_not_idempotent(driver: Driver) -> None:
@@ -198,15 +207,14 @@ def test_a_server_that_is_not_there_is_lost_with_its_address_and_not_its_passwor
 
 
 @pytest.mark.parametrize("patience_s", [0.0, 1.0, 8.0])
-def test_a_link_tries_until_its_patience_is_over_and_not_beyond(monkeypatch: pytest.MonkeyPatch, patience_s: float) -> None:
-    clock, pauses = Clock(), []
+def test_a_link_tries_until_its_patience_is_over_and_not_beyond(monkeypatch: pytest.MonkeyPatch, clock: Clock, patience_s: float) -> None:
+    pauses: list[float] = []
 
     def pause(pause_s: float) -> None:
         assert 0 < pause_s <= 1.0
         clock.now += pause_s
         pauses.append(pause_s)
 
-    monkeypatch.setattr(link_module, "time", clock)
     link = SyncLink(absent(), patience_s)
     monkeypatch.setattr(link._stopped, "wait", pause)
     with pytest.raises(LinkLost):

@@ -55,30 +55,20 @@ def test_a_push_notifies(notifier: Started, link: SyncLink, fresh_keys: FreshKey
     made, notified = notifier
     keys = born(link, fresh_keys())
     made.listen([keys.available])
-    notified.again()
-    wait_until(lambda: listeners(link, keys) == 1)
-    wait_until(lambda: not notified_of_the_subscription(notified))
+    notified.again()  # the confirmation of SUBSCRIBE, which is heard like a message
     link.run(queue.push(keys, b"x"))
     notified.again()
-
-
-def notified_of_the_subscription(notified: Notified) -> bool:
-    """The confirmation of SUBSCRIBE is heard like a message: forget what rang until nothing does for a while."""
-    heard = notified.wait(0.2)
-    notified.clear()
-    return heard
 
 
 def test_a_push_to_another_queue_does_not_notify(notifier: Started, link: SyncLink, fresh_keys: FreshKeys) -> None:
     made, notified = notifier
     mine, other = born(link, fresh_keys()), born(link, fresh_keys())
     made.listen([mine.available])
-    wait_until(lambda: listeners(link, mine) == 1)
-    wait_until(lambda: not notified_of_the_subscription(notified))
+    notified.again()
     link.run(queue.push(other, b"x"))
     link.run(queue.push(mine, b"x"))  # what comes behind it was heard, so the one before was not
     notified.again()
-    assert not notified_of_the_subscription(notified)
+    assert not notified.wait(0.2)
 
 
 def test_a_notifier_listens_to_queues_that_are_added_and_no_longer_to_others(notifier: Started, link: SyncLink, fresh_keys: FreshKeys) -> None:
@@ -102,13 +92,10 @@ def test_a_push_notifier_survives_the_restart_of_its_server() -> None:
     with RedisServer() as server:
         notifier, keys, link = PushNotifier(parse(server.url)[0], notified), QueueKeys("q"), link_to(server.url)
         notifier.listen([keys.available])
-        wait_until(lambda: listeners(link, keys) == 1)
+        notified.again()
         server.kill()
-        notified.clear()
         server.restart()
         notified.again()  # it was deaf for a while, so it rings by itself
-        wait_until(lambda: listeners(link, keys) == 1)
-        wait_until(lambda: not notified_of_the_subscription(notified))
         link.run(queue.push(born(link, keys), b"x"))
         notified.again()
         notifier.stop()
