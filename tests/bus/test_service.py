@@ -13,7 +13,7 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.clock import ServerClock
 from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.request import Request
-from busmq_spark.bus.requester import PendingRequest
+from busmq_spark.bus.requester import PendingRequest, Requester
 from busmq_spark.bus.service import Service
 from busmq_spark.core.keys import service_queue
 from busmq_spark.core.service import ServiceReply, decode_request
@@ -51,6 +51,14 @@ async def answer(bus: Bus, requests: Queue, *replies: dict[str, Any], req_id: st
     async with bus.queue(frame.reply_to) as queue:
         for fields in replies:
             await queue.push(ServiceReply(req_id or frame.req_id, **fields).encode())
+
+
+def end_time_of_requests(service: Service) -> None:
+    """As if the time of those that wait for a reply were over."""
+    assert isinstance(service._side, Requester)
+    for waiting in service._side._waiting.values():
+        waiting.deadline = float("-inf")
+        waiting._something.set()
 
 
 @pytest.mark.parametrize("data", [{"q": 1}, "text", 5, None, True, [], "ü 世 😀 \0", {"nested": [1, {"a": None}]}])
@@ -112,8 +120,11 @@ async def test_a_request_without_a_provider_is_a_timeout_that_says_so(open_bus: 
 
 async def test_a_reply_that_comes_too_late_or_unasked_is_dropped(open_bus: OpenBus, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
     async with open_bus() as bus, stage(bus, fresh("svc")) as (service, requests):
+        early = asyncio.create_task(service.request("early"))
+        assert len([message async for message in requests.consume(remove=False, max=1)]) == 1
+        end_time_of_requests(service)
         with pytest.raises(RequestTimeout):
-            await service.request("early", timeout_ms=200)
+            await early
         await answer(bus, requests, {"reply": "late"})
         again = asyncio.create_task(service.request("again"))
         await answer(bus, requests, {"reply": "nobody asked"}, req_id="unknown")
@@ -181,10 +192,11 @@ async def test_an_error_in_the_middle_of_a_stream_comes_after_the_parts_before_i
 
 async def test_a_provider_that_falls_silent_in_the_middle_of_a_stream_is_a_timeout(open_bus: OpenBus, fresh: Fresh) -> None:
     async with open_bus() as bus, stage(bus, fresh("svc")) as (service, requests):
-        parts = service.stream(1, timeout_ms=SOON_MS)
+        parts = service.stream(1)
         first = asyncio.create_task(anext(parts))
         await answer(bus, requests, {"reply": 1, "partial": True})
         assert await first == 1
+        end_time_of_requests(service)
         with pytest.raises(RequestTimeout):
             await anext(parts)
 

@@ -10,6 +10,7 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ServerFull
 from tests.bus.test_service import LONG_MS, pair
 from tests.bus.test_service_provider import Gate
+from tests.bus.tools import UNTIL_S
 from tests.support import wait_until
 
 
@@ -40,7 +41,7 @@ async def test_a_redis_out_of_memory_ends_no_provider() -> None:
                 await asyncio.sleep(0.01)
             server.command("CONFIG", "SET", "maxmemory", 1)
             gate.opened.set()
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(UNTIL_S):
                 while not reported:  # noqa: ASYNC110  # requests are taken, and Redis refuses to store the reply
                     await asyncio.sleep(0.01)
             assert isinstance(reported[0], ServerFull)

@@ -19,7 +19,8 @@ from busmq_spark.core.keys import QueueKeys, service_queue
 from busmq_spark.core.service import ServiceRequest
 from busmq_spark.errors import BusError, ConfigError, LinkLost, RequestFailed, RequestTimeout, StateError
 from tests.bus.conftest import OpenBus
-from tests.bus.test_service import LONG_MS, SOON_MS, pair
+from tests.bus.test_service import LONG_MS, answer, end_time_of_requests, pair
+from tests.bus.tools import UNTIL_S
 from tests.conftest import Fresh
 
 
@@ -312,7 +313,7 @@ async def test_a_streamed_reply_does_not_keep_a_provider_from_leaving(open_bus: 
         await provider.serve(handler)
         await service.connect(timeout_ms=LONG_MS)
         assert [part async for part in service.stream(1)] == [1]
-        async with asyncio.timeout(LONG_MS / 1000):  # Q15: npm busmq waits for all of the grace period
+        async with asyncio.timeout(UNTIL_S):  # Q15: npm busmq waits for all of the grace period
             await provider.disconnect(grace_ms=100 * LONG_MS)
 
 
@@ -320,11 +321,16 @@ async def test_after_the_grace_period_handlers_are_cancelled_and_their_requester
     gate = Gate()
     async with open_bus() as bus, bus.service(name := fresh("svc")) as provider, bus.service(name) as service:
         await provider.serve(gate)
-        await service.connect(timeout_ms=SOON_MS)
+        await service.connect(timeout_ms=LONG_MS)
         asked = asyncio.ensure_future(service.request(1))
         await gate.entered(1)
         await provider.disconnect(grace_ms=1)
         assert gate.cancelled == 1
+        async with bus.queue(service_queue(name)) as requests:
+            another = asyncio.ensure_future(service.request(2))
+            await answer(bus, requests, {"reply": "behind what was replied before"})
+            await another
+        end_time_of_requests(service)
         with pytest.raises(RequestTimeout):
             await asked
 

@@ -24,7 +24,7 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys, service_queue
 from busmq_spark.errors import RequestFailed, RequestTimeout
 from busmq_spark.redis_io.link import SyncLink
-from tests.bus.test_service import LONG_MS, SOON_MS
+from tests.bus.test_service import LONG_MS, end_time_of_requests
 from tests.conftest import Fresh
 
 CAPTURED = json.loads((Path(__file__).parents[1] / "golden" / "service-transcripts.json").read_text("utf-8"))["operations"]
@@ -76,6 +76,13 @@ async def failing(asked: Awaitable[Any], error: type[Exception]) -> None:
         await asked
 
 
+async def out_of_time(service: Service) -> None:
+    asked = asyncio.ensure_future(service.request("t"))
+    await asyncio.sleep(0)
+    end_time_of_requests(service)
+    await failing(asked, RequestTimeout)
+
+
 async def parts(service: Service, data: str) -> None:
     assert len([part async for part in service.stream(data)]) == 3
 
@@ -87,8 +94,8 @@ PERFORM: dict[str, Callable[[Service], Awaitable[Any]]] = {
     "request without reply (no cb)": lambda service: service.send("noreply"),
     "reply with string error": lambda service: failing(service.request("e"), RequestFailed),
     "reply with Error object": lambda service: failing(service.request("e"), RequestFailed),
-    "timeout (handler never replies, reqTimeout 300)": lambda service: failing(service.request("t", timeout_ms=SOON_MS), RequestTimeout),
-    "late reply after timeout (ignored)": lambda service: failing(service.request("t", timeout_ms=SOON_MS), RequestTimeout),
+    "timeout (handler never replies, reqTimeout 300)": out_of_time,
+    "late reply after timeout (ignored)": out_of_time,
     "partial replies allowPartial": lambda service: parts(service, "p"),
     "partial replies without allowPartial (only first delivered)": lambda service: service.request("p"),
     "streamReply": lambda service: parts(service, "s"),
