@@ -166,13 +166,15 @@ async def test_a_killed_worker_s_jobs_are_another_s_and_in_the_end_dead_letters(
         for job in some:
             job["hold"] = True
             await jobs.send(job)
-        first = await started(place, "work", jobs.queue.name, 2, 5)
+        first = await started(place, "work", jobs.queue.name, 2, 5, 0, 600)
         await until(lambda: len(first.said) == 5)
         assert {tuple(each) for each in await first.kill()} == {(job.id, 1) for job in some}
-        second = await started(place, "work", jobs.queue.name, 2, 5)
+        await end_leases(jobs.queue, "g")
+        second = await started(place, "work", jobs.queue.name, 2, 5, 0, 600)
         await until(lambda: len(second.said) == 5)
         waiting = [asyncio.ensure_future(job.wait("g", timeout_s=UNTIL_S)) for job in some]
         assert {tuple(each) for each in await second.kill()} == {(job.id, 2) for job in some}
+        await end_leases(jobs.queue, "g")
         async with jobs.worker("g", lease_s=1, tries=2)(nothing):
             for each in waiting:
                 with pytest.raises(JobFailed, match="its lease ended, and so did its tries"):
@@ -184,6 +186,7 @@ async def test_a_killed_worker_s_jobs_are_another_s_and_in_the_end_dead_letters(
 async def test_a_limit_of_the_group_holds_in_three_processes(place: dict[str, Any], fresh: Fresh) -> None:
     async with Bus(**place) as bus, bus.jobs(fresh()) as jobs:
         some = [jobs.new() for _ in range(200)]
+        some[-1]["hold"] = True  # in flight to the end, however late it is asked for
         for job in some:
             await jobs.send(job)
         workers = [await started(place, "work", jobs.queue.name, 50, 16, 2, 60) for _ in range(3)]
@@ -191,7 +194,8 @@ async def test_a_limit_of_the_group_holds_in_three_processes(place: dict[str, An
         seen = []
         while sum(len(each.said) for each in workers) < 200:
             seen.append((await jobs.queue.groups())[0].in_flight)
-        for job in some:
+        seen.append((await jobs.queue.groups())[0].in_flight)
+        for job in some[:-1]:
             await job.wait("g", timeout_s=UNTIL_S)
         said = [await each.kill() for each in workers]
         assert sorted(id for each in said for id, _ in each) == sorted(job.id for job in some)

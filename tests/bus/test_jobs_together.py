@@ -120,8 +120,9 @@ async def test_those_that_are_not_done_in_time_are_told_and_can_be_waited_for(re
     held = Held()
     async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs, jobs.worker("slow", limit=2)(held()), jobs.worker("quick")(nothing):
         some = some_of(jobs, 5)
+        await jobs.send_many(some, wait=["quick"], timeout_s=UNTIL_S)
         with pytest.raises(JobTimeout, match=rf"job {some[0].id} of queue '.*', and 4 others: no outcome of \['slow'\] within 0.2 s") as caught:
-            await jobs.send_many(some, wait=["slow", "quick"], timeout_s=0.2)
+            await jobs.wait_many(some, ["slow", "quick"], timeout_s=0.2)
         assert caught.value.details["jobs"] == [job.id for job in some]
         held.go.set()
         assert len(await jobs.wait_many(some, ["slow", "quick"], timeout_s=UNTIL_S)) == 5

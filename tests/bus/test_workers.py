@@ -52,7 +52,7 @@ async def test_an_answer_behind_the_deadline_is_refused(place: dict[str, Any], f
 async def test_a_handler_outlives_its_lease_while_its_process_lives(redis_url: str, fresh: Fresh) -> None:
     held = Held()
     async with Bus(redis_url) as bus, Bus(redis_url) as other, bus.jobs(fresh()) as jobs:  # noqa: SIM117  too long
-        async with jobs.worker("g", lease_s=1, deadline_s=None)(held()), other.jobs(jobs.queue.name).worker("g", lease_s=1)(held()):
+        async with jobs.worker("g", lease_s=4, deadline_s=None)(held()), other.jobs(jobs.queue.name).worker("g", lease_s=4)(held()):
             await jobs.send(jobs.new())
             await until(lambda: held.begun)
             _, due, *_ = jobs.queue.keys.group("g")
@@ -60,7 +60,7 @@ async def test_a_handler_outlives_its_lease_while_its_process_lives(redis_url: s
 
             async def kept() -> bool:
                 found = await redis(jobs.queue, "ZRANGE", due, 0, 0, "WITHSCORES")
-                return int(found[1]) < first + 3000
+                return int(found[1]) < first + 4000
 
             await until_none(kept)
             held.go.set()
