@@ -21,7 +21,7 @@ class Killable:
     def __init__(self, process: Process) -> None:
         self.process, self.said = process, list[Any]()
         self.killed_at = float("inf")
-        """By the monotonic clock of the machine."""
+        """When it was told to end, by the monotonic clock of the machine: it had not died before."""
         self._reading = asyncio.ensure_future(self._read())
 
     @classmethod
@@ -35,10 +35,10 @@ class Killable:
 
     async def kill(self) -> list[Any]:
         """SIGKILL, unless it has ended; what it has printed."""
+        self.killed_at = min(self.killed_at, time.monotonic())
         with suppress(ProcessLookupError):
             self.process.kill()
         await self.process.wait()
-        self.killed_at = min(self.killed_at, time.monotonic())
         await self._reading
         return self.said
 

@@ -12,8 +12,10 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.core.keys import QueueKeys, hash_index
 from busmq_spark.embedded import DirectServers, RedisServer
 from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError, Unauthorized
+from busmq_spark.redis_io import endpoint
+from busmq_spark.redis_io.async_link import AsyncLink
 from tests.bus.conftest import OpenBus
-from tests.bus.tools import stored, until
+from tests.bus.tools import UNTIL_S, stored, until
 from tests.conftest import Fresh
 from tests.redis_io.conftest import absent
 
@@ -214,8 +216,9 @@ async def test_what_was_assumed_without_a_server_is_asked_again_when_it_is_back(
 
 
 async def test_while_one_of_three_is_down_the_others_work_and_what_hangs_on_it_resumes(
-    three: DirectServers, fresh: Fresh, caplog: pytest.LogCaptureFixture
+    three: DirectServers, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(endpoint, "PATIENCE_S", UNTIL_S)  # of what hangs
     events: list[str] = []
     bus = Bus(",".join(three.urls))
     for event in ("online", "offline", "error"):
@@ -270,13 +273,17 @@ async def test_a_bus_opens_while_one_of_three_is_down(three: DirectServers, capl
 
 async def test_leaving_a_bus_whose_server_is_gone_does_not_take_long(fresh: Fresh) -> None:
     with RedisServer() as server:
-        async with Bus(server.url, reply_timeout_ms=2000) as bus:
+        async with Bus(server.url) as bus:
             for _ in range(3):
                 queue = bus.queue(fresh())
                 await queue.attach()
                 await queue.push_many("abc")
                 await anext(queue.consume())
             server.pause()
+            for link in (*bus.servers.commands, *bus.servers.takes):
+                assert isinstance(link, AsyncLink)
+                assert link.wire is not None
+                link._reply_s = link.wire._reply_s = 2.0
             for n in range(10):
                 queue.push(n)
             async with asyncio.timeout(30):

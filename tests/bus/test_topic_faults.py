@@ -57,7 +57,7 @@ def check(workers: list[Worker], producer: Producer) -> None:
         its.sort(key=lambda one: one[0])
         for (_, first), (again, second) in pairwise(its):
             assert first is not second
-            assert again > first.killed_at - 1.0, "handled by another while its owner lived"  # when exactly it died is known to a moment
+            assert again > first.killed_at, "handled by another while its owner lived"
             assert first.acked.get(partition, 0) < id, "handled again though it was acked"
 
 
@@ -133,6 +133,7 @@ async def test_a_server_is_killed_and_its_partitions_pause_while_the_others_flow
                     placed = await topic.push_many([f"c:{index}"] * 4, keys=[key_of(topic, partition) for partition in range(4)])
                     assert [place.partition for place in placed] == [0, 1, 2, 3]
                     await until(lambda index=index: [t for _, _, t in (*one.seen, *two.seen)].count(f"c:{index}") == 4)
+                    await all_read(topic)  # an ack that meets the next dead server would end its reader
                 await balanced([one, two], 4)
             assert repeated([*one.seen, *two.seen]) == []
 

@@ -10,7 +10,7 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.member import Member
 from busmq_spark.bus.topic import Topic
 from busmq_spark.errors import LinkLost, QueueBusy
-from tests.bus.tools import until
+from tests.bus.tools import UNTIL_S, until
 
 Seen = list[tuple[int, int, str]]
 """Partition, id and text of messages, in the order in which they were handled."""
@@ -90,7 +90,7 @@ async def balanced(readers: list[Reader], partitions: int) -> None:
 
 async def all_read(topic: Topic, group: str = "g") -> None:
     """Returns when the group has acked everything."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(UNTIL_S):
         while any(each.behind for each in await topic.groups() if each.name == group):  # noqa: ASYNC110  Redis publishes no ack
             await asyncio.sleep(0.02)
 
