@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,12 +58,6 @@ async def quiet(thing: Persistable) -> AsyncIterator[None]:
     for link in links:
         del link.run  # type: ignore[method-assign]
     assert sent == []
-
-
-async def until(happens: Callable[[], Any]) -> None:
-    """Poll; pytest's timeout is the deadline."""
-    while not await happens():  # noqa: ASYNC110  another process does it
-        await asyncio.sleep(0.02)
 
 
 async def renewed(thing: Persistable) -> None:
@@ -317,11 +311,8 @@ async def test_an_object_that_redis_lost_is_written_again_unless_another_has_don
             await thing.persist()
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.restart)
-
-            async def noticed() -> bool:
-                return "is gone from Redis" in caplog.text
-
-            await until(noticed)
+            while "is gone from Redis" not in caplog.text:  # noqa: ASYNC110  no event announces it
+                await asyncio.sleep(0.02)
             await thing.persist(ttl_s=600)  # from now on nothing may expire, however long it takes
             await raw(thing, "HSET", "b", '"theirs"')
             thing["c"] = 2
