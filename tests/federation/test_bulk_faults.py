@@ -7,6 +7,7 @@ import secrets
 import select
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -129,6 +130,13 @@ def test_a_link_that_goes_silent_is_noticed_and_replaced(
     part = filled(direct, fresh(), values)
     rows = store.read(part, True)
     found = len(next(rows).values)
+    dial = bulk_socket._dial
+
+    def dial_patiently(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        return dial(*arguments)
+
+    monkeypatch.setattr(bulk_socket, "_dial", dial_patiently)
     proxy.hush()
     for piece in rows:
         assert piece.first == found + 1
@@ -153,10 +161,9 @@ def test_a_server_that_is_restarted_elsewhere_on_the_same_address_is_found_again
 
 
 def test_a_server_that_stays_away_is_an_error_that_says_where(here: Site) -> None:
-    with cutter(here.port) as proxy:
-        pass
-    store = FederatedStore(here.address(port=proxy.port, patience_s=0.3))
-    with pytest.raises(FederationLost, match=rf"cannot reach the federation server at ws://127\.0\.0\.1:{proxy.port}/bus") as caught:
+    port = lasting_port()
+    store = FederatedStore(here.address(port=port, patience_s=0.3))
+    with pytest.raises(FederationLost, match=rf"cannot reach the federation server at ws://127\.0\.0\.1:{port}/bus") as caught:
         store.states({"q": -1})
     assert isinstance(caught.value, LinkLost)
     assert caught.value.retriable

@@ -7,7 +7,7 @@ import asyncio
 import logging
 import traceback
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -17,6 +17,7 @@ from busmq_spark.errors import ConfigError, FederationLost, FederationRefused, M
 from busmq_spark.federation.client import remote_handle
 from busmq_spark.federation.client import socket as sockets
 from busmq_spark.federation.client.channel import RemoteChannel
+from busmq_spark.federation.client.federation_clients import FederationClients
 from busmq_spark.federation.client.remote_object import RemoteObject
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
@@ -129,8 +130,10 @@ async def test_tls_trusts_the_authority_that_it_is_given(redis_url: str, fresh: 
         url = server.url.replace("ws://", "wss://").replace("wsss://", "wss://").replace("127.0.0.1", "localhost")
         async with Bus(federate=url, federate_secret=SECRET, federate_tls_ca=str(ours.file)) as bus, bus.federate(bus.queue(fresh())) as queue:
             assert await queue.push("x") == 1
-        monkeypatch.setattr(remote_handle, "PATIENCE_S", 3.0)
         async with Bus(federate=url, federate_secret=SECRET, federate_tls_ca=str(theirs.file)) as bus:
+            [pool] = cast("FederationClients", bus._federation_links())._pools.values()
+            await until(lambda: "certificate" in str(pool.last_error))
+            monkeypatch.setattr(remote_handle, "PATIENCE_S", 0.3)
             with pytest.raises(FederationLost, match="certificate"):
                 await bus.federate(bus.queue(fresh())).attach()
 
@@ -150,11 +153,12 @@ async def test_a_server_that_is_away_is_an_error_that_names_it_after_a_while(fre
 
 async def test_a_server_that_went_silent_is_found_by_the_heartbeat(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sockets, "HEARTBEAT_INTERVAL_S", 0.05)
-    monkeypatch.setattr(sockets, "SILENCE_TIMEOUT_S", 2.0)
     async with far(redis_url) as both, both.queue(fresh()) as queue:
         both.cutter.hush()
-        with pytest.raises(FederationLost):
-            await queue.push("into the void")
+        with monkeypatch.context() as impatient:
+            impatient.setattr(sockets, "SILENCE_TIMEOUT_S", 2.0)
+            with pytest.raises(FederationLost):
+                await queue.push("into the void")
         assert await queue.push("after it") == 1
 
 

@@ -36,14 +36,14 @@ async def test_a_queue_announced_over_there_is_found_here_and_used_there(redis_u
         bus.on("federating", federating.append)
         shown, hidden = both.home.queue(fresh("shown")), both.home.queue(fresh("hidden"))
         await until(lambda: federating)
-        await hidden.attach(ttl_s=3)
-        await shown.attach(ttl_s=3, discoverable=True)
+        await hidden.attach(ttl_s=60)
+        await shown.attach(ttl_s=60, discoverable=True)
         await knows(bus, shown.name, both.server.url)
         assert federating == [both.server.url]
         here = bus.queue(shown.name)
         assert await here.exists()
         assert await here.ttl() is None
-        assert 0 < await redis(here, "TTL", here.keys.metadata) <= 3
+        assert 0 < await redis(here, "TTL", here.keys.metadata) <= 60
         assert await bus.queue(hidden.name).find() is None
         url = await here.find()
         assert url is not None
@@ -61,11 +61,11 @@ async def test_a_queue_of_this_bus_stays_what_it_is(redis_url: str, elsewhere: s
         mine = bus.queue(name)
         await mine.attach(ttl_s=500)
         await federating.wait()
-        await both.home.queue(name).attach(ttl_s=3, discoverable=True)
-        await both.home.queue(other).attach(ttl_s=3, discoverable=True)
+        await both.home.queue(name).attach(ttl_s=60, discoverable=True)
+        await both.home.queue(other).attach(ttl_s=60, discoverable=True)
         await knows(bus, other, both.server.url)
         assert await mine.find() == "local"
-        assert await redis(mine, "TTL", mine.keys.metadata) > 3
+        assert await redis(mine, "TTL", mine.keys.metadata) > 60
         stub = bus.queue(other)
         assert not await stub.attach(ttl_s=60)  # a stub is no queue yet: this makes one
         assert await stub.find() == "local"

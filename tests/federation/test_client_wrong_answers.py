@@ -123,8 +123,9 @@ async def test_a_wrong_message_ends_the_line(redis_url: str, fresh: Fresh, monke
 @pytest.mark.parametrize("methods", [lambda _: {}, lambda names: {"0": ["0", names[0]]}, lambda names: {"seven": ["0", names[0]]}])
 async def test_a_wrong_list_of_methods_is_an_error(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, methods: Any) -> None:
     quick(monkeypatch)
-    monkeypatch.setattr("busmq_spark.federation.client.remote_handle.PATIENCE_S", 0.5)
     async with between(redis_url, fresh) as (wrong, bus):
+        await bus.federate(bus.queue("p")).attach()  # there is a link
+        monkeypatch.setattr("busmq_spark.federation.client.remote_handle.PATIENCE_S", 0.5)
         wrong.methods = methods
         queue: Any = bus.federate(bus.queue("q"))
         async with asyncio.timeout(LATER_S):

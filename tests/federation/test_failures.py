@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
 
@@ -16,7 +15,7 @@ from tests.bus.tools import until
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve
 from tests.federation.test_pressure import call, deaf, say
-from tests.federation.tools import Wire
+from tests.federation.tools import Wire, most_waiting
 
 LONG = "x" * 6000
 LITTLE = PeerLimits(message_bytes=10_000)
@@ -35,19 +34,12 @@ async def test_answers_out_of_storage_wait_for_a_peer_that_does_not_read(federat
                 await say(socket, f"{number:016}", make_creation("persistify", name, {}, ["a"]).encode())
                 await say(socket, f"{number:016}", call(METHODS_OF_TYPE["persistify"].index("pread"), key, print))
             [connection] = server._connections
-            most, put = 0, connection.send_buffer.put
-
-            def counted(packet: bytes, left: Callable[[], None] | None = None) -> None:
-                nonlocal most
-                put(packet, left)
-                most = max(most, connection.send_buffer.waiting)
-
-            connection.send_buffer.put = counted  # type: ignore[method-assign]  # looks over its shoulder
+            most = most_waiting(connection)
             await until(lambda: connection.send_buffer.is_full)
             answers = 0
             while answers < count:
                 answers += len(await socket.recv()) > size
-        assert most <= MAX_WAITING_BYTES + MAX_ANSWERS_READ_AT_ONCE * (size + 1000)
+        assert most() <= MAX_WAITING_BYTES + MAX_ANSWERS_READ_AT_ONCE * (size + 1000)
 
 
 async def test_an_answer_that_is_too_long_is_an_error_and_the_channel_lives(federation: Serve, fresh: Fresh) -> None:

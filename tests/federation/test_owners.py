@@ -25,6 +25,7 @@ from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR, filled
 from tests.federation.bulk_site import Site, site
+from tests.support import PATIENCE_S
 
 pytestmark = pytest.mark.redis
 GRANTS = {
@@ -52,7 +53,7 @@ def as_(here: Site) -> Iterator[As]:
     made: list[FederatedStore] = []
 
     def open_as(name: str) -> FederatedStore:
-        made.append(FederatedStore(here.address(SECRETS.get(name, name), patience_s=3.0)))
+        made.append(FederatedStore(here.address(SECRETS.get(name, name), patience_s=PATIENCE_S)))
         return made[-1]
 
     yield open_as

@@ -140,3 +140,16 @@ def most_in_work(connection: PeerConnection) -> Callable[[], int]:
 
     connection.count_begun_call = counted  # type: ignore[method-assign]
     return lambda: most
+
+
+def most_waiting(connection: PeerConnection) -> Callable[[], int]:
+    """Observe a connection: the result says how many bytes have waited for its peer at most."""
+    most, put = 0, connection.send_buffer.put
+
+    def counted(packet: bytes, left: Callable[[], None] | None = None) -> None:
+        nonlocal most
+        put(packet, left)
+        most = max(most, connection.send_buffer.waiting)
+
+    connection.send_buffer.put = counted  # type: ignore[method-assign]
+    return lambda: most
