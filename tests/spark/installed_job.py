@@ -31,7 +31,7 @@ def main(url: str, queue: str, remote: str = "", register: str = "", link: str =
     with tempfile.TemporaryDirectory() as checkpoint:
         writer = stream.writeStream.format("busmq").options(**options, queue=f"{queue}-out").option("checkpointLocation", checkpoint)
         query = writer.trigger(availableNow=True).start()
-        found["ended"] = query.awaitTermination(90)
+        found["ended"] = query.awaitTermination(300)
     out = spark.read.format("busmq").options(**options, subscribe=f"{queue}-out").load()
     found["stream"] = [bytes(row.value).decode() for row in out.collect()]
     if link:

@@ -47,7 +47,7 @@ class LiveEngine:
         """How many readers the batch has."""
         return len(self._readers)
 
-    def rows(self, count: int, patience_ms: int = 30_000, of: Callable[[Any], Any] = row_of) -> list[Any]:
+    def rows(self, count: int, patience_ms: int = 300_000, of: Callable[[Any], Any] = row_of) -> list[Any]:
         """So many rows of a batch, from whichever reader has some; fewer when that takes too long."""
         found: list[Any] = []
         share_ms = patience_ms if len(self._readers) == 1 else 20

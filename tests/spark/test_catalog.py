@@ -16,6 +16,7 @@ from busmq_spark.core.topic import partition_of
 from tests.conftest import Fresh
 from tests.spark.conftest import Bus
 from tests.spark.topic_tools import make_topic, partitions_of
+from tests.support import PATIENCE_S
 
 Sql = Callable[[str], list[tuple[Any, ...]]]
 
@@ -208,7 +209,7 @@ def test_streams_read_and_write_tables(spark: SparkSession, catalog: str, bus: B
     bus.attach(f"{queue}-out")
     rows = spark.readStream.table(f"{catalog}.`{queue}`").select("value")
     writer = rows.writeStream.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
-    assert writer.toTable(f"{catalog}.`{queue}-out`").awaitTermination(60)
+    assert writer.toTable(f"{catalog}.`{queue}-out`").awaitTermination(int(PATIENCE_S))
     assert bus.stored(f"{queue}-out") == [f"{queue}:{i}".encode() for i in (1, 2, 3)]
 
 

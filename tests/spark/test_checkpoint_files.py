@@ -11,6 +11,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from busmq_spark.spark.tune import CHECKPOINT_MANAGER_SETTING
+from tests.support import PATIENCE_S
 
 SPARKS = "org.apache.spark.sql.execution.streaming.checkpointing"
 OURS = "busmq.spark.LocalCheckpointFileManager"
@@ -74,7 +75,7 @@ def test_what_a_killed_writer_left_is_not_there_for_spark(spark: SparkSession, f
     assert ours.names("offsets") == {}
     rows = spark.readStream.format("rate").load()
     query = rows.writeStream.format("noop").option("checkpointLocation", str(folder.parent)).trigger(availableNow=True).start()
-    assert query.awaitTermination(60)
+    assert query.awaitTermination(int(PATIENCE_S))
     assert query.exception() is None
 
 

@@ -97,8 +97,10 @@ def test_a_data_centre_whose_redis_is_away_is_as_one_that_is_away(far: Far, bus:
 
 @pytest.mark.parametrize("more", [{}, {"minPartitions": "5"}, {"maxMessagesPerPartition": "7"}])
 def test_a_link_that_goes_away_between_planning_and_reading_does_not_hold_up_the_batch(
-    far: Far, bus: Bus, query: Engine, queue: str, more: dict[str, str]
+    far: Far, bus: Bus, query: Engine, queue: str, more: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    for module, budget in ((multi_source_store, "FETCH_BUDGET_S"), (source_caller, "ANSWER_BUDGET_S")):
+        monkeypatch.setattr(module, budget, PATIENCE_S)  # the link answers, or is gone: nothing is slow
     query.options |= more
     query.restart()
     far.bus.fill(queue, 100)

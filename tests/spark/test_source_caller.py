@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,13 +21,17 @@ class Nothing:
 
 
 def test_a_link_that_was_slow_once_is_waited_for_as_briefly_as_others_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(source_caller, "ANSWER_BUDGET_S", 1.0)
+    now = 0.0
+    monkeypatch.setattr(source_caller, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(source_caller, "ANSWER_BUDGET_S", PATIENCE_S)
+    monkeypatch.setattr(source_caller, "MAX_ANSWER_BUDGET_S", 4 * PATIENCE_S)
     made: Any = Nothing
     caller = ThreadedCaller("far", made)
     go_on = threading.Event()
-    for doubled in (2.0, 4.0):
+    for doubled in (2 * PATIENCE_S, 4 * PATIENCE_S):
         go_on.clear()
         answer = caller.start(lambda _: go_on.wait(PATIENCE_S))
+        now += doubled / 2
         with pytest.raises(SourceUnavailable):
             answer()
         go_on.set()
@@ -34,5 +39,5 @@ def test_a_link_that_was_slow_once_is_waited_for_as_briefly_as_others_in_the_end
         assert caller._budget_s == doubled
     for _ in range(30):
         assert caller.start(lambda _: 1)() == 1
-    wait_until(lambda: caller._budget_s == 1.0, what="the budget is what it was")
+    wait_until(lambda: caller._budget_s == PATIENCE_S, what="the budget is what it was")
     caller.close()
