@@ -242,7 +242,7 @@ def test_calls_that_a_mirror_has_sent_before_it_was_promoted_change_nothing_afte
 
 def test_a_fail_over_at_the_origin_that_lost_pushes_and_gave_their_ids_anew_is_told_and_nothing_of_two_histories_mixed() -> None:
     """The new master gives the ids of messages that were copied, and of some that the mirror was about to read, to others."""
-    with SentinelServers(down_after_ms=1500) as group, RedisServer() as here, centre(here.url) as near:
+    with SentinelServers(down_after_ms=2500) as group, RedisServer() as here, centre(here.url) as near:
         options = RedisOptions(url=",".join(group.urls), layout="sentinel")
         with centre(options) as far, ExitStack() as stack:
             far.create("q")

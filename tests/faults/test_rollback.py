@@ -49,7 +49,7 @@ class Split:
 @pytest.fixture
 def split(layout: str) -> Iterator[Split]:
     # Long enough that a replica which is stopped for a moment is neither missed nor too old to be chosen.
-    with SentinelServers(down_after_ms=1500) if layout == "sentinel" else ClusterServers(node_timeout_ms=3000) as group:
+    with SentinelServers(down_after_ms=2500) if layout == "sentinel" else ClusterServers(node_timeout_ms=3000) as group:
         yield Split(group)
 
 

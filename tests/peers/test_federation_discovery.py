@@ -42,8 +42,8 @@ async def test_an_npm_bus_finds_our_discoverable_queue_and_then_uses_it(npm: Non
         peer = await federating(elsewhere, server.url)
         try:
             hidden, shown = bus.queue(fresh("hidden")), bus.queue(fresh("shown"))
-            await hidden.attach(ttl_s=3)
-            await shown.attach(ttl_s=3, discoverable=True)
+            await hidden.attach(ttl_s=6)
+            await shown.attach(ttl_s=6, discoverable=True)
             await found(peer, shown.name, server.url)
             assert await asyncio.to_thread(peer.call, "find", queue=hidden.name) is None
             assert await asyncio.to_thread(peer.exists, shown.name)
@@ -64,7 +64,7 @@ async def test_a_queue_that_a_federated_client_attaches_is_announced_to_others(
         try:
             name = fresh()
             await asyncio.to_thread(other.call, "federate", **{"as": "q", "type": "queue", "args": [name], "url": server.url})
-            await asyncio.to_thread(other.call, "fedCall", **{"as": "q", "method": "attach", "args": [{"discoverable": True, "ttl": 3}]})
+            await asyncio.to_thread(other.call, "fedCall", **{"as": "q", "method": "attach", "args": [{"discoverable": True, "ttl": 6}]})
             await found(peer, name, server.url)  # the first word may come before it listens; every touch says it again
             assert await asyncio.to_thread(other.call, "fedAsk", **{"as": "q", "method": "find", "args": []}) == [None, "local"]
         finally:
@@ -79,7 +79,7 @@ async def test_what_a_peer_may_not_use_it_does_not_hear_of(npm: None, redis_url:
         try:
             theirs, mine = bus.queue(fresh("theirs")), bus.queue(fresh("mine"))
             for queue in (theirs, mine):
-                await queue.attach(ttl_s=3, discoverable=True)
+                await queue.attach(ttl_s=6, discoverable=True)
             await found(peer, mine.name, server.url)
             assert await asyncio.to_thread(peer.call, "find", queue=theirs.name) is None
         finally:
