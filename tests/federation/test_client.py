@@ -6,8 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -17,17 +16,14 @@ from busmq_spark.errors import ConfigError, FederationLost, FederationRefused, M
 from busmq_spark.federation.client import remote_handle
 from busmq_spark.federation.client import socket as sockets
 from busmq_spark.federation.client.channel import RemoteChannel
-from busmq_spark.federation.client.federation_clients import FederationClients
 from busmq_spark.federation.client.remote_object import RemoteObject
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
-from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import ids, until
 from tests.conftest import Fresh
 from tests.federation.far import far, quick
 from tests.federation.tools import SECRET
 from tests.support import PATIENCE_S
-from tests.tls import Authority
 
 WRONG = "not-the-right-horse"
 
@@ -120,22 +116,6 @@ async def test_what_may_not_be_consumed_ends_the_consumption_with_the_refusal(re
         assert await queue.push("x") == 1
         with pytest.raises(FederationRefused):
             await anext(queue.consume())
-
-
-async def test_tls_trusts_the_authority_that_it_is_given(redis_url: str, fresh: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ours", "theirs"):
-        (tmp_path / name).mkdir()
-    ours, theirs = Authority.in_(tmp_path / "ours"), Authority.in_(tmp_path / "theirs")
-    async with Bus(redis_url) as home, FederationServer(home, Keyring.single(SECRET), tls=ours.server_context("localhost")) as server:
-        url = server.url.replace("ws://", "wss://").replace("wsss://", "wss://").replace("127.0.0.1", "localhost")
-        async with Bus(federate=url, federate_secret=SECRET, federate_tls_ca=str(ours.file)) as bus, bus.federate(bus.queue(fresh())) as queue:
-            assert await queue.push("x") == 1
-        async with Bus(federate=url, federate_secret=SECRET, federate_tls_ca=str(theirs.file)) as bus:
-            [pool] = cast("FederationClients", bus._federation_links())._pools.values()
-            await until(lambda: "certificate" in str(pool.last_error))
-            monkeypatch.setattr(remote_handle, "PATIENCE_S", 0.3)
-            with pytest.raises(FederationLost, match="certificate"):
-                await bus.federate(bus.queue(fresh())).attach()
 
 
 # -- while the server is unreachable --------------------------------------------------------------------------------------------------------

@@ -12,12 +12,15 @@ import pytest
 from websockets.asyncio.client import connect
 
 from busmq_spark.bus.bus import Bus
+from busmq_spark.errors import FederationLost
+from busmq_spark.federation.client import remote_handle
 from busmq_spark.federation.client.federation_clients import FederationClients
 from busmq_spark.federation.client.target import make_federation_target
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import until
+from tests.conftest import Fresh
 from tests.federation.far import quick
 from tests.federation.raw import Raw, request
 from tests.federation.tools import SECRET
@@ -96,3 +99,19 @@ async def test_a_file_of_authorities_that_is_away_for_a_moment_ends_no_bus(redis
             await until(lambda: "No such file" in str(pool.last_error))
             away.rename(authority.file)
             await queue.push("after")
+
+
+async def test_tls_trusts_the_authority_that_it_is_given(redis_url: str, fresh: Fresh, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ours", "theirs"):
+        (tmp_path / name).mkdir()
+    ours, theirs = Authority.in_(tmp_path / "ours"), Authority.in_(tmp_path / "theirs")
+    async with Bus(redis_url) as home, FederationServer(home, Keyring.single(SECRET), tls=ours.server_context("localhost")) as server:
+        url = server.url.replace("ws://", "wss://").replace("wsss://", "wss://").replace("127.0.0.1", "localhost")
+        async with Bus(federate=url, federate_secret=SECRET, federate_tls_ca=str(ours.file)) as bus, bus.federate(bus.queue(fresh())) as queue:
+            assert await queue.push("x") == 1
+        async with Bus(federate=url, federate_secret=SECRET, federate_tls_ca=str(theirs.file)) as bus:
+            [pool] = cast("FederationClients", bus._federation_links())._pools.values()
+            await until(lambda: "certificate" in str(pool.last_error))
+            monkeypatch.setattr(remote_handle, "PATIENCE_S", 0.3)
+            with pytest.raises(FederationLost, match="certificate"):
+                await bus.federate(bus.queue(fresh())).attach()
