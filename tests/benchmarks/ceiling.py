@@ -23,17 +23,19 @@ def batch(size: int, rows: int) -> Any:
 
 
 class CeilingReader(DataSourceStreamReader):
-    """Option ``rows`` rows of ``size`` bytes once, in ``tasks`` tasks."""
+    """Option ``rows`` rows of ``size`` bytes, in ``tasks`` tasks: once, or in each batch where ``endless`` is given."""
 
     def __init__(self, options: dict[str, str]) -> None:
         self._size, self._rows, self._tasks = int(options["size"]), int(options["rows"]), int(options["tasks"])
+        self._endless, self._batches = "endless" in options, 0
         self._per_batch = min(BATCH_ROWS, max(1, 3 * 1024 * 1024 // self._size))
 
     def initialOffset(self) -> dict[str, int]:
         return {"at": 0}
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, int]:
-        return {"at": self._rows}
+        self._batches += 1 if self._endless or not self._batches else 0
+        return {"at": self._batches * self._rows}
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
         return [InputPartition((end["at"] - start["at"]) // self._tasks) for _ in range(self._tasks)]
