@@ -11,7 +11,7 @@ from busmq_spark.core import queue as q
 from busmq_spark.core.clock import KnownTime
 from busmq_spark.core.flow import Call, command, script
 from busmq_spark.redis_io.link import SyncLink
-from tests.benchmarks.harness import RUNS, Row, Spread, alternating, fill, ratios, redis
+from tests.benchmarks.harness import RUNS, Row, Spread, alternating, fill, ratios, redis, script_calls_and_us
 from tests.clocks import store
 
 BATCH, SIZE, BATCHES, SINGLES, TOGETHER = 1000, 100, 400, 10_000, 20
@@ -31,10 +31,9 @@ def spent_us(link: SyncLink, calls: Sequence[Call]) -> float:
     link.execute(command("CONFIG", "RESETSTAT"))
     for at in range(0, len(calls), TOGETHER):
         link.execute(list(calls[at : at + TOGETHER]))
-    [line] = [line for line in link.execute(command("INFO", "commandstats")).decode().splitlines() if line.startswith("cmdstat_evalsha:")]
-    fields = dict(part.split("=") for part in line.partition(":")[2].split(","))
-    assert int(fields["calls"]) == len(calls)
-    return float(fields["usec"]) / len(calls)
+    made, spent = script_calls_and_us(link)
+    assert made == len(calls)
+    return spent / made
 
 
 def pushes(link: SyncLink, runs: int) -> Iterator[Row]:

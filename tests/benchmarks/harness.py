@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from busmq_spark.core import queue as q
-from busmq_spark.core.flow import script
+from busmq_spark.core.flow import command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
 from busmq_spark.embedded import RedisServer
@@ -82,6 +82,13 @@ def redis() -> Iterator[tuple[RedisServer, SyncLink]]:
         link = SyncLink(parse(server.url)[0])
         yield server, link
         link.close()
+
+
+def script_calls_and_us(link: SyncLink) -> tuple[int, float]:
+    """Calls of scripts by digest since CONFIG RESETSTAT, and the microseconds of Redis' processor in all of them."""
+    [line] = [line for line in link.execute(command("INFO", "commandstats")).decode().splitlines() if line.startswith("cmdstat_evalsha:")]
+    fields = dict(part.split("=") for part in line.partition(":")[2].split(","))
+    return int(fields["calls"]), float(fields["usec"])
 
 
 _FILLER = random.Random(7).randbytes(2**16).hex().encode()

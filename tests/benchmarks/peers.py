@@ -242,7 +242,11 @@ def latency(bench: Bench) -> Iterator[Line]:
     with bench.workers() as workers:
         yield from latencies(bench, workers, "", "trigger 0")
         own = in_turn(bench.runs, {way: lambda way=way: workers[way].ask("own", rows=OWN_ROWS) for way in ("python", "java", "tuned")}, warm=False)
-        yield Line(f"A micro-batch of {OWN_ROWS} rows made by Spark itself, by a Python source in memory, and stored by nothing", "ms", of_key(own, "trigger"))
+        yield Line(
+            f"A micro-batch of {OWN_ROWS} rows of Spark's own or of a Python source in memory, into none",
+            "ms",
+            of_key(own, "trigger"),
+        )
 
 
 def realtime(bench: Bench) -> Iterator[Line]:

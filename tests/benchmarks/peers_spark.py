@@ -126,7 +126,7 @@ class Runner:
         return {"trigger": statistics.median(took or [0])}
 
     def own(self, rows: int) -> dict[str, float]:
-        """What a micro-batch takes whose rows Spark makes, for the Python engine a Python source in memory, and that nothing stores: its time in ms."""
+        """The time in ms of a micro-batch that nothing stores and whose rows Spark makes; for the Python engine, a Python source in memory."""
         stream = self.spark.readStream
         if self.way.name == "python":
             frame = stream.format("busmq_ceiling").options(rows=str(rows), size="100", tasks="1", endless="true").load().select("value")
