@@ -22,22 +22,22 @@ class QueryAcks:
     =============== =============================================================== ======================================================
     what is known   when it changes                                                 the start of a batch is acknowledged
     =============== =============================================================== ======================================================
-    first call      ``from_start`` is called once                                   not yet: other readers of the query may begin before
-    durable         the start of the first call, until another start or ``read``    while the start is that one, unless it was replayed
-    synchronous     +1 with each ``read`` whose start was committed before          once there are SYNCHRONOUS_ACK_COMMITS in a row
-    not synchronous a ``read`` whose start was not committed before; for good       never; only ``commit`` acknowledges
+    first start     ``ack_start`` is called once                                    not yet: other readers of the query may begin before
+    durable start   that of the first call, until another, or tasks are asked for   while the start is that one, unless it was replayed
+    synchronous     +1 where the start of the tasks asked for was committed before  once there are SYNCHRONOUS_ACK_COMMITS in a row
+    not synchronous where it was not committed before; for good                     never; only ``ack_end`` acknowledges
     =============== =============================================================== ======================================================
     """
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._acked: dict[str, Position] = {}
-        self._committed: dict[str, Any] | None = None
-        self._judged: dict[str, Any] | None = None  # the end of the batch whose tasks were asked for last
-        self._synchronous: int | None = 0  # batches that Spark committed while it planned the next; None once one was not
-        self._first = True  # no start was handed over to ``from_start`` yet
-        self._replayed = False  # tasks were asked for before that: the batch of the first start is executed again
-        self._durable: dict[str, Any] | None = None  # a start that is in the checkpoint for certain
+        self._acked_positions: dict[str, Position] = {}
+        self._last_committed: dict[str, Any] | None = None
+        self._last_read_end: dict[str, Any] | None = None  # the end of the batch whose tasks were asked for last
+        self._synchronous_batches: int | None = 0  # batches that Spark committed while it planned the next; None once one was not
+        self._is_first_start = True  # no start was handed over to ``ack_start`` yet
+        self._first_start_was_replayed = False  # tasks were asked for before that: the batch of the first start is executed again
+        self._durable_start: dict[str, Any] | None = None  # a start that is in the checkpoint for certain
 
     def ack_start(self, start: dict[str, Any] | None, positions: Mapping[str, Position], reader_queues: ReaderQueues) -> bool:
         """Acknowledge the start of a batch, where it is in the logs; false when that is put off to the next call.
@@ -45,47 +45,48 @@ class QueryAcks:
         The first start of a process comes from the checkpoint itself. With the first call it is too early for an ack: other readers of the same
         query may not have been asked yet, and theirs may begin before it.
         """
-        if self._first:
-            self._first, self._durable = False, None if self._replayed else start
+        if self._is_first_start:
+            self._is_first_start, self._durable_start = False, None if self._first_start_was_replayed else start
             return False
-        reader_queues.siblings.close()
-        if start is not None and (start == self._durable or (self._synchronous or 0) >= SYNCHRONOUS_ACK_COMMITS):
-            self.now(positions, reader_queues)
-        if start != self._durable:
-            self._durable = None
+        reader_queues.siblings.stop_admitting_readers()
+        if start is not None and (start == self._durable_start or (self._synchronous_batches or 0) >= SYNCHRONOUS_ACK_COMMITS):
+            self.ack_now(positions, reader_queues)
+        if start != self._durable_start:
+            self._durable_start = None
         return True
 
-    def on_batch_read(self, start: dict[str, Any], end: dict[str, Any], reader_queues: ReaderQueues, *, planned_here: bool) -> None:
+    def count_synchronous_commits(self, start: dict[str, Any], end: dict[str, Any], reader_queues: ReaderQueues, *, planned_here: bool) -> None:
         """Called when Spark asks for the tasks of a batch. Notes whether Spark had committed the batch before, if this one was planned here."""
-        if self._first:
-            self._replayed = True  # the batch of the first start is executed again, so the start after it is no more durable than later ones
+        if self._is_first_start:
+            # The batch of the first start is executed again, so the start after it is no more durable than later ones.
+            self._first_start_was_replayed = True
         else:
-            reader_queues.siblings.close()
-        self._durable = None
-        if planned_here and end != self._judged and start != offsets.INITIAL_OFFSET and self._synchronous is not None:
-            self._synchronous = self._synchronous + 1 if self._committed == start else None
-        self._judged = end  # a batch that is read several times asks for its tasks each time
+            reader_queues.siblings.stop_admitting_readers()
+        self._durable_start = None
+        if planned_here and end != self._last_read_end and start != offsets.INITIAL_OFFSET and self._synchronous_batches is not None:
+            self._synchronous_batches = self._synchronous_batches + 1 if self._last_committed == start else None
+        self._last_read_end = end  # a batch that is read several times asks for its tasks each time
 
-    def commit(self, end: dict[str, Any], positions: Mapping[str, Position], reader_queues: ReaderQueues) -> None:
+    def ack_end(self, end: dict[str, Any], positions: Mapping[str, Position], reader_queues: ReaderQueues) -> None:
         """Acknowledge the end of a batch that is in the commit log."""
-        self._committed = end
-        reader_queues.siblings.close()
-        self.now(positions, reader_queues)
+        self._last_committed = end
+        reader_queues.siblings.stop_admitting_readers()
+        self.ack_now(positions, reader_queues)
 
-    def now(self, positions: Mapping[str, Position], reader_queues: ReaderQueues) -> None:
+    def ack_now(self, positions: Mapping[str, Position], reader_queues: ReaderQueues) -> None:
         """Acknowledge, unless that was done before. Refused positions are a loss that planning will report."""
         fresh = self.unacked_positions(positions, reader_queues)
         lowest = reader_queues.siblings.lowest_positions(fresh) if fresh else {}
         results = reader_queues.store.ack(lowest, self._options.subscription) if lowest else {}
         for queue, position in fresh.items():
             if queue in results and results[queue].status != "ok":
-                reader_queues.on_ack_refused(queue, lowest[queue], results[queue])
+                reader_queues.fail_on_refused_ack(queue, lowest[queue], results[queue])
             if queue in results or queue not in lowest:  # else its source is unreachable
-                self._acked[queue] = position
+                self._acked_positions[queue] = position
 
     def unacked_positions(self, positions: Mapping[str, Position], reader_queues: ReaderQueues) -> dict[str, Position]:
         """What of it has not been acknowledged."""
         if self._options.ack != "commit":
             return {}
         held = set(reader_queues.queues)
-        return {queue: p for queue, p in positions.items() if self._acked.get(queue) != p and p.last > 0 and queue in held}
+        return {queue: p for queue, p in positions.items() if self._acked_positions.get(queue) != p and p.last > 0 and queue in held}

@@ -23,7 +23,7 @@ from busmq_spark.spark.partition import Partition, read_ranges
 from busmq_spark.spark.process import freeze_imports
 from busmq_spark.spark.queue_names import find_queues
 from busmq_spark.spark.stores import patient_store
-from busmq_spark.spark.time_notes import note_times
+from busmq_spark.spark.time_notes import note_times_if_allowed
 from busmq_spark.spark.tracebacks import without_traceback
 from busmq_spark.start import Newest, Start
 from busmq_spark.store.loss_errors import loss_error
@@ -58,7 +58,7 @@ class BatchReader(DataSourceReader):
             born = {queue: found.born for queue, found in store.attach(unnamed, QueueCreation(allowed=False, ttl_s=options.ttl_s)).items()}
             servers = store.locate(names)
             if TIMESTAMP_COLUMN_NAME in self._schema.names:
-                note_times(store, names)
+                note_times_if_allowed(store, names)
             windows = _windows(options, store, states)
             for queue, state in states.items():
                 self._check_ids(queue, state, windows[queue], store)

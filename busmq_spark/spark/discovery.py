@@ -44,7 +44,7 @@ class QueueDiscovery(threading.Thread):
         self._stopped = threading.Event()
         self._parent = os.getppid()
 
-    def take(self) -> DiscoveredQueues:
+    def take_found_queues(self) -> DiscoveredQueues:
         """What the last walk has found, once; empty until the next has ended."""
         with self._lock:
             found, self._found = self._found, DiscoveredQueues()
@@ -74,14 +74,14 @@ class QueueDiscovery(threading.Thread):
         """Look once; the result is how long to pause then."""
         paused_s = 0.0
 
-        def pace() -> None:
+        def wait_for_next_step() -> None:
             nonlocal paused_s
             began = time.monotonic()
             self._stopped.wait(SCAN_STEP_PAUSE_S)
             paused_s += time.monotonic() - began
 
         began = time.monotonic()
-        found = DiscoveredQueues(self._find_queues(store, pace), frozenset(store.listed_sources))
+        found = DiscoveredQueues(self._find_queues(store, wait_for_next_step), frozenset(store.listed_sources))
         with self._lock:
             self._found = found
         took_s = time.monotonic() - began - paused_s

@@ -30,13 +30,13 @@ class KeepAlive:
         self._stopped = False
         self._lock = threading.Lock()
 
-    def watch(self, ttls: Mapping[str, int], domains: Mapping[str, FailureDomain]) -> None:
+    def add_queues(self, ttls: Mapping[str, int], domains: Mapping[str, FailureDomain]) -> None:
         """Keep these queues (name to ttl in seconds) alive from now on, besides those watched already. ``domains``: where each of them is."""
         with self._lock:
             for domain in set() if self._stopped else {domains[queue] for queue in ttls}:
                 if domain not in self.threads:
                     self.threads[domain] = DomainKeepAlive(self, domain)
-                self.threads[domain].watch({queue: ttl_s for queue, ttl_s in ttls.items() if domains[queue] == domain})
+                self.threads[domain].add_queues({queue: ttl_s for queue, ttl_s in ttls.items() if domains[queue] == domain})
 
     def stop(self) -> None:
         """End the threads; returns at once."""
@@ -58,7 +58,7 @@ class DomainKeepAlive(threading.Thread):
         self._stopped = False
         self._parent = os.getppid()
 
-    def watch(self, ttls: Mapping[str, int]) -> None:
+    def add_queues(self, ttls: Mapping[str, int]) -> None:
         """Keep these alive, too."""
         with self._lock:
             self._queues.update(ttls)
@@ -78,7 +78,7 @@ class DomainKeepAlive(threading.Thread):
                 queues = dict(self._queues)
             try:
                 store = store or self._owner.open_store()
-                self._touch(store, queues)
+                self._touch_queues(store, queues)
             except BusError as error:
                 log.warning("keep-alive: %s", error)
             except Exception:  # whatever it is: if this thread ended, queues would expire while they are read
@@ -89,15 +89,15 @@ class DomainKeepAlive(threading.Thread):
         if store is not None:
             store.close()
 
-    def _touch(self, store: SourceStore, queues: Mapping[str, int]) -> None:
+    def _touch_queues(self, store: SourceStore, queues: Mapping[str, int]) -> None:
         store.set_failure_domain(queues, self._domain)
         alive = store.keep_alive(list(queues), self._owner.subscription, self._owner.token)
         self._owner.taken_queue = next((queue for queue, state in alive.items() if state < 0), self._owner.taken_queue)
-        self._reassign({queue: domain for queue, domain in store.failure_domains(queues).items() if domain != self._domain})
+        self._reassign_moved_queues({queue: domain for queue, domain in store.failure_domains(queues).items() if domain != self._domain})
 
-    def _reassign(self, moved: Mapping[str, FailureDomain]) -> None:
+    def _reassign_moved_queues(self, moved: Mapping[str, FailureDomain]) -> None:
         """What is at another node of the cluster by now shall not wait for this one."""
         if moved:
             with self._lock:
                 ttls = {queue: self._queues.pop(queue) for queue in moved if queue in self._queues}
-            self._owner.watch(ttls, moved)
+            self._owner.add_queues(ttls, moved)

@@ -15,7 +15,7 @@ STOPPING_READER_GRACE_S = 3.0
 LEASE_RETRY_PAUSE_S = 0.2
 
 
-def acquire(store: ReadStore, queues: Sequence[str], subscription: str, token: str, siblings: Collection[str] = ()) -> list[str]:
+def acquire_leases(store: ReadStore, queues: Sequence[str], subscription: str, token: str, siblings: Collection[str] = ()) -> list[str]:
     """Become the reader of all ``queues``. Waits for a lease that may end (a stopping reader here, an unknown one elsewhere).
     ``siblings``: the tokens of the other readers of the same query, which share theirs.
 

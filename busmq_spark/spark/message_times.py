@@ -33,9 +33,9 @@ class TimestampColumn:
         self._times = {queue: np.array(pairs, np.int64).T for queue, pairs in own.items()}
 
     @classmethod
-    def of(cls, store: ReadStore, parts: Sequence[Range], known: Mapping[str, TimesOfIds] = MappingProxyType({})) -> TimestampColumn:
+    def fetch(cls, store: ReadStore, parts: Sequence[Range], known: Mapping[str, TimesOfIds] = MappingProxyType({})) -> TimestampColumn:
         """The times of all messages of ranges, as far as they are known. ``known``: of queues that need not be asked about."""
-        found = times_of(store, [part for part in parts if part.queue not in known])
+        found = fetch_times(store, [part for part in parts if part.queue not in known])
         return cls({**found, **known}, {part.queue: part.born for part in parts})
 
     def column(self, rows: MessageRows) -> Any:
@@ -50,7 +50,7 @@ class TimestampColumn:
         return pa.array(seconds * US_PER_MS, pa.int64(), mask=unknown).cast(TIMESTAMP_ARROW_TYPE)
 
 
-def times_of(store: ReadStore, parts: Sequence[Range]) -> dict[str, TimesOfIds]:
+def fetch_times(store: ReadStore, parts: Sequence[Range]) -> dict[str, TimesOfIds]:
     """What the clocks know of the messages of ranges; queues of sources that cannot be asked now are left out.
 
     At a federation server that is too old for the question, nothing is known.

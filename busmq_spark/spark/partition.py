@@ -66,7 +66,7 @@ def read_ranges(options: ReadOptions, schema: StructType, partition: Partition) 
     """The record batches of a task."""
     freeze_imports()
     store = task_store(options)
-    times = TimestampColumn.of(store, partition.ranges, partition.times) if TIMESTAMP_COLUMN_NAME in schema.names and partition.ranges else None
+    times = TimestampColumn.fetch(store, partition.ranges, partition.times) if TIMESTAMP_COLUMN_NAME in schema.names and partition.ranges else None
     jobs = JobFields(store, options.job_fields) if FIELDS in schema.names else None
     return ArrowRows(schema, times, jobs).batches(_rows(store, partition, options.fail_on_data_loss))
 
@@ -74,27 +74,29 @@ def read_ranges(options: ReadOptions, schema: StructType, partition: Partition) 
 def _rows(store: ReadStore, partition: Partition, strict: bool) -> Iterator[MessageRows]:
     for prefetched, group in groupby(partition.ranges, key=partition.prefetched.__contains__):
         parts = list(group)
-        yield from chain.from_iterable(partition.prefetched[p] for p in parts) if prefetched else read_planned(store, parts, partition.ends, strict)
+        yield from (
+            chain.from_iterable(partition.prefetched[p] for p in parts) if prefetched else read_checked_ranges(store, parts, partition.ends, strict)
+        )
 
 
-def read_planned(store: ReadStore, parts: Sequence[Range], ends: Mapping[str, Position], strict: bool) -> Iterator[MessageRows]:
+def read_checked_ranges(store: ReadStore, parts: Sequence[Range], ends: Mapping[str, Position], strict: bool) -> Iterator[MessageRows]:
     """The messages of ranges while the last message of the batch is still the one that was planned, whose fingerprint ``ends`` has.
 
     ``strict`` raises DataLoss, at the latest after the last row, so that the batch fails. Else a queue that changed gives no further row, since
     its next batch begins with its oldest message; what was read is looked at again before it is handed out.
     """
     sound = {queue: ends[queue] for queue in dict.fromkeys(part.queue for part in parts) if queue in ends}
-    changed = _check_for_loss(store, sound, strict)
+    changed = _find_changed_queues(store, sound, strict)
     for rows in store.read_many([part for part in parts if part.queue not in changed], strict):
         if not strict and rows.queue in sound and rows.queue not in changed:
-            changed |= _check_for_loss(store, {rows.queue: sound[rows.queue]}, strict)
+            changed |= _find_changed_queues(store, {rows.queue: sound[rows.queue]}, strict)
         if rows.queue not in changed:
             yield rows
     if strict:
-        _check_for_loss(store, sound, strict)
+        _find_changed_queues(store, sound, strict)
 
 
-def _check_for_loss(store: ReadStore, ends: Mapping[str, Position], strict: bool) -> set[str]:
+def _find_changed_queues(store: ReadStore, ends: Mapping[str, Position], strict: bool) -> set[str]:
     """The queues whose messages up to the end of the batch are others now."""
     found = set()
     for queue, state in store.states({queue: end.last for queue, end in ends.items()}).items() if ends else ():

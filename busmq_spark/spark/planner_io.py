@@ -19,9 +19,9 @@ from busmq_spark.core.planner import (
     StopHoldingQueue,
 )
 from busmq_spark.core.position import Range
-from busmq_spark.spark.message_times import times_of
+from busmq_spark.spark.message_times import fetch_times
 from busmq_spark.spark.reader_queues import ReaderQueues
-from busmq_spark.spark.time_notes import note_times
+from busmq_spark.spark.time_notes import note_times_if_allowed
 from busmq_spark.store.multi_source_store import MultiSourceStore
 from busmq_spark.store.protocol import MessageRows
 
@@ -54,20 +54,20 @@ class PlannerIO:
             case LastIdWithinBytesQuestion(queue, first, last, budget):
                 return store.bytes_until(queue, first, last, budget)
             case FetchRows(ranges):
-                return self._fetch(ranges)
+                return self._prefetch_rows(ranges)
             case HandleLoss(queue, at, loss):
                 return self._reader_queues.handle_loss(queue, at, loss)
             case StopHoldingQueue(queue):
                 return self._reader_queues.stop_holding_queue(queue)
 
-    def _fetch(self, ranges: Sequence[Range]) -> Collection[str]:
+    def _prefetch_rows(self, ranges: Sequence[Range]) -> Collection[str]:
         """A link that goes away now must not be needed by the batch: its queues are left out, also where only their times are missing."""
         store = self._reader_queues.store
         assert isinstance(store, MultiSourceStore), "only rows of links are fetched ahead"
         found = store.fetch(ranges, PREFETCHED_BYTES, self._strict)
         if self._timed:
-            note_times(store, list(found))
-            self.times = times_of(store, [part for part in ranges if found.get(part.queue)])
+            note_times_if_allowed(store, list(found))
+            self.times = fetch_times(store, [part for part in ranges if found.get(part.queue)])
             found = {queue: rows for queue, rows in found.items() if not rows or queue in self.times}
         self.prefetched = {queue: rows for queue, rows in found.items() if rows}
         return found

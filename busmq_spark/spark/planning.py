@@ -56,7 +56,7 @@ class QueryPlanning:
         self._compared = False
         """Whether the queues of the checkpoint were compared with those of the options."""
 
-    def latest(self, start: dict[str, Any] | None, limit: Any) -> dict[str, Any] | None:
+    def latest_offset(self, start: dict[str, Any] | None, limit: Any) -> dict[str, Any] | None:
         """The end of the next batch; None while a link cannot be reached whose positions an unread checkpoint may have."""
         self._start_unknown = start is None and self._planned is None
         skipped = self.reader_queues.store.unanswered_count if self.reader_queues else 0
@@ -64,8 +64,8 @@ class QueryPlanning:
         at = start or self._planned or offsets.INITIAL_OFFSET
         self._compared |= at == offsets.INITIAL_OFFSET and not self._start_unknown
         begin, sources = self._offsets.decode(at), offsets.sources_of(at)
-        reader_queues = self._acquire(begin, sources)
-        self._times.update(self.planner.last_ids, reader_queues.store)
+        reader_queues = self._acquire_queues(begin, sources)
+        self._times.note_new_times(self.planner.last_ids, reader_queues.store)
         self._acks_put_off = not self._acks.ack_start(start, begin, reader_queues)
         held = reader_queues.held_queues(sources)
         if at == self._planned and at != offsets.INITIAL_OFFSET and not self._has_news(begin, held, reader_queues):
@@ -78,7 +78,7 @@ class QueryPlanning:
         if at != offsets.INITIAL_OFFSET and offsets.have_same_positions(planned, at):
             return self._offset_without_news(at, begin, reader_queues)
         if self._timed:
-            self._times.update(self.planner.last_ids, reader_queues.store, at_once=True)
+            self._times.note_new_times(self.planner.last_ids, reader_queues.store, at_once=True)
         self._planned = planned
         self._idle.end()
         return planned
@@ -91,7 +91,7 @@ class QueryPlanning:
         self.prefetched, self._prefetched_times = answers.prefetched, answers.times
         return positions
 
-    def report(self) -> dict[str, Any] | None:
+    def report_latest_offset(self) -> dict[str, Any] | None:
         """What ``reportLatestOffset`` says: the newest ids, and how far the query is behind them."""
         if not self.planner.last_ids or self.reader_queues is None:
             return None
@@ -106,13 +106,13 @@ class QueryPlanning:
         """The tasks of a batch, planned here or before a restart."""
         start, end = self._offsets.canonical(start), self._offsets.canonical(end)
         begin, goal = self._offsets.decode(start), self._offsets.decode(end)
-        self.names.check_sources(goal)
+        self.names.check_planned_sources(goal)
         sources = offsets.sources_of(start)
         done = {queue: offsets.begin(begin.get(queue), position) for queue, position in goal.items()}
-        reader_queues = self._acquire({**begin, **goal}, sources, done)
-        self._acks.on_batch_read(start, end, reader_queues, planned_here=end == self._planned)
+        reader_queues = self._acquire_queues({**begin, **goal}, sources, done)
+        self._acks.count_synchronous_commits(start, end, reader_queues, planned_here=end == self._planned)
         # Where a queue that was entered without the checkpoint lost messages, its start is the oldest message that was stored then.
-        unseen = {queue for queue, position in goal.items() if queue in begin and is_planned_without(begin[queue], position)}
+        unseen = {queue for queue, position in goal.items() if queue in begin and is_planned_without_checkpoint(begin[queue], position)}
         compared = [queue for queue in begin if queue in unseen or (self._start_unknown and self.names.includes(queue))]
         for queue, loss in reader_queues.find_losses(compared, begin).items():
             if loss and queue in unseen:
@@ -126,7 +126,7 @@ class QueryPlanning:
         if self._start_unknown and first and self._options.subscription:
             # It was registered at the oldest message, as no more was known: what is before the start would look unread when this batch is read again.
             reader_queues.store.ack(first, self._options.subscription)
-        done.update(reader_queues.oldest({queue: start for queue, start in entered.items() if split(queue)[0] in sources}))
+        done.update(reader_queues.ids_before_oldest_messages({queue: start for queue, start in entered.items() if split(queue)[0] in sources}))
         prefetched = self.prefetched if end == self._planned else {}  # what is fetched belongs to the batch that was planned last
         self._planned, self._start_unknown = end, False
         cut = tasks(ranges(done, goal, reader_queues.store.locate(list(goal))), self._options.min_partitions, self._options.max_per_partition)
@@ -137,7 +137,7 @@ class QueryPlanning:
         """Acknowledge a batch that is in the commit log."""
         end = self._offsets.canonical(end)
         done = self._offsets.decode(end)
-        self._acks.commit(end, done, self._acquire(done, {"", *self._options.sources}))
+        self._acks.ack_end(end, done, self._acquire_queues(done, {"", *self._options.sources}))
 
     def stop(self) -> None:
         """End threads and connections."""
@@ -159,7 +159,7 @@ class QueryPlanning:
         if not woken and not self._polling.is_due():
             return False
         pushed = woken or run_sync(self.planner.has_pushes(held), PlannerIO(reader_queues, strict=True))
-        self._polling.on_answer()
+        self._polling.schedule_next_poll()
         return pushed
 
     def _offset_without_news(self, at: dict[str, Any], begin: Mapping[str, Position], reader_queues: ReaderQueues) -> dict[str, Any]:
@@ -169,7 +169,9 @@ class QueryPlanning:
         self._planned = self._idle.next(at, time.monotonic(), early=self._acks_put_off, available_now=self.planner.available_now) if waiting else at
         return self._planned
 
-    def _acquire(self, known: Mapping[str, Position], sources: Collection[str], done: Mapping[str, int] = MappingProxyType({})) -> ReaderQueues:
+    def _acquire_queues(
+        self, known: Mapping[str, Position], sources: Collection[str], done: Mapping[str, int] = MappingProxyType({})
+    ) -> ReaderQueues:
         """Take hold of the queues of the query: at the first call, and of new ones later. ``known``: positions of the checkpoint, or of a batch."""
         if self.reader_queues is None:
             self._polling = Polling(self._options)
@@ -181,12 +183,12 @@ class QueryPlanning:
             warn_queues_differ_from_checkpoint({queue: self.names.includes(queue) for queue in known}, self.names.named_queues)
         self._compared |= bool(known)
         # What comes after the start of Trigger.AvailableNow is not available now.
-        names = self.names.to_acquire(known, reader_queues.queues, reader_queues.store, new_ones=not self.planner.available_now)
+        names = self.names.queues_to_acquire(known, reader_queues.queues, reader_queues.store, new_ones=not self.planner.available_now)
         reader_queues.acquire(names, known, sources, done=done, start_unknown=self._start_unknown)
         return reader_queues
 
 
-def is_planned_without(before: Position, end: Position) -> bool:
+def is_planned_without_checkpoint(before: Position, end: Position) -> bool:
     """Whether ``end`` was planned without the position ``before``: Spark before 4.2 does not show it to the first planning of a process.
 
     What was lost behind that position is found when the tasks are asked for; if the batch fails for it, by each process that repeats the batch.

@@ -34,6 +34,6 @@ class Polling:
         """Whether to ask now, though no push was notified."""
         return time.monotonic() >= self._next
 
-    def on_answer(self) -> None:
+    def schedule_next_poll(self) -> None:
         """The answer has come; the next question is due an interval from now."""
         self._next = time.monotonic() + max(self._options.idle_poll_ms / 1000, LINK_POLL_S if self._options.links else MIN_POLL_S)

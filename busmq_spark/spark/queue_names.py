@@ -50,16 +50,16 @@ class QueueNames:
         source, own = split(queue)
         return source in self.options.sources and _includes(self.options, own)
 
-    def to_acquire(self, known: Collection[str], held: Collection[str], store: SourceStore, *, new_ones: bool) -> list[str]:
+    def queues_to_acquire(self, known: Collection[str], held: Collection[str], store: SourceStore, *, new_ones: bool) -> list[str]:
         """The queues that the query reads now. ``known`` are those of its checkpoint; ``new_ones``: whether such as come later are looked for."""
         if self.options.subscribe:
             return self.named_queues
         # One of the checkpoint that does not exist any more is not discovered, yet must be missed.
         here = set(held)
         missed = [queue for queue in known if queue not in here and self.includes(queue)]
-        return list(dict.fromkeys([*missed, *self._discover(store, new_ones)]))
+        return list(dict.fromkeys([*missed, *self._discover_queues(store, new_ones)]))
 
-    def check_sources(self, planned: Mapping[str, Position]) -> None:
+    def check_planned_sources(self, planned: Mapping[str, Position]) -> None:
         """A batch that was planned is read as it was planned, from wherever: raises ConfigError when the options do not name its source any more."""
         if gone := {split(queue)[0] for queue in planned} - {*self.options.sources, ""}:
             reason = f"the last batch in the checkpoint reads from link {min(gone)!r}, which federation.url does not name any more"
@@ -70,10 +70,10 @@ class QueueNames:
         if self._discovery:
             self._discovery.stop()
 
-    def _discover(self, store: SourceStore, new_ones: bool) -> Sequence[str]:
+    def _discover_queues(self, store: SourceStore, new_ones: bool) -> Sequence[str]:
         """The queues that are not named one by one: looked for here at the first call, so that it misses none; then beside the planning."""
         if self._discovery is not None:
-            found = self._discovery.take()
+            found = self._discovery.take_found_queues()
             self.listed_sources |= {*found.listed_sources} - {*store.unavailable}
             return found.queues
         options = self.options

@@ -62,16 +62,16 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         checkpoint may lie anywhere: such a batch goes up to the newest message, uncapped, so that it cannot end before the checkpoint.
         """
         freeze_imports()
-        if (found := self._planning.latest(start, limit)) is None:
+        if (found := self._planning.latest_offset(start, limit)) is None:
             log.warning(WAITS_FOR_LINKS_REASON)
-            while (found := self._planning.latest(start, limit)) is None:
+            while (found := self._planning.latest_offset(start, limit)) is None:
                 time.sleep(BLIND_PROBE_PAUSE_S)
         return found
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """The newest ids, from the last planning, and how many messages, of how many seconds, are behind the last batch. Of an unreachable link, the
         ids it reported last."""
-        return self._planning.report()
+        return self._planning.report_latest_offset()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         freeze_imports()

@@ -65,10 +65,10 @@ class ReaderQueues:
         self._token = my_token(with_parent=True) if options.ack == "commit" else ""
         self._keep_alive = KeepAlive(lambda: planning_store(options, quiet=True), options.subscription, self._token)
         self.siblings = SiblingReaders(options, self._token)
-        self.siblings.join()
+        self.siblings.register()
         self._warned: set[tuple[str, Position]] = set()
         """Queues of the checkpoint that do not exist any more, with their positions."""
-        self._shared: set[str] = set()
+        self._shared_leases: set[str] = set()
         """Queues whose lease another reader of this query holds."""
 
     def acquire(
@@ -96,18 +96,18 @@ class ReaderQueues:
             self._check_eviction()
         losses = self.find_losses([queue for queue in new if queue in known], known)
         self.paused = {queue for queue in new if queue in known} - set(losses)
-        ttls = self._open([queue for queue in new if queue not in self.paused], known)
+        ttls = self._attach_queues([queue for queue in new if queue not in self.paused], known)
         found = list(ttls)
         if self._options.subscription:  # before the lease, which would outlive the error
             self._check_acked_by_others([q for q in found if q not in known and first_start(self._options, q, sources) == "earliest"], sources)
         if self._token and found:
-            found = self._refuse_mixed(found)
+            found = self._refuse_mixed_readers(found)
             if not start_unknown:  # before the leases, which a query that is refused would keep as long as its process lives
-                self._decide_entries({queue: first_start(self._options, queue, sources) for queue in found if queue not in known})
-            self.siblings.refresh()
-            found = lease.acquire(self.store, found, self._options.subscription, self._token, self.siblings.others)
+                self._decide_entry_positions({queue: first_start(self._options, queue, sources) for queue in found if queue not in known})
+            self.siblings.find_new_siblings()
+            found = lease.acquire_leases(self.store, found, self._options.subscription, self._token, self.siblings.others)
         if self._options.subscription and found:
-            starts = {q: done.get(q, known[q].last) if q in known and not losses[q] else self._subscribe_at(q) for q in found}
+            starts = {q: done.get(q, known[q].last) if q in known and not losses[q] else self._subscription_start(q) for q in found}
             subscribed = self.store.subscribe(starts, self._options.subscription)
             found = [queue for queue in found if queue in subscribed]
         self.paused |= set(ttls) - set(found)
@@ -115,14 +115,14 @@ class ReaderQueues:
             self.queues = sorted({*self.queues, *found})
             if self.siblings.others:
                 holders = self.store.holders(found, self._options.subscription)
-                self._shared.update(queue for queue, holder in holders.items() if holder in self.siblings.others)
-            self._watch({queue: ttls[queue] for queue in found})
+                self._shared_leases.update(queue for queue, holder in holders.items() if holder in self.siblings.others)
+            self._add_to_keep_alive({queue: ttls[queue] for queue in found})
             self._push_notifiers.listen(self.queues)
 
-    def _watch(self, ttls: Mapping[str, int]) -> None:
+    def _add_to_keep_alive(self, ttls: Mapping[str, int]) -> None:
         """Keep these alive; also those whose lease another reader renews."""
-        own = {queue: ttl_s for queue, ttl_s in ttls.items() if queue not in self._shared}
-        self._keep_alive.watch(own, self.store.failure_domains(own))
+        own = {queue: ttl_s for queue, ttl_s in ttls.items() if queue not in self._shared_leases}
+        self._keep_alive.add_queues(own, self.store.failure_domains(own))
 
     def _check_eviction(self) -> None:
         own = self.store.redis_store if isinstance(self.store, MultiSourceStore) else self.store
@@ -138,7 +138,7 @@ class ReaderQueues:
         losses = {queue: loss_between(known[queue], state) for queue, state in states.items()}
         for queue, loss in losses.items():
             if loss and self._options.fail_on_data_loss:
-                raise self._error(queue, loss, known[queue])
+                raise self._loss_error(queue, loss, known[queue])
             if not loss and (done := states[queue].done) > (last := known[queue].last):
                 text = "queue %r: what was acknowledged up to id %d is kept, and is read again from id %d on, where this checkpoint is"
                 log.warning(text, display_name(queue), done, last + 1)
@@ -146,9 +146,9 @@ class ReaderQueues:
 
     def warn_of_loss(self, queue: str, loss: Loss, at: Position) -> None:
         """failOnDataLoss=false: say what was lost after a position."""
-        log.warning(GOING_ON_WARNING, self._error(queue, loss, at))
+        log.warning(GOING_ON_WARNING, self._loss_error(queue, loss, at))
 
-    def _warn_of_missing(self, gone: Mapping[str, Position]) -> None:
+    def _warn_of_missing_queues(self, gone: Mapping[str, Position]) -> None:
         """Of queues that do not exist any more and are not created again: no planning comes upon what they lost."""
         for queue, loss in self.find_losses([queue for queue, at in gone.items() if (queue, at) not in self._warned], gone).items():
             self._warned.add((queue, gone[queue]))
@@ -167,39 +167,39 @@ class ReaderQueues:
     def handle_loss(self, queue: str, at: Position | None, loss: Loss) -> Position | None:
         """Where reading goes on: at the oldest stored message, None when it cannot just now. Raises DataLoss, unless that is allowed."""
         if at is None or self._options.fail_on_data_loss:
-            raise self._error(queue, loss, at)
-        return self._go_on_after_loss(queue, at, loss)
+            raise self._loss_error(queue, loss, at)
+        return self._resume_after_loss(queue, at, loss)
 
     def stop_holding_queue(self, queue: str) -> None:
         """Hold a queue no more that expired before it was read; it is acquired anew when it is found again."""
         with suppress(ValueError):
             self.queues.remove(queue)
 
-    def on_ack_refused(self, queue: str, position: Position, result: AckResult) -> None:
+    def fail_on_refused_ack(self, queue: str, position: Position, result: AckResult) -> None:
         """An ack was refused since Redis holds another history than the checkpoint."""
         kind = {"missing": "expired", "older": "rolled-back"}.get(result.status, result.status)
         loss = Loss(kind, f"message {position.last} of incarnation {position.born} (fingerprint {position.mark})", result.detail or "no such queue")
         if self._options.fail_on_data_loss:
-            raise self._error(queue, loss)
+            raise self._loss_error(queue, loss)
 
     def stop(self) -> None:
         """End threads and connections."""
-        self.siblings.leave()
+        self.siblings.unregister()
         self._keep_alive.stop()
         self._push_notifiers.stop()
         self.store.close()
 
-    def _open(self, queues: Sequence[str], known: Mapping[str, Position]) -> dict[str, int]:
+    def _attach_queues(self, queues: Sequence[str], known: Mapping[str, Position]) -> dict[str, int]:
         """Attach; the result is the ttl of every queue that exists now. Queues of an unreachable source are added to ``paused``."""
         create = self._options.create and self._options.subscribe_pattern is None
         try:
             found = self.store.attach(queues, QueueCreation(create, self._options.ttl_s)) if queues else {}
         except QueueMissing:
             if len(queues) > 1:  # one of them
-                return {name: ttl_s for queue in queues for name, ttl_s in self._open([queue], known).items()}
+                return {name: ttl_s for queue in queues for name, ttl_s in self._attach_queues([queue], known).items()}
             if self._options.subscribe or (queues[0] in known and self._options.fail_on_data_loss):
                 raise
-            self._warn_of_missing({queue: known[queue] for queue in queues if queue in known})
+            self._warn_of_missing_queues({queue: known[queue] for queue in queues if queue in known})
             return {}  # matched the pattern and expired since, or a partition that was never written to
         self.paused.update(queue for queue in queues if queue not in found)
         for queue, attached in found.items():
@@ -214,7 +214,7 @@ class ReaderQueues:
                 )
         return {queue: attached.ttl_s for queue, attached in found.items()}
 
-    def _refuse_mixed(self, queues: Sequence[str]) -> list[str]:
+    def _refuse_mixed_readers(self, queues: Sequence[str]) -> list[str]:
         """All queues but those of unreachable sources. A reader with a subscription and one without would drop each other's messages: QueueBusy."""
         if self._options.subscription:
             holders = self.store.holders(queues, "")
@@ -253,7 +253,7 @@ class ReaderQueues:
                 raise ConfigError(reason=f"{text}, and startingOffsets=earliest asks for them. {remedy}")
             log.warning("%s; it begins with the oldest that is stored. To register one before others ack: busmq subscribe QUEUE NAME", text)
 
-    def _decide_entries(self, starts: Mapping[str, Start]) -> None:
+    def _decide_entry_positions(self, starts: Mapping[str, Start]) -> None:
         """Decide where queues begin that do not begin at their oldest message."""
         later = {queue: start for queue, start in starts.items() if start != "earliest"}
         if not later:
@@ -264,7 +264,7 @@ class ReaderQueues:
         self.check_backlog(ends)
         self._entering.update(ends)
 
-    def oldest(self, starts: Mapping[str, Position]) -> dict[str, int]:
+    def ids_before_oldest_messages(self, starts: Mapping[str, Position]) -> dict[str, int]:
         """The last ids before the oldest messages of queues that enter a query whose checkpoint knows their source, where these are lower than
         ``starts``: a batch that was planned without the checkpoint begins there as startingOffsets says, as if the query was new."""
         states = self.store.states(dict.fromkeys(starts, -1)) if starts else {}
@@ -288,17 +288,17 @@ class ReaderQueues:
             if count:
                 log.warning("queue %r: %d unread messages up to id %d will be deleted, as discardBacklog=true says", display_name(queue), count, last)
 
-    def _subscribe_at(self, queue: str) -> str | int:
+    def _subscription_start(self, queue: str) -> str | int:
         """Where a new subscription begins: no later than its query, or messages would go that it has still to read."""
         return self._entering[queue].last if queue in self._entering else "earliest"
 
-    def _go_on_after_loss(self, queue: str, at: Position, loss: Loss) -> Position | None:
+    def _resume_after_loss(self, queue: str, at: Position, loss: Loss) -> Position | None:
         """failOnDataLoss=false: a new entry at the oldest stored message, counted and logged once (the next offset has it behind it)."""
         self.warn_of_loss(queue, loss, at)
-        ttls = self._open([queue], {})
+        ttls = self._attach_queues([queue], {})
         if not ttls:
             return None
-        self._watch(ttls)
+        self._add_to_keep_alive(ttls)
         if self._options.subscription:
             self.store.subscribe({queue: "earliest"}, self._options.subscription)  # positions of an ended life went with it
         state = self.store.states({queue: -1}).get(queue)
@@ -315,7 +315,7 @@ class ReaderQueues:
             return "" if holder in {self._token, *self.siblings.others} or is_dead(holder) else holder
         return ""
 
-    def _error(self, queue: str, loss: Loss, at: Position | None = None) -> Exception:
+    def _loss_error(self, queue: str, loss: Loss, at: Position | None = None) -> Exception:
         if holder := self._other_holder(queue):  # a second driver of this query: it has read on, and nothing is lost
             return lease.busy_error(queue, holder, self._options.subscription)
         listening = 1 if queue in self.queues else 0

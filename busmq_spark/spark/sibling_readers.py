@@ -33,7 +33,7 @@ class SiblingReaders:
     def __init__(self, options: ReadOptions, token: str) -> None:
         self.others: dict[str, dict[str, Any]] = {}
         """The others by their tokens; the leases under these count as ours."""
-        self._token, self._file = token, _file()
+        self._token, self._file = token, _registry_file()
         self._me: dict[str, Any] = {
             "where": sha256(repr((options.url, options.layout, options.links, options.subscription)).encode()).hexdigest(),
             "subscribe": list(options.subscribe),
@@ -44,12 +44,12 @@ class SiblingReaders:
             "met": [],  # the tokens of those that were beginning when it joined
         }
 
-    def join(self) -> None:
+    def register(self) -> None:
         """Become one of the readers that are asked for the first time."""
         if not self._token:
             return
         try:
-            self._forget_dead_drivers()
+            self._delete_files_of_dead_drivers()
             with _locked_state(self._file) as state:
                 readers = state["readers"]
                 for token in [token for token in readers if is_dead(token)]:
@@ -61,13 +61,13 @@ class SiblingReaders:
             log.debug("the readers of a query cannot find each other: %s", error)
             self._token = ""
 
-    def refresh(self) -> None:
+    def find_new_siblings(self) -> None:
         """See who has joined since, as long as some may."""
         if self._me["beginning"] and self._token:
             with _locked_state(self._file) as state:
                 self.others = self._siblings(state["readers"])
 
-    def close(self) -> None:
+    def stop_admitting_readers(self) -> None:
         """This reader is asked again, so no other of its query will come."""
         if not self._me["beginning"] or not self._token:
             return
@@ -76,9 +76,9 @@ class SiblingReaders:
             state["readers"][self._token] = self._me
             self.others = self._siblings(state["readers"])
         if not self.others:
-            self.leave()
+            self.unregister()
 
-    def leave(self) -> None:
+    def unregister(self) -> None:
         """This reader ends, or has no others."""
         if self._token:
             with suppress(OSError), _locked_state(self._file) as state:
@@ -105,9 +105,9 @@ class SiblingReaders:
             if other["where"] == self._me["where"] and (token in self._me["met"] or self._token in other["met"]) and not is_dead(token)
         }
         unnamed = not self._me["subscribe"]
-        return {token: other for token, other in found.items() if unnamed or any(_reads(other, queue) for queue in self._me["subscribe"])}
+        return {token: other for token, other in found.items() if unnamed or any(_reads_queue(other, queue) for queue in self._me["subscribe"])}
 
-    def _forget_dead_drivers(self) -> None:
+    def _delete_files_of_dead_drivers(self) -> None:
         self._file.parent.mkdir(mode=0o700, exist_ok=True)
         owner = self._file.parent.lstat()
         if owner.st_uid != os.getuid() or owner.st_mode & 0o022:
@@ -117,14 +117,14 @@ class SiblingReaders:
                 file.unlink(missing_ok=True)
 
 
-def _reads(reader: Mapping[str, Any], name: str) -> bool:
+def _reads_queue(reader: Mapping[str, Any], name: str) -> bool:
     return names_queue(reader["subscribe"], reader["pattern"], reader["topic"], name)
 
 
 def _lowest_position(queue: str, position: Position, others: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Position | None:
     """None where one of the others that read the queue has still to begin, or has ended and may go on at a restart."""
     for other, acked in others:
-        if _reads(other, split(queue)[1]):
+        if _reads_queue(other, split(queue)[1]):
             born, last, mark = acked.get(queue, ("", 0, ""))
             if born != position.born:
                 return None
@@ -132,7 +132,7 @@ def _lowest_position(queue: str, position: Position, others: Sequence[tuple[Mapp
     return position
 
 
-def _file() -> Path:
+def _registry_file() -> Path:
     user = os.getuid() if hasattr(os, "getuid") else 0
     return Path(tempfile.gettempdir()) / f"busmq-{user}" / f"{process_name(os.getppid())}.json"
 

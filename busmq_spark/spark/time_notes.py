@@ -19,7 +19,7 @@ class TimeNotes:
         self._noted: dict[str, int] = {}
         self._next = 0.0
 
-    def update(self, last_ids: Mapping[str, int], store: ReadStore, *, at_once: bool = False) -> None:
+    def note_new_times(self, last_ids: Mapping[str, int], store: ReadStore, *, at_once: bool = False) -> None:
         """Note the last ids of queues, as far as they are news; the same object as before has none. ``at_once``: however soon after the last time.
 
         What Redis refuses to note is left out: the clock is less exact then.
@@ -32,10 +32,10 @@ class TimeNotes:
         if moved:
             self._next = now + clock.NOTE_TIME_INTERVAL_S
             self._noted.update(moved)
-            note_times(store, list(moved))
+            note_times_if_allowed(store, list(moved))
 
 
-def note_times(store: ReadStore, queues: Sequence[str]) -> None:
+def note_times_if_allowed(store: ReadStore, queues: Sequence[str]) -> None:
     """Note the times of the newest ids, as far as the store lets: an older federation server does not know the question."""
     with suppress(ProtocolError, RemoteError, ServerRefused, Unauthorized):
         store.note_times(queues)

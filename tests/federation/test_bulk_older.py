@@ -29,11 +29,11 @@ def test_a_query_goes_on_at_a_server_that_knows_no_clock(
     with site(redis_server.url) as here:
         store = FederatedStore(here.address())
         part = filled(store, queue, [b"1"])
-        TimeNotes().update({queue: store.states({queue: -1})[queue].last_id}, store)
+        TimeNotes().note_new_times({queue: store.states({queue: -1})[queue].last_id}, store)
         assert read(store, part) == [(1, b"1")]
         with pytest.raises(WireError, match="an unknown operation"):
             store.find_times({queue: -1000})
-        times = TimestampColumn.of(store, [part])
+        times = TimestampColumn.fetch(store, [part])
         assert times.column(MessageRows(queue, 1, pa.array([b"1"], pa.binary()))).to_pylist() == [None]
         assert "the column timestamp is NULL" in caplog.text
         store.close()

@@ -15,7 +15,7 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import BatchChanged, DataLoss, QueueFull, QueueMissing, QueueRecreated, StagingLost, StaleBatch
 from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.options import RedisOptions
-from busmq_spark.spark.message_times import times_of
+from busmq_spark.spark.message_times import fetch_times
 from busmq_spark.store.protocol import PushNotifiers, QueueCreation
 from busmq_spark.store.push_notifiers import RedisPushNotifiers
 from busmq_spark.store.redis_store import RedisStore, open_store
@@ -61,8 +61,8 @@ def test_a_range_is_read_in_order_and_whole(store: Store, fresh: Fresh) -> None:
 def test_times_and_ages_are_those_of_the_queue(store: Store, fresh: Fresh, direct: RedisStore) -> None:
     parts = [filled(store, fresh(), [b"x"] * 3) for _ in range(3)]
     wanted = {part.queue: (1, 3) for part in parts}
-    found = times_of(store, parts)
-    assert found == times_of(direct, parts)
+    found = fetch_times(store, parts)
+    assert found == fetch_times(direct, parts)
     assert set(found) == set(wanted)
     assert [(times.born, [id for _, id in times.pairs]) for times in found.values()] == [(part.born, [0, 3]) for part in parts]
     ages = dict(store.ages({part.queue: 3 for part in parts} | {"no-such-queue": 1}))

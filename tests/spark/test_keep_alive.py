@@ -104,7 +104,7 @@ def test_an_unexpected_error_is_logged_and_does_not_end_the_keep_alive(
     store.attach([keys.name], QueueCreation(True, 3))
     failing = Failing(open_store(RedisOptions(url=redis_server.url)))
     keep = KeepAlive(lambda: failing, "", "")  # type: ignore[arg-type,return-value]  # it has what it needs
-    keep.watch({keys.name: 3}, store.failure_domains([keys.name]))
+    keep.add_queues({keys.name: 3}, store.failure_domains([keys.name]))
     wait_touched(redis_server, 1, keys.metadata)
     assert failing.failed
     assert [record.exc_info[0] for record in caplog.records if record.exc_info] == [ZeroDivisionError]
@@ -117,7 +117,7 @@ def test_a_queue_whose_slot_moves_is_kept_alive_with_those_of_its_new_node(fresh
         store = open_store(RedisOptions(url=",".join(cluster.urls), layout="cluster"))
         keys = one_queue_each(store, cluster, fresh)
         keep = KeepAlive(lambda: open_store(RedisOptions(url=",".join(cluster.urls), layout="cluster")), "", "")
-        keep.watch({each.name: TTL_S for each in keys.values()}, store.failure_domains([each.name for each in keys.values()]))
+        keep.add_queues({each.name: TTL_S for each in keys.values()}, store.failure_domains([each.name for each in keys.values()]))
         moved = next(iter(keys.values()))
         move = Move(cluster, moved.metadata)
         move.whole()

@@ -333,7 +333,7 @@ def test_only_what_has_answered_is_leased() -> None:
         def lease(self, *_: object) -> dict[str, str]:
             return {"there": "me"}
 
-    assert lease.acquire(Deaf(), ["there", "away"], "", "me") == ["there"]  # type: ignore[arg-type]  # all of a store that is asked
+    assert lease.acquire_leases(Deaf(), ["there", "away"], "", "me") == ["there"]  # type: ignore[arg-type]  # all of a store that is asked
 
 
 def test_a_queue_here_whose_name_looks_like_one_of_a_link_is_left_alone(buses: dict[str, Bus], centres: dict[str, Centre], fresh: Fresh) -> None:

@@ -58,7 +58,7 @@ def test_a_planning_compares_no_queue_with_every_other(names: list[str]) -> None
 def test_what_is_held_already_is_not_looked_for_in_a_list(names: list[str]) -> None:
     store = cast(SourceStore, SimpleNamespace(discover=lambda *_: []))
     known = QueueNames(parse(ReadOptions, {"redis.url": "redis://host", "subscribePattern": "q.*"}))
-    assert known.to_acquire([*names, Name("q-new"), Name("other")], names, store, new_ones=False) == ["q-new"]
+    assert known.queues_to_acquire([*names, Name("q-new"), Name("other")], names, store, new_ones=False) == ["q-new"]
     assert Name.compared < 5 * QUEUES
 
 

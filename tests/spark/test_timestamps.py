@@ -139,7 +139,7 @@ def test_times_of_another_life_of_the_queue_are_of_other_messages() -> None:
             return {queue: TimesOfIds("new", ((1000, 0), (2500, 9))) for queue in ids}
 
     def column(born: str) -> list[object]:
-        times = TimestampColumn.of(Stores(), [Range("q", born, 1, 2, 0)])  # type: ignore[arg-type]  # asked for nothing else
+        times = TimestampColumn.fetch(Stores(), [Range("q", born, 1, 2, 0)])  # type: ignore[arg-type]  # asked for nothing else
         [batch] = ArrowRows(StructType().add("timestamp", TimestampType()), times).batches([MessageRows("q", 1, pa.array([b"", b""], pa.binary()))])
         return [value and value.timestamp() for value in batch.column(0).to_pylist()]
 

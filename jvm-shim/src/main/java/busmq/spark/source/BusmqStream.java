@@ -78,7 +78,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     private boolean startIsDurable = true; // whether the next start comes from the checkpoint itself: the first one of this process does
     private int synchronousBatches; // batches that Spark committed while it planned the next; negative once one was not
     private String lastCommitted = "";
-    private String lastJudged = "";
+    private String lastReadEnd = "";
     private Long idleSince;
     private String lastPlanned = "";
     private String lastDecodedText = "";
@@ -91,7 +91,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         this.options = options;
         this.schema = schema;
         queueNames = new QueueNames(options);
-        siblings = SiblingReaders.join(folder, options, queueNames::includes);
+        siblings = SiblingReaders.register(folder, options, queueNames::includes);
         checkpointIsTemporary = TEMPORARY_CHECKPOINT.matcher(folder).matches();
     }
 
@@ -138,7 +138,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         Map<String, Position> begin = decode(at);
         boolean isFirstBatch = at.equals(OffsetJson.INITIAL);
         acquireQueues(begin, Map.of(), isFirstBatch);
-        timeNotes.update(planner, readerQueues.store);
+        timeNotes.noteNewTimes(planner, readerQueues.store);
         acks.throwRefusal();
         if (realTime) {
             return start; // the end is where the readers are when the time is over
@@ -151,12 +151,12 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             return offsetWithoutNews(start, begin);
         }
         boolean unlimited = limit instanceof ReadAllAvailable && !planner.availableNow();
-        String next = OffsetJson.encode(planner.plan(begin, readerQueues.held(isFirstBatch), unlimited, nowMs()));
+        String next = OffsetJson.encode(planner.plan(begin, readerQueues.heldQueues(isFirstBatch), unlimited, nowMs()));
         if (!isFirstBatch && next.equals(OffsetJson.encode(begin))) {
             return offsetWithoutNews(start, begin);
         }
         if (SourceSchema.hasTimestamp(schema)) { // they must be noted before the rows are read
-            timeNotes.update(planner, readerQueues.store, true);
+            timeNotes.noteNewTimes(planner, readerQueues.store, true);
         }
         lastPlanned = next;
         idleSince = null;
@@ -182,11 +182,11 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     }
 
     /** Whether Spark has committed the batch before, now that it asks for the tasks of one that was planned here. */
-    private void judgeCommits(String start, String end) {
-        if (end.equals(lastPlanned) && !end.equals(lastJudged) && !start.equals(OffsetJson.INITIAL) && synchronousBatches >= 0) {
+    private void countSynchronousCommits(String start, String end) {
+        if (end.equals(lastPlanned) && !end.equals(lastReadEnd) && !start.equals(OffsetJson.INITIAL) && synchronousBatches >= 0) {
             synchronousBatches = lastCommitted.equals(start) ? synchronousBatches + 1 : -1;
         }
-        lastJudged = end; // a batch that is read several times asks for its tasks each time
+        lastReadEnd = end; // a batch that is read several times asks for its tasks each time
     }
 
     /** The newest ids, from the last planning, and how many messages, of how many seconds, are behind the last batch. */
@@ -209,7 +209,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         Map<String, Long> done = new HashMap<>();
         goal.forEach((queue, position) -> done.put(queue, OffsetJson.begin(begin.get(queue), position)));
         acquireQueues(all, done, start.json().equals(OffsetJson.INITIAL));
-        List<String> unseen = goal.keySet().stream().filter(queue -> isPlannedWithout(begin.get(queue), goal.get(queue))).toList();
+        List<String> unseen = goal.keySet().stream().filter(queue -> isPlannedWithoutCheckpoint(begin.get(queue), goal.get(queue))).toList();
         readerQueues.findLosses(unseen, begin).forEach((queue, loss) -> {
             if (loss != null) { // its start is the oldest message that was stored then
                 readerQueues.warnOfLoss(queue, loss, begin.get(queue));
@@ -217,7 +217,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             }
         });
         startIsDurable = false; // the first start was that of a batch which is done again: what follows it is as durable as any
-        judgeCommits(start.json(), end.json());
+        countSynchronousCommits(start.json(), end.json());
         lastPlanned = end.json();
         Map<String, Integer> servers = readerQueues.store.locate(goal.keySet());
         List<Range> ranges = new ArrayList<>();
@@ -231,7 +231,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     }
 
     /** Whether {@code end} was planned without the position before it, as Python before Spark 4.2 plans the first batch of a process. */
-    private static boolean isPlannedWithout(Position before, Position end) {
+    private static boolean isPlannedWithoutCheckpoint(Position before, Position end) {
         return before != null && end.start() != null && !end.equals(before) && end.lost() <= before.lost();
     }
 
@@ -242,8 +242,8 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         boolean isFirstBatch = start.json().equals(OffsetJson.INITIAL);
         acquireQueues(begin, Map.of(), isFirstBatch);
         acks.throwRefusal();
-        Map<String, Position> entries = planner.entries(begin, readerQueues.held(isFirstBatch));
-        Set<String> shared = siblings.followLives(entries.values().stream().map(Position::born).toList());
+        Map<String, Position> entries = planner.entries(begin, readerQueues.heldQueues(isFirstBatch));
+        Set<String> shared = siblings.findSharedLives(entries.values().stream().map(Position::born).toList());
         return realTimePlan.partitions(entries, begin, readerQueues.store.locate(readerQueues.queues()), isFirstBatch, shared);
     }
 
@@ -322,7 +322,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             throw BusException.of(ErrorKind.STATE, "event", "plan with", "what", "this stream", "state", "stopped", "remedy", "Start the query again");
         }
         if (readerQueues == null) {
-            openQuery(known.keySet());
+            createPlannerAndAcks(known.keySet());
         }
         readerQueues.raiseIfTaken();
         Collection<String> wanted = options.subscribe();
@@ -354,7 +354,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         return first;
     }
 
-    private void openQuery(Set<String> known) {
+    private void createPlannerAndAcks(Set<String> known) {
         readerQueues = new ReaderQueues(options, siblings);
         planner = new Planner(options, readerQueues);
         realTimePlan = new RealTimePlan(options);
@@ -384,7 +384,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
 
     /** Whether planning may find anything beyond {@code begin}; the cheap answer of an idle query, at most one small command per poll. */
     private boolean hasNews(Map<String, Position> begin) {
-        if (planner.hasMore(begin, readerQueues.held(false), nowMs())) {
+        if (planner.hasMore(begin, readerQueues.heldQueues(false), nowMs())) {
             return true;
         }
         // after a push a planning costs no more than the question
@@ -393,7 +393,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             return false;
         }
         nextPollNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(options.idlePollMs());
-        return woken || planner.hasNewIds(readerQueues.held(false));
+        return woken || planner.hasNewIds(readerQueues.heldQueues(false));
     }
 
     private boolean awaitPush(long nanos) {

@@ -32,7 +32,7 @@ final class KeepAlive implements AutoCloseable {
     }
 
     /** Keep these queues (name to ttl in seconds) alive from now on, besides those watched already. {@code domains}: where each of them is. */
-    synchronized void watch(Map<String, Long> ttlsS, Map<String, FailureDomain> domains) {
+    synchronized void addQueues(Map<String, Long> ttlsS, Map<String, FailureDomain> domains) {
         ttlsS.forEach((queue, ttlS) -> {
             FailureDomain domain = domains.get(queue);
             DomainKeepAlive thread = threads.get(domain);
@@ -43,7 +43,7 @@ final class KeepAlive implements AutoCloseable {
                     thread.start();
                 }
             }
-            thread.watch(queue, ttlS * MS_PER_S);
+            thread.addQueue(queue, ttlS * MS_PER_S);
         });
     }
 
@@ -84,7 +84,7 @@ final class KeepAlive implements AutoCloseable {
             setDaemon(true);
         }
 
-        synchronized void watch(String queue, long ttlMs) {
+        synchronized void addQueue(String queue, long ttlMs) {
             ttlsMs.put(queue, ttlMs);
             woken = true;
             notifyAll();
@@ -100,7 +100,7 @@ final class KeepAlive implements AutoCloseable {
             try (ReadStore store = new ReadStore(options.redis())) {
                 Map<String, Long> watched = awaitQueues(0);
                 while (watched != null) {
-                    touch(store, watched);
+                    touchQueues(store, watched);
                     long shortest = watched.isEmpty() ? ReadStore.LEASE_MS : Collections.min(watched.values());
                     watched = awaitQueues((token.isEmpty() ? shortest : Math.min(ReadStore.LEASE_MS, shortest)) / TOUCHES_PER_LIFE);
                 }
@@ -108,14 +108,14 @@ final class KeepAlive implements AutoCloseable {
             }
         }
 
-        private void touch(ReadStore store, Map<String, Long> watched) {
+        private void touchQueues(ReadStore store, Map<String, Long> watched) {
             try {
                 watched.keySet().forEach(queue -> store.setServer(queue, domain.server()));
                 store.keepAlive(watched.keySet(), options.subscription(), token)
                         .forEach((queue, state) -> takenQueue = state < 0 ? queue : takenQueue);
                 Map<String, FailureDomain> moved = new HashMap<>(store.failureDomains(watched.keySet()));
                 moved.values().removeIf(domain::equals);
-                reassign(moved);
+                reassignMovedQueues(moved);
             } catch (BusException error) {
                 LOG.warn("keep-alive: {}", error.getMessage());
             } catch (RuntimeException | Error error) {
@@ -124,12 +124,12 @@ final class KeepAlive implements AutoCloseable {
         }
 
         /** Queues that are at another node of the cluster by now are handed to the thread of that node. */
-        private void reassign(Map<String, FailureDomain> moved) {
+        private void reassignMovedQueues(Map<String, FailureDomain> moved) {
             Map<String, Long> ttlsS = new HashMap<>();
             synchronized (this) {
                 moved.keySet().forEach(queue -> ttlsS.put(queue, ttlsMs.remove(queue) / MS_PER_S));
             }
-            KeepAlive.this.watch(ttlsS, moved);
+            KeepAlive.this.addQueues(ttlsS, moved);
         }
 
         /** Waits so long, or until something changed; then what to keep alive, or null for nothing more. */

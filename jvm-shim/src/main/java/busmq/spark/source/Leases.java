@@ -29,7 +29,7 @@ final class Leases {
      * Become the reader of all queues. Waits for a lease that may end (a stopping reader here, an unknown one elsewhere). The result is those whose
      * lease another stream of the same query holds, and renews.
      */
-    static Set<String> acquire(ReadStore store, Collection<String> queues, String subscription, String token, SiblingReaders siblings) {
+    static Set<String> acquireLeases(ReadStore store, Collection<String> queues, String subscription, String token, SiblingReaders siblings) {
         long began = System.nanoTime();
         Map<String, String> dead = new HashMap<>();
         while (true) {
@@ -48,7 +48,7 @@ final class Leases {
                     Map.Entry<String, String> other = others.entrySet().iterator().next();
                     throw busyError(other.getKey(), other.getValue(), subscription);
                 }
-                pause();
+                pauseBeforeRetry();
             }
         }
     }
@@ -73,7 +73,7 @@ final class Leases {
                 "remedy", "Stop that query, or give each query its own option 'subscription', or read with ack=none");
     }
 
-    private static void pause() {
+    private static void pauseBeforeRetry() {
         try {
             Thread.sleep(LEASE_RETRY_PAUSE_MS);
         } catch (InterruptedException error) {

@@ -34,13 +34,13 @@ final class PlannedDataCheck implements RangeReader.QueueCheck {
 
     /** Compares all queues of the task: throws what happened to them, or with failOnDataLoss=false remembers it for {@link #isUnchanged}. */
     void checkAll() {
-        findChanged(ends.keySet());
+        findChangedQueues(ends.keySet());
     }
 
     /** Whether what was just read of the queue is what was planned. With failOnDataLoss=true {@link #checkAll} after the last row throws. */
     boolean isUnchanged(String queue) {
         if (!strict && ends.containsKey(queue) && !changed.contains(queue)) {
-            findChanged(Set.of(queue));
+            findChangedQueues(Set.of(queue));
         }
         return !changed.contains(queue);
     }
@@ -60,7 +60,7 @@ final class PlannedDataCheck implements RangeReader.QueueCheck {
         compare(queue, QueueState.of(queue, ReadStore.list(reply), 0));
     }
 
-    private void findChanged(Collection<String> queues) {
+    private void findChangedQueues(Collection<String> queues) {
         Map<String, Long> wanted = new HashMap<>();
         queues.forEach(queue -> wanted.put(queue, ends.get(queue).last()));
         store.states(wanted).forEach(this::compare);

@@ -95,7 +95,7 @@ final class QueryAcks implements AutoCloseable {
     private void handleRefusal(String queue, Position position, AckResult result) {
         if (result.isRefused()) {
             ackedPositions.remove(queue);
-            readerQueues.onAckRefused(queue, position, result);
+            readerQueues.failOnRefusedAck(queue, position, result);
         }
     }
 

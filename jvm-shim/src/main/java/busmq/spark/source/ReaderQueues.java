@@ -76,23 +76,23 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
             EvictionCheck.check(store, options.requireNoEviction());
         }
         Map<String, Loss> losses = findLosses(wanted.stream().filter(known::containsKey).toList(), known);
-        Map<String, Long> ttls = open(wanted, known);
+        Map<String, Long> ttls = attachQueues(wanted, known);
         if (ttls.isEmpty()) {
             return false;
         }
         if (!token.isEmpty()) {
-            refuseMixed(ttls.keySet());
-            decideEntries(ttls.keySet().stream().filter(queue -> !known.containsKey(queue)).toList(), isFirstBatch);
+            refuseMixedReaders(ttls.keySet());
+            decideEntryPositions(ttls.keySet().stream().filter(queue -> !known.containsKey(queue)).toList(), isFirstBatch);
         }
         try {
             if (!token.isEmpty()) {
-                sharedLeases.addAll(Leases.acquire(store, ttls.keySet(), options.subscription(), token, siblings));
+                sharedLeases.addAll(Leases.acquireLeases(store, ttls.keySet(), options.subscription(), token, siblings));
             }
             if (!options.subscription().isEmpty()) {
                 Map<String, Start> starts = new HashMap<>();
                 ttls.keySet().forEach(queue -> {
                     boolean sound = known.containsKey(queue) && losses.get(queue) == null;
-                    starts.put(queue, sound ? Start.afterId(done.getOrDefault(queue, known.get(queue).last())) : subscribeAt(queue));
+                    starts.put(queue, sound ? Start.afterId(done.getOrDefault(queue, known.get(queue).last())) : subscriptionStart(queue));
                 });
                 checkAckedByOthers(ttls.keySet().stream()
                         .filter(queue -> starts.get(queue).equals(Start.EARLIEST) && !known.containsKey(queue)).toList(), isFirstBatch);
@@ -103,15 +103,15 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
             throw error;
         }
         queues.addAll(ttls.keySet());
-        watch(ttls);
+        addToKeepAlive(ttls);
         return true;
     }
 
     /** Keep these alive; also those whose lease another stream renews. */
-    private void watch(Map<String, Long> ttls) {
+    private void addToKeepAlive(Map<String, Long> ttls) {
         Map<String, Long> own = new HashMap<>(ttls);
         own.keySet().removeAll(sharedLeases);
-        keepAlive.watch(own, store.failureDomains(own.keySet()));
+        keepAlive.addQueues(own, store.failureDomains(own.keySet()));
     }
 
     /** What the queues lost after their position in the checkpoint; null for nothing. Throws the first loss, unless that is allowed. */
@@ -139,7 +139,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
     }
 
     /** Of queues that do not exist any more and are not created again: no planning comes upon what they lost. */
-    private void warnOfMissing(Collection<String> names, Map<String, Position> known) {
+    private void warnOfMissingQueues(Collection<String> names, Map<String, Position> known) {
         List<String> unknown = names.stream().filter(queue -> known.containsKey(queue) && warned.add(Map.entry(queue, known.get(queue)))).toList();
         findLosses(unknown, known).forEach((queue, loss) -> {
             if (loss != null) {
@@ -157,7 +157,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
     }
 
     /** What the planner has to know of it. */
-    Planner.HeldQueues held(boolean isFirstBatch) {
+    Planner.HeldQueues heldQueues(boolean isFirstBatch) {
         return new Planner.HeldQueues(queues, entering, isFirstBatch);
     }
 
@@ -196,7 +196,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
         if (at == null || options.failOnDataLoss()) {
             throw lossError(queue, loss, at);
         }
-        return goOnAfterLoss(queue, at, loss);
+        return resumeAfterLoss(queue, at, loss);
     }
 
     @Override
@@ -205,7 +205,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
     }
 
     /** An ack was refused since Redis holds another history than the checkpoint. */
-    void onAckRefused(String queue, Position position, AckResult result) {
+    void failOnRefusedAck(String queue, Position position, AckResult result) {
         String kind = switch (result.status()) {
             case "missing" -> "expired";
             case "older" -> "rolled-back";
@@ -225,7 +225,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
     }
 
     /** Attach; the result is the ttl of every queue that exists now. */
-    private Map<String, Long> open(Collection<String> names, Map<String, Position> known) {
+    private Map<String, Long> attachQueues(Collection<String> names, Map<String, Position> known) {
         Map<String, Long> ttls = new HashMap<>();
         boolean named = !options.subscribe().isEmpty();
         try {
@@ -241,11 +241,11 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
                 throw error;
             }
             if (names.size() > 1) { // one of them
-                names.forEach(queue -> ttls.putAll(open(List.of(queue), known)));
+                names.forEach(queue -> ttls.putAll(attachQueues(List.of(queue), known)));
             } else if (named || (known.containsKey(names.iterator().next()) && options.failOnDataLoss())) {
                 throw error;
             } else { // it matched the pattern and has expired since, or is a partition that was never written to
-                warnOfMissing(names, known);
+                warnOfMissingQueues(names, known);
             }
         }
         return ttls;
@@ -260,7 +260,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
     }
 
     /** A reader with a subscription and one without would drop each other's messages. */
-    private void refuseMixed(Collection<String> names) {
+    private void refuseMixedReaders(Collection<String> names) {
         if (options.subscription().isEmpty()) {
             store.subscriptions(names).forEach((queue, found) -> {
                 if (!found.isEmpty()) {
@@ -305,7 +305,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
     }
 
     /** Decide where queues begin that do not begin at their oldest message. */
-    private void decideEntries(Collection<String> names, boolean isFirstBatch) {
+    private void decideEntryPositions(Collection<String> names, boolean isFirstBatch) {
         Map<String, Start> starts = new HashMap<>();
         names.forEach(queue -> starts.put(queue, Planner.firstStart(options, queue, isFirstBatch)));
         starts.values().removeIf(Start.EARLIEST::equals);
@@ -332,18 +332,18 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
     }
 
     /** Where a new subscription begins: no later than its query, or messages would go that it has still to read. */
-    private Start subscribeAt(String queue) {
+    private Start subscriptionStart(String queue) {
         return entering.containsKey(queue) ? Start.afterId(entering.get(queue).last()) : Start.EARLIEST;
     }
 
     /** failOnDataLoss=false: a new entry at the oldest stored message, counted and logged once (the next offset has it behind it). */
-    private Position goOnAfterLoss(String queue, Position at, Loss loss) {
+    private Position resumeAfterLoss(String queue, Position at, Loss loss) {
         warnOfLoss(queue, loss, at);
-        Map<String, Long> ttls = open(List.of(queue), Map.of());
+        Map<String, Long> ttls = attachQueues(List.of(queue), Map.of());
         if (ttls.isEmpty()) {
             return null;
         }
-        watch(ttls);
+        addToKeepAlive(ttls);
         if (!options.subscription().isEmpty()) {
             store.subscribe(Map.of(queue, Start.EARLIEST), options.subscription()); // the positions of the expired queue are gone
         }

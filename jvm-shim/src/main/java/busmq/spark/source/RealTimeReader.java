@@ -221,7 +221,7 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
         long now = System.nanoTime();
         if (!rowMaker.hasTimestamp() && !queuesToNote.isEmpty() && now - nextNoteNs >= 0) {
             nextNoteNs = now + NOTE_NS;
-            store.noteIfAllowed(queuesToNote);
+            store.noteTimesIfAllowed(queuesToNote);
             queuesToNote.clear();
         }
     }

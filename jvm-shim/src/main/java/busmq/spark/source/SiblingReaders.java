@@ -34,7 +34,7 @@ final class SiblingReaders implements AutoCloseable {
     }
 
     /** A stream with this folder in the checkpoint of its query; one that had it before was of an earlier run, as were the others of that query. */
-    static SiblingReaders join(String folder, ReadOptions options, Predicate<String> wanted) {
+    static SiblingReaders register(String folder, ReadOptions options, Predicate<String> wanted) {
         SiblingReaders made = new SiblingReaders(folder, options, wanted);
         synchronized (QUERIES) {
             Map<String, SiblingReaders> others = QUERIES.computeIfAbsent(made.query, key -> new HashMap<>());
@@ -52,7 +52,7 @@ final class SiblingReaders implements AutoCloseable {
     }
 
     /** Which lives of queues this stream reads in a batch. The result are those that another stream of this query reads, too. */
-    Set<String> followLives(Collection<String> born) {
+    Set<String> findSharedLives(Collection<String> born) {
         synchronized (QUERIES) {
             followedLives = Set.copyOf(born);
             Set<String> shared = new HashSet<>();

@@ -40,7 +40,7 @@ record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
             // The other partitions of a topic have never been written to.
             List<String> names = options.topic().isEmpty() ? found : found.stream().filter(queue -> states.get(queue).exists()).toList();
             if (SourceSchema.hasTimestamp(schema)) {
-                store.noteIfAllowed(names);
+                store.noteTimesIfAllowed(names);
             }
             Map<String, Start> starts = Planner.withoutTimes(startPerQueue(names, options::startOf), options.timestampStrategy(), store::findTimes);
             Map<String, Start> ends = Planner.withoutTimes(startPerQueue(names, options::endOf), "error", store::findTimes);

@@ -13,12 +13,12 @@ final class TimeNotes {
     private Long nextNs;
 
     /** Note the last ids of the last planning, as far as they are news. */
-    void update(Planner planner, ReadStore store) {
-        update(planner, store, false);
+    void noteNewTimes(Planner planner, ReadStore store) {
+        noteNewTimes(planner, store, false);
     }
 
     /** The same; {@code atOnce}: however soon after the last time. */
-    void update(Planner planner, ReadStore store, boolean atOnce) {
+    void noteNewTimes(Planner planner, ReadStore store, boolean atOnce) {
         long now = System.nanoTime();
         if (planner.lastIds() == lastIds || !atOnce && nextNs != null && now - nextNs < 0) {
             return;
@@ -31,6 +31,6 @@ final class TimeNotes {
         }
         nextNs = now + TimeUnit.SECONDS.toNanos(1);
         notedIds.putAll(moved);
-        store.noteIfAllowed(moved.keySet());
+        store.noteTimesIfAllowed(moved.keySet());
     }
 }

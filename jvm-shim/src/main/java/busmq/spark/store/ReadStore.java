@@ -193,7 +193,7 @@ public final class ReadStore extends LocatedQueues {
      * Note the time of the newest id of each queue: pushes of peers do not (lua/note_time.lua). What Redis refuses to note is left out: the clock is less
      * exact then.
      */
-    public void noteIfAllowed(Collection<String> queues) {
+    public void noteTimesIfAllowed(Collection<String> queues) {
         try {
             noteTimes(queues);
         } catch (BusException error) {
@@ -210,7 +210,7 @@ public final class ReadStore extends LocatedQueues {
 
     /** What the clock of each queue says of a time, in milliseconds since 1970; below 0: so long before now. */
     public Map<String, FoundTime> findTimes(Map<String, Long> wanted) {
-        noteIfAllowed(wanted.keySet());
+        noteTimesIfAllowed(wanted.keySet());
         return askAbout(wanted.keySet(), 1,
                 part -> Call.script("id_at", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.clock())), wanted.get(part.get(0))),
                 (reply, at, queue) -> {
