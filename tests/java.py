@@ -17,7 +17,7 @@ import pyspark
 
 from busmq_spark.errors import LocalToolMissing
 from busmq_spark.spark.java import ensure_java
-from busmq_spark.spark.tune import quicken_workers
+from busmq_spark.spark.tune import use_compiled_pyspark_in_workers
 
 QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """For a Java that lives for a minute: no second compiler, no threads that collect beside the work."""
@@ -28,7 +28,7 @@ VARIABLE = "BUSMQ_TESTS_JAVA_ARCHIVE"
 
 def prepare() -> None:
     """What every Spark of the tests starts with, also in a process of its own."""
-    quicken_workers()
+    use_compiled_pyspark_in_workers()
     # A folder of settings on the class path would keep the archive from being used; the web page with its jobs costs seconds.
     os.environ.pop("SPARK_CONF_DIR", None)
     os.environ["SPARK_SUBMIT_OPTS"] = f"{QUICK_JAVA} -Dspark.ui.enabled=false -Dlog4j2.configurationFile={LOG_SETTINGS}"

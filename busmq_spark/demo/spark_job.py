@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 
 from busmq_spark.errors import BusError
 from busmq_spark.spark.java import ensure_java, ensure_python
-from busmq_spark.spark.tune import quicken_workers, settings_with_jar
+from busmq_spark.spark.tune import settings_with_jar, use_compiled_pyspark_in_workers
 
 DELAY_INPUT_SCHEMA = "carrier string, hour int, dep_delay long, arr_delay long"
 DELAY_SCHEMA = "carrier string, hour int, flights long, departed long, dep_minutes long, arrived long, arr_minutes long"
@@ -91,7 +91,7 @@ class LocalSpark:
     def __enter__(self) -> Self:
         ensure_java()
         ensure_python()
-        quicken_workers()
+        use_compiled_pyspark_in_workers()
         conf = SparkConf(loadDefaults=False).setAll(list(self._settings.items()))
         with self._said.open("ab") as log:
             try:

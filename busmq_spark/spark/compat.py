@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyspark.sql.datasource as api
 
-ROWS_AT_ONCE = 10_000
+ROWS_PER_RECORD_BATCH = 10_000
 
 if TYPE_CHECKING:
 
@@ -45,5 +45,5 @@ def is_unlimited(limit: object) -> bool:
 
 def row_slices(rows: Iterator[Any]) -> Iterator[list[Any]]:
     """What Spark 4.0 hands over, row by row, in lists for one Arrow batch each."""
-    while some := list(islice(rows, ROWS_AT_ONCE)):
+    while some := list(islice(rows, ROWS_PER_RECORD_BATCH)):
         yield some

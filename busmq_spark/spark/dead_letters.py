@@ -35,7 +35,7 @@ def dead_letters(
     """
     from pyspark.sql.functions import coalesce, col, concat, current_timestamp, expr, lit, struct, to_json, when
 
-    _check(messages, group, into)
+    _check_arguments(messages, group, into)
     dead = messages.where(expr(condition) if isinstance(condition, str) else condition)
     origin, id, now = col("queue"), col("id").cast("string"), current_timestamp()
     source = col("source") if "source" in messages.columns else lit(LOCAL_SOURCE)
@@ -66,7 +66,7 @@ def dead_letters(
     return dead.select(to.alias("queue"), "id", value.alias("value"))
 
 
-def _check(messages: DataFrame, group: str, into: str | None) -> None:
+def _check_arguments(messages: DataFrame, group: str, into: str | None) -> None:
     types = {column.name: column.dataType.typeName() for column in messages.schema.fields}
     for name, wanted in MESSAGE_COLUMNS.items():
         if types.get(name) not in wanted:

@@ -67,7 +67,7 @@ def to_events(
             "give the rows a column, or queue and id of their message" if missing[0] == "id" else f"say {missing[0]}=…, or give the rows a column"
         )
         raise ConfigError(reason=f"an event needs {missing[0]!r}; {remedy}")
-    value = _Value(parts, types).column()
+    value = _EventJson(parts, types).column()
     return rows.select(*(col(name).alias(place) for place, name in message.items()), value.alias("value"))
 
 
@@ -79,7 +79,7 @@ def _message_columns(types: Mapping[str, str]) -> dict[str, str]:
     return found | {name: f"{MESSAGE_COLUMN_PREFIX}{name}" for name in ("id", "source") if f"{MESSAGE_COLUMN_PREFIX}{name}" in types}
 
 
-class _Value:
+class _EventJson:
     """The JSON of an event made of these columns."""
 
     def __init__(self, parts: Mapping[str, Column], types: Mapping[str, str]) -> None:
@@ -103,7 +103,7 @@ class _Value:
 
         named = [self._parts[name].alias(name) for name in (*REQUIRED_ATTRIBUTES, "time", *TEXT_ATTRIBUTES) if name in self._parts]
         found = json_object([members(struct(lit(SPEC_VERSION).alias("specversion"), *named)), *self._optional_members()])
-        for wrong, why in self._checks():
+        for wrong, why in self._error_conditions():
             found = when(wrong, raise_bus_error(why)).otherwise(found)
         return coalesce(found, raise_bus_error("it is NULL"))
 
@@ -118,7 +118,7 @@ class _Value:
         if "data_base64" in self._parts:
             yield members(struct(self._parts["data_base64"].alias("data_base64")))
 
-    def _checks(self) -> Iterator[tuple[Column, Column]]:
+    def _error_conditions(self) -> Iterator[tuple[Column, Column]]:
         """What is wrong with rows that make no event, and its words."""
         from pyspark.sql.functions import coalesce, concat, exists, length, lit, map_keys
 

@@ -41,7 +41,7 @@ def events(messages: DataFrame) -> DataFrame:
     message = struct(found.alias("found"), text.alias("text")).alias("message")
     parsed = messages.select(message, *(col(name).alias(place) for name, place in zip(rest, kept, strict=True)))
     inside = _Members(col("message.found"), col("message.text"))
-    return parsed.select(when(all_of(inside.checks()), inside.event()).alias("event"), *kept).select("event.*", *kept)
+    return parsed.select(when(all_of(inside.conditions()), inside.event_columns()).alias("event"), *kept).select("event.*", *kept)
 
 
 class _Members:
@@ -50,56 +50,56 @@ class _Members:
     def __init__(self, found: Column, text: Column) -> None:
         self._found, self._text = found, text
 
-    def event(self) -> Column:
+    def event_columns(self) -> Column:
         """As the columns of an event, which it is."""
         from pyspark.sql.functions import coalesce, from_json, lit, map_filter, struct, transform_values, try_variant_get, unbase64, upper, when
 
         raw = from_json(self._text, "data string")["data"]  # keeps the order of names, which a variant does not
         is_json_type = coalesce(self._string("datacontenttype").rlike(JSON_CONTENT_TYPE), lit(True))
-        kept = map_filter(self._found, lambda name, value: ~name.isin(*RESERVED_ATTRIBUTES) & _kind(value).isNotNull())
+        kept = map_filter(self._found, lambda name, value: ~name.isin(*RESERVED_ATTRIBUTES) & _member_type(value).isNotNull())
         return struct(
             *(self._string(name).alias(name) for name in REQUIRED_ATTRIBUTES),
             upper(self._string("time")).cast("timestamp").alias("time"),
             *(self._string(name).alias(name) for name in TEXT_ATTRIBUTES),
-            when(is_json_type & (self._kind("data") == "STRING"), json_string(raw)).otherwise(raw).alias("data"),
+            when(is_json_type & (self._member_type("data") == "STRING"), json_string(raw)).otherwise(raw).alias("data"),
             unbase64(self._string("data_base64")).alias("data_base64"),
             transform_values(kept, lambda _, value: try_variant_get(value, "$", "string")).alias("extensions"),
         )
 
-    def checks(self) -> Iterator[Column]:
+    def conditions(self) -> Iterator[Column]:
         """What is true of the members of an event."""
         from pyspark.sql.functions import forall, length, map_entries, upper
 
         yield self._string("specversion") == SPEC_VERSION
         for name in REQUIRED_ATTRIBUTES:
-            yield (self._kind(name) == "STRING") & (length(self._string(name)) > 0)
+            yield (self._member_type(name) == "STRING") & (length(self._string(name)) > 0)
         for name in ("time", *TEXT_ATTRIBUTES):
-            yield self._kind(name).isNull() | (self._kind(name) == "STRING") & (length(self._string(name)) > 0)
-        time, base64 = upper(self._string("time")), self._kind("data_base64")
-        yield self._kind("time").isNull() | time.rlike(_TIME) & time.try_cast("timestamp").isNotNull()
-        yield base64.isNull() | (base64 == "STRING") & self._string("data_base64").rlike(_BASE64) & self._kind("data").isNull()
-        yield forall(map_entries(self._found), lambda entry: _fits(entry["key"], entry["value"]))
+            yield self._member_type(name).isNull() | (self._member_type(name) == "STRING") & (length(self._string(name)) > 0)
+        time, base64 = upper(self._string("time")), self._member_type("data_base64")
+        yield self._member_type("time").isNull() | time.rlike(_TIME) & time.try_cast("timestamp").isNotNull()
+        yield base64.isNull() | (base64 == "STRING") & self._string("data_base64").rlike(_BASE64) & self._member_type("data").isNull()
+        yield forall(map_entries(self._found), lambda entry: _is_allowed_member(entry["key"], entry["value"]))
 
     def _string(self, name: str) -> Column:
         from pyspark.sql.functions import try_variant_get
 
         return try_variant_get(self._found[name], "$", "string")
 
-    def _kind(self, name: str) -> Column:
-        return _kind(self._found[name])
+    def _member_type(self, name: str) -> Column:
+        return _member_type(self._found[name])
 
 
-def _kind(value: Column) -> Column:
+def _member_type(value: Column) -> Column:
     """The type of a member; NULL for one that is null or is not there."""
     from pyspark.sql.functions import lit, nullif, schema_of_variant
 
     return nullif(schema_of_variant(value), lit("VOID"))
 
 
-def _fits(name: Column, value: Column) -> Column:
+def _is_allowed_member(name: Column, value: Column) -> Column:
     """Whether a member is one of those with names, or an extension that can be."""
     from pyspark.sql.functions import try_variant_get
 
-    kind = _kind(value)
+    kind = _member_type(value)
     whole = (kind == "BIGINT") & try_variant_get(value, "$", "int").isNotNull()
     return name.isin(*RESERVED_ATTRIBUTES) | kind.isNull() | name.rlike(EXTENSION_NAME) & (kind.isin("STRING", "BOOLEAN") | whole)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from busmq_spark.errors import LocalToolMissing
-from busmq_spark.spark.installed import default_of, file_has_word
+from busmq_spark.spark.spark_conf import conf_file_has_word, spark_default
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,13 +50,13 @@ def starts_java(builder: SparkSession.Builder) -> bool:
 
 def add_jar(builder: SparkSession.Builder, path: Path) -> None:
     """Have the driver and the executors of the session take the jar, beside the jars that the builder or spark-defaults.conf names."""
-    named = builder._options.get("spark.jars") or default_of("spark.jars") or ""
+    named = builder._options.get("spark.jars") or spark_default("spark.jars") or ""
     jars = [each for each in named.split(",") if each]
     if str(path) not in jars:
         builder.config("spark.jars", ",".join([*jars, str(path)]))  # executors on other machines get it from the driver
 
 
-def offer_jar() -> bool:
+def put_jar_on_class_path() -> bool:
     """Have a Spark that this process starts later find the jar, and say so to it; False where that cannot be had.
 
     Both are set in the environment, so no Java process gets the name of a class that it cannot load: not a Spark that runs already, nor one
@@ -64,7 +64,7 @@ def offer_jar() -> bool:
     """
     path = find_jar()
     # Spark's launcher reads this script first, and an assignment there is the last word.
-    if path is None or file_has_word("spark-env.sh", CLASS_PATH_VARIABLE):
+    if path is None or conf_file_has_word("spark-env.sh", CLASS_PATH_VARIABLE):
         return False
     entries = [entry for entry in os.environ.get(CLASS_PATH_VARIABLE, "").split(os.pathsep) if entry]
     if str(path) not in entries:

@@ -65,14 +65,14 @@ def find_java() -> Path | None:
     if on_path := shutil.which("java"):
         candidates.append(on_path)
     for command in candidates:
-        version, home = _ask(command)
+        version, home = _java_version_and_home(command)
         if version >= OLDEST_JAVA:
             # What the user configured stays as it is spelt: it may be a link that an update moves, or the launcher of an earlier call.
             return Path(configured) if configured and command == candidates[0] else home
     return None
 
 
-def _ask(command: str) -> tuple[int, Path]:
+def _java_version_and_home(command: str) -> tuple[int, Path]:
     """Major version and home of a Java; version 0 if it does not run."""
     try:
         done = subprocess.run(

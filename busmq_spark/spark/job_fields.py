@@ -16,7 +16,7 @@ from busmq_spark.store.redis_store import RedisStore
 FIELDS_COLUMN_NAME = "fields"
 FIELDS_COLUMN_TYPES = ("map<string,binary>", "map<string,string>")
 """Types that the column can have, here and in the sink."""
-ROWS_AT_ONCE = 500
+MESSAGES_PER_CALL = 500
 
 
 class JobFields:
@@ -24,33 +24,33 @@ class JobFields:
 
     def __init__(self, store: ReadStore, names: Sequence[str]) -> None:
         assert isinstance(store, RedisStore), "links are refused"
-        self._store, self._names = store, check_fields(names)
+        self._store, self._names = store, check_job_field_names(names)
 
     def column(self, rows: MessageRows, kind: Any) -> Any:
         """For each message a map: field → its bytes, or its JSON as text; without those that are missing. NULL for a message that names no job."""
         found: list[list[tuple[str, bytes]] | None] = []
-        for at in range(0, len(rows.values), ROWS_AT_ONCE):
-            jobs = [_job(value) for value in rows.values.slice(at, ROWS_AT_ONCE).to_pylist()]
-            stored = iter(self._fields(rows.queue, [job for job in jobs if job is not None]))
-            found += [None if job is None else self._map(next(stored)) for job in jobs]
+        for at in range(0, len(rows.values), MESSAGES_PER_CALL):
+            jobs = [_job_id(value) for value in rows.values.slice(at, MESSAGES_PER_CALL).to_pylist()]
+            stored = iter(self._read_fields(rows.queue, [job for job in jobs if job is not None]))
+            found += [None if job is None else self._present_fields(next(stored)) for job in jobs]
         return pa.array(found, kind)
 
-    def _fields(self, queue: str, jobs: Sequence[str]) -> list[list[bytes | None]]:
+    def _read_fields(self, queue: str, jobs: Sequence[str]) -> list[list[bytes | None]]:
         cluster = self._store.keys(queue).cluster
         return self._store.run(queue, flows.fields_of([JobKeys(job, cluster) for job in jobs], self._names))
 
-    def _map(self, stored: Sequence[bytes | None]) -> list[tuple[str, bytes]]:
+    def _present_fields(self, stored: Sequence[bytes | None]) -> list[tuple[str, bytes]]:
         return [(name, flows.field_bytes(name, value)) for name, value in zip(self._names, stored, strict=True) if value is not None]
 
 
-def _job(value: bytes) -> str | None:
+def _job_id(value: bytes) -> str | None:
     try:
         return flows.decode_reference(value)[0]
     except MessageRefused:
         return None
 
 
-def check_fields(names: Sequence[str]) -> Sequence[str]:
+def check_job_field_names(names: Sequence[str]) -> Sequence[str]:
     """Raises ConfigError for what can be no field."""
     try:
         return [flows.check_field(name) for name in names]

@@ -93,7 +93,7 @@ class ReaderQueues:
         if not new:
             return
         if not self.queues:
-            self._check_eviction()
+            self._check_eviction_policies()
         losses = self.find_losses([queue for queue in new if queue in known], known)
         self.paused = {queue for queue in new if queue in known} - set(losses)
         ttls = self._attach_queues([queue for queue in new if queue not in self.paused], known)
@@ -124,7 +124,7 @@ class ReaderQueues:
         own = {queue: ttl_s for queue, ttl_s in ttls.items() if queue not in self._shared_leases}
         self._keep_alive.add_queues(own, self.store.failure_domains(own))
 
-    def _check_eviction(self) -> None:
+    def _check_eviction_policies(self) -> None:
         own = self.store.redis_store if isinstance(self.store, MultiSourceStore) else self.store
         if isinstance(own, RedisStore):
             eviction.check_eviction_policies(own.policies(), required=self._options.require_no_eviction)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, overload
 from busmq_spark.errors import ConfigError
 from busmq_spark.option_table import parse
 from busmq_spark.options import WriteOptions
-from busmq_spark.spark.installed import file_has_word
 from busmq_spark.spark.jar import add_jar, require_jar, starts_java
+from busmq_spark.spark.spark_conf import conf_file_has_word
 from busmq_spark.spark.tune import tune
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def realtime(target: Any, batch: str | None = None) -> Any:
     if hasattr(target, "getOrCreate"):
         if batch is not None:
             raise ConfigError(reason=f"a batch of {batch!r} is for the writer of a query, and this is the builder of a session; leave it out here")
-        return _session(target)
+        return _configure_session(target)
     writer = target.outputMode("update").options(**QUERY_OPTIONS if major_minor >= (4, 3) else {})
     return writer if batch is None else _with_realtime_trigger(writer, batch)
 
@@ -88,7 +88,7 @@ def realtime_foreach(writer: DataStreamWriter, options: Mapping[str, object]) ->
 
     texts = {name: str(value) for name, value in options.items()}
     parse(WriteOptions, texts)
-    _refuse_a_spark_without_it(str(require_jar()))
+    _refuse_spark_without_jar(str(require_jar()))
     assert SparkContext._jvm is not None, "a writer comes from a session"
     writer._jwrite.foreach(SparkContext._jvm.busmq.spark.BusmqForeachWriter(texts))
     return writer.outputMode("update")
@@ -106,9 +106,9 @@ def _with_realtime_trigger(writer: Any, batch: str) -> Any:
     return writer
 
 
-def _session(builder: SparkSession.Builder) -> SparkSession.Builder:
+def _configure_session(builder: SparkSession.Builder) -> SparkSession.Builder:
     jar = require_jar()
-    _refuse_a_spark_without_it(str(jar))
+    _refuse_spark_without_jar(str(jar))
     add_jar(builder, jar)
     for name, value in {**SESSION_SETTINGS, **_java_settings(builder)}.items():
         if name not in builder._options:
@@ -121,10 +121,10 @@ def _java_settings(builder: SparkSession.Builder) -> dict[str, str]:
     """JAVA_SETTINGS, but for what the defaults of this installation say: the builder would win over them."""
     if not starts_java(builder):
         return {}
-    return {name: value for name, value in JAVA_SETTINGS.items() if not file_has_word("spark-defaults.conf", name)}
+    return {name: value for name, value in JAVA_SETTINGS.items() if not conf_file_has_word("spark-defaults.conf", name)}
 
 
-def _refuse_a_spark_without_it(jar: str) -> None:
+def _refuse_spark_without_jar(jar: str) -> None:
     from py4j.protocol import Py4JJavaError
     from pyspark import SparkContext
 

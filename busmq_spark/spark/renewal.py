@@ -9,7 +9,7 @@ from busmq_spark.core.sink import STAGE_TTL_S
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.errors import BusError
 from busmq_spark.options import WriteOptions
-from busmq_spark.spark.stores import own_sink_store
+from busmq_spark.spark.stores import new_sink_store
 
 RENEWAL_INTERVAL_S = STAGE_TTL_S / 4
 """How often a task renews. Most tasks end before that, and have opened no connection for it."""
@@ -41,7 +41,7 @@ class StagingRenewal:
                 pause_s = RENEWAL_INTERVAL_S if self._renew(self.run) else min(RENEWAL_RETRY_S, RENEWAL_INTERVAL_S)
 
     def _renew(self, run: SinkRun) -> bool:
-        store = own_sink_store(self._options)
+        store = new_sink_store(self._options)
         try:
             store.renew(run)
             return True

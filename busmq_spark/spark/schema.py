@@ -116,7 +116,7 @@ def _join(arrays: list[Any]) -> Any:
 
 def _column(name: str, kind: Any, rows: MessageRows) -> Any:
     if name == "value":
-        return _values(kind, rows.queue, rows.first, rows.values)
+        return _cast_values(kind, rows.queue, rows.first, rows.values)
     if name == "id":
         return pa.array(np.arange(rows.first, rows.first + len(rows.values), dtype=np.int64))
     return pa.repeat(pa.scalar(_column_value(name, *split(rows.queue)), kind), len(rows.values))
@@ -132,7 +132,7 @@ def _column_value(name: str, source: str, queue: str) -> str | int:
     return topic if name == "topic" else int(partition)
 
 
-def _values(kind: Any, queue: str, first: int, values: Any) -> Any:
+def _cast_values(kind: Any, queue: str, first: int, values: Any) -> Any:
     try:
         return values if values.type == kind else values.cast(kind)
     except pa.ArrowInvalid as error:

@@ -69,7 +69,7 @@ class SinkColumns:
             raise ConfigError(reason="no queue is named: set option 'queue', or give the rows a column queue; for a topic option or column topic")
         return cls(found["value"], None if queue else found["queue"], queue)
 
-    def gather(self, batches: Iterable[Any], topics: TopicRows | None = None) -> Iterator[dict[str, list[bytes]]]:
+    def values_by_queue(self, batches: Iterable[Any], topics: TopicRows | None = None) -> Iterator[dict[str, list[bytes]]]:
         """The values of record batches per queue, each in row order; of many queues those of several batches at once. ``topics``: for such rows.
 
         Spark's batches have 10,000 rows: ten for each of 1,000 queues, and a call to Redis with ten costs nearly as much as one with fifty.
@@ -77,7 +77,7 @@ class SinkColumns:
         found: dict[str, list[bytes]] = {}
         size = 0
         for batch in batches:
-            for queue, values in self.split(batch, topics):
+            for queue, values in self.values_of_batch_by_queue(batch, topics):
                 found.setdefault(queue, []).extend(values)
             size += batch.nbytes
             if found and (self.queue is not None or size >= GATHERED_BYTES):
@@ -86,7 +86,7 @@ class SinkColumns:
         if found:
             yield found
 
-    def split(self, batch: Any, topics: TopicRows | None = None) -> Iterator[tuple[str, list[bytes]]]:
+    def values_of_batch_by_queue(self, batch: Any, topics: TopicRows | None = None) -> Iterator[tuple[str, list[bytes]]]:
         """The values of a record batch per queue, each in row order. Raises MessageRefused for a NULL."""
         if batch.num_rows == 0:
             return
@@ -95,7 +95,7 @@ class SinkColumns:
             yield self.queue, _bytes(values)
             return
         if topics is not None:
-            found = list(topics.split(batch))
+            found = list(topics.rows_by_queue(batch))
             sorted_values = _bytes(values.take(pa.array(np.concatenate([rows for _, rows in found]))) if len(found) > 1 else values)
             at = 0
             for queue, rows in found:
@@ -114,7 +114,7 @@ class SinkColumns:
             yield queue, sorted_values[at : at + count]
             at += count
 
-    def batch_of(self, rows: Sequence[Any]) -> Any:
+    def to_record_batch(self, rows: Sequence[Any]) -> Any:
         """A record batch of Spark rows, for Spark versions that hand over rows."""
         of_topics = (self.topic.topic_column, self.topic.partition_column, self.topic.key_column) if self.topic else ()
         names = [self.value, *filter(None, (self.queue_column, *of_topics))]

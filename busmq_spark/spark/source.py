@@ -19,16 +19,16 @@ from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions
 from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.spark.batch_reader import BatchReader
 from busmq_spark.spark.jar import VERSION_OPTION
-from busmq_spark.spark.job_fields import check_fields
-from busmq_spark.spark.job_writer import JobColumns
+from busmq_spark.spark.job_fields import check_job_field_names
+from busmq_spark.spark.job_task_writer import JobColumns
+from busmq_spark.spark.job_writers import JobBatchWriter, job_stream_writer
 from busmq_spark.spark.message_times import TIMESTAMP_COLUMN_NAME
 from busmq_spark.spark.missing_jar import MissingJarSource
 from busmq_spark.spark.process import freeze_imports
 from busmq_spark.spark.reader import StreamReader
 from busmq_spark.spark.schema import FIELDS_COLUMN, LINKED_SCHEMA, SOURCE_SCHEMA, TIME_COLUMN, TOPIC_COLUMNS, check_source_schema
-from busmq_spark.spark.settling import JobBatchWriter, job_stream_writer
 from busmq_spark.spark.sink_schema import SinkColumns
-from busmq_spark.spark.stores import check_links, load_federation
+from busmq_spark.spark.stores import check_links, import_federation
 from busmq_spark.spark.tracebacks import FailingReader, strip_traceback, without_traceback
 from busmq_spark.spark.writer import BatchWriter, stream_writer
 
@@ -65,9 +65,9 @@ class BusmqDataSource(DataSource):
     def schema(self) -> str:
         """The columns. Spark asks for them at ``load()``, so that what is wrong with the options is said there. A table has no options yet."""
         if self.options:
-            _refuse_a_table(self.options)
+            _refuse_table_options(self.options)
             options = _check_options(parse(ReadOptions, self.options))
-            columns = _columns(options, topic=options.include_topic)
+            columns = _source_columns(options, topic=options.include_topic)
             return f"{columns}, {TIME_COLUMN}" if options.include_timestamp else columns
         return SOURCE_SCHEMA
 
@@ -85,7 +85,7 @@ class BusmqDataSource(DataSource):
             return FailingReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        _refuse_a_table(self.options)
+        _refuse_table_options(self.options)
         options = _check_options(parse(WriteOptions, self.options))
         if options.settle:
             if overwrite:
@@ -101,19 +101,19 @@ class BusmqDataSource(DataSource):
         return stream_writer(options, SinkColumns.of(schema, options.queue, options.topic), _option_text(self.options, "checkpointLocation"))
 
     def _read_options(self, schema: StructType) -> ReadOptions:
-        _refuse_a_table(self.options)
+        _refuse_table_options(self.options)
         options = _check_options(parse(ReadOptions, self.options))
-        check_source_schema(schema, _columns(options, topic=bool(options.topic)))
+        check_source_schema(schema, _source_columns(options, topic=bool(options.topic)))
         if options.include_timestamp and TIMESTAMP_COLUMN_NAME not in schema.names:
             reason = "includeTimestamp=true asks for a column timestamp, which the schema does not have; name it there, or leave the option out"
             raise ConfigError(reason=reason)
         return options
 
 
-def _columns(options: ReadOptions, *, topic: bool) -> str:
+def _source_columns(options: ReadOptions, *, topic: bool) -> str:
     """The columns of the source."""
     base = LINKED_SCHEMA if options.links else SOURCE_SCHEMA
-    return ", ".join([base, *([FIELDS_COLUMN] if check_fields(options.job_fields) else []), *([TOPIC_COLUMNS] if topic else [])])
+    return ", ".join([base, *([FIELDS_COLUMN] if check_job_field_names(options.job_fields) else []), *([TOPIC_COLUMNS] if topic else [])])
 
 
 def _job_columns(schema: StructType, options: WriteOptions, given: Mapping[str, str], *, needs_id: bool = False) -> JobColumns:
@@ -126,7 +126,7 @@ def _job_columns(schema: StructType, options: WriteOptions, given: Mapping[str, 
     return JobColumns.of(schema, options.queue, needs_id=needs_id)
 
 
-def _refuse_a_table(given: Mapping[str, str]) -> None:
+def _refuse_table_options(given: Mapping[str, str]) -> None:
     """Spark shows the OPTIONS of a table, with a prefix, to the ``schema`` of a source in Python at CREATE TABLE, and none to a reader or writer."""
     if not given or any(name.lower().startswith("option.") for name in given):
         found = "no option is given; if they are OPTIONS of a table: " if not given else ""
@@ -181,7 +181,7 @@ def register(spark: SparkSession) -> None:
 
     load_all()
     with suppress(LocalToolMissing):  # without it no query here has links
-        load_federation()
+        import_federation()
     cloudpickle.register_pickle_by_value(sys.modules[__name__.partition(".")[0]])  # type: ignore[no-untyped-call]  # untyped in pyspark
     spark.dataSource.register(BusmqDataSource)
     spark.dataSource.register(MissingJarSource)  # Spark prefers one in Java of the same name

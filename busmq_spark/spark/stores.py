@@ -38,7 +38,7 @@ DRIVER_PATIENCE_S = 30.0
 _federation_modules: dict[str, Any] = {}
 
 
-def load_federation() -> None:
+def import_federation() -> None:
     """Import what links need: it is not imported before, since few queries have links and it takes a package of its own.
 
     It stays in a mapping of this module. So it is pickled with the package where that is not installed (``register``), and is no second copy of it
@@ -59,7 +59,7 @@ def load_federation() -> None:
 
 def link_address(options: StoreOptions, link: str, patience_s: float = PATIENCE_S) -> FederationAddress:
     """Where a link leads, and what to show there. Raises LocalToolMissing where the package for web sockets is not installed."""
-    load_federation()
+    import_federation()
     trust = (options.link_ca, options.link_certificate, options.link_key, options.link_check_hostname)
     address: FederationAddress = _federation_modules["address"](
         dict(options.links)[link], options.secret_of(link) or "", *trust, patience_s, options.in_url(link)
@@ -157,14 +157,14 @@ def sink_store(options: WriteOptions, *, task: bool = False) -> WriteStore:
     With onUnavailable=wait a ``task`` waits for its link as long as it takes.
     """
     if not options.links:
-        return _check_eviction(shared_redis(options), options)
+        return _check_eviction_once(shared_redis(options), options)
     [(link, _)] = options.links
     patience_s = (inf if task else DRIVER_PATIENCE_S) if options.on_unavailable == "wait" else PATIENCE_S
     found: WriteStore = _shared_store("task" if task else "sink", options, lambda: open_link(options, link, patience_s))
     return found
 
 
-def own_sink_store(options: WriteOptions) -> WriteStore:
+def new_sink_store(options: WriteOptions) -> WriteStore:
     """A new store for a thread beside the one that writes; nothing is connected yet."""
     return open_link(options, options.links[0][0]) if options.links else open_redis(options)
 
@@ -172,7 +172,7 @@ def own_sink_store(options: WriteOptions) -> WriteStore:
 _eviction_checked: set[tuple[int, RedisOptions]] = set()
 
 
-def _check_eviction(store: RedisStore, options: WriteOptions) -> RedisStore:
+def _check_eviction_once(store: RedisStore, options: WriteOptions) -> RedisStore:
     """The store, once this process has looked whether its servers evict."""
     key = (os.getpid(), redis_options(options))
     if key not in _eviction_checked:

@@ -37,15 +37,15 @@ class TopicColumns:
 
 @dataclass(slots=True)
 class TopicRows:
-    """The rows of one task for topics. ``sizes`` says how many partitions a topic has."""
+    """The rows of one task for topics. ``count_partitions`` says how many partitions a topic has."""
 
     columns: TopicColumns
-    sizes: Callable[[str], int]
-    turn: int
+    count_partitions: Callable[[str], int]
+    next_partition: int
     """The partition of the next record batch, where neither its rows nor their keys say one: modulo the number of partitions."""
-    _known: dict[str, int] = field(default_factory=dict)
+    _partition_counts: dict[str, int] = field(default_factory=dict)
 
-    def split(self, batch: Any) -> Iterator[tuple[str, Any]]:
+    def rows_by_queue(self, batch: Any) -> Iterator[tuple[str, Any]]:
         """Partition queues and the rows of a record batch for each, as indices in row order; the queue of the first row comes first.
 
         Raises MessageRefused for a NULL and for a partition that the topic has not, TopicMissing.
@@ -79,7 +79,7 @@ class TopicRows:
                 if not 0 <= partition < self._partition_count(topic, again=True):  # it may have grown
                     raise MessageRefused(
                         reason=f"column {self.columns.partition_column!r} is {partition} in some rows; topic {topic!r} has the partitions "
-                        f"0 to {self._known[topic] - 1}"
+                        f"0 to {self._partition_counts[topic] - 1}"
                     )
                 return self._partitions(batch, topics, of_row)
             return chosen
@@ -87,13 +87,13 @@ class TopicRows:
             keys = filled_column(batch, self.columns.key_column).dictionary_encode()
             hashes = np.fromiter(key_hashes(as_binary_array(keys.dictionary)), np.int64, len(keys.dictionary))
             return hashes[keys.indices.to_numpy()] % sizes[of_row]
-        self.turn += 1
-        return (self.turn - 1) % sizes[of_row]
+        self.next_partition += 1
+        return (self.next_partition - 1) % sizes[of_row]
 
     def _partition_count(self, topic: str, *, again: bool = False) -> int:
-        if again or topic not in self._known:
-            self._known[topic] = self.sizes(topic)
-        return self._known[topic]
+        if again or topic not in self._partition_counts:
+            self._partition_counts[topic] = self.count_partitions(topic)
+        return self._partition_counts[topic]
 
 
 def as_binary_array(values: Any) -> list[bytes]:

@@ -41,16 +41,17 @@ def settings(spark_version: str) -> dict[str, str]:
 
 
 def settings_with_jar(spark_version: str) -> dict[str, str]:
-    """The settings for a Java that this process starts later. Where the jar is at hand that Java has it on its class path (``jar.offer_jar``), and
-    checkpoints on a local or mounted disk are kept by a manager of its own."""
+    """The settings for a Java that this process starts later. Where the jar is at hand that Java has it on its class path
+    (``jar.put_jar_on_class_path``), and checkpoints on a local or mounted disk are kept by a manager of its own."""
     wanted = settings(spark_version)
-    if jar.find_jar() and ".checkpointing." in wanted[CHECKPOINT_MANAGER_SETTING] and jar.offer_jar():  # ours is made for Spark 4.1 and later
+    # Our manager is made for Spark 4.1 and later.
+    if jar.find_jar() and ".checkpointing." in wanted[CHECKPOINT_MANAGER_SETTING] and jar.put_jar_on_class_path():
         # Hadoop puts the variable in where the checkpoint is opened: in a Java that was started without the jar the other class stands.
         wanted[CHECKPOINT_MANAGER_SETTING] = f"${{env.{jar.CHECKPOINT_MANAGER_VARIABLE}:-{wanted[CHECKPOINT_MANAGER_SETTING]}}}"
     return wanted
 
 
-def quicken_workers() -> None:
+def use_compiled_pyspark_in_workers() -> None:
     """Have the Python workers of a Spark that this process starts later import the compiled pyspark and not the one in pyspark.zip.
 
     Set in the environment: workers on other machines, and those of a Spark that runs already (also below ``spark-submit``), start as ever.
@@ -63,15 +64,15 @@ def quicken_workers() -> None:
 def tune(builder: SparkSession.Builder) -> SparkSession.Builder:
     """Add the settings to a session builder and return it; what was set on it before stays, and what is set later wins.
 
-    Python workers on this machine start in about half of the CPU time (``quicken_workers``). Where the jar of the Java module is at hand
-    (``busmq jar``), the session gets it: ``format("busmq")`` is then Java for what Java can do (``engine``), and checkpoints on a local or
-    mounted disk are kept by a manager of its own.
+    Python workers on this machine start in about half of the CPU time (``use_compiled_pyspark_in_workers``). Where the jar of the Java module is
+    at hand (``busmq jar``), the session gets it: ``format("busmq")`` is then Java for what Java can do (``engine``), and checkpoints on a local
+    or mounted disk are kept by a manager of its own.
     Raises LocalToolMissing where the builder says ``spark.datasource.busmq.engine=java`` and no jar is at hand.
     As always in Spark, the builder wins over ``spark-submit --conf`` and ``spark-defaults.conf``.
 
         spark = tune(SparkSession.builder.appName("orders")).getOrCreate()
     """
-    quicken_workers()
+    use_compiled_pyspark_in_workers()
     chosen = builder._options
     wanted = settings_with_jar(version("pyspark"))
     # Nothing but the jar reads that setting: without it Python would serve the queries of the session in silence.

@@ -45,11 +45,11 @@ class TaskOutcome(WriterCommitMessage):
 class TaskWriter:
     """Rows of one task into staged lists, or straight into queues."""
 
-    def __init__(self, options: WriteOptions, columns: SinkColumns, plan: str) -> None:
-        """``plan``: what the driver has called this write, unlike any other."""
+    def __init__(self, options: WriteOptions, columns: SinkColumns, write_token: str) -> None:
+        """``write_token``: what the driver has called this write, unlike any other."""
         self._options = options
         self._columns = columns
-        self._plan = plan
+        self._write_token = write_token
 
     def write(self, batches: Iterator[Any]) -> TaskOutcome:
         """Runs in a task; Spark repeats it as a whole when it raises."""
@@ -62,12 +62,12 @@ class TaskWriter:
     def _push(self, batches: Iterator[Any]) -> TaskOutcome:
         store = sink_store(self._options, task=True)
         appender = store.appender()
-        full = full_policy(self._options)
+        full = full_queue_policy(self._options)
         attached: set[str] = set()
         try:
-            for parts in self._columns.gather(batches, self._topic_rows(store, appender)):
+            for parts in self._columns.values_by_queue(batches, self._topic_rows(store, appender)):
                 if new := [queue for queue in parts if queue not in attached]:
-                    store.attach(new, creation(self._options))
+                    store.attach(new, queue_creation(self._options))
                     attached.update(new)
                 appender.push_each(parts, full)
             appender.finish()
@@ -81,19 +81,19 @@ class TaskWriter:
         batch = _local_property(context, "streaming.sql.batchId") or str(self._options.batch or 0)
         attempt = attempt_of(query, batch, context.partitionId() if context else 0, new_token())
         if query:
-            sink, run = self._options.sink or query, _local_property(context, RUN_ID_PROPERTY) or self._plan
+            sink, run = self._options.sink or query, _local_property(context, RUN_ID_PROPERTY) or self._write_token
         else:
-            sink, run = self._options.sink if self._options.batch is not None else f"write-{self._plan}", self._plan
+            sink, run = self._options.sink if self._options.batch is not None else f"write-{self._write_token}", self._write_token
         store = sink_store(self._options, task=True)
         appender = store.appender()
         attached: set[str] = set()
         try:
-            for parts in self._columns.gather(batches, self._topic_rows(store, appender)):
+            for parts in self._columns.values_by_queue(batches, self._topic_rows(store, appender)):
                 if new := [queue for queue in parts if queue not in attached]:
                     appender.settle()
                     begun = store.begin(sink, run, new)
                     renewal.run = renewal.run or begun
-                    store.attach(new, creation(self._options))
+                    store.attach(new, queue_creation(self._options))
                     attached.update(new)
                 for queue, values in parts.items():
                     appender.stage(queue, store.keys(queue).stage(attempt), values, renewal.run)
@@ -115,11 +115,11 @@ class TaskWriter:
         context = TaskContext.get()
         batch = int(_local_property(context, "streaming.sql.batchId") or self._options.batch or 0)
 
-        def size(topic: str) -> int:
+        def count_partitions(topic: str) -> int:
             appender.settle()
             return store.partitions(topic, self._options.partitions)
 
-        return TopicRows(self._columns.topic, size, batch + (context.partitionId() if context else 0))
+        return TopicRows(self._columns.topic, count_partitions, batch + (context.partitionId() if context else 0))
 
 
 class SinkCommitter:
@@ -135,7 +135,7 @@ class SinkCommitter:
         """Append the batch; the result is what it consisted of. Safe to repeat: rows already appended are not appended again."""
         if not sink:
             raise ConfigError(reason="Spark gave the tasks no id of their query, so the sink has no name; set option sinkId, one for each query")
-        self._log_moved(sink, run)
+        self._warn_if_queue_changed(sink, run)
         held = self._record(sink, batch, staged, query, span, run.epoch if run else 0)
         kept = {s.key for s in held}
         self._store.discard([s for s in staged if s.key not in kept])  # before a full queue may end this
@@ -146,7 +146,7 @@ class SinkCommitter:
                 self._append(queue, sink, batch, part)
         return held
 
-    def _log_moved(self, sink: str, run: SinkRun | None) -> None:
+    def _warn_if_queue_changed(self, sink: str, run: SinkRun | None) -> None:
         queue = self._options.queue
         if run is not None and run.before and queue is not None and queue not in run.before:
             log.warning(
@@ -175,12 +175,12 @@ class SinkCommitter:
         self._store.discard([s for s in staged if s.key not in kept])
 
     def _append(self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]) -> None:
-        full = full_policy(self._options)
+        full = full_queue_policy(self._options)
         while True:
             try:
                 rest = self._store.commit(queue, sink, batch, staged)
             except QueueMissing:
-                self._store.attach([queue], creation(self._options))
+                self._store.attach([queue], queue_creation(self._options))
                 continue
             if rest is None:
                 return
@@ -195,10 +195,10 @@ class _StreamSink:
         self._options = options
         self._columns = columns
         self._checkpoint = checkpoint
-        self._plan = new_token()
+        self._write_token = new_token()
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return TaskWriter(self._options, self._columns, self._plan).write(iterator)
+        return TaskWriter(self._options, self._columns, self._write_token).write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         freeze_imports()
@@ -221,7 +221,7 @@ class RowStreamWriter(_StreamSink, DataSourceStreamWriter):
     """For Spark 4.0, which hands over rows."""
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return super().write(map(self._columns.batch_of, compat.row_slices(iterator)))
+        return super().write(map(self._columns.to_record_batch, compat.row_slices(iterator)))
 
 
 def stream_writer(options: WriteOptions, columns: SinkColumns, checkpoint: str) -> DataSourceStreamWriter:
@@ -254,10 +254,10 @@ class BatchWriter(DataSourceArrowWriter):
         self._options = replace(options, delivery="exactly-once") if overwrite else options
         self._columns = columns
         self._truncate = overwrite
-        self._plan = new_token()
+        self._write_token = new_token()
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        return TaskWriter(self._options, self._columns, self._plan).write(iterator)
+        return TaskWriter(self._options, self._columns, self._write_token).write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         freeze_imports()
@@ -286,12 +286,12 @@ class BatchWriter(DataSourceArrowWriter):
                 SinkCommitter(self._options, sink_store(self._options)).abort("", 0, staged)
 
 
-def creation(options: WriteOptions) -> QueueCreation:
+def queue_creation(options: WriteOptions) -> QueueCreation:
     """What a sink writes when a queue does not exist."""
     return QueueCreation(options.create, options.ttl_s, options.maxsize)
 
 
-def full_policy(options: WriteOptions) -> FullQueuePolicy:
+def full_queue_policy(options: WriteOptions) -> FullQueuePolicy:
     """What a sink does while a queue is full."""
     return FullQueuePolicy(options.full_timeout_ms if options.on_full == "block" else 0)
 

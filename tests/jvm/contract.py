@@ -133,7 +133,7 @@ def _of_streams() -> dict[str, int]:
         "maxUnpackedRanges": tasks.MAX_UNPACKED_RANGES,
         "rowsPerPackedTask": tasks.ROWS_PER_PACKED_TASK,
         "offsetVersion": offsets.OFFSET_VERSION,
-        "rowsAtOnce": compat.ROWS_AT_ONCE,
+        "rowsPerRecordBatch": compat.ROWS_PER_RECORD_BATCH,
         "maxShownCharacters": batch_span.MAX_SHOWN_CHARACTERS,
     }
 

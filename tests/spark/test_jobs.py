@@ -26,8 +26,8 @@ from busmq_spark.core.subscription import register
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.options import WriteOptions
-from busmq_spark.spark.job_fields import check_fields
-from busmq_spark.spark.job_writer import JobColumns, JobTaskWriter
+from busmq_spark.spark.job_fields import check_job_field_names
+from busmq_spark.spark.job_task_writer import JobColumns, JobTaskWriter
 from busmq_spark.spark.source import BusmqDataSource
 from tests.conftest import Fresh
 from tests.faults.job_scene import settles
@@ -304,7 +304,7 @@ def test_an_option_for_messages_is_refused_with_settle(name: str, text: str) -> 
 
 def test_options_that_make_no_sense_are_refused(spark: SparkSession, bus: Bus, write: Callable[..., None]) -> None:
     with pytest.raises(ConfigError, match="option 'jobFields': the name of the field is 'done'"):
-        check_fields(["a", "done"])
+        check_job_field_names(["a", "done"])
     own = {"redis.url": bus.url, "subscribe": "q", "jobFields": "a"}
     with pytest.raises(PySparkException, match="column 'fields' is map<int,int>; expected map<string,binary>"):
         spark.read.format("busmq").schema("fields map<int,int>").options(**own).load().collect()

@@ -101,9 +101,9 @@ def test_the_rows_of_a_queue_travel_together_however_many_queues_lie_between_the
 def test_rows_are_gathered_up_to_a_bound_and_those_of_one_queue_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sink_schema, "GATHERED_BYTES", 2 * arrow(10, 0).nbytes)
     taken = iter([arrow(10, turn) for turn in range(5)])
-    many = list(SinkColumns("value", "queue", None).gather(taken))
+    many = list(SinkColumns("value", "queue", None).values_by_queue(taken))
     assert [part["q7"] for part in many] == [[b"0", b"1"], [b"2", b"3"], [b"4"]]
-    one = list(SinkColumns("value", None, "q").gather(arrow(2, turn) for turn in range(2)))
+    one = list(SinkColumns("value", None, "q").values_by_queue(arrow(2, turn) for turn in range(2)))
     assert one == [{"q": [b"0", b"0"]}, {"q": [b"1", b"1"]}]
 
 

@@ -72,7 +72,7 @@ def batch(**columns: list[Any]) -> pa.RecordBatch:
 
 def test_a_batch_is_split_by_queue_each_in_the_order_of_its_rows() -> None:
     rows = batch(queue=["b", "a", "b", "b", "a"], value=["1", "2", "3", "4", "5"])
-    assert dict(SinkColumns("value", "queue", None).split(rows)) == {"b": [b"1", b"3", b"4"], "a": [b"2", b"5"]}
+    assert dict(SinkColumns("value", "queue", None).values_of_batch_by_queue(rows)) == {"b": [b"1", b"3", b"4"], "a": [b"2", b"5"]}
 
 
 def test_a_batch_for_many_queues_is_walked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_a_batch_for_many_queues_is_walked_through_once(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(sink_schema, "_bytes", counted)
     queues = [f"q{i * 7 % 500}" for i in range(2000)]
-    split = list(SinkColumns("value", "queue", None).split(batch(queue=queues, value=[str(i) for i in range(2000)])))
+    split = list(SinkColumns("value", "queue", None).values_of_batch_by_queue(batch(queue=queues, value=[str(i) for i in range(2000)])))
     assert [queue for queue, _ in split] == list(dict.fromkeys(queues))
     assert all([int(value) for value in values] == [i for i in range(2000) if queues[i] == queue] for queue, values in split)
     assert len(passes) == 1
@@ -95,11 +95,13 @@ def test_a_batch_for_many_queues_is_walked_through_once(monkeypatch: pytest.Monk
 def test_values_of_every_arrow_type_become_bytes(kind: Any) -> None:
     values = ["ä", ""] if kind in (pa.string(), pa.large_string()) else [b"\x00\xff", b""]
     rows = pa.RecordBatch.from_arrays([pa.array(values, kind)], ["value"])
-    assert list(SinkColumns("value", None, "q").split(rows)) == [("q", ["ä".encode(), b""] if kind in (pa.string(), pa.large_string()) else values)]
+    assert list(SinkColumns("value", None, "q").values_of_batch_by_queue(rows)) == [
+        ("q", ["ä".encode(), b""] if kind in (pa.string(), pa.large_string()) else values)
+    ]
 
 
 def test_a_batch_without_rows_writes_nothing_and_needs_no_queue() -> None:
-    assert list(SinkColumns("value", "queue", None).split(batch(queue=[], value=[]))) == []
+    assert list(SinkColumns("value", "queue", None).values_of_batch_by_queue(batch(queue=[], value=[]))) == []
 
 
 @pytest.mark.parametrize(
@@ -108,20 +110,20 @@ def test_a_batch_without_rows_writes_nothing_and_needs_no_queue() -> None:
 )
 def test_a_null_is_refused_with_its_column_and_how_many(rows: Any, column: str) -> None:
     with pytest.raises(MessageRefused, match=f"column '{column}' is NULL in 1 of 2 rows"):
-        list(SinkColumns("value", "queue", None).split(rows))
+        list(SinkColumns("value", "queue", None).values_of_batch_by_queue(rows))
 
 
 def test_an_empty_queue_name_is_refused() -> None:
     with pytest.raises(MessageRefused, match="column 'queue' is empty in some rows"):
-        list(SinkColumns("value", "queue", None).split(batch(queue=["a", ""], value=["1", "2"])))
+        list(SinkColumns("value", "queue", None).values_of_batch_by_queue(batch(queue=["a", ""], value=["1", "2"])))
 
 
 def test_a_null_in_one_queue_stores_nothing_of_another() -> None:
-    split = SinkColumns("value", "queue", None).split(batch(queue=["a", "b"], value=["1", None]))
+    split = SinkColumns("value", "queue", None).values_of_batch_by_queue(batch(queue=["a", "b"], value=["1", None]))
     with pytest.raises(MessageRefused):
         next(split)
 
 
 def test_rows_of_spark_4_0_become_a_batch() -> None:
     rows = [{"value": "1", "queue": "a", "id": 1}, {"value": None, "queue": "b", "id": 2}]
-    assert SinkColumns("value", "queue", None).batch_of(rows).to_pydict() == {"value": ["1", None], "queue": ["a", "b"]}
+    assert SinkColumns("value", "queue", None).to_record_batch(rows).to_pydict() == {"value": ["1", None], "queue": ["a", "b"]}

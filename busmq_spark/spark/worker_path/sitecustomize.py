@@ -17,7 +17,7 @@ def without_archives(path: list[str]) -> list[str]:
     return [entry for entry in path if not (entry.endswith((".zip", ".jar")) and entry.startswith(installed))]
 
 
-def next_one() -> None:
+def import_next_sitecustomize() -> None:
     """Import the sitecustomize that this one is in front of, if there is any: a system's, a debugger's, that of a coverage tool."""
     this = sys.modules.pop("sitecustomize")
     try:
@@ -31,4 +31,4 @@ def next_one() -> None:
 if __name__ == "sitecustomize":
     folder = __file__.rpartition(os.sep)[0]  # pathlib would cost more than the rest of this
     sys.path[:] = [entry for entry in without_archives(sys.path) if entry != folder]
-    next_one()
+    import_next_sitecustomize()

@@ -37,12 +37,12 @@ final class BatchSpan {
     }
 
     /** {@code digest:end offsets}, as spark/batch_span.py of the Python package; empty where the checkpoint is not known, or cannot be read. */
-    static String of(String checkpoint, long batch) {
-        String end = checkpoint == null ? null : readOffsets(checkpoint, batch);
+    static String readBatchSpan(String checkpoint, long batch) {
+        String end = checkpoint == null ? null : readPlannedOffsets(checkpoint, batch);
         if (end == null) {
             return "";
         }
-        String start = readOffsets(checkpoint, batch - 1);
+        String start = readPlannedOffsets(checkpoint, batch - 1);
         String both = (start == null ? "" : start) + "\n\n" + end;
         return Fingerprint.hexDigest("SHA-256", StandardCharsets.UTF_8.encode(both)).substring(0, 32) + ":"
                 + end.substring(0, Math.min(MAX_SHOWN_CHARACTERS, end.length()));
@@ -53,7 +53,7 @@ final class BatchSpan {
      * nothing. What is there since this process has put it there is left alone. Nothing is done where the checkpoint is not known or not a folder of
      * this machine, and no error is thrown where its disk syncs nothing.
      */
-    static void sync(String checkpoint, long batch) {
+    static void syncBatchToDisk(String checkpoint, long batch) {
         if (checkpoint == null) {
             return;
         }
@@ -88,7 +88,7 @@ final class BatchSpan {
     }
 
     /** The offsets in an entry of the log, without the version and the metadata, which has the time of planning; null when there is none. */
-    private static String readOffsets(String checkpoint, long batch) {
+    private static String readPlannedOffsets(String checkpoint, long batch) {
         Path path = new Path(new Path(checkpoint, "offsets"), Long.toString(batch));
         try {
             String[] parts = new String(readFile(path), StandardCharsets.UTF_8).split("\n", 3);

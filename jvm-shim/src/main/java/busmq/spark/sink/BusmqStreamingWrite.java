@@ -79,8 +79,8 @@ final class BusmqStreamingWrite implements StreamingWrite {
     public void commit(long batch, WriterCommitMessage[] messages) {
         if (staging) {
             try (SinkCommitter committer = new SinkCommitter(options)) {
-                BatchSpan.sync(checkpoint, batch);
-                committer.commit(sinkName(), batch, TaskOutcome.stagedLists(messages), query, BatchSpan.of(checkpoint, batch),
+                BatchSpan.syncBatchToDisk(checkpoint, batch);
+                committer.commit(sinkName(), batch, TaskOutcome.stagedLists(messages), query, BatchSpan.readBatchSpan(checkpoint, batch),
                         TaskOutcome.epochOf(messages));
             }
         }

@@ -14,7 +14,7 @@ import java.util.Map;
  */
 public final class TopicRows {
     /** Rows that go to one partition before the next has its turn, as many as a record batch in Python. */
-    private static final int ROWS_PER_TURN = Contract.intNumber("rowsAtOnce");
+    private static final int ROWS_PER_TURN = Contract.intNumber("rowsPerRecordBatch");
 
     private final WriteOptions options;
     private final SinkColumns columns;

@@ -52,7 +52,7 @@ class BatchSpanTest {
 
     private List<String> sync(long batch) {
         synced.clear();
-        BatchSpan.sync("file:" + checkpoint, batch);
+        BatchSpan.syncBatchToDisk("file:" + checkpoint, batch);
         return synced.stream().sorted().toList();
     }
 

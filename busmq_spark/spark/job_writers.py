@@ -1,4 +1,4 @@
-"""The writers of outcomes that Spark sees; the work is in job_writer.py. Tasks do all of it: there is nothing to commit."""
+"""The writers of outcomes that Spark sees; the work is in job_task_writer.py. Tasks do all of it: there is nothing to commit."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark import compat
-from busmq_spark.spark.job_writer import JobColumns, JobTaskWriter, QueueLife
+from busmq_spark.spark.job_task_writer import JobColumns, JobTaskWriter, QueueLife
 from busmq_spark.spark.process import freeze_imports
 from busmq_spark.spark.tracebacks import without_traceback
 
 
 @without_traceback
-class _Settling:
+class _JobWriterBase:
     """What all writers share."""
 
     def __init__(self, options: WriteOptions, columns: JobColumns) -> None:
@@ -35,17 +35,17 @@ class _Settling:
         """What was written stays, and the batch that comes again leaves it as it is."""
 
 
-class JobBatchWriter(_Settling, DataSourceArrowWriter):
+class JobBatchWriter(_JobWriterBase, DataSourceArrowWriter):
     """``df.write``."""
 
     def __init__(self, options: WriteOptions, columns: JobColumns) -> None:
         super().__init__(options, columns)
         if columns.queue is not None:  # else each row says which message it answers
-            self._lives[columns.queue] = QueueLife.of(columns.queue, options)
+            self._lives[columns.queue] = QueueLife.fetch(columns.queue, options)
 
 
 @without_traceback
-class _RowStreamWriter(_Settling, DataSourceStreamWriter):
+class _RowStreamWriter(_JobWriterBase, DataSourceStreamWriter):
     """For Spark 4.0, which hands over rows."""
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
@@ -59,5 +59,5 @@ def job_stream_writer(options: WriteOptions, columns: JobColumns) -> DataSourceS
 
 if compat.StreamArrowWriter is not None:
 
-    class _ArrowStreamWriter(_Settling, compat.StreamArrowWriter):
+    class _ArrowStreamWriter(_JobWriterBase, compat.StreamArrowWriter):
         """Takes Arrow batches as they come."""

@@ -25,11 +25,11 @@ from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark.job_fields import FIELDS_COLUMN_TYPES
 from busmq_spark.spark.stores import sink_store
-from busmq_spark.spark.writer import full_policy
+from busmq_spark.spark.writer import full_queue_policy
 from busmq_spark.store.protocol import QueueCreation
 from busmq_spark.store.redis_store import RedisStore
 
-ROWS_AT_ONCE = 500
+ROWS_PER_CALL = 500
 OK_COLUMN, FAILED_COLUMN = "ok", "failed"
 _TYPES: dict[str, tuple[type[DataType], ...]] = {
     "job": (StringType,),
@@ -89,7 +89,7 @@ class QueueLife(NamedTuple):
     """The last id that was given in it."""
 
     @classmethod
-    def of(cls, queue: str, options: WriteOptions) -> QueueLife:
+    def fetch(cls, queue: str, options: WriteOptions) -> QueueLife:
         """As it is now. Raises QueueMissing."""
         store = _job_store(options)
         attached = store.attach([queue], QueueCreation(allowed=False, ttl_s=options.ttl_s))[queue]
@@ -102,7 +102,7 @@ def _job_store(options: WriteOptions) -> RedisStore:
     return store
 
 
-class _Row(NamedTuple):
+class _OutcomeRow(NamedTuple):
     queue: str
     named: bool
     """Whether the row says which message it answers."""
@@ -119,17 +119,17 @@ class JobTaskWriter:
         self._options, self._columns = options, columns
         self._store = _job_store(options)
         self._lives = dict(lives)
-        self._done: set[str] = set()
+        self._attached_outcome_queues: set[str] = set()
 
     def write(self, batches: Iterator[Any]) -> None:
         """Returns when all of it is written."""
         for batch in batches:
-            for at in range(0, batch.num_rows, ROWS_AT_ONCE):
-                made = (self._row({name.lower(): value for name, value in row.items()}) for row in batch.slice(at, ROWS_AT_ONCE).to_pylist())
+            for at in range(0, batch.num_rows, ROWS_PER_CALL):
+                made = (self._parse_row({name.lower(): value for name, value in row.items()}) for row in batch.slice(at, ROWS_PER_CALL).to_pylist())
                 for queue, rows in group_by(made, lambda row: row.queue).items():
-                    self._settle(queue, rows)
+                    self._write_outcomes(queue, rows)
 
-    def _settle(self, queue: str, rows: Sequence[_Row]) -> None:
+    def _write_outcomes(self, queue: str, rows: Sequence[_OutcomeRow]) -> None:
         named = [row for row in rows if row.named]
         leased = self._store.run(queue, groups.are_leased(self._store.keys(queue), self._options.settle, [row.work.delivery.id for row in named]))
         # Workers have these: at the first lease of a message they record nothing that job_outcome.lua could see.
@@ -149,18 +149,18 @@ class JobTaskWriter:
         parts: dict[str, list[bytes]] = {}
         for name, outcome in outcomes:
             parts.setdefault(name, []).append(outcome)
-        self._store.attach(list(parts.keys() - self._done), QueueCreation(allowed=True, ttl_s=self._options.ttl_s))
-        self._done |= parts.keys()
-        self._store.appender().push_each(parts, full_policy(self._options))
+        self._store.attach(list(parts.keys() - self._attached_outcome_queues), QueueCreation(allowed=True, ttl_s=self._options.ttl_s))
+        self._attached_outcome_queues |= parts.keys()
+        self._store.appender().push_each(parts, full_queue_policy(self._options))
 
-    def _row(self, row: dict[str, Any]) -> _Row:
+    def _parse_row(self, row: dict[str, Any]) -> _OutcomeRow:
         queue = self._columns.queue or row["queue"]
         if not queue:
             raise MessageRefused(reason="column 'queue' is NULL or empty in some rows; expected the name of a queue")
         if self._columns.needs_id and row.get("id") is None:
             raise MessageRefused(reason="column 'id' is NULL in some rows; expected the id of the message that each answers, as the source has it")
-        life, ttl_ms, newest = self._life(queue)
-        id, client, done = self._job(row)
+        life, ttl_ms, newest = self._queue_life(queue)
+        id, client, done = self._parse_job(row)
         message = newest if row.get("id") is None else row["id"]
         error = row.get("error")
         if row.get("outcome") not in (None, OK_COLUMN, FAILED_COLUMN):
@@ -177,9 +177,9 @@ class JobTaskWriter:
             for name, value in (given.items() if isinstance(given, dict) else given)  # a dict: of Spark 4.0, which hands over rows
             if value is not None
         }
-        return _Row(queue, row.get("id") is not None, work, error, fields)
+        return _OutcomeRow(queue, row.get("id") is not None, work, error, fields)
 
-    def _job(self, row: dict[str, Any]) -> tuple[str, str, str]:
+    def _parse_job(self, row: dict[str, Any]) -> tuple[str, str, str]:
         """The job, who sent it, and the queue to which its outcomes are pushed as well."""
         value = row.get("value")
         id, client, done = flows.decode_reference(value.encode() if isinstance(value, str) else value) if value is not None else ("", "", "")
@@ -188,7 +188,7 @@ class JobTaskWriter:
             raise MessageRefused(reason="column 'job' is NULL in some rows; expected the id of a job")
         return (id if named is None else flows.check_job(named)), client, done
 
-    def _life(self, queue: str) -> QueueLife:
+    def _queue_life(self, queue: str) -> QueueLife:
         if queue not in self._lives:
-            self._lives[queue] = QueueLife.of(queue, self._options)
+            self._lives[queue] = QueueLife.fetch(queue, self._options)
         return self._lives[queue]
