@@ -20,7 +20,7 @@ class Loss:
     """How many ids are known to be missing; 0 when the number is unknown."""
 
 
-def would_delete(state: QueueState, last: int, own: int | None, others: Collection[int]) -> int:
+def count_messages_to_delete(state: QueueState, last: int, own: int | None, others: Collection[int]) -> int:
     """How many stored messages that this reader has not read are deleted, at once or when they are kept no longer, once it has acked ``last``: at
     most so many where ids have holes. What all have acknowledged before is not among them.
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from busmq_spark.core.flow import run_sync
-from busmq_spark.core.loss import Loss, loss_between, would_delete
+from busmq_spark.core.loss import Loss, loss_between, count_messages_to_delete
 from busmq_spark.core.planner import HeldQueues, first_start, starts_after, without_times
 from busmq_spark.core.position import Position
 from busmq_spark.core.retention import MESSAGES_TAKEN_WARNING
@@ -280,7 +280,7 @@ class ReaderQueues:
         for queue, names in subscriptions.items():
             others = [last for name, last in names.items() if name != self._options.subscription]
             last = ends[queue].last
-            count = would_delete(states[queue], last, names.get(self._options.subscription), others)
+            count = count_messages_to_delete(states[queue], last, names.get(self._options.subscription), others)
             if count and not self._options.discard:
                 earliest = self._options.start_of(*split(queue)) == "earliest"  # now, but not when the batch was planned that is in the checkpoint
                 start = "the checkpoint" if earliest else self._options.shown_start(*split(queue))

@@ -11,7 +11,7 @@ from busmq_spark.core import clock, group, lag, queue, retention, sender, state,
 from busmq_spark.core.flow import script
 from busmq_spark.core.group import Settlement
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.loss import would_delete
+from busmq_spark.core.loss import count_messages_to_delete
 from busmq_spark.core.retention import Retention, rule
 from busmq_spark.core.sink import StagedList, commit
 from busmq_spark.core.state import AckResult, AckUpTo
@@ -292,7 +292,7 @@ def test_what_all_have_acked_is_no_backlog(run: Run, redis: Redis, keys: QueueKe
     ack(run, redis, keys, 6)
     [now] = run(state.states([(keys, -1)]))
     assert (now.done, now.floor) == (6, 0)
-    assert [would_delete(now, last, None, []) for last in (3, 6, 8, 10)] == [0, 0, 2, 4]
+    assert [count_messages_to_delete(now, last, None, []) for last in (3, 6, 8, 10)] == [0, 0, 2, 4]
     assert [each.behind for each in run(lag.lags([keys]))] == [4]
 
 

@@ -32,7 +32,7 @@ def sink(spark: SparkSession, shim_jar: Path, own: Bus) -> Iterator[Any]:
     options.put("redis.url", own.url)
     options.put("queue", "unused")
     options.put("delivery", "at-least-once")
-    made = jvm.busmq.spark.sink.TaskSink.pushing(jvm.busmq.spark.options.WriteOptions.parse(options))
+    made = jvm.busmq.spark.sink.TaskSink.toQueues(jvm.busmq.spark.options.WriteOptions.parse(options))
     yield made
     made.close()
 

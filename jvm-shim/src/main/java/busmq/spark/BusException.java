@@ -40,7 +40,7 @@ public final class BusException extends IllegalArgumentException implements Spar
     }
 
     /** A bad option or argument. */
-    public static BusException config(String reason) {
+    public static BusException configError(String reason) {
         return of(ErrorKind.CONFIG, "reason", reason);
     }
 

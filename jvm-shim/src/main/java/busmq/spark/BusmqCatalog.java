@@ -37,7 +37,7 @@ public final class BusmqCatalog implements TableCatalog {
         this.name = name;
         catalogOptions = Map.copyOf(options.asCaseSensitiveMap());
         catalogOptions.keySet().stream().filter(key -> !key.toLowerCase(Locale.ROOT).startsWith("redis.")).findFirst().ifPresent(key -> {
-            throw BusException.config("spark.sql.catalog." + name + "." + key + " says nothing to a catalog, which takes the redis.* options; "
+            throw BusException.configError("spark.sql.catalog." + name + "." + key + " says nothing to a catalog, which takes the redis.* options; "
                     + "options of a read or write belong to its statement: SELECT ... FROM " + name + ".queue WITH (" + key + " = ...)");
         });
         Map<String, String> any = new HashMap<>(catalogOptions);
@@ -110,7 +110,7 @@ public final class BusmqCatalog implements TableCatalog {
     }
 
     private BusException readOnlyError(Identifier table, String what) {
-        return BusException.config("queue " + PyText.repr(table.name()) + " is not " + what + " by SQL, which would reach messages that others wait for; "
+        return BusException.configError("queue " + PyText.repr(table.name()) + " is not " + what + " by SQL, which would reach messages that others wait for; "
                 + "a queue goes when its ttl has run out");
     }
 }

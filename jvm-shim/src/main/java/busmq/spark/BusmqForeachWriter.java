@@ -38,7 +38,7 @@ public final class BusmqForeachWriter extends ForeachWriter<Row> {
 
     @Override
     public boolean open(long partition, long epoch) {
-        sink = TaskSink.pushing(options);
+        sink = TaskSink.toQueues(options);
         columns = null;
         rows = 0;
         firstPartition = partition + epoch;

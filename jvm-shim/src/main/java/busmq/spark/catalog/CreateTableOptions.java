@@ -25,11 +25,11 @@ public final class CreateTableOptions {
     public static WriteOptions parse(String queue, TableInfo info, Map<String, String> given) {
         SourceSchema.check(info.schema(), false);
         if (info.partitions().length > 0) {
-            throw BusException.config("a queue has no partitions; leave PARTITIONED BY out");
+            throw BusException.configError("a queue has no partitions; leave PARTITIONED BY out");
         }
         String provider = info.properties().getOrDefault(TableCatalog.PROP_PROVIDER, "busmq");
         if (!FORMATS.contains(provider)) {
-            throw BusException.config("a table of this catalog is a queue, and none of format " + PyText.repr(provider) + "; leave USING out");
+            throw BusException.configError("a table of this catalog is a queue, and none of format " + PyText.repr(provider) + "; leave USING out");
         }
         Map<String, String> all = new HashMap<>(given);
         all.put("queue", queue);
@@ -44,7 +44,7 @@ public final class CreateTableOptions {
             if (QUEUE_PROPERTIES.stream().anyMatch(name::equalsIgnoreCase)) {
                 found.put(name, value);
             } else if (!SPARK_PROPERTIES.contains(name)) {
-                throw BusException.config("property " + PyText.repr(name) + " says nothing to a queue, which takes ttl and maxsize");
+                throw BusException.configError("property " + PyText.repr(name) + " says nothing to a queue, which takes ttl and maxsize");
             }
         });
         return found;

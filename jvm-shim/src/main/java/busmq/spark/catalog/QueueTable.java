@@ -89,7 +89,7 @@ public final class QueueTable implements SupportsRead, SupportsWrite {
             String of = named.equals("topic") ? "a topic" : "a queue";
             String found = named.equals("topic") == isTopic ? ", and so does the table " + PyText.repr(name())
                     : ", and the table " + PyText.repr(name()) + (isTopic ? " a topic" : " a queue");
-            throw BusException.config("option " + PyText.repr(named) + " names " + of + found + "; leave the option out");
+            throw BusException.configError("option " + PyText.repr(named) + " names " + of + found + "; leave the option out");
         });
         Map<String, String> all = new HashMap<>(redisOptions);
         all.putAll(options.asCaseSensitiveMap());

@@ -21,7 +21,7 @@ public record FoundTime(long id, long first, long last, long now, long asked) {
     /** {@code id}, where it is known. Throws BUSMQ_TIME_UNKNOWN, and BUSMQ_CONFIG for a time that is still to come. */
     public long lastId(String queue) {
         if (now > 0 && asked > now) {
-            throw BusException.config("the time " + formatTime(asked) + " is still to come: the clock of the server of queue " + PyText.repr(queue)
+            throw BusException.configError("the time " + formatTime(asked) + " is still to come: the clock of the server of queue " + PyText.repr(queue)
                     + " says "
                     + formatTime(now));
         }

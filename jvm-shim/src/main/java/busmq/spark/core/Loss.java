@@ -45,7 +45,7 @@ public record Loss(String kind, String expected, String found, long ids) {
      * @param own the acked id of its subscription, null when it has none yet
      * @param others those of the other subscriptions
      */
-    public static long wouldDelete(QueueState now, long last, Long own, Collection<Long> others) {
+    public static long countMessagesToDelete(QueueState now, long last, Long own, Collection<Long> others) {
         if (own == null && !others.isEmpty()) {
             return 0; // what is stored waits for the others, and what none of them waits for they have read
         }

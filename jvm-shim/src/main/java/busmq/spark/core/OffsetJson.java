@@ -79,10 +79,10 @@ public final class OffsetJson {
             throw foreignOffsetError("no version", text);
         }
         if (!offset.get("v").isInt() || offset.get("v").intValue() != OFFSET_VERSION) {
-            throw BusException.config("the checkpoint holds offsets of version " + offset.get("v").asText() + ", this package reads version " + OFFSET_VERSION + "; update it");
+            throw BusException.configError("the checkpoint holds offsets of version " + offset.get("v").asText() + ", this package reads version " + OFFSET_VERSION + "; update it");
         }
         if (offset.has("sources")) {
-            throw BusException.config("the checkpoint has positions behind federation servers, which only the engine in Python reads; set engine=python, or use a new checkpoint");
+            throw BusException.configError("the checkpoint has positions behind federation servers, which only the engine in Python reads; set engine=python, or use a new checkpoint");
         }
         Map<String, Position> found = new TreeMap<>(BY_CODE_POINT);
         if (offset.size() == 1) {
@@ -102,7 +102,7 @@ public final class OffsetJson {
     public static long begin(Position start, Position end) {
         if (start == null || !start.born().equals(end.born())) {
             if (end.start() == null) {
-                throw BusException.config("the checkpoint ends at a queue life it never began; use a new checkpoint");
+                throw BusException.configError("the checkpoint ends at a queue life it never began; use a new checkpoint");
             }
             return end.start();
         }
@@ -144,7 +144,7 @@ public final class OffsetJson {
 
     private static BusException foreignOffsetError(String why, String text) {
         String shown = text.length() > SHOWN_CHARS ? text.substring(0, SHOWN_CHARS) : text;
-        return BusException.config("the checkpoint does not hold busmq offsets (" + why + " in " + shown + "); use a new checkpoint");
+        return BusException.configError("the checkpoint does not hold busmq offsets (" + why + " in " + shown + "); use a new checkpoint");
     }
 
     private static <T> Map<String, T> sortByName(Map<String, T> named) {

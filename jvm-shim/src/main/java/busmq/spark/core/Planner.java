@@ -262,7 +262,7 @@ public final class Planner {
     public static void checkGiven(String option, String queue, long last, QueueState state) {
         if (last > state.lastId()) {
             String to = option.equals("startingOffsets") ? "begin with the next message" : "end with the newest message";
-            throw BusException.config(option + " says " + PyText.repr(queue) + " is read up to id " + last + ", but its last id is " + state.lastId()
+            throw BusException.configError(option + " says " + PyText.repr(queue) + " is read up to id " + last + ", but its last id is " + state.lastId()
                     + ". Name that id or a smaller one, or " + option + "=latest to " + to);
         }
     }

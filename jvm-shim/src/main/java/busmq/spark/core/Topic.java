@@ -47,7 +47,7 @@ public final class Topic {
         boolean topic = !name.isEmpty() && !name.contains(":members:") && !name.startsWith("channel:") && !name.startsWith("service:")
                 && name.equals(name.strip()) && !FORBIDDEN_IN_NAME.matcher(name).find();
         if (!topic || LOOKS_LIKE_KEY_SUFFIX.matcher(":" + name).find()) {
-            throw BusException.config("the name of the topic is " + PyText.repr(name) + "; expected a text without spaces around it or control characters, "
+            throw BusException.configError("the name of the topic is " + PyText.repr(name) + "; expected a text without spaces around it or control characters, "
                     + "that is the beginning of no key of another queue or topic");
         }
         return name;

@@ -106,7 +106,7 @@ public enum EngineChoice {
         try {
             return OPTION.parse().apply(text);
         } catch (IllegalArgumentException error) {
-            throw BusException.config(name + " is " + PyText.repr(text) + "; expected " + error.getMessage());
+            throw BusException.configError(name + " is " + PyText.repr(text) + "; expected " + error.getMessage());
         }
     }
 

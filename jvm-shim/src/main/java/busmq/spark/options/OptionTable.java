@@ -38,14 +38,14 @@ final class OptionTable {
         given.forEach((name, text) -> {
             String low = name.toLowerCase(Locale.ROOT);
             if (low.startsWith("federation.")) {
-                throw BusException.config("option " + PyText.repr(name) + " is for a federation server, which format(\"busmq-realtime\") does not "
+                throw BusException.configError("option " + PyText.repr(name) + " is for a federation server, which format(\"busmq-realtime\") does not "
                         + "reach; use format(\"busmq\"), which has the same options, or a Redis that can be reached from here");
             }
             OptionRow<?> row = rows.get(low);
             if (row != null) {
                 values.add(row, text);
             } else if (!SPARK_OPTIONS.contains(low)) {
-                throw BusException.config(describeUnknown(name));
+                throw BusException.configError(describeUnknown(name));
             }
         });
         return values;
@@ -72,14 +72,14 @@ final class OptionTable {
 
         private void add(OptionRow<?> row, String text) {
             if (!givenRows.add(row)) {
-                throw BusException.config("option " + PyText.repr(row.name()) + " is given twice, also as " + PyText.repr(row.alias())
+                throw BusException.configError("option " + PyText.repr(row.name()) + " is given twice, also as " + PyText.repr(row.alias())
                         + "; give it once");
             }
             try {
                 given.put(row, row.parse().apply(text));
             } catch (IllegalArgumentException error) {
                 String shown = row.isSecret() ? "***" : PyText.repr(text);
-                throw BusException.config("option " + PyText.repr(row.name()) + " is " + shown + "; expected " + error.getMessage());
+                throw BusException.configError("option " + PyText.repr(row.name()) + " is " + shown + "; expected " + error.getMessage());
             }
         }
 

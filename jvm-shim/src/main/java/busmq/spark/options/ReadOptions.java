@@ -72,30 +72,30 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
         List<String> given = Stream.of(subscribe.isEmpty() ? "" : "subscribe", subscribePattern == null ? "" : "subscribePattern", topic.isEmpty() ? "" : "topic")
                 .filter(name -> !name.isEmpty()).toList();
         if (given.size() != 1) {
-            throw BusException.config("exactly one of 'subscribe', 'subscribePattern' and 'topic' names the queues to read; "
+            throw BusException.configError("exactly one of 'subscribe', 'subscribePattern' and 'topic' names the queues to read; "
                     + (given.isEmpty() ? "none is" : String.join(" and ", given) + " are") + " given");
         }
         if (topic.isEmpty() && (includeTopic || partitions != null)) {
-            throw BusException.config("option '" + (includeTopic ? "includeTopic" : "partitions")
+            throw BusException.configError("option '" + (includeTopic ? "includeTopic" : "partitions")
                     + "' is for topics, and none is named: set option 'topic', or leave it out");
         }
         if (partitions != null && !create) {
-            throw BusException.config(Contract.text("partitionsUnused"));
+            throw BusException.configError(Contract.text("partitionsUnused"));
         }
         if (ack.equals("none") && !subscription.isEmpty()) {
-            throw BusException.config("ack=none acknowledges nothing, so option 'subscription' has no meaning with it; leave one of them out");
+            throw BusException.configError("ack=none acknowledges nothing, so option 'subscription' has no meaning with it; leave one of them out");
         }
         if (ack.equals("none") && discard) {
-            throw BusException.config("ack=none removes nothing, so discardBacklog=true has no meaning with it; leave one of them out");
+            throw BusException.configError("ack=none removes nothing, so discardBacklog=true has no meaning with it; leave one of them out");
         }
         if (starting.isGiven() && startingTimestamp != null) {
-            throw BusException.config("startingOffsets and startingTimestamp both say where to begin; leave one of them out");
+            throw BusException.configError("startingOffsets and startingTimestamp both say where to begin; leave one of them out");
         }
         if (ending.isGiven() && endingTimestamp != null) {
-            throw BusException.config("endingOffsets and endingTimestamp both say where to end; leave one of them out");
+            throw BusException.configError("endingOffsets and endingTimestamp both say where to end; leave one of them out");
         }
         if (maxMessages != null && minMessages != null && minMessages > maxMessages) {
-            throw BusException.config("minMessagesPerTrigger is " + minMessages + " and maxMessagesPerTrigger is " + maxMessages
+            throw BusException.configError("minMessagesPerTrigger is " + minMessages + " and maxMessagesPerTrigger is " + maxMessages
                     + ": a batch would wait for messages that it may not have; lower the former, or raise the latter");
         }
         checkQueues("startingOffsets", starting);
@@ -106,20 +106,20 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
         Set<String> sources = new TreeSet<>(starts.sources().keySet());
         sources.remove("local");
         if (!sources.isEmpty()) {
-            throw BusException.config(name + " names " + PyText.repr(sources.iterator().next()) + ", which is none of the sources local");
+            throw BusException.configError(name + " names " + PyText.repr(sources.iterator().next()) + ", which is none of the sources local");
         }
         List<String> strange = new ArrayList<>(new TreeSet<>(starts.queueNames()));
         strange.removeAll(subscribe);
         if (!subscribe.isEmpty() && !strange.isEmpty()) {
-            throw BusException.config(name + " names " + PyText.repr(strange.get(0)) + ", which is not in subscribe");
+            throw BusException.configError(name + " names " + PyText.repr(strange.get(0)) + ", which is not in subscribe");
         }
         strange.removeIf(queue -> topic.contains(queue) || topic.contains(topicOf(queue)));
         if (!topic.isEmpty() && !strange.isEmpty()) {
-            throw BusException.config(name + " names " + PyText.repr(strange.get(0)) + ", which is neither in topic nor a partition queue of it");
+            throw BusException.configError(name + " names " + PyText.repr(strange.get(0)) + ", which is neither in topic nor a partition queue of it");
         }
         starts.queueNames().stream().filter(queue -> topic.contains(queue) && starts.of(queue).kind() == Start.Kind.ID).sorted().findFirst()
                 .ifPresent(each -> {
-            throw BusException.config(name + " has an id for topic " + PyText.repr(each) + ", and an id is one of a queue: name partition queues, such as "
+            throw BusException.configError(name + " has an id for topic " + PyText.repr(each) + ", and an id is one of a queue: name partition queues, such as "
                     + each + "/0");
         });
     }

@@ -32,7 +32,7 @@ public record RedisOptions(String url, String user, String password, String layo
             url = System.getenv("BUSMQ_REDIS_URL");
         }
         if (url == null || url.isEmpty()) {
-            throw BusException.config("no Redis is named: set option 'redis.url' (redis://host:port) or the environment variable BUSMQ_REDIS_URL");
+            throw BusException.configError("no Redis is named: set option 'redis.url' (redis://host:port) or the environment variable BUSMQ_REDIS_URL");
         }
         return new RedisOptions(url, values.get(USER), values.get(PASSWORD), values.get(LAYOUT), values.get(MASTER), values.get(TLS_CA),
                 values.get(TLS_CERTIFICATE), values.get(TLS_KEY), values.get(TLS_CHECK_HOSTNAME));

@@ -43,15 +43,15 @@ public record WriteOptions(RedisOptions redis, String queue, String topic, Long 
         String topic = values.get(TOPIC);
         Long partitions = values.get(ReadOptions.PARTITIONS);
         if (values.get(QUEUE) != null && (topic != null || partitions != null)) {
-            throw BusException.config("option 'queue' names a queue for every row, and option '" + (topic != null ? "topic" : "partitions")
+            throw BusException.configError("option 'queue' names a queue for every row, and option '" + (topic != null ? "topic" : "partitions")
                     + "' is for topics; leave one of them out");
         }
         if (partitions != null && !values.get(CREATE)) {
-            throw BusException.config(Contract.text("partitionsUnused"));
+            throw BusException.configError(Contract.text("partitionsUnused"));
         }
         boolean numbered = values.get(BATCH) != null;
         if (numbered && (values.get(SINK).isEmpty() || !values.get(DELIVERY).equals("exactly-once"))) {
-            throw BusException.config("batchId numbers the batches of a sink: it needs sinkId, the name of the sink, and delivery=exactly-once");
+            throw BusException.configError("batchId numbers the batches of a sink: it needs sinkId, the name of the sink, and delivery=exactly-once");
         }
         return new WriteOptions(RedisOptions.fromValues(values), values.get(QUEUE), topic, partitions, values.get(SETTLE), values.get(DELIVERY),
                 values.get(SINK), values.get(BATCH),

@@ -32,7 +32,7 @@ public final class PythonProvider {
 
     /** The columns for these options; Spark starts a Python process to ask for them. */
     public StructType inferSchema(CaseInsensitiveStringMap options) {
-        return python.inferSchema(withVersion(options));
+        return python.inferSchema(withJarVersion(options));
     }
 
     /** The table with these columns. */
@@ -40,7 +40,7 @@ public final class PythonProvider {
         return new PythonTable(python.getTable(schema, partitioning, properties));
     }
 
-    private static CaseInsensitiveStringMap withVersion(CaseInsensitiveStringMap options) {
+    private static CaseInsensitiveStringMap withJarVersion(CaseInsensitiveStringMap options) {
         Map<String, String> all = new HashMap<>(options.asCaseSensitiveMap());
         all.put(JAR_VERSION, Contract.version());
         return new CaseInsensitiveStringMap(all);
@@ -66,12 +66,12 @@ public final class PythonProvider {
 
         @Override
         public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-            return ((SupportsRead) table).newScanBuilder(withVersion(options));
+            return ((SupportsRead) table).newScanBuilder(withJarVersion(options));
         }
 
         @Override
         public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-            return ((SupportsWrite) table).newWriteBuilder(new VersionedWrite(info.queryId(), info.schema(), withVersion(info.options())));
+            return ((SupportsWrite) table).newWriteBuilder(new VersionedWrite(info.queryId(), info.schema(), withJarVersion(info.options())));
         }
 
         @Override

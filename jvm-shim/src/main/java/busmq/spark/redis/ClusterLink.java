@@ -33,7 +33,7 @@ final class ClusterLink extends GuardedLink {
                     refresh(Set.of());
                 }
                 runRound(clusterStep, calls);
-                clusterStep.throwIfInDoubt();
+                clusterStep.throwIfFailed();
                 if (clusterStep.mapIsStale) {
                     refresh(clusterStep.deadNodes);
                 }
@@ -70,14 +70,14 @@ final class ClusterLink extends GuardedLink {
                     if (lost.kind() != ErrorKind.LINK_LOST) {
                         throw lost;
                     }
-                    clusterStep.onUnsent(batch, lost);
+                    clusterStep.onNodeUnreachable(batch, lost);
                     continue;
                 }
                 try {
                     sent.add(new SentBatch(batch, connection, batch.send(connection, calls, clusterStep.withScriptText)));
                 } catch (JedisException error) {
                     dropConnection(batch.node());
-                    clusterStep.onLost(batch, ErrorTranslator.translate(error, cluster));
+                    clusterStep.onConnectionLost(batch, ErrorTranslator.translate(error, cluster));
                 }
             }
             for (; read < sent.size(); read++) {
@@ -86,7 +86,7 @@ final class ClusterLink extends GuardedLink {
                     clusterStep.addReplies(each.batch, each.batch.withoutAskingReplies(each.connection.flushAndRead(each.replies)));
                 } catch (JedisException error) {
                     dropConnection(each.batch.node());
-                    clusterStep.onLost(each.batch, ErrorTranslator.translate(error, cluster));
+                    clusterStep.onConnectionLost(each.batch, ErrorTranslator.translate(error, cluster));
                 }
             }
         } finally {

@@ -60,7 +60,7 @@ record ClusterSeeds(List<Server> seeds) implements Endpoint {
                         "this node knows of no slots; is the cluster formed?"), worst);
             } catch (JedisException error) {
                 if (String.valueOf(error.getMessage()).contains("cluster support disabled")) {
-                    throw BusException.config("redis.layout is cluster, but " + server.maskedAddress()
+                    throw BusException.configError("redis.layout is cluster, but " + server.maskedAddress()
                             + " is no node of a cluster; leave redis.layout at direct");
                 }
                 worst = worstError(ErrorTranslator.translate(error, server), worst);

@@ -127,22 +127,22 @@ final class ClusterStep {
     }
 
     /** The node could not be reached: nothing was sent. */
-    void onUnsent(NodeBatch batch, BusException error) {
+    void onNodeUnreachable(NodeBatch batch, BusException error) {
         deadNodes.add(batch.node());
         mapIsStale = true;
         retryReason = error;
     }
 
     /** The connection broke while the batch was under way. */
-    void onLost(NodeBatch batch, BusException error) {
-        onUnsent(batch, error);
+    void onConnectionLost(NodeBatch batch, BusException error) {
+        onNodeUnreachable(batch, error);
         if (!batch.places().stream().allMatch(place -> calls.get(place).idempotent())) {
             doubtError = error;
         }
     }
 
     /** After a round: throws when the step is in doubt. */
-    void throwIfInDoubt() {
+    void throwIfFailed() {
         if (doubtError != null) {
             throw doubtError;
         }

@@ -123,7 +123,7 @@ final class JedisConnection extends Connection {
     }
 
     private static Socket openSocket(Server server, int connectMs, int replyMs) {
-        SSLSocketFactory secure = server.tls() ? TlsSockets.factory(server.trust()) : null; // before there is a connection that would be left open
+        SSLSocketFactory secure = server.tls() ? TlsSockets.socketFactory(server.trust()) : null; // before there is a connection that would be left open
         Socket plain = null;
         try {
             plain = connectSocket(server, connectMs);

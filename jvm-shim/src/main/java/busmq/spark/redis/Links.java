@@ -57,7 +57,7 @@ public final class Links implements AutoCloseable {
         }
         if (found == null) {
             found = new Links(options);
-        } else if (found.idleTooLong()) {
+        } else if (found.isIdleTooLong()) {
             found.closeAll(); // a firewall may have dropped the connections
         }
         found.inUse = true;
@@ -144,12 +144,12 @@ public final class Links implements AutoCloseable {
     public List<String> evictionPolicies() {
         List<String> found = new ArrayList<>();
         for (GuardedLink link : links) {
-            found.addAll(link instanceof ClusterLink cluster ? cluster.askEachMaster(Links::evictionPolicy) : List.of(evictionPolicy(link)));
+            found.addAll(link instanceof ClusterLink cluster ? cluster.askEachMaster(Links::readEvictionPolicy) : List.of(readEvictionPolicy(link)));
         }
         return found;
     }
 
-    private static String evictionPolicy(Link link) {
+    private static String readEvictionPolicy(Link link) {
         try {
             String text = new String((byte[]) link.run(Call.command("INFO", "memory")), StandardCharsets.UTF_8);
             return text.lines().filter(line -> line.startsWith("maxmemory_policy:")).map(line -> line.substring(17).strip()).findFirst()
@@ -206,7 +206,7 @@ public final class Links implements AutoCloseable {
         }
         inUse = false;
         returnedNs = clock.getAsLong();
-        closeIdleTooLong();
+        closeIdleLinks();
         List<GuardedLink> unused = links.stream().filter(link -> !link.retireIfBusy()).toList();
         if (unused.size() < links.size()) {
             unused.forEach(Link::close);
@@ -223,11 +223,11 @@ public final class Links implements AutoCloseable {
     }
 
     /** For all options, since links with some of them may never be asked for again. */
-    private static void closeIdleTooLong() {
+    private static void closeIdleLinks() {
         List<Links> stale = new ArrayList<>();
         synchronized (POOL) {
             for (Deque<Links> idle : POOL.values()) {
-                while (!idle.isEmpty() && idle.peekLast().idleTooLong()) {
+                while (!idle.isEmpty() && idle.peekLast().isIdleTooLong()) {
                     stale.add(idle.pollLast());
                 }
             }
@@ -236,7 +236,7 @@ public final class Links implements AutoCloseable {
         stale.forEach(Links::closeAll);
     }
 
-    private boolean idleTooLong() {
+    private boolean isIdleTooLong() {
         return clock.getAsLong() - returnedNs > MOST_IDLE_NS;
     }
 

@@ -30,7 +30,7 @@ final class Pem {
     private Pem() {
     }
 
-    static List<Certificate> certificates(Path file) throws IOException, GeneralSecurityException {
+    static List<Certificate> readCertificates(Path file) throws IOException, GeneralSecurityException {
         List<Certificate> found = new ArrayList<>();
         Matcher block = BLOCK.matcher(Files.readString(file, StandardCharsets.ISO_8859_1));
         while (block.find()) {
@@ -42,11 +42,11 @@ final class Pem {
     }
 
     /** The key of the file; throws when it does not belong to this public key. */
-    static PrivateKey privateKey(Path file, PublicKey to) throws IOException, GeneralSecurityException {
+    static PrivateKey readPrivateKey(Path file, PublicKey to) throws IOException, GeneralSecurityException {
         Matcher block = BLOCK.matcher(Files.readString(file, StandardCharsets.ISO_8859_1));
         while (block.find()) {
             if (block.group(1).endsWith("PRIVATE KEY")) {
-                PrivateKey key = KeyFactory.getInstance(to.getAlgorithm()).generatePrivate(new PKCS8EncodedKeySpec(pkcs8(block)));
+                PrivateKey key = KeyFactory.getInstance(to.getAlgorithm()).generatePrivate(new PKCS8EncodedKeySpec(toPkcs8(block)));
                 checkKeyPair(key, to);
                 return key;
             }
@@ -54,7 +54,7 @@ final class Pem {
         throw new IOException("there is no private key in it");
     }
 
-    private static byte[] pkcs8(Matcher block) throws IOException {
+    private static byte[] toPkcs8(Matcher block) throws IOException {
         boolean old = block.group(2).contains("Proc-Type");
         if (old || block.group(1).startsWith("ENCRYPTED")) {
             throw new IOException("the key is encrypted; give one that is not");

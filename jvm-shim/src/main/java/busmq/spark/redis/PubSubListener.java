@@ -40,11 +40,11 @@ final class PubSubListener {
         this.endpoint = endpoint;
     }
 
-    synchronized void listen(String channel, PushSignal signal) {
+    synchronized void addSignal(String channel, PushSignal signal) {
         Set<PushSignal> listeners = signals.get(channel);
         if (listeners == null) {
             signals.put(channel, listeners = ConcurrentHashMap.newKeySet());
-            send("SUBSCRIBE", channel);
+            sendIfConnected("SUBSCRIBE", channel);
         }
         listeners.add(signal);
         unusedSince.remove(channel);
@@ -55,7 +55,7 @@ final class PubSubListener {
         }
     }
 
-    synchronized void remove(PushSignal signal) {
+    synchronized void removeSignal(PushSignal signal) {
         signals.forEach((channel, listeners) -> {
             if (listeners.remove(signal) && listeners.isEmpty()) {
                 unusedSince.put(channel, System.nanoTime());
@@ -67,7 +67,7 @@ final class PubSubListener {
         return signals.containsKey(channel);
     }
 
-    private synchronized void send(Object... words) {
+    private synchronized void sendIfConnected(Object... words) {
         if (connection == null) {
             return; // all are subscribed at the next connect
         }
@@ -84,17 +84,17 @@ final class PubSubListener {
         TimerTask ping = new TimerTask() {
             @Override
             public void run() {
-                send("PING");
+                sendIfConnected("PING");
             }
         };
         PINGS.schedule(ping, SILENCE_MS / 3, SILENCE_MS / 3);
-        while (keepRunning()) {
+        while (shouldKeepRunning()) {
             long pauseMs;
             try {
                 connect();
                 retry = new Retry();
                 while (true) {
-                    onReply(connection.receiveMessage());
+                    signalListeners(connection.receiveMessage());
                 }
             } catch (RuntimeException error) { // any kind: nothing would start this thread again
                 BusException failure = ErrorTranslator.translate(error, endpoint);
@@ -114,7 +114,7 @@ final class PubSubListener {
         ping.cancel();
     }
 
-    private synchronized boolean keepRunning() {
+    private synchronized boolean shouldKeepRunning() {
         long now = System.nanoTime();
         boolean idle = signals.keySet().stream().allMatch(channel -> unusedSince.containsKey(channel) && now - unusedSince.get(channel) > UNUSED_NS);
         if (idle) {
@@ -129,7 +129,7 @@ final class PubSubListener {
         JedisConnection fresh = JedisConnection.dial(endpoint, SILENCE_MS);
         synchronized (this) {
             connection = fresh;
-            signals.keySet().forEach(channel -> send("SUBSCRIBE", channel));
+            signals.keySet().forEach(channel -> sendIfConnected("SUBSCRIBE", channel));
         }
     }
 
@@ -140,7 +140,7 @@ final class PubSubListener {
         }
     }
 
-    private void onReply(Object reply) {
+    private void signalListeners(Object reply) {
         if (reply instanceof JedisDataException refused) {
             throw refused;
         }
@@ -153,17 +153,17 @@ final class PubSubListener {
             return;
         }
         if (listeners.isEmpty()) {
-            unsubscribe(channel);
+            unsubscribeIfUnused(channel);
         }
         listeners.forEach(PushSignal::signal); // the confirmation signals too, as it should: pushes before it sent no notification
     }
 
-    private synchronized void unsubscribe(String channel) {
+    private synchronized void unsubscribeIfUnused(String channel) {
         Long since = unusedSince.get(channel);
         if (since != null && System.nanoTime() - since > UNUSED_NS) {
             signals.remove(channel);
             unusedSince.remove(channel);
-            send("UNSUBSCRIBE", channel);
+            sendIfConnected("UNSUBSCRIBE", channel);
         }
     }
 }

@@ -28,7 +28,7 @@ public final class PushNotifiers {
             for (int i = 0; i < servers.size(); i++) {
                 listeners.put(i, new PubSubListener(servers.get(i)));
             }
-            queues.forEach((queue, server) -> listeners.get(server).listen(new QueueKeys(queue, options.cluster()).available(), signal));
+            queues.forEach((queue, server) -> listeners.get(server).addSignal(new QueueKeys(queue, options.cluster()).available(), signal));
         }
         return signal;
     }
@@ -43,7 +43,7 @@ public final class PushNotifiers {
 
     private static void stopListening(PushSignal signal) {
         synchronized (LISTENERS) {
-            LISTENERS.values().forEach(listeners -> listeners.values().forEach(listener -> listener.remove(signal)));
+            LISTENERS.values().forEach(listeners -> listeners.values().forEach(listener -> listener.removeSignal(signal)));
         }
     }
 }

@@ -41,11 +41,11 @@ final class RedisLayout {
     private static void checkLayout(RedisOptions options, List<Server> servers) {
         String layout = options.layout();
         if (!options.master().equals(DEFAULT_MASTER) && !layout.equals("sentinel")) {
-            throw BusException.config("redis.sentinelMaster is " + PyText.repr(options.master()) + ", but redis.layout is " + layout
+            throw BusException.configError("redis.sentinelMaster is " + PyText.repr(options.master()) + ", but redis.layout is " + layout
                     + "; set redis.layout=sentinel, with the sentinels in redis.url");
         }
         if (!layout.equals("direct") && servers.stream().map(Server::tls).distinct().count() > 1) {
-            throw BusException.config("redis.url mixes redis:// and rediss://; with redis.layout=" + layout + " all nodes speak TLS or none does");
+            throw BusException.configError("redis.url mixes redis:// and rediss://; with redis.layout=" + layout + " all nodes speak TLS or none does");
         }
     }
 
@@ -57,19 +57,19 @@ final class RedisLayout {
         files.values().removeIf(path -> path == null);
         String given = files.isEmpty() ? options.tlsCheckHostname() ? null : "redis.tls.checkHostname" : files.keySet().iterator().next();
         if (given != null && servers.stream().noneMatch(Server::tls)) {
-            throw BusException.config(given + " is set, but no URL in redis.url speaks TLS; write rediss:// instead of redis://");
+            throw BusException.configError(given + " is set, but no URL in redis.url speaks TLS; write rediss:// instead of redis://");
         }
         if (options.tlsKey() != null && options.tlsCertificate() == null) {
-            throw BusException.config("redis.tls.key is set without redis.tls.certificate, the certificate it belongs to; set both");
+            throw BusException.configError("redis.tls.key is set without redis.tls.certificate, the certificate it belongs to; set both");
         }
         files.forEach((name, path) -> {
             if (!Files.isRegularFile(Path.of(path))) {
-                throw BusException.config(name + " is " + PyText.repr(path)
+                throw BusException.configError(name + " is " + PyText.repr(path)
                         + ", which is no file on this machine; every driver and executor needs it at that path");
             }
         });
         if (given != null) {
-            TlsSockets.factory(servers.get(0).trust());
+            TlsSockets.socketFactory(servers.get(0).trust());
         }
     }
 }

@@ -24,7 +24,7 @@ final class Retry {
     }
 
     /** No reply came in time. The first such wait, which may be longer than the time given, does not count. */
-    void onTimeout() {
+    void onNoReply() {
         startNs = failures == 0 ? System.nanoTime() : startNs;
     }
 

@@ -50,7 +50,7 @@ record SentinelMaster(List<Server> sentinels, String name, Server login) impleme
             }
         }
         if (unknown) { // this is reported rather than that others are down
-            throw BusException.config("the sentinels know no master " + PyText.repr(name) + " (" + maskedAddress()
+            throw BusException.configError("the sentinels know no master " + PyText.repr(name) + " (" + maskedAddress()
                     + "); name the one they watch with redis.sentinelMaster");
         }
         if (last.kind() != ErrorKind.LINK_LOST) {

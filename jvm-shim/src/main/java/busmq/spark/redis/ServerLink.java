@@ -62,18 +62,18 @@ final class ServerLink extends GuardedLink {
                 return;
             }
             try {
-                takeReplies(sendAndRead(unanswered.stream().map(calls::get).toList()));
+                applyReplies(sendAndRead(unanswered.stream().map(calls::get).toList()));
             } catch (JedisException error) {
                 close();
                 if (!repeatable) {
                     throw ErrorTranslator.translate(error, endpoint);
                 }
-                retry.onTimeout();
+                retry.onNoReply();
                 retry.pause(error, endpoint);
             }
         }
 
-        private void takeReplies(List<Object> found) {
+        private void applyReplies(List<Object> found) {
             int refusedAt = -1; // what follows it is sent again, too: calls are executed in their order
             BusException why = null;
             for (int i = 0; i < found.size(); i++) {

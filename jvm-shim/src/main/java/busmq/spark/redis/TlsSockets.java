@@ -21,7 +21,7 @@ final class TlsSockets {
     }
 
     /** Throws a BUSMQ_CONFIG error that names the file which cannot be used. */
-    static SSLSocketFactory factory(TlsFiles trust) {
+    static SSLSocketFactory socketFactory(TlsFiles trust) {
         TrustManager[] trusted = trust.ca() == null ? null : trustManagers(trust.ca());
         KeyManager[] shown = trust.certificate() == null ? null : keyManagers(trust.certificate(), trust.key());
         try {
@@ -29,13 +29,13 @@ final class TlsSockets {
             context.init(shown, trusted, null);
             return context.getSocketFactory();
         } catch (GeneralSecurityException error) {
-            throw BusException.config("this Java cannot speak TLS (" + error.getMessage() + ")");
+            throw BusException.configError("this Java cannot speak TLS (" + error.getMessage() + ")");
         }
     }
 
     private static TrustManager[] trustManagers(String ca) {
         try {
-            List<Certificate> authorities = Pem.certificates(Path.of(ca));
+            List<Certificate> authorities = Pem.readCertificates(Path.of(ca));
             if (authorities.isEmpty()) {
                 throw new IOException("there is none");
             }
@@ -47,26 +47,26 @@ final class TlsSockets {
             factory.init(store);
             return factory.getTrustManagers();
         } catch (GeneralSecurityException | IOException | IllegalArgumentException error) {
-            throw BusException.config("redis.tls.ca, " + PyText.repr(ca) + ", holds no certificate in PEM form that can be read ("
+            throw BusException.configError("redis.tls.ca, " + PyText.repr(ca) + ", holds no certificate in PEM form that can be read ("
                     + error.getMessage() + ")");
         }
     }
 
     private static KeyManager[] keyManagers(String certificate, String key) {
         try {
-            List<Certificate> chain = Pem.certificates(Path.of(certificate));
+            List<Certificate> chain = Pem.readCertificates(Path.of(certificate));
             if (chain.isEmpty()) {
                 throw new IOException("there is no certificate in it");
             }
             KeyStore store = emptyKeyStore();
             char[] none = new char[0];
-            store.setKeyEntry("own", Pem.privateKey(Path.of(key == null ? certificate : key), chain.get(0).getPublicKey()), none,
+            store.setKeyEntry("own", Pem.readPrivateKey(Path.of(key == null ? certificate : key), chain.get(0).getPublicKey()), none,
                     chain.toArray(Certificate[]::new));
             KeyManagerFactory factory = KeyManagerFactory.getInstance(KeyManagerFactory.getDefaultAlgorithm());
             factory.init(store, none);
             return factory.getKeyManagers();
         } catch (GeneralSecurityException | IOException | IllegalArgumentException error) {
-            throw BusException.config("redis.tls.certificate, " + PyText.repr(certificate) + ", and its private key cannot be used ("
+            throw BusException.configError("redis.tls.certificate, " + PyText.repr(certificate) + ", and its private key cannot be used ("
                     + error.getMessage() + "); both must be PEM and belong together");
         }
     }

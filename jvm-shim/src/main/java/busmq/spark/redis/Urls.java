@@ -21,7 +21,7 @@ final class Urls {
     static List<Server> parse(String urls, Server login, int defaultPort) {
         List<String> given = Arrays.stream(urls.split(",")).map(String::strip).filter(url -> !url.isEmpty()).toList();
         if (given.isEmpty()) {
-            throw BusException.config("redis.url is empty; expected redis://host:port, or several separated by commas");
+            throw BusException.configError("redis.url is empty; expected redis://host:port, or several separated by commas");
         }
         List<Server> servers = new ArrayList<>();
         for (String url : given) {
@@ -29,7 +29,7 @@ final class Urls {
                 servers.add(parseServer(url, login, defaultPort));
             } catch (IllegalArgumentException bad) {
                 String which = given.size() > 1 ? "URL " + (servers.size() + 1) + " of " + given.size() + " in redis.url" : "redis.url";
-                throw BusException.config(which + ": " + bad.getMessage() + "; expected redis://[user:password@]host[:port] or rediss://…. "
+                throw BusException.configError(which + ": " + bad.getMessage() + "; expected redis://[user:password@]host[:port] or rediss://…. "
                         + "In a password percent-encode , @ / ? # [ ] and %");
             }
         }

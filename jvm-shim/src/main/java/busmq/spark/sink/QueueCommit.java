@@ -69,7 +69,7 @@ final class QueueCommit {
             List<Object> replies = run.apply(open.stream().map(QueueCommit::nextCall).toList());
             for (int i = 0; i < replies.size(); i++) {
                 try {
-                    open.get(i).takeReply(replies.get(i));
+                    open.get(i).applyReply(replies.get(i));
                 } catch (BusException error) {
                     errors.add(error);
                 }
@@ -111,7 +111,7 @@ final class QueueCommit {
     }
 
     /** The reply to it. Throws BUSMQ_STAGING_LOST and BUSMQ_STALE_BATCH, and is done then. */
-    Status takeReply(Object reply) {
+    Status applyReply(Object reply) {
         List<?> found = (List<?>) reply;
         String word = ReadStore.text(found.get(0));
         long a = (Long) found.get(1);
@@ -120,12 +120,12 @@ final class QueueCommit {
             case "moved" -> {
                 rowsMoved += a;
                 if (rowsMoved >= staged.get(listIndex).rows()) {
-                    moveTo(listIndex + 1, 0);
+                    setProgress(listIndex + 1, 0);
                 } else {
-                    moveTo(listIndex, rowsMoved);
+                    setProgress(listIndex, rowsMoved);
                 }
             }
-            case "at" -> moveTo((int) a, (Long) found.get(2));
+            case "at" -> setProgress((int) a, (Long) found.get(2));
             case "full" -> {
                 long later = staged.subList(listIndex + 1, staged.size()).stream().mapToLong(StagedList::rows).sum();
                 commitStopped = new SinkStore.CommitStopped(a, staged.get(listIndex).rows() - rowsMoved + later);
@@ -143,7 +143,7 @@ final class QueueCommit {
         return status;
     }
 
-    private void moveTo(int nth, long moved) {
+    private void setProgress(int nth, long moved) {
         this.listIndex = nth;
         this.rowsMoved = moved;
         status = nth >= 0 && nth < staged.size() ? Status.OPEN : Status.DONE;

@@ -56,7 +56,7 @@ public final class RealTimeMode {
 
     /** Rows whose origin does not say which of them were appended. */
     static BusException notExactlyOnceError(String where) {
-        return BusException.config("delivery=exactly-once in real-time mode is not possible with " + where + "; or set delivery=at-least-once");
+        return BusException.configError("delivery=exactly-once in real-time mode is not possible with " + where + "; or set delivery=at-least-once");
     }
 
     /**
@@ -64,7 +64,7 @@ public final class RealTimeMode {
      * them, and rows would be missing.
      */
     public static BusException notExactlyOnceError(String where, String remedy) {
-        return BusException.config("delivery=exactly-once is not possible with " + where + ", where a batch that is run again may hold other rows. "
+        return BusException.configError("delivery=exactly-once is not possible with " + where + ", where a batch that is run again may hold other rows. "
                 + remedy + "; rows since the last checkpoint then come again after a restart");
     }
 }

@@ -126,7 +126,7 @@ final class RowBatcher implements AutoCloseable {
     private void run() {
         try {
             for (List<QueueBuffer> round = awaitBuffersToSend(); round != null; round = awaitBuffersToSend()) {
-                takeResults(round, writeOrKeepRefusal(round));
+                applyResults(round, writeOrKeepRefusal(round));
             }
         } catch (RuntimeException | Error error) {
             failUntilClosed(error instanceof RuntimeException known ? known : new IllegalStateException(error));
@@ -191,7 +191,7 @@ final class RowBatcher implements AutoCloseable {
         return round;
     }
 
-    private void takeResults(List<QueueBuffer> round, int[] stored) {
+    private void applyResults(List<QueueBuffer> round, int[] stored) {
         long nowMs = System.nanoTime() / 1_000_000;
         lock.lock();
         try {

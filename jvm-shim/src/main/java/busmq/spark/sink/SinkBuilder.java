@@ -48,14 +48,14 @@ public final class SinkBuilder implements WriteBuilder, SupportsTruncate, Suppor
             @Override
             public BatchWrite toBatch() {
                 checkOverwrite(options);
-                EvictionCheck.check(options.redis(), options.requireNoEviction());
+                EvictionCheck.checkEvictionPolicies(options.redis(), options.requireNoEviction());
                 return new BusmqBatchWrite(options, columns, truncates);
             }
 
             @Override
             public StreamingWrite toStreaming() {
                 if (options.batch() != null) {
-                    throw BusException.config("batchId is for batch writes; Spark numbers the batches of a stream. Leave it out");
+                    throw BusException.configError("batchId is for batch writes; Spark numbers the batches of a stream. Leave it out");
                 }
                 EvictionCheck.checkOnce(SparkContext.getOrCreate().getLocalProperty(WriterFactory.RUN_ID_PROPERTY), options.redis(),
                         options.requireNoEviction());
@@ -67,10 +67,10 @@ public final class SinkBuilder implements WriteBuilder, SupportsTruncate, Suppor
     /** Only of a batch: a stream in complete mode is overwrite to Spark, too, and appends each result, as Python's sink does. */
     private void checkOverwrite(WriteOptions options) {
         if (truncates && !options.truncate()) {
-            throw BusException.config("mode overwrite would delete what the queue holds; say truncate=true if that is meant, or use mode append");
+            throw BusException.configError("mode overwrite would delete what the queue holds; say truncate=true if that is meant, or use mode append");
         }
         if (truncates && options.batch() != null) {
-            throw BusException.config("a batch with a batchId is appended once, and mode overwrite would delete it when it comes again; use mode append");
+            throw BusException.configError("a batch with a batchId is appended once, and mode overwrite would delete it when it comes again; use mode append");
         }
     }
 }

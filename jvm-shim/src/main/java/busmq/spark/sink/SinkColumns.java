@@ -42,7 +42,7 @@ public record SinkColumns(String valueColumn, int valueAt, boolean text, String 
         }
         if (!found.containsKey("value")) {
             String names = schema.isEmpty() ? "no columns" : String.join(", ", schema.fieldNames());
-            throw BusException.config("column 'value' is missing; the rows have: " + names);
+            throw BusException.configError("column 'value' is missing; the rows have: " + names);
         }
         Arrays.stream(fields).forEach(SinkColumns::checkColumn);
         int valueAt = found.get("value");
@@ -53,7 +53,7 @@ public record SinkColumns(String valueColumn, int valueAt, boolean text, String 
             return new SinkColumns(fields[valueAt].name(), valueAt, text, null, -1, null, ofTopic);
         }
         if (queue == null && !found.containsKey("queue")) {
-            throw BusException.config("no queue is named: set option 'queue', or give the rows a column queue; for a topic option or column topic");
+            throw BusException.configError("no queue is named: set option 'queue', or give the rows a column queue; for a topic option or column topic");
         }
         int queueAt = queue == null ? found.get("queue") : -1;
         return new SinkColumns(fields[valueAt].name(), valueAt, text, queueAt < 0 ? null : fields[queueAt].name(), queueAt, queue, null);
@@ -64,7 +64,7 @@ public record SinkColumns(String valueColumn, int valueAt, boolean text, String 
         DataType type = column.dataType();
         String wanted = EXPECTED_TYPES.get(name);
         if (wanted == null) {
-            throw BusException.config("column " + PyText.repr(column.name()) + " has no place; the sink takes value (string or binary) and queue (string), "
+            throw BusException.configError("column " + PyText.repr(column.name()) + " has no place; the sink takes value (string or binary) and queue (string), "
                     + "or for topics topic (string), partition (int) and key (string or binary)");
         }
         boolean fits =
@@ -76,7 +76,7 @@ public record SinkColumns(String valueColumn, int valueAt, boolean text, String 
                 };
         if (!fits) {
             String remedy = name.equals("value") ? "; use to_json(struct(...)) for a structured value" : "";
-            throw BusException.config("column " + PyText.repr(column.name()) + " is " + type.simpleString() + "; expected " + wanted + remedy);
+            throw BusException.configError("column " + PyText.repr(column.name()) + " is " + type.simpleString() + "; expected " + wanted + remedy);
         }
     }
 

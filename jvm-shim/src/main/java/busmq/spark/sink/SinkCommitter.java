@@ -28,7 +28,7 @@ final class SinkCommitter implements AutoCloseable {
     /** Append the batch. Safe to repeat: rows already appended are not appended again. */
     void commit(String sink, long batch, List<StagedList> staged, String query, String span, Epoch epoch) {
         if (sink.isEmpty()) {
-            throw BusException.config("Spark gave the tasks no id of their query, so the sink has no name; set option sinkId, one for each query");
+            throw BusException.configError("Spark gave the tasks no id of their query, so the sink has no name; set option sinkId, one for each query");
         }
         warnIfQueueChanged(sink, epoch.before());
         List<StagedList> held = record(sink, batch, staged, query, span, epoch.number());

@@ -277,7 +277,7 @@ final class SinkStore implements AutoCloseable {
         QueueCommit queue = new QueueCommit(keys(staged.get(0).queue()), sink, batch, staged, voidBelow);
         int server = staged.get(0).server();
         while (queue.isOpen()) {
-            QueueCommit.Status found = queue.takeReply(link(server).run(queue.nextCall()));
+            QueueCommit.Status found = queue.applyReply(link(server).run(queue.nextCall()));
             if (found == QueueCommit.Status.MISSING) {
                 attach(staged.get(0).queue(), server); // it expired meanwhile
                 queue.reopen();

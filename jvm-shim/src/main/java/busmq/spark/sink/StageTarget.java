@@ -50,11 +50,11 @@ final class StageTarget implements RowBatcher.Target {
 
     /** The staged lists in the order of their first row. Only when nothing is under way. */
     TaskOutcome outcome() {
-        return new TaskOutcome(segments().stream().filter(segment -> !segment.chunks().isEmpty()).toList(), epoch);
+        return new TaskOutcome(listsWithUnconfirmed().stream().filter(segment -> !segment.chunks().isEmpty()).toList(), epoch);
     }
 
     /** The same with those where nothing was confirmed. */
-    List<StagedList> segments() {
+    List<StagedList> listsWithUnconfirmed() {
         return lists.stream().flatMap(list -> list.segments().stream()).toList();
     }
 
@@ -68,13 +68,13 @@ final class StageTarget implements RowBatcher.Target {
     /** After a broken link it is unknown whether the chunks were stored: they are staged again in new lists, for as long as the link retries. */
     private void stageChunks(int server, List<QueueBuffer> buffers) {
         try {
-            takeReplies(buffers, store.link(server).runAll(buffers.stream().map(StageTarget::chunkCall).toList()));
+            applyReplies(buffers, store.link(server).runAll(buffers.stream().map(StageTarget::chunkCall).toList()));
         } catch (BusException error) {
             if (error.kind() != ErrorKind.LINK_LOST) {
                 throw error;
             }
             buffers.forEach(buffer -> listOf(buffer).startNextSegment(LeaseHolder.newToken()));
-            takeReplies(buffers, store.link(server)
+            applyReplies(buffers, store.link(server)
                     .runAll(buffers.stream().map(buffer -> SinkStore.stageCall(listOf(buffer), buffer.chunk)).toList()));
         }
     }
@@ -84,7 +84,7 @@ final class StageTarget implements RowBatcher.Target {
         return listOf(buffer).rows() == 0 ? SinkStore.stageCall(listOf(buffer), buffer.chunk) : SinkStore.stageMoreCall(listOf(buffer), buffer.chunk);
     }
 
-    private static void takeReplies(List<QueueBuffer> buffers, List<Object> replies) {
+    private static void applyReplies(List<QueueBuffer> buffers, List<Object> replies) {
         for (int i = 0; i < buffers.size(); i++) {
             List<byte[]> chunk = buffers.get(i).chunk;
             SinkStore.checkStagedRows(listOf(buffers.get(i)), chunk.size(), (Long) replies.get(i));

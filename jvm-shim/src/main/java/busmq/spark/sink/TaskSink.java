@@ -27,17 +27,17 @@ public final class TaskSink implements AutoCloseable {
     }
 
     /** At least once, in order. */
-    public static TaskSink pushing(WriteOptions options) {
+    public static TaskSink toQueues(WriteOptions options) {
         return new TaskSink(options, null, null, null);
     }
 
     /** Once, in order: of rows that have an origin those after the last one that the query has appended. */
-    static TaskSink pushingOnce(WriteOptions options, String query) {
+    static TaskSink toQueuesOnce(WriteOptions options, String query) {
         return new TaskSink(options, null, null, query);
     }
 
     /** Into lists that the driver commits; {@code attempt} must be unique for ever. */
-    static TaskSink staging(WriteOptions options, SinkRun run, String attempt) {
+    static TaskSink toStagedLists(WriteOptions options, SinkRun run, String attempt) {
         return new TaskSink(options, run, attempt, null);
     }
 
@@ -89,7 +89,7 @@ public final class TaskSink implements AutoCloseable {
         try (store) {
             if (discardsStaged && !batcher.hasFailedWith(ErrorKind.LINK_LOST)) {
                 // A query that is started again and again on the same bad row, or on a full Redis, must not fill Redis with what it staged.
-                store.discard(stageTarget.segments());
+                store.discard(stageTarget.listsWithUnconfirmed());
             }
         } catch (BusException error) {
             // Staged lists expire by themselves, and the error that led here is the one to be seen.

@@ -20,13 +20,13 @@ record TopicColumns(String topic, int topicAt, int partitionAt, int keyAt, boole
     static TopicColumns of(Map<String, Integer> found, String[] names, boolean keyIsText, String queue, String topic) {
         if (topic == null && (queue != null || !found.containsKey("topic"))) {
             Stream.of("key", "partition").filter(name -> found.containsKey(name) && (name.equals("key") || queue == null)).findFirst().ifPresent(name -> {
-                throw BusException.config("column " + PyText.repr(names[found.get(name)])
+                throw BusException.configError("column " + PyText.repr(names[found.get(name)])
                         + " chooses a partition of a topic, and these rows go to queues; leave it out, or name a topic");
             });
             return null;
         }
         if (topic == null && found.containsKey("queue")) {
-            throw BusException.config("columns 'queue' and 'topic' both say where a row goes; leave one out, or set option 'queue' or 'topic'");
+            throw BusException.configError("columns 'queue' and 'topic' both say where a row goes; leave one out, or set option 'queue' or 'topic'");
         }
         int partitionAt = found.getOrDefault("partition", -1);
         int keyAt = partitionAt < 0 ? found.getOrDefault("key", -1) : -1;

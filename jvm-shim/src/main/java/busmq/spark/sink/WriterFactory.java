@@ -22,9 +22,9 @@ record WriterFactory(WriteOptions options, SinkColumns columns, boolean staging,
         String attempt = (query.isEmpty() ? "batch" : query) + ":" + epoch + ":" + partition + ":" + LeaseHolder.newToken();
         TopicRows topics = columns.topic() == null ? null : new TopicRows(options, columns, epoch + partition);
         if (origins != null) {
-            return new RowWriter(columns, TaskSink.pushingOnce(options, query), new RowOrigins(origins), topics);
+            return new RowWriter(columns, TaskSink.toQueuesOnce(options, query), new RowOrigins(origins), topics);
         }
-        return new RowWriter(columns, staging ? TaskSink.staging(options, sinkRun(), attempt) : TaskSink.pushing(options), null, topics);
+        return new RowWriter(columns, staging ? TaskSink.toStagedLists(options, sinkRun(), attempt) : TaskSink.toQueues(options), null, topics);
     }
 
     @Override

@@ -18,7 +18,7 @@ public final class BusmqScan implements Scan {
         SourceSchema.check(schema, !this.options.topic().isEmpty());
         this.schema = schema;
         if (this.options.includeTimestamp() && !SourceSchema.hasTimestamp(schema)) {
-            throw BusException.config("includeTimestamp=true asks for a column timestamp, which the schema does not have; name it there, or leave the "
+            throw BusException.configError("includeTimestamp=true asks for a column timestamp, which the schema does not have; name it there, or leave the "
                     + "option out");
         }
     }
@@ -41,7 +41,7 @@ public final class BusmqScan implements Scan {
     @Override
     public MicroBatchStream toMicroBatchStream(String checkpointLocation) {
         if (options.hasEnd()) {
-            throw BusException.config("endingOffsets and endingTimestamp end a batch read, and a stream has no end; use spark.read, or "
+            throw BusException.configError("endingOffsets and endingTimestamp end a batch read, and a stream has no end; use spark.read, or "
                     + "trigger(availableNow=True)");
         }
         return new BusmqStream(options, schema, checkpointLocation);

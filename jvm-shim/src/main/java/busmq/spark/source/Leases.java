@@ -68,7 +68,7 @@ final class Leases {
     /** The error for a queue that another query reads; {@code holder} is its token, empty where it has gone meanwhile. */
     static BusException busyError(String queue, String holder, String subscription) {
         String found = "is read by another query" + (subscription.isEmpty() ? "" : " as subscription " + PyText.repr(subscription))
-                + (holder.isEmpty() ? "" : " (" + LeaseHolder.describe(holder) + ")");
+                + (holder.isEmpty() ? "" : " (" + LeaseHolder.describeHolder(holder) + ")");
         return BusException.of(ErrorKind.QUEUE_BUSY, "queue", queue, "found", found,
                 "remedy", "Stop that query, or give each query its own option 'subscription', or read with ack=none");
     }

@@ -56,7 +56,7 @@ final class PlannedDataCheck implements RangeReader.QueueCheck {
     }
 
     @Override
-    public void takeReply(String queue, Object reply) {
+    public void checkReply(String queue, Object reply) {
         compare(queue, QueueState.of(queue, ReadStore.list(reply), 0));
     }
 

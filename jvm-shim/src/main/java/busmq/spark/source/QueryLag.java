@@ -10,7 +10,7 @@ import java.util.concurrent.TimeUnit;
 
 /** How far a query is behind, as the progress of the query shows it; as busmq_spark/spark/query_lag.py. Redis is asked once a second at most. */
 final class QueryLag {
-    private static final long EVERY_NS = TimeUnit.SECONDS.toNanos(1);
+    private static final long LAG_INTERVAL_NS = TimeUnit.SECONDS.toNanos(1);
 
     private Long nextAskNs;
     private Long seconds;
@@ -39,7 +39,7 @@ final class QueryLag {
         }
         long now = System.nanoTime();
         if (nextAskNs == null || now - nextAskNs >= 0) {
-            nextAskNs = now + EVERY_NS;
+            nextAskNs = now + LAG_INTERVAL_NS;
             seconds = oldestAgeS(waiting, store);
         }
         return new Lag(messages, seconds);

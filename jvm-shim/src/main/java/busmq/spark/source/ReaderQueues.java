@@ -73,7 +73,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
             return false;
         }
         if (queues.isEmpty()) {
-            EvictionCheck.check(store, options.requireNoEviction());
+            EvictionCheck.checkEvictionPolicies(store, options.requireNoEviction());
         }
         Map<String, Loss> losses = findLosses(wanted.stream().filter(known::containsKey).toList(), known);
         Map<String, Long> ttls = attachQueues(wanted, known);
@@ -293,7 +293,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
             String text = "queue " + PyText.repr(queue) + ": " + state.floor() + " messages (ids 1.." + state.floor() + ") had left it before subscription "
                     + PyText.repr(own) + " came, acknowledged by " + String.join(", ", others.get(queue).keySet());
             if (isFirstBatch && options.failOnDataLoss() && Start.EARLIEST.equals(options.askedStart(queue))) {
-                throw BusException.config(text + ", and startingOffsets=earliest asks for them. "
+                throw BusException.configError(text + ", and startingOffsets=earliest asks for them. "
                         + "Leave startingOffsets out, or set failOnDataLoss=false, to begin with the oldest message that is stored");
             }
             LOG.warn("{}; it begins with the oldest that is stored. To register one before others ack: busmq subscribe QUEUE NAME", text);
@@ -319,7 +319,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
         store.states(wanted).forEach((queue, state) -> {
             Position end = new Position(state.born(), Planner.startsAfter(queue, later.get(queue), state), "");
             Map<String, Long> others = new HashMap<>(subscriptions.get(queue));
-            long count = Loss.wouldDelete(state, end.last(), others.remove(options.subscription()), others.values());
+            long count = Loss.countMessagesToDelete(state, end.last(), others.remove(options.subscription()), others.values());
             if (count > 0 && !options.discard()) {
                 throw BusException.of(ErrorKind.UNREAD_BACKLOG, "queue", queue, "count", count, "last", end.last(),
                         "start", options.shownStart(queue));

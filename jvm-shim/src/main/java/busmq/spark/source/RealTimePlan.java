@@ -22,7 +22,7 @@ import org.apache.spark.sql.connector.read.streaming.PartitionOffset;
  */
 final class RealTimePlan {
     /** A slow start of a query may cost a reader a batch; this is no slow start any more. */
-    private static final int MOST_STARVED_BATCHES = 3;
+    private static final int MOST_BATCHES_WITHOUT_SLOT = 3;
     /** Polls of all readers of a query together, while no push is signalled. */
     private static final long POLLS_PER_S = 15;
     private static final long MS_PER_S = 1000;
@@ -32,7 +32,7 @@ final class RealTimePlan {
     private final Map<String, Set<String>> executorsByQueue = new HashMap<>();
     private final Map<String, Long> untilMs = new HashMap<>();
     private Long gapMs;
-    private int starvedBatches;
+    private int batchesWithoutSlot;
 
     RealTimePlan(ReadOptions options) {
         this.options = options;
@@ -79,9 +79,9 @@ final class RealTimePlan {
         }
         gapMs = longestGapMs(offsets);
         long missed = Arrays.stream(offsets).filter(offset -> !((RealTimeOffset) offset).gotSlot()).count();
-        starvedBatches = missed == 0 ? 0 : starvedBatches + 1;
-        if (starvedBatches >= MOST_STARVED_BATCHES) {
-            throw BusException.config(missed + " of " + offsets.length + " readers found no task slot for " + MOST_STARVED_BATCHES
+        batchesWithoutSlot = missed == 0 ? 0 : batchesWithoutSlot + 1;
+        if (batchesWithoutSlot >= MOST_BATCHES_WITHOUT_SLOT) {
+            throw BusException.configError(missed + " of " + offsets.length + " readers found no task slot for " + MOST_BATCHES_WITHOUT_SLOT
                     + " batches, so their "
                     + "queues stand still; expected a slot for every task of every source of the query at the same time. Give the query more cores, "
                     + "or set minPartitions to how many slots this source may use: queues then share readers");
@@ -120,7 +120,7 @@ final class RealTimePlan {
         int slots = countTaskSlots();
         Long wanted = options.minPartitions();
         if (wanted != null && wanted > slots) {
-            throw BusException.config("minPartitions is " + wanted + ", but there are " + slots + " task slots, and in real-time mode every reader needs "
+            throw BusException.configError("minPartitions is " + wanted + ", but there are " + slots + " task slots, and in real-time mode every reader needs "
                     + "one for itself. Lower it, or leave it out: queues then share as many readers as there are slots");
         }
         return wanted == null ? slots : wanted.intValue();

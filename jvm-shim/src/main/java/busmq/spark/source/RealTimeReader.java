@@ -29,8 +29,8 @@ import org.apache.spark.sql.connector.read.streaming.SupportsRealTimeRead;
  */
 final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
     /** Every how many polls a queue that stands still is compared with what was read of it: some ten commands inside Redis. */
-    private static final long CHECK_POLLS = 30;
-    private static final long NOTE_NS = TimeUnit.SECONDS.toNanos(1);
+    private static final long POLLS_PER_CHECK = 30;
+    private static final long NOTE_INTERVAL_NS = TimeUnit.SECONDS.toNanos(1);
     private static final RecordStatus HAS_ROW = RecordStatus.newStatusWithoutArrivalTime(true);
     private static final RecordStatus NO_ROW = RecordStatus.newStatusWithoutArrivalTime(false);
 
@@ -208,9 +208,9 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
                 return false;
             }
             if (awaitPush(Math.min(until, nextPollNs) - now)) {
-                onPush();
+                addPushedQueues();
             } else if (System.nanoTime() >= nextPollNs) {
-                poll();
+                pollQueues();
             }
         }
         return true;
@@ -220,7 +220,7 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
     private void noteTimes() {
         long now = System.nanoTime();
         if (!rowMaker.hasTimestamp() && !queuesToNote.isEmpty() && now - nextNoteNs >= 0) {
-            nextNoteNs = now + NOTE_NS;
+            nextNoteNs = now + NOTE_INTERVAL_NS;
             store.noteTimesIfAllowed(queuesToNote);
             queuesToNote.clear();
         }
@@ -238,28 +238,28 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
         }
     }
 
-    private void onPush() {
+    private void addPushedQueues() {
         if (queues.size() == 1) {
             queuesToAsk.addAll(queues); // its window says at once what came
         } else {
-            compareCounters();
+            addQueuesWithNewIds();
         }
     }
 
-    private void poll() {
+    private void pollQueues() {
         long now = System.nanoTime();
         if (now >= nextCheckNs && !queues.isEmpty()) {
-            nextCheckNs = now + CHECK_POLLS * pollNs;
+            nextCheckNs = now + POLLS_PER_CHECK * pollNs;
             QueueCursor next = queues.get(checks++ % queues.size()); // one at a time, so that many idle queues cost no more than one
             if (next.queue.checkState()) {
                 queuesToAsk.add(next);
             }
         }
-        compareCounters();
+        addQueuesWithNewIds();
         nextPollNs = System.nanoTime() + pollNs;
     }
 
-    private void compareCounters() {
+    private void addQueuesWithNewIds() {
         Map<String, Long> lastIds = store.counters(queues.stream().map(followed -> followed.queue.queue()).toList());
         for (QueueCursor followed : queues) {
             if (lastIds.get(followed.queue.queue()) >= followed.queue.nextId() && !queuesToAsk.contains(followed)) {

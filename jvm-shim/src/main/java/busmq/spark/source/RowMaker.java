@@ -51,7 +51,7 @@ final class RowMaker {
 
     InternalRow makeRow(String queue, long id, byte[] value, TimesOfIds times) {
         Object[] columns = new Object[width];
-        useQueue(queue);
+        cacheQueueColumns(queue);
         if (queueAt >= 0) {
             columns[queueAt] = lastQueueText;
         }
@@ -74,7 +74,7 @@ final class RowMaker {
     }
 
     @SuppressWarnings("StringEquality") // consecutive messages have the same String object; == saves the conversion to UTF8String
-    private void useQueue(String queue) {
+    private void cacheQueueColumns(String queue) {
         if (queue == lastQueue) {
             return;
         }
@@ -90,7 +90,7 @@ final class RowMaker {
     private static UTF8String checkedUtf8(String queue, long id, byte[] value) {
         UTF8String found = UTF8String.fromBytes(value);
         if (!found.isValid()) {
-            throw BusException.config("queue " + PyText.repr(queue) + ": message " + id + " is not UTF-8 text. Read value as binary");
+            throw BusException.configError("queue " + PyText.repr(queue) + ": message " + id + " is not UTF-8 text. Read value as binary");
         }
         return found;
     }

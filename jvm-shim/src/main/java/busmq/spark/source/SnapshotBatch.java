@@ -25,7 +25,7 @@ import org.apache.spark.sql.types.StructType;
 record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
     SnapshotBatch {
         if (options.starting().hasKind(Start.Kind.LATEST)) {
-            throw BusException.config("startingOffsets=latest leaves nothing to a batch read; use earliest, or JSON with ids");
+            throw BusException.configError("startingOffsets=latest leaves nothing to a batch read; use earliest, or JSON with ids");
         }
     }
 

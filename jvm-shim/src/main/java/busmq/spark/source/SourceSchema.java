@@ -45,14 +45,14 @@ public final class SourceSchema {
         StructType known = (topics ? TOPIC_COLUMNS : QUEUE_COLUMNS).add(TIMESTAMP, DataTypes.TimestampType);
         for (StructField column : schema.fields()) {
             if (!known.getFieldIndex(column.name()).isDefined()) {
-                throw BusException.config("column " + PyText.repr(column.name()) + " does not exist; the source has: queue string, id long, value binary"
+                throw BusException.configError("column " + PyText.repr(column.name()) + " does not exist; the source has: queue string, id long, value binary"
                         + (topics ? ", topic string, partition int" : "") + ", timestamp timestamp (value may be string)");
             }
             DataType type = known.apply(column.name()).dataType();
             boolean fits = column.name().equals("value") ? TEXT_OR_BYTES.contains(column.dataType()) : type.equals(column.dataType());
             if (!fits) {
                 String wanted = column.name().equals("value") ? "binary or string" : type.simpleString();
-                throw BusException.config("column " + PyText.repr(column.name()) + " is " + column.dataType().simpleString() + "; expected " + wanted);
+                throw BusException.configError("column " + PyText.repr(column.name()) + " is " + column.dataType().simpleString() + "; expected " + wanted);
             }
         }
     }

@@ -27,8 +27,8 @@ public final class EvictionCheck {
 
     private EvictionCheck() {}
 
-    /** The same as {@link #check(ReadStore, boolean)} before there is a store. A server that does not answer now is an error where it is needed. */
-    public static void check(RedisOptions options, boolean required) {
+    /** The same as {@link #checkEvictionPolicies(ReadStore, boolean)} before there is a store. A server that does not answer now is an error where it is needed. */
+    public static void checkEvictionPolicies(RedisOptions options, boolean required) {
         checkIfReachable(options, required);
     }
 
@@ -49,7 +49,7 @@ public final class EvictionCheck {
 
     private static boolean checkIfReachable(RedisOptions options, boolean required) {
         try (ReadStore store = new ReadStore(options)) {
-            check(store, required);
+            checkEvictionPolicies(store, required);
             return true;
         } catch (BusException error) {
             if (!error.retriable()) {
@@ -60,7 +60,7 @@ public final class EvictionCheck {
     }
 
     /** Warns of servers that evict, or throws BUSMQ_CONFIG where noeviction is {@code required}. */
-    public static void check(ReadStore store, boolean required) {
+    public static void checkEvictionPolicies(ReadStore store, boolean required) {
         for (String policy : store.evictionPolicies()) {
             boolean unknown = policy.isEmpty();
             if (policy.equals("noeviction") || (unknown && !required)) {
@@ -69,7 +69,7 @@ public final class EvictionCheck {
             String text = "the maxmemory-policy of Redis is " + (unknown ? Contract.text("policyUnknown") : policy)
                     + ": when memory runs short Redis removes queues and staged rows without an error";
             if (required) {
-                throw BusException.config(text + ", and requireNoEviction=true refuses that. Set maxmemory-policy noeviction");
+                throw BusException.configError(text + ", and requireNoEviction=true refuses that. Set maxmemory-policy noeviction");
             }
             LOG.warn("{}. Set maxmemory-policy noeviction, or the option requireNoEviction=true to be refused", text);
         }

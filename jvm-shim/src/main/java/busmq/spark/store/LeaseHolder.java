@@ -39,7 +39,7 @@ public final class LeaseHolder {
     }
 
     /** Who a holder is, for people. */
-    public static String describe(String token) {
+    public static String describeHolder(String token) {
         String[] parts = token.split("\\|", -1);
         String process = parts.length > 2 ? parts[2].replaceFirst("\\..*", "") : "";
         String where = parts.length > 1 ? parts[1] : "";

@@ -40,7 +40,7 @@ public final class RangeReader {
     public interface QueueCheck {
         Call call(String queue);
 
-        void takeReply(String queue, Object reply);
+        void checkReply(String queue, Object reply);
     }
 
     /** {@code strict}: throw when messages are gone; else what is left of the range follows. */
@@ -64,7 +64,7 @@ public final class RangeReader {
     public MessageRows next() {
         try {
             while (nextId <= range.last()) {
-                if (windows == null && !findPlace()) {
+                if (windows == null && !locateNextId()) {
                     break;
                 }
                 MessageRows found = windows == null ? null : readWindow();
@@ -89,16 +89,16 @@ public final class RangeReader {
     }
 
     /** Where the next id is; false when nothing of the range is left. May pass over ids that are gone, and must then be called again. */
-    private boolean findPlace() {
+    private boolean locateNextId() {
         Call probe = Call.script("probe", List.of(keys.metadata(), keys.messages()), nextId, ReplyWindows.DEEP_WINDOW_MESSAGES);
         boolean first = queueCheck != null && !firstCallSent;
         firstCallSent = true;
         List<Object> replies = link.runAll(first ? List.of(queueCheck.call(range.queue()), probe) : List.of(probe));
         if (first) {
-            queueCheck.takeReply(range.queue(), replies.get(0));
+            queueCheck.checkReply(range.queue(), replies.get(0));
         }
         List<Object> reply = ReadStore.list(replies.get(replies.size() - 1));
-        checkLife(reply.get(0));
+        checkSameLife(reply.get(0));
         long oldest = ReadStore.text(reply.get(1)).isEmpty() ? 0 : ReadStore.number(reply.get(1));
         long found = oldest;
         // the head stands still and yet the id is not where it should be: the list has a hole
@@ -110,7 +110,7 @@ public final class RangeReader {
             oldest = exact ? nextId - (Long) place.get(0) : following - (Long) place.get(0) - 1;
         }
         if (found == 0 || found > nextId) {
-            skipMissing(found);
+            reportMissingIds(found);
             if (found == 0) {
                 return false;
             }
@@ -134,7 +134,7 @@ public final class RangeReader {
         }
         List<Object> replies = link.runAll(calls);
         List<Object> pairs = ReadStore.list(replies.get(0));
-        checkLife(replies.get(1));
+        checkSameLife(replies.get(1));
         int count = pairs.size() / 2;
         long first = count == 0 ? 0 : MessageRows.id(pairs, 0);
         if (count == 0 || first > nextId || MessageRows.id(pairs, count - 1) < nextId) {
@@ -151,7 +151,7 @@ public final class RangeReader {
         nextId = first + until;
         misses = 0;
         if (last && nextId > range.last()) {
-            queueCheck.takeReply(range.queue(), replies.get(2));
+            queueCheck.checkReply(range.queue(), replies.get(2));
             checkedAtEnd = true;
         }
         return found;
@@ -174,7 +174,7 @@ public final class RangeReader {
         return found;
     }
 
-    private void skipMissing(long found) {
+    private void reportMissingIds(long found) {
         if (strict) {
             throw store.removedError(range.queue(), nextId, range.last(), found);
         }
@@ -182,7 +182,7 @@ public final class RangeReader {
                 found > 0 ? Math.min(range.last(), found - 1) : range.last());
     }
 
-    private void checkLife(Object reply) {
+    private void checkSameLife(Object reply) {
         String born = reply == null ? "" : ReadStore.text(reply);
         if (born.equals(range.born())) {
             return;

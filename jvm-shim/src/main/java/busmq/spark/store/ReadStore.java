@@ -327,7 +327,7 @@ public final class ReadStore extends LocatedQueues {
         QueueKeys keys = keys(queue);
         List<Object> found = linkOf(queue).runAll(List.of(Call.command("EXISTS", keys.toack()), Call.command("DBSIZE")));
         return new RemovalTraces((Long) found.get(0) == 1, countPushSubscribers(queue), (Long) found.get(1) == 0)
-                .error(queue, loss, Math.max(PushNotifiers.isSubscribed(options, queue) ? 1 : 0, ownListeners.getOrDefault(queue, 0)));
+                .lossError(queue, loss, Math.max(PushNotifiers.isSubscribed(options, queue) ? 1 : 0, ownListeners.getOrDefault(queue, 0)));
     }
 
     /** Up to where a query that reads with this subscription, or without one, has acknowledged a queue; 0 when that is not known. */
@@ -350,10 +350,10 @@ public final class ReadStore extends LocatedQueues {
         // A subscription of another query counts as another consumer.
         RemovalTraces traces = new RemovalTraces((Long) found.get(1) == 1, countPushSubscribers(queue) + Math.max(0, (Long) found.get(2) - 2), false);
         if (lastId < need) {
-            return traces.error(queue, new Loss("rolled-back", expected, "last id " + lastId), 1);
+            return traces.lossError(queue, new Loss("rolled-back", expected, "last id " + lastId), 1);
         }
         String stored = oldest > 0 ? "oldest stored id " + oldest : "nothing after them";
-        return traces.error(queue, new Loss("removed", expected, stored, Math.max(0, oldest - need)), 1);
+        return traces.lossError(queue, new Loss("removed", expected, stored, Math.max(0, oldest - need)), 1);
     }
 
     /** A reply that is a list. */

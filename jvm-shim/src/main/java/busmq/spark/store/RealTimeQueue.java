@@ -92,7 +92,7 @@ public final class RealTimeQueue {
             // After a miss the mark has just been compared, and the message read last may be where it does not belong, or gone.
             boolean overlap = misses == 0 && lastValue != null && lastValue.length <= SHORT_BYTES && nextId > headId;
             long from = overlap ? nextId - 1 : nextId;
-            long rows = windows.limitToNoted(from, Math.min(windows.rows(), mostRows()) + nextId - from);
+            long rows = windows.limitToNoted(from, Math.min(windows.rows(), maxRows()) + nextId - from);
             Call ask = windows.windowCall(from, from - headId, rows);
             List<Object> replies = askWindow(ask, from, rows);
             List<Object> all = ReadStore.list(replies.get(0));
@@ -140,7 +140,7 @@ public final class RealTimeQueue {
         return !lifeIsOver && now.lastId() >= nextId;
     }
 
-    private long mostRows() {
+    private long maxRows() {
         return System.nanoTime() - lastRowsNs > PAUSE_NS ? FEW_ROWS : Math.max(FEW_ROWS, ReplyWindows.REPLY_GROWTH_FACTOR * lastRows);
     }
 

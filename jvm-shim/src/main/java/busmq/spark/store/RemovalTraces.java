@@ -7,7 +7,7 @@ import busmq.spark.core.Loss;
 /** What shows which client removed messages: whether a reliable consumer holds some, how many listen, whether the whole database is empty. */
 record RemovalTraces(boolean unacked, long listeners, boolean empty) {
     /** The error for a loss. Removal leaves little trace: un-acked copies or another listener mean a consumer, else it was a deletion. */
-    BusException error(String queue, Loss loss, long ownListeners) {
+    BusException lossError(String queue, Loss loss, long ownListeners) {
         String kind = loss.kind();
         if (kind.equals("expired") && empty) {
             kind = "flushed";

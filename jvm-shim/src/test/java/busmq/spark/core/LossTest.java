@@ -59,7 +59,7 @@ class LossTest {
     @ParameterizedTest(name = "up to {0}: {1}")
     @org.junit.jupiter.params.provider.CsvSource({"6, 0", "7, 0", "8, 1", "9, 2"})
     void whatAllHaveAcknowledgedIsNoBacklog(long last, long expected) {
-        assertEquals(expected, Loss.wouldDelete(new QueueState(60, "b", 0, 9, 6, 9, 4, "", "m9", 7), last, null, java.util.List.of()));
+        assertEquals(expected, Loss.countMessagesToDelete(new QueueState(60, "b", 0, 9, 6, 9, 4, "", "m9", 7), last, null, java.util.List.of()));
     }
 
     private static Position at(String born, long last, String mark) {
