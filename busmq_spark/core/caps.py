@@ -17,7 +17,7 @@ class LastIdWithinBytesQuestion:
     budget: int
 
 
-def share(available: Mapping[str, int], most: int) -> dict[str, int]:
+def share_out(available: Mapping[str, int], most: int) -> dict[str, int]:
     """Deal ``most`` messages out to queues that have ``available``: equal shares, and what small queues leave goes to the others.
 
     Nothing is left over while a queue could take more; a rest that cannot be divided goes to the queues with the most.

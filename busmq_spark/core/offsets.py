@@ -109,7 +109,7 @@ class OffsetCache:
         self._seen = [(offset, positions), *self._seen[:1]]  # start and end of a batch
 
 
-def begin(start: Position | None, end: Position) -> int:
+def last_id_before_batch(start: Position | None, end: Position) -> int:
     """The last id that was done before the batch from ``start`` to ``end``; the batch reads the ids after it."""
     if start is None or start.born != end.born:
         if end.start is None:

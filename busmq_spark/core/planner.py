@@ -11,7 +11,7 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
-from busmq_spark.core.caps import LastIdWithinBytesQuestion, share, within_bytes
+from busmq_spark.core.caps import LastIdWithinBytesQuestion, share_out, within_bytes
 from busmq_spark.core.clock import FoundTime
 from busmq_spark.core.loss import Loss, loss_between
 from busmq_spark.core.message import MAX_ID
@@ -170,7 +170,7 @@ class Planner:
         counts = (rows for queue in reachable if (rows := self._within_ceiling(queue, self.last_ids.get(queue, 0)) - begin[queue].last) > 0)
         if self._options.min_messages is None:
             return any(counts)  # looks at the first queues only
-        return (count := sum(counts)) > 0 and not self._waits(count, now_ms)
+        return (count := sum(counts)) > 0 and not self._are_too_few(count, now_ms)
 
     def has_pushes(self, held: HeldQueues) -> Planning[bool]:
         """Whether ids were given out since the last planning, as far as is known. A planning right after a true answer makes that known again."""
@@ -184,7 +184,9 @@ class Planner:
         goals = {queue: max(entry.last, self._within_ceiling(queue, found.newest[queue])) for queue, entry in entries.items()}
         if not unlimited:
             count = sum(goals.values()) - sum(entry.last for entry in entries.values())
-            wait = not found.entered and self._waits(count, now_ms)  # what was entered must be in the offset log, however few messages there are
+            wait = not found.entered and self._are_too_few(
+                count, now_ms
+            )  # what was entered must be in the offset log, however few messages there are
             goals = {} if wait else (yield from self._within_caps(entries, goals))
         goals = yield from self._fetch_few_rows({queue: goal for queue, goal in goals.items() if goal > entries[queue].last}, entries)
         self._batch_ms = now_ms if goals else self._batch_ms
@@ -227,7 +229,7 @@ class Planner:
                 upto = {queue: min(id, begin[queue].last + most) for queue, id in upto.items()}
         return {queue: max(id, begin[queue].last + 1) for queue, id in upto.items()}
 
-    def _waits(self, count: int, now_ms: int) -> bool:
+    def _are_too_few(self, count: int, now_ms: int) -> bool:
         """Whether so many new messages are too few for a batch: never for the first one of this planner, nor for what is available now."""
         if self._options.min_messages is None or self.available_now or self._batch_ms is None:
             return False
@@ -286,7 +288,7 @@ class Planner:
         available = {queue: goal - entries[queue].last for queue, goal in goals.items()}
         if most is None or sum(available.values()) <= most:
             return goals
-        return {queue: entries[queue].last + rows for queue, rows in share(available, most).items()}
+        return {queue: entries[queue].last + rows for queue, rows in share_out(available, most).items()}
 
     def _within_caps(self, entries: Positions, goals: dict[str, int]) -> Planning[dict[str, int]]:
         """Goals within the caps of the options."""

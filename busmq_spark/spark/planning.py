@@ -108,7 +108,7 @@ class QueryPlanning:
         begin, goal = self._offsets.decode(start), self._offsets.decode(end)
         self.names.check_planned_sources(goal)
         sources = offsets.sources_of(start)
-        done = {queue: offsets.begin(begin.get(queue), position) for queue, position in goal.items()}
+        done = {queue: offsets.last_id_before_batch(begin.get(queue), position) for queue, position in goal.items()}
         reader_queues = self._acquire_queues({**begin, **goal}, sources, done)
         self._acks.count_synchronous_commits(start, end, reader_queues, planned_here=end == self._planned)
         # Where a queue that was entered without the checkpoint lost messages, its start is the oldest message that was stored then.

@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from busmq_spark.core.flow import run_sync
-from busmq_spark.core.loss import Loss, loss_between, count_messages_to_delete
+from busmq_spark.core.loss import Loss, count_messages_to_delete, loss_between
 from busmq_spark.core.planner import HeldQueues, first_start, starts_after, without_times
 from busmq_spark.core.position import Position
 from busmq_spark.core.retention import MESSAGES_TAKEN_WARNING

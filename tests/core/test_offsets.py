@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.offsets import INITIAL_OFFSET, OffsetCache, begin, decode, encode, links_of
+from busmq_spark.core.offsets import INITIAL_OFFSET, OffsetCache, decode, encode, last_id_before_batch, links_of
 from busmq_spark.core.position import Position
 from busmq_spark.core.sources import qualified_name
 from busmq_spark.errors import ConfigError
@@ -129,10 +129,10 @@ def at(last: int, start: int | None = None, *, born: str = "b", lost: int = 0) -
     ],
 )
 def test_where_a_batch_begins(start: Position | None, end: Position, done: int) -> None:
-    assert begin(start, end) == done
+    assert last_id_before_batch(start, end) == done
 
 
 @pytest.mark.parametrize("start", [None, at(5, born="old")])
 def test_a_batch_into_a_life_that_never_entered_is_refused(start: Position | None) -> None:
     with pytest.raises(ConfigError, match="use a new checkpoint"):
-        begin(start, at(9))
+        last_id_before_batch(start, at(9))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.caps import share
+from busmq_spark.core.caps import share_out
 from busmq_spark.core.loss import loss_between
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.state import QueueState
@@ -19,21 +19,21 @@ queues = st.dictionaries(st.text("abcdef", min_size=1, max_size=3), st.integers(
 
 @given(queues, st.integers(1, 5000))
 def test_a_cap_is_used_up_and_never_exceeded_while_there_is_something_to_read(available: dict[str, int], most: int) -> None:
-    given_ = share(available, most)
+    given_ = share_out(available, most)
     assert sum(given_.values()) == min(most, sum(available.values()))
     assert all(0 <= given_[queue] <= available[queue] for queue in available)
 
 
 @given(queues, st.integers(1, 5000))
 def test_no_queue_gets_less_than_another_unless_it_has_no_more(available: dict[str, int], most: int) -> None:
-    given_ = share(available, most)
+    given_ = share_out(available, most)
     for queue, rows in given_.items():
         if rows < available[queue]:
             assert rows >= max(given_.values()) - 1
 
 
 def test_a_cap_below_the_number_of_queues_goes_to_those_with_the_most() -> None:
-    assert share({"a": 5, "b": 1, "c": 9, "d": 7}, 2) == {"a": 0, "b": 0, "c": 1, "d": 1}
+    assert share_out({"a": 5, "b": 1, "c": 9, "d": 7}, 2) == {"a": 0, "b": 0, "c": 1, "d": 1}
 
 
 @given(st.integers(1, 10**6), st.integers(1, 3000), st.integers(1, 50))

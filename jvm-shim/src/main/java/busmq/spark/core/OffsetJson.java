@@ -99,7 +99,7 @@ public final class OffsetJson {
      * The last id that was done before the batch from {@code start} to {@code end}; the batch reads the ids after it. {@code start} is null for a
      * queue that enters.
      */
-    public static long begin(Position start, Position end) {
+    public static long lastIdBeforeBatch(Position start, Position end) {
         if (start == null || !start.born().equals(end.born())) {
             if (end.start() == null) {
                 throw BusException.configError("the checkpoint ends at a queue life it never began; use a new checkpoint");

@@ -66,11 +66,11 @@ public final class Planner {
             return true;
         }
         long count = begin.entrySet().stream().mapToLong(at -> Math.max(0, lastReachableId(at.getKey()) - at.getValue().last())).sum();
-        return count > 0 && !waits(count, nowMs);
+        return count > 0 && !areTooFew(count, nowMs);
     }
 
     /** Whether so many new messages are too few for a batch: never for the first one of this planner, nor for what is available now. */
-    private boolean waits(long count, long nowMs) {
+    private boolean areTooFew(long count, long nowMs) {
         if (options.minMessages() == null || availableNow() || lastBatchMs == null) {
             return false;
         }
@@ -175,7 +175,7 @@ public final class Planner {
             // must be in the offset log
             boolean entered = entries.entrySet().stream().anyMatch(at -> startsAnew(at.getValue(), begin.get(at.getKey())));
             long count = entries.entrySet().stream().mapToLong(at -> goals.get(at.getKey()) - at.getValue().last()).sum();
-            if (!entered && waits(count, nowMs)) {
+            if (!entered && areTooFew(count, nowMs)) {
                 goals.clear();
             } else {
                 applyCaps(entries, goals);
@@ -289,7 +289,7 @@ public final class Planner {
         Long most = options.maxMessages();
         boolean over = most != null && available.values().stream().mapToLong(Long::longValue).sum() > most;
         if (over) {
-            available.putAll(WorkSplitter.share(available, most));
+            available.putAll(WorkSplitter.shareOut(available, most));
         }
         return over;
     }

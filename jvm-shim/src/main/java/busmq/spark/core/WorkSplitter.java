@@ -23,7 +23,7 @@ public final class WorkSplitter {
      *
      * <p>Nothing is left over while a queue could take more; a rest that cannot be divided goes to the queues with the most.
      */
-    public static Map<String, Long> share(Map<String, Long> available, long most) {
+    public static Map<String, Long> shareOut(Map<String, Long> available, long most) {
         Map<String, Long> given = new LinkedHashMap<>();
         available.keySet().forEach(queue -> given.put(queue, 0L));
         List<String> open = new ArrayList<>(available.keySet().stream().filter(queue -> available.get(queue) > 0).toList());

@@ -13,7 +13,7 @@ import redis.clients.jedis.exceptions.JedisException;
 import redis.clients.jedis.util.JedisClusterCRC16;
 
 /** The link to a Redis Cluster: one connection per node, every call at the node that owns its key. */
-final class ClusterLink extends GuardedLink {
+final class ClusterLink extends SingleCallLink {
     private final ClusterSeeds cluster;
     private final Map<ClusterNode, JedisConnection> connections = new HashMap<>();
     private SlotMap slotMap;

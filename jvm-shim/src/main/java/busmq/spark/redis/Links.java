@@ -34,14 +34,14 @@ public final class Links implements AutoCloseable {
     static LongSupplier clock = System::nanoTime;
 
     private final RedisOptions options;
-    private final List<GuardedLink> links;
+    private final List<SingleCallLink> links;
     private volatile boolean inUse;
     private long returnedNs;
 
     private Links(RedisOptions options) {
         this.options = options;
         this.links = RedisLayout.endpoints(options).stream()
-                .<GuardedLink>map(endpoint -> endpoint instanceof ClusterSeeds seeds ? new ClusterLink(seeds) : new ServerLink(endpoint))
+                .<SingleCallLink>map(endpoint -> endpoint instanceof ClusterSeeds seeds ? new ClusterLink(seeds) : new ServerLink(endpoint))
                 .toList();
     }
 
@@ -74,7 +74,7 @@ public final class Links implements AutoCloseable {
         return openLinks().get(index);
     }
 
-    private List<GuardedLink> openLinks() {
+    private List<SingleCallLink> openLinks() {
         if (!inUse) {
             throw BusException.of(ErrorKind.STATE, "event", "use", "what", "these links", "state", "closed", "remedy", "Open new ones");
         }
@@ -143,7 +143,7 @@ public final class Links implements AutoCloseable {
     /** The {@code maxmemory-policy} of every server, as far as it may be asked for; empty where not. */
     public List<String> evictionPolicies() {
         List<String> found = new ArrayList<>();
-        for (GuardedLink link : links) {
+        for (SingleCallLink link : links) {
             found.addAll(link instanceof ClusterLink cluster ? cluster.askEachMaster(Links::readEvictionPolicy) : List.of(readEvictionPolicy(link)));
         }
         return found;
@@ -165,7 +165,7 @@ public final class Links implements AutoCloseable {
     /** How many connections are subscribed to pushes of a queue; in a cluster each of them is at one node, whichever. */
     public long countPushSubscribers(String queue, int server) {
         Call question = Call.command("PUBSUB", "NUMSUB", keys(queue).available());
-        GuardedLink link = openLinks().get(server);
+        SingleCallLink link = openLinks().get(server);
         List<Object> replies = link instanceof ClusterLink cluster ? cluster.askEachMaster(node -> node.run(question)) : List.of(link.run(question));
         return replies.stream().mapToLong(reply -> (Long) ((List<?>) reply).get(1)).sum();
     }
@@ -207,7 +207,7 @@ public final class Links implements AutoCloseable {
         inUse = false;
         returnedNs = clock.getAsLong();
         closeIdleLinks();
-        List<GuardedLink> unused = links.stream().filter(link -> !link.retireIfBusy()).toList();
+        List<SingleCallLink> unused = links.stream().filter(link -> !link.retireIfBusy()).toList();
         if (unused.size() < links.size()) {
             unused.forEach(Link::close);
             return;

@@ -11,7 +11,7 @@ import redis.clients.jedis.exceptions.JedisException;
 import redis.clients.jedis.exceptions.JedisNoScriptException;
 
 /** A link to a server that is always the same, or to a sentinel group's master. */
-final class ServerLink extends GuardedLink {
+final class ServerLink extends SingleCallLink {
     /** After so long without a call the connection is tested before a call that must not be repeated. */
     private static final long UNTESTED_NS = 20_000_000;
     private static final Call PING = Call.command("PING");

@@ -77,14 +77,14 @@ final class SinkCommitter implements AutoCloseable {
         store.forget(sink, options.queue());
     }
 
-    /** A commit of its own, for a batch write whose sink is called {@code once}; {@code truncated} are the queues that are emptied first. */
-    void commitOnce(String once, List<StagedList> staged, List<String> truncated, Epoch epoch) {
+    /** A commit of its own, for a batch write whose sink is {@code sink}; {@code truncated} are the queues that are emptied first. */
+    void commitBatchWrite(String sink, List<StagedList> staged, List<String> truncated, Epoch epoch) {
         store.truncate(truncated);
         if (options.batch() != null) {
             commit(options.sink(), options.batch(), staged, "", "", epoch);
         } else if (!staged.isEmpty()) {
-            commit(once, 0, staged, "", "", epoch);
-            store.forget(once, staged);
+            commit(sink, 0, staged, "", "", epoch);
+            store.forget(sink, staged);
         }
     }
 

@@ -18,11 +18,11 @@ public final class TaskSink implements AutoCloseable {
     /** Set before the sending thread ends: whether what was staged is to be taken back. */
     private volatile boolean discardsStaged;
 
-    private TaskSink(WriteOptions options, SinkRun run, String attempt, String onceOf) {
+    private TaskSink(WriteOptions options, SinkRun run, String attempt, String query) {
         SinkStore store = new SinkStore(options);
         renewal = run == null ? null : new StagingRenewal(options, run.sink());
         stageTarget = run == null ? null : new StageTarget(store, run, attempt, renewal);
-        RowBatcher.Target target = stageTarget == null ? new PushTarget(store, onceOf) : stageTarget;
+        RowBatcher.Target target = stageTarget == null ? new PushTarget(store, query) : stageTarget;
         batcher = new RowBatcher(target, SinkCommitter.fullTimeoutMs(options), stageTarget != null, () -> closeStore(store));
     }
 

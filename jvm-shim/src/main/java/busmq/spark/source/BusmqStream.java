@@ -207,7 +207,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         Map<String, Position> all = new HashMap<>(begin);
         all.putAll(goal);
         Map<String, Long> done = new HashMap<>();
-        goal.forEach((queue, position) -> done.put(queue, OffsetJson.begin(begin.get(queue), position)));
+        goal.forEach((queue, position) -> done.put(queue, OffsetJson.lastIdBeforeBatch(begin.get(queue), position)));
         acquireQueues(all, done, start.json().equals(OffsetJson.INITIAL));
         List<String> unseen = goal.keySet().stream().filter(queue -> isPlannedWithoutCheckpoint(begin.get(queue), goal.get(queue))).toList();
         readerQueues.findLosses(unseen, begin).forEach((queue, loss) -> {

@@ -99,13 +99,13 @@ class OffsetJsonTest {
     @ParameterizedTest(name = "{0}")
     @MethodSource("beginnings")
     void whereABatchBegins(String says, Position start, Position end, long done) {
-        assertEquals(done, OffsetJson.begin(start, end));
+        assertEquals(done, OffsetJson.lastIdBeforeBatch(start, end));
     }
 
     @Test
     void aBatchIntoALifeThatNeverEnteredIsRefused() {
-        assertThrows(BusException.class, () -> OffsetJson.begin(null, at(9)));
-        assertThrows(BusException.class, () -> OffsetJson.begin(new Position("old", 5, ""), at(9)));
+        assertThrows(BusException.class, () -> OffsetJson.lastIdBeforeBatch(null, at(9)));
+        assertThrows(BusException.class, () -> OffsetJson.lastIdBeforeBatch(new Position("old", 5, ""), at(9)));
     }
 
     private static Position at(long last) {

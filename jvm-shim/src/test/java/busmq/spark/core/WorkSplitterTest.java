@@ -22,7 +22,7 @@ class WorkSplitterTest {
         Map<String, Long> available = new LinkedHashMap<>();
         IntStream.range(0, random.nextInt(12)).forEach(i -> available.put("q" + i, (long) random.nextInt(1000)));
         long most = 1 + random.nextInt(5000);
-        Map<String, Long> given = WorkSplitter.share(available, most);
+        Map<String, Long> given = WorkSplitter.shareOut(available, most);
         assertEquals(Math.min(most, sum(available)), sum(given));
         long largest = given.isEmpty() ? 0 : Collections.max(given.values());
         given.forEach((queue, rows) -> {
@@ -33,7 +33,7 @@ class WorkSplitterTest {
 
     @Test
     void aCapBelowTheNumberOfQueuesGoesToThoseWithTheMost() {
-        assertEquals(Map.of("a", 0L, "b", 0L, "c", 1L, "d", 1L), WorkSplitter.share(Map.of("a", 5L, "b", 1L, "c", 9L, "d", 7L), 2));
+        assertEquals(Map.of("a", 0L, "b", 0L, "c", 1L, "d", 1L), WorkSplitter.shareOut(Map.of("a", 5L, "b", 1L, "c", 9L, "d", 7L), 2));
     }
 
     @RepeatedTest(100)

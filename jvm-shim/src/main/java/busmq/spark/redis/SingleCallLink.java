@@ -4,7 +4,7 @@ import busmq.spark.BusException;
 import java.util.List;
 
 /** A link for one call at a time: a call of another thread meanwhile is an error, and the pool does not take a link back that is in a call. */
-abstract class GuardedLink implements Link {
+abstract class SingleCallLink implements Link {
     private boolean callUnderWay;
     private boolean retired;
 

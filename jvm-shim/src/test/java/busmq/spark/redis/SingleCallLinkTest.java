@@ -9,12 +9,12 @@ import java.util.List;
 import java.util.concurrent.CountDownLatch;
 import org.junit.jupiter.api.Test;
 
-class GuardedLinkTest {
+class SingleCallLinkTest {
     private final CountDownLatch underWay = new CountDownLatch(1);
     private final CountDownLatch answered = new CountDownLatch(1);
     private int closed;
 
-    private final GuardedLink link = new GuardedLink() {
+    private final SingleCallLink link = new SingleCallLink() {
         @Override
         List<Object> execute(List<Call> calls) {
             underWay.countDown();
