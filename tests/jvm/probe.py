@@ -16,10 +16,10 @@ from tests.jvm import module
 
 SOURCE = module.MODULE / "src" / "test" / "java" / "busmq" / "spark" / "redis" / "Probe.java"
 NAMES = count(1)
-REPLY_S, PATIENCE_S = 1.0, 0.8
-"""What the links of a probe wait for: a server that is stopped, or away, need not be waited for as long as in production. As there, a reply may
-take longer than all patience."""
-QUICK = (*QUICK_JAVA.split(), f"-Dbusmq.replyMs={int(1000 * REPLY_S)}", f"-Dbusmq.patienceMs={int(1000 * PATIENCE_S)}", "-Dbusmq.silenceMs=3000")
+QUICK = (*QUICK_JAVA.split(), "-Dbusmq.silenceMs=3000")
+IMPATIENT = ("-Dbusmq.replyMs=2500", "-Dbusmq.patienceMs=800")
+"""What links wait for where no answer must come: a server that is silent, or away, need not be waited for as long as in production. As there, a reply
+may take longer than all patience."""
 
 
 class Refused(Exception):
@@ -33,11 +33,12 @@ class Refused(Exception):
 class Probe:
     """One Java process. Questions are answered in turn; ``ask`` and ``answer`` apart leave time for a fault in between."""
 
-    def __init__(self) -> None:
+    def __init__(self, *options: str) -> None:
+        """``options``: of Java."""
         compiler = module.javac()
         assert compiler is not None, module.missing()
         jars = Path(pyspark.__file__).parent / "jars" / "*"
-        command = [str(compiler.with_name("java")), *QUICK, "-cp", f"{module.built()}:{jars}", str(SOURCE)]
+        command = [str(compiler.with_name("java")), *QUICK, *options, "-cp", f"{module.built()}:{jars}", str(SOURCE)]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def ask(self, do: str, name: str, **what: Any) -> None:

@@ -40,17 +40,17 @@ def push(keys: QueueKeys, *values: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("lost", [CLOSE, SILENCE], ids=["closed", "half-open"])
-def test_an_idempotent_call_whose_reply_was_lost_is_sent_again(probe: Probe, lost: bytes) -> None:
+def test_an_idempotent_call_whose_reply_was_lost_is_sent_again(asker: Probe, lost: bytes) -> None:
     with FakeRedis(says(lost, b"$1\r\n7\r\n")) as fake:
-        assert probe.open(url(fake.server)).run_all([AGAIN]) == ["7"]
+        assert asker.open(url(fake.server)).run_all([AGAIN]) == ["7"]
         assert len(fake.seen) == 2
 
 
 @pytest.mark.parametrize("lost", [CLOSE, SILENCE], ids=["closed", "half-open"])
-def test_a_call_that_is_not_idempotent_is_sent_once_when_its_reply_was_lost(probe: Probe, lost: bytes) -> None:
+def test_a_call_that_is_not_idempotent_is_sent_once_when_its_reply_was_lost(asker: Probe, lost: bytes) -> None:
     with FakeRedis(says(lost, b":1\r\n")) as fake:
         with pytest.raises(Refused, match="BUSMQ_LINK_LOST"):
-            probe.open(url(fake.server)).run_all([ONCE])
+            asker.open(url(fake.server)).run_all([ONCE])
         assert len(fake.seen) == 1
 
 
@@ -118,9 +118,9 @@ def pause(probe: Probe, links: Links) -> str:
 # What errors say
 
 
-def test_a_server_that_is_away_is_lost_when_patience_is_and_no_secret_shows(probe: Probe) -> None:
+def test_a_server_that_is_away_is_lost_when_patience_is_and_no_secret_shows(impatient: Probe) -> None:
     with pytest.raises(Refused) as caught:
-        probe.open(f"redis://:hidden-secret@127.0.0.1:{absent().port}").run_all([AGAIN])
+        impatient.open(f"redis://:hidden-secret@127.0.0.1:{absent().port}").run_all([AGAIN])
     assert caught.value.code == "BUSMQ_LINK_LOST"
     assert "redis://***@127.0.0.1:" in str(caught.value)
     assert "hidden-secret" not in str(caught.value)
@@ -204,9 +204,9 @@ def test_of_two_servers_that_have_a_queue_its_hash_decides(probe: Probe, three_s
         link.close()
 
 
-def test_while_one_of_several_servers_is_away_no_place_is_guessed(probe: Probe, redis_server: RedisServer) -> None:
+def test_while_one_of_several_servers_is_away_no_place_is_guessed(impatient: Probe, redis_server: RedisServer) -> None:
     with pytest.raises(Refused, match="BUSMQ_LINK_LOST"):
-        probe.open(f"{redis_server.url},redis://127.0.0.1:{absent().port}").locate("q")
+        impatient.open(f"{redis_server.url},redis://127.0.0.1:{absent().port}").locate("q")
 
 
 # Sentinel

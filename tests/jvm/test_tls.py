@@ -71,6 +71,6 @@ def test_a_certificate_for_another_host_is_refused_unless_the_name_is_not_checke
         assert unchecked.run_all(PING) == ["PONG"]
 
 
-def test_a_port_without_tls_is_named_as_such(probe: Probe, redis_server: RedisServer, authority: Authority) -> None:
+def test_a_port_without_tls_is_named_as_such(impatient: Probe, redis_server: RedisServer, authority: Authority) -> None:
     with pytest.raises(Refused, match="TLS"):
-        probe.open(f"rediss://127.0.0.1:{redis_server.port}", redis_tls_ca=str(authority.file)).run_all(PING)
+        impatient.open(f"rediss://127.0.0.1:{redis_server.port}", redis_tls_ca=str(authority.file)).run_all(PING)
