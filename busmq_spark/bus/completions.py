@@ -44,7 +44,7 @@ class Completions:
             servers = self._bus.servers
             self._connections = servers.pubsub if self._pattern else [servers.pubsub[await servers.locate(self._queue.keys.metadata)]]
             for each in self._connections:
-                await each.add(self._channel, self._buffer_outcomes, pattern=self._pattern)
+                await each.subscribe(self._channel, self._buffer_outcomes, pattern=self._pattern)
             self._begun = True
             self._bus.adopt(self)
         return self
@@ -56,7 +56,7 @@ class Completions:
         """Listen no more: the loop ends."""
         connections, self._connections = self._connections, []
         for each in connections:
-            each.remove(self._channel, self._buffer_outcomes, pattern=self._pattern)
+            each.unsubscribe(self._channel, self._buffer_outcomes, pattern=self._pattern)
         self._bus.release(self)
         self._wake.set()
 

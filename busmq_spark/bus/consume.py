@@ -24,7 +24,7 @@ from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, Message
 from busmq_spark.core.retention import retention
 from busmq_spark.core.retry import Pauses, Retry
 from busmq_spark.errors import BusError, ConfigError, LinkLost, QueueBusy
-from busmq_spark.redis_io.endpoint import patience
+from busmq_spark.redis_io.endpoint import retry_time_s
 from busmq_spark.redis_io.holder import LEASE_MS, is_dead
 from busmq_spark.redis_io.place import new_token
 
@@ -320,7 +320,7 @@ class Consumption(MessageIterator):
                 await link.run(flows.give_back(queue.keys, self._record, self._handed, ttl_s=self._ttl_s, token=self._token))
                 return
             except LinkLost as error:
-                await asyncio.sleep(retry.pause_s(error, patience(link.endpoint, error)))
+                await asyncio.sleep(retry.pause_s(error, retry_time_s(link.endpoint, error)))
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from busmq_spark.core import subscription
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.retry import Pauses, Retry
 from busmq_spark.errors import ConfigError, LinkLost, StateError
-from busmq_spark.redis_io.endpoint import patience
+from busmq_spark.redis_io.endpoint import retry_time_s
 from busmq_spark.redis_io.holder import is_dead
 
 if TYPE_CHECKING:
@@ -54,12 +54,12 @@ class Group(ABC):
             raise StateError(event="enter", what=f"group {self.name!r}", state="entered already", remedy="Make another with queue.group(…)")
         self._running = self._entered = True
         try:
-            await self._pubsub.add(self.queue.keys.available, self._on_notification)
+            await self._pubsub.subscribe(self.queue.keys.available, self._on_notification)
             async with self._lock:
                 await self._register()
         except BaseException:
             self._running = self._entered = False
-            self._pubsub.remove(self.queue.keys.available, self._on_notification)
+            self._pubsub.unsubscribe(self.queue.keys.available, self._on_notification)
             raise
         return self
 
@@ -114,7 +114,7 @@ class Group(ABC):
                     pass  # leases end by themselves
                 finally:
                     self._entered = False
-                    self._pubsub.remove(self.queue.keys.available, self._on_notification)
+                    self._pubsub.unsubscribe(self.queue.keys.available, self._on_notification)
 
     def _need_entered(self, event: str) -> None:
         self.queue._need_attached(f"read as group {self.name!r} from")
@@ -134,7 +134,7 @@ class Group(ABC):
             try:
                 return await work(again)
             except LinkLost as error:
-                await asyncio.sleep(retry.pause_s(error, patience(link.endpoint, error)))
+                await asyncio.sleep(retry.pause_s(error, retry_time_s(link.endpoint, error)))
                 again = True
 
     async def _run(self, flow: Flow[T]) -> T:

@@ -195,7 +195,7 @@ class JobWaits:
         if self._reader is None:
             async with self._opening:
                 if self._reader is None:
-                    await self._pubsub.add(self._channel, self.on_publication)
+                    await self._pubsub.subscribe(self._channel, self.on_publication)
                     self._reader = self._queue.bus.spawn(self._read_missed_outcomes(), f"reading outcomes of {self._queue.name}")
 
     def close(self) -> None:
@@ -203,7 +203,7 @@ class JobWaits:
         if self._reader is not None:
             self._reader.cancel()
             self._reader = None
-            self._pubsub.remove(self._channel, self.on_publication)
+            self._pubsub.unsubscribe(self._channel, self.on_publication)
         for each in self._waits:
             if not each.result.done():
                 what, remedy = f"for a job of queue {self._queue.name!r}", "Wait inside the scope of the object for jobs"
@@ -236,11 +236,11 @@ class JobWaits:
     @asynccontextmanager
     async def listen_to(self, channel: str) -> AsyncIterator[None]:
         """While the block runs, waits are reached by all that is published on the channel, too."""
-        await self._pubsub.add(channel, self.on_publication)
+        await self._pubsub.subscribe(channel, self.on_publication)
         try:
             yield
         finally:
-            self._pubsub.remove(channel, self.on_publication)
+            self._pubsub.unsubscribe(channel, self.on_publication)
 
     def on_publication(self, payload: bytes | None) -> None:
         """None: subscribed again, and what was published meanwhile is lost."""

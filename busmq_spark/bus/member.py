@@ -86,7 +86,7 @@ class Member(Emitter):
         await self.topic.attach()
         self._running, self._error = True, None
         try:
-            await self._pubsub.add(self.topic.keys.changed_channel, self._on_notification)
+            await self._pubsub.subscribe(self.topic.keys.changed_channel, self._on_notification)
             await self._register()
             first = self.topic.queues[0]
             self._id = f"{await self.topic.run(clock_ms(first.keys)):013d}.{my_token()}"  # who comes later is later in the order: others keep more
@@ -163,7 +163,7 @@ class Member(Emitter):
                     async with asyncio.timeout(REJOIN_INTERVAL_S):
                         await self.topic.run(flows.leave(self.topic.keys, self.name, self._id))
                 self._id = ""
-            self._pubsub.remove(self.topic.keys.changed_channel, self._on_notification)
+            self._pubsub.unsubscribe(self.topic.keys.changed_channel, self._on_notification)
             self.bus.release(self)
 
     detach = stop

@@ -118,10 +118,10 @@ class Pubsub(Emitter):
 
     async def _start_receiving(self, on_message: Callable[[bytes | None], None]) -> None:
         """Call ``on_message`` with every message, and with None when subscribed again."""
-        await self.bus.servers.pubsub[0].add(self.channel, on_message)
+        await self.bus.servers.pubsub[0].subscribe(self.channel, on_message)
 
     def _stop_receiving(self, on_message: Callable[[bytes | None], None]) -> None:
-        self.bus.servers.pubsub[0].remove(self.channel, on_message)
+        self.bus.servers.pubsub[0].unsubscribe(self.channel, on_message)
 
 
 class _Subscription:

@@ -134,7 +134,7 @@ class Queue(QueueTimes):
     def begin_push(self, values: Any) -> asyncio.Future[list[Any]] | None:
         """Send one chunk the quickest way; None when the link is down."""
         assert self._servers is not None
-        return self._servers.commands[self.server].begin(next(flows.append(self.keys, values)))  # type: ignore[arg-type]  # one call
+        return self._servers.commands[self.server].send_if_connected(next(flows.append(self.keys, values)))  # type: ignore[arg-type]  # one call
 
     def translate(self, error: BaseException | None) -> BusError:
         """An error of the link to our server, as one of ours."""
@@ -144,7 +144,7 @@ class Queue(QueueTimes):
     def begin(self, call: Call) -> None:
         """Send a call without waiting for its reply: it may be lost."""
         assert self._servers is not None
-        reply = self._servers.commands[self.server].begin(call)
+        reply = self._servers.commands[self.server].send_if_connected(call)
         if reply is not None:
             reply.add_done_callback(lambda done: done.cancelled() or done.exception())
 

@@ -20,7 +20,7 @@ from busmq_spark.errors import BusError, ConfigError, LinkLost
 from busmq_spark.redis_io import eviction
 from busmq_spark.redis_io.layout import RedisLayout
 from busmq_spark.redis_io.links import async_links
-from busmq_spark.redis_io.place import owner
+from busmq_spark.redis_io.place import choose_server
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ class Servers:
             raise found[0]
         having = [index for index, outcome in zip(asked, found, strict=True) if outcome == 1]
         answered = sum(not isinstance(outcome, BaseException) for outcome in found)
-        index = owner(having, hash_index(key, len(self.commands))) if having else home
+        index = choose_server(having, hash_index(key, len(self.commands))) if having else home
         return index, bool(having) or (answered == len(self.commands) and queue_name(key) is None)  # a queue may yet be created on any server
 
     async def close(self) -> None:

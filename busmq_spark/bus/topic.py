@@ -88,7 +88,7 @@ class Topic:
             try:
                 self.update_known(known)
                 await self._attach_all([queue for queue in self.queues if queue.reachable])
-                await self.bus.servers.pubsub[self._server].add(self.keys.changed_channel, self._on_notification)
+                await self.bus.servers.pubsub[self._server].subscribe(self.keys.changed_channel, self._on_notification)
                 self._keeping = self.bus.spawn(self._keep_attached(), f"keeping topic {self.name}")
             except BaseException:
                 await self._close()
@@ -244,7 +244,7 @@ class Topic:
         if self._keeping is not None:
             self._keeping.cancel()
             self._keeping = None
-        self.bus.servers.pubsub[self._server].remove(self.keys.changed_channel, self._on_notification)
+        self.bus.servers.pubsub[self._server].unsubscribe(self.keys.changed_channel, self._on_notification)
         self.bus.release(self)
         for queue in self.queues:
             await queue.detach()

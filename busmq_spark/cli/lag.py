@@ -16,7 +16,7 @@ from busmq_spark.core.lag import ReaderLag, lags
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.holder import is_dead
 from busmq_spark.redis_io.links import Link
-from busmq_spark.redis_io.place import discover
+from busmq_spark.redis_io.place import discover_queues
 
 
 def lag(
@@ -64,7 +64,7 @@ def _queues_of(patterns: list[str], links: list[Link]) -> list[list[QueueKeys]]:
         if name not in wild:
             place, _ = locate_existing(name, links)
             places[name] = links.index(place.link)
-    found = discover(links) if wild else ()
+    found = discover_queues(links) if wild else ()
     places.update((name, index) for name, index in found if any(name == pattern or fnmatchcase(name, pattern) for pattern in wild))
     return [[keys_of(name, links) for name, index in places.items() if index == at] for at in range(len(links))]
 

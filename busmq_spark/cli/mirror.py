@@ -31,7 +31,7 @@ from busmq_spark.mirror.status import MirrorReport
 from busmq_spark.options import LAYOUTS, RedisOptions
 from busmq_spark.parsers import one_of, size
 from busmq_spark.redis_io.links import Link
-from busmq_spark.redis_io.place import discover
+from busmq_spark.redis_io.place import discover_queues
 
 MALLOPT_ARENA_MAX = -8
 """M_ARENA_MAX of mallopt."""
@@ -222,7 +222,7 @@ def status(queues: EveryArgument = None, *, to: ToOption = None, redis: RedisOpt
 
 def _mirrors(links: list[Link], wanted: Sequence[str]) -> Iterator[tuple[MirrorState, QueueLocation]]:
     """The queues here that are mirrors and match one of the patterns, by name."""
-    places = [(name, server) for name, server in discover(links) if matches(name, wanted)]
+    places = [(name, server) for name, server in discover_queues(links) if matches(name, wanted)]
     for server, link in enumerate(links):
         names = [name for name, where in places if where == server]
         keys = [QueueKeys(name, link.cluster) for name in names]

@@ -14,7 +14,7 @@ from busmq_spark.cli.terminal_text import duration, escape_control_characters, n
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.links import Link
-from busmq_spark.redis_io.place import discover
+from busmq_spark.redis_io.place import discover_queues
 
 
 def queues(
@@ -53,7 +53,7 @@ def queues(
 
 def _gather(links: list[Link], pattern: str | None) -> list[QueueOverview | DamagedQueue]:
     places: list[list[QueueKeys]] = [[] for _ in links]
-    for name, index in discover(links):
+    for name, index in discover_queues(links):
         if pattern is None or fnmatchcase(name, pattern):
             places[index].append(keys_of(name, links))
     found = [each for link, keys in zip(links, places, strict=True) for each in queue_overviews(link, keys)]

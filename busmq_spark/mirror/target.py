@@ -20,7 +20,7 @@ from busmq_spark.mirror.windows import WindowRows
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.links import Link, sync_links
-from busmq_spark.redis_io.place import discover, locate
+from busmq_spark.redis_io.place import discover_queues, locate
 
 T = TypeVar("T")
 MAX_CHUNKS_PER_ROUND_TRIP, MAX_BYTES_PER_ROUND_TRIP = 100, 1024 * 1024
@@ -81,7 +81,7 @@ class MirrorTarget:
 
     def names(self, accepts: Callable[[str], bool]) -> list[str]:
         """The queues here, whatever they are."""
-        return [queue for queue, _ in discover(self._links) if accepts(queue)]
+        return [queue for queue, _ in discover_queues(self._links) if accepts(queue)]
 
     def copies(self, of: str, queues: Sequence[str]) -> dict[str, MirrorState]:
         """What those of these queues say of themselves that are copies of the origin ``of``, as it is for people."""

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-import redis.exceptions as rx
-
 from busmq_spark.core.flow import Call, Flow, Step, T, run_async
 from busmq_spark.core.retry import Retry
 from busmq_spark.errors import BusError, LinkLost
@@ -16,12 +14,11 @@ from busmq_spark.redis_io.async_link import AsyncLink
 from busmq_spark.redis_io.cluster import ClusterSeeds
 from busmq_spark.redis_io.cluster_step import ClusterStep, NodeBatch
 from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
-from busmq_spark.redis_io.endpoint import ServerUnreachable, patience
+from busmq_spark.redis_io.endpoint import ServerUnreachable, retry_time_s
 from busmq_spark.redis_io.slots import NodeAddress, SlotMap, key_of, slot_of_key
-from busmq_spark.redis_io.translate import translate_redis_error
+from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
+from busmq_spark.redis_io.urls import Server
 from busmq_spark.redis_io.wire import calls_of, step_result
-
-_WIRE_ERRORS = (rx.RedisError, OSError)
 
 
 class AsyncClusterLink:
@@ -40,12 +37,12 @@ class AsyncClusterLink:
         """Run a flow to its end."""
         return await run_async(flow, self.execute)
 
-    def begin(self, call: Call) -> asyncio.Future[list[Any]] | None:
+    def send_if_connected(self, call: Call) -> asyncio.Future[list[Any]] | None:
         """See AsyncLink; a redirection is an error reply like any other."""
         key = key_of(call)
         node = None if self._map is None or key is None else self._map.owner(slot_of_key(key))
         link = None if node is None else self._nodes.get(node)
-        return None if link is None else link.begin(call)
+        return None if link is None else link.send_if_connected(call)
 
     async def execute(self, step: Step) -> Any:
         """Send one step and return its reply, or the list of replies. Raises the translated error of the first call that failed."""
@@ -56,8 +53,8 @@ class AsyncClusterLink:
         retry = Retry(asyncio.get_running_loop().time)
         while True:
             try:
-                await self._round(cluster_step, self._map or await self.refresh())
-                cluster_step.check()
+                await self._run_round(cluster_step, self._map or await self.refresh())
+                cluster_step.raise_if_failed()
                 if cluster_step.stale:
                     await self.refresh(cluster_step.dead)
                 problem = cluster_step.retry_reason
@@ -67,32 +64,32 @@ class AsyncClusterLink:
                 await self._refresh_if_moved(cluster_step)
                 return step_result(step, cluster_step.replies)
             if problem is not None:
-                await asyncio.sleep(retry.pause_s(problem, patience(self.endpoint, problem, self._patience_s)))
+                await asyncio.sleep(retry.pause_s(problem, retry_time_s(self.endpoint, problem, self._patience_s)))
 
     async def refresh(self, dead: Iterable[NodeAddress] = ()) -> SlotMap:
         """Ask anew which slots are where; tasks that ask at once share one answer. Raises ServerUnreachable when no node does."""
         before = self._map
         async with self._asking:
             if self._map is before or self._map is None:
-                self._map = await self.endpoint.slots_async(self._map.masters if self._map else (), dead)
+                self._map = await self.endpoint.fetch_slot_map_async(self._map.masters if self._map else (), dead)
             return self._map
 
-    async def masters(self) -> list[AsyncLink]:
+    async def master_links(self) -> list[AsyncLink]:
         """Links to every node that owns slots now, for what is asked of each. They give up soon and are closed with this link."""
-        return [self.node(node) for node in (await self.refresh()).masters]
+        return [self.link_to(node) for node in (await self.refresh()).masters]
 
     async def ping(self) -> None:
         """Returns when some master answers; connects if need be. Raises at once, without patience."""
         for node in (self._map or await self.refresh()).masters:
             with suppress(LinkLost):
-                await self.node(node).ping()
+                await self.link_to(node).ping()
                 return
         await self.refresh()
 
-    def node(self, node: NodeAddress) -> AsyncLink:
+    def link_to(self, node: NodeAddress) -> AsyncLink:
         """The link to one node."""
         if node not in self._nodes:
-            self._nodes[node] = AsyncLink(self.endpoint.server(node), 0.0, self._reply_s)
+            self._nodes[node] = AsyncLink(self.endpoint.server_of(node), 0.0, self._reply_s)
         return self._nodes[node]
 
     def drop(self) -> None:
@@ -104,11 +101,11 @@ class AsyncClusterLink:
         """Close every connection. A later step opens new ones."""
         self.drop()
 
-    async def _round(self, cluster_step: ClusterStep, slot_map: SlotMap) -> None:
+    async def _run_round(self, cluster_step: ClusterStep, slot_map: SlotMap) -> None:
         under_way: list[tuple[NodeBatch, asyncio.Future[list[Any]]]] = []
         try:
             for batch in cluster_step.batches(slot_map):
-                link = self.node(batch.node)
+                link = self.link_to(batch.node)
                 try:
                     wire = link.wire or await link.connect()
                 except LinkLost as error:
@@ -118,8 +115,8 @@ class AsyncClusterLink:
             for batch, replies in under_way:
                 try:
                     cluster_step.add_replies(batch, await replies)
-                except _WIRE_ERRORS as error:
-                    cluster_step.on_connection_lost(batch, _as_link_lost(error, self.endpoint.server(batch.node)))
+                except CONNECTION_ERRORS as error:
+                    cluster_step.on_connection_lost(batch, _as_link_lost(error, self.endpoint.server_of(batch.node)))
         finally:
             for _, replies in under_way:
                 if not replies.cancel() and not replies.cancelled():
@@ -134,6 +131,6 @@ class AsyncClusterLink:
                 await self.refresh()
 
 
-def _as_link_lost(error: Exception, server: Any) -> LinkLost:
+def _as_link_lost(error: Exception, server: Server) -> LinkLost:
     found = translate_redis_error(error, server)
-    return found if isinstance(found, LinkLost) else LinkLost(url=server.masked, reason=str(error))
+    return found if isinstance(found, LinkLost) else LinkLost(url=server.masked_url, reason=str(error))

@@ -16,12 +16,11 @@ from busmq_spark.core.retry import Retry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.dial import dial_async
-from busmq_spark.redis_io.endpoint import Endpoint, patience
-from busmq_spark.redis_io.translate import translate_redis_error
+from busmq_spark.redis_io.endpoint import Endpoint, retry_time_s
+from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 from busmq_spark.redis_io.wire import calls_of, first_error, is_repeatable, step_result, unknown_scripts
 from busmq_spark.redis_io.wire_protocol import WireProtocol
 
-_WIRE_ERRORS = (rx.RedisError, OSError, LinkLost)
 _PING = command("PING")
 
 
@@ -42,7 +41,7 @@ class AsyncLink:
         """Run a flow to its end."""
         return run_async(flow, self.execute)
 
-    def begin(self, call: Call) -> asyncio.Future[list[Any]] | None:
+    def send_if_connected(self, call: Call) -> asyncio.Future[list[Any]] | None:
         """The quickest way to send one call: its reply in a list, be it an error, or redis-py's ConnectionError. None while the link is down."""
         wire = self.wire
         return None if wire is None else wire.ask((call,))
@@ -58,7 +57,7 @@ class AsyncLink:
             try:
                 if wire is None or not wire.is_open:
                     wire = await self.connect()
-            except _WIRE_ERRORS as error:
+            except CONNECTION_ERRORS as error:
                 await self._pause_or_raise(translate_redis_error(error, self.endpoint), retry, wire)
                 continue
             try:
@@ -66,7 +65,7 @@ class AsyncLink:
                 if (failed := first_error(replies)) is None:
                     return step_result(step, replies)
                 failed = await _resend_unknown(wire, calls, replies)
-            except _WIRE_ERRORS as error:
+            except CONNECTION_ERRORS as error:
                 lost = translate_redis_error(error, self.endpoint)
                 if not is_repeatable(step):
                     raise lost from error
@@ -95,7 +94,7 @@ class AsyncLink:
         try:
             if (failed := first_error(await (await self.connect()).ask((_PING,)))) is not None:
                 raise failed
-        except _WIRE_ERRORS as error:
+        except CONNECTION_ERRORS as error:
             raise translate_redis_error(error, self.endpoint) from error
 
     @property
@@ -114,9 +113,9 @@ class AsyncLink:
         self.drop()
 
     async def _pause_or_raise(self, error: BusError, retry: Retry, wire: WireProtocol | None) -> None:
-        if isinstance(error, LinkLost) and self.endpoint.moves and wire is self._wire:
+        if isinstance(error, LinkLost) and self.endpoint.may_move and wire is self._wire:
             self.drop()  # who is master is asked anew
-        await asyncio.sleep(retry.pause_s(error, patience(self.endpoint, error, self._patience_s)))
+        await asyncio.sleep(retry.pause_s(error, retry_time_s(self.endpoint, error, self._patience_s)))
 
 
 async def _resend_unknown(wire: WireProtocol, calls: Sequence[Call], replies: list[Any]) -> Exception | None:

@@ -7,13 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import redis.exceptions as rx
-
 from busmq_spark.errors import BusError, ConfigError, LinkLost
-from busmq_spark.redis_io.connect import async_connection, cancellable, sync_connection
+from busmq_spark.redis_io.connect import async_connection, keep_cancellation, sync_connection
 from busmq_spark.redis_io.endpoint import ServerUnreachable
 from busmq_spark.redis_io.slots import NodeAddress, SlotMap
-from busmq_spark.redis_io.translate import translate_redis_error
+from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 from busmq_spark.redis_io.urls import Server
 from busmq_spark.redis_io.wire import pack_words
 
@@ -28,7 +26,7 @@ class ClusterSeeds:
 
     seeds: tuple[Server, ...]
 
-    moves = True
+    may_move = True
 
     @property
     def masked_url(self) -> str:
@@ -40,7 +38,7 @@ class ClusterSeeds:
         """The secrets of the seeds."""
         return tuple(secret for seed in self.seeds for secret in seed.secrets)
 
-    def server(self, node: NodeAddress) -> Server:
+    def server_of(self, node: NodeAddress) -> Server:
         """How to reach a node: as itself if it is a seed, else with the first seed's credentials."""
         first = self.seeds[0]
         known = next((seed for seed in self.seeds if (seed.host, seed.port) == node), first)
@@ -48,13 +46,13 @@ class ClusterSeeds:
 
     def resolve(self) -> Server:
         """A master, whichever: notifications reach every node."""
-        return self.server(random.choice(self.slots().masters))  # noqa: S311  # any will do
+        return self.server_of(random.choice(self.fetch_slot_map().masters))  # noqa: S311  # any will do
 
     async def resolve_async(self) -> Server:
         """The same on the running loop."""
-        return self.server(random.choice((await self.slots_async()).masters))  # noqa: S311  # any will do
+        return self.server_of(random.choice((await self.fetch_slot_map_async()).masters))  # noqa: S311  # any will do
 
-    def slots(self, known: Iterable[NodeAddress] = (), dead: Iterable[NodeAddress] = ()) -> SlotMap:
+    def fetch_slot_map(self, known: Iterable[NodeAddress] = (), dead: Iterable[NodeAddress] = ()) -> SlotMap:
         """Ask one node after the other, ``known`` ones and seeds, those called ``dead`` last. Raises ServerUnreachable."""
         last: BusError | None = None
         for server in self._servers_to_ask(known, dead):
@@ -63,33 +61,33 @@ class ClusterSeeds:
                 connection.connect()
                 connection.send_packed_command([_CLUSTER_SLOTS_COMMAND], check_health=False)
                 return self._parse_slots(connection.read_response(disable_decoding=True), server)
-            except (rx.RedisError, OSError, LinkLost) as error:
+            except CONNECTION_ERRORS as error:
                 last = self._worst_error(error, server, last)
             finally:
                 connection.disconnect()
-        raise self._unreachable(last)
+        raise self._unreachable_error(last)
 
-    async def slots_async(self, known: Iterable[NodeAddress] = (), dead: Iterable[NodeAddress] = ()) -> SlotMap:
+    async def fetch_slot_map_async(self, known: Iterable[NodeAddress] = (), dead: Iterable[NodeAddress] = ()) -> SlotMap:
         """The same on the running loop."""
         last: BusError | None = None
         for server in self._servers_to_ask(known, dead):
             connection = async_connection(server, reply_s=_NODE_TIMEOUT_S, connect_s=_NODE_TIMEOUT_S)
             try:
-                with cancellable():
+                with keep_cancellation():
                     await connection.connect()
                     await connection.send_packed_command(_CLUSTER_SLOTS_COMMAND, check_health=False)
                     return self._parse_slots(await connection.read_response(disable_decoding=True), server)
-            except (rx.RedisError, OSError, LinkLost) as error:
+            except CONNECTION_ERRORS as error:
                 last = self._worst_error(error, server, last)
             finally:
                 await connection.disconnect(nowait=True)
-        raise self._unreachable(last)
+        raise self._unreachable_error(last)
 
     def _servers_to_ask(self, known: Iterable[NodeAddress], dead: Iterable[NodeAddress]) -> list[Server]:
         nodes = list(dict.fromkeys([*known, *((seed.host, seed.port) for seed in self.seeds)]))
         random.shuffle(nodes)  # so that a partitioned node with an old slot map is not the only one asked
         ill = set(dead)
-        return [self.server(node) for node in sorted(nodes, key=lambda node: node in ill)]
+        return [self.server_of(node) for node in sorted(nodes, key=lambda node: node in ill)]
 
     def _parse_slots(self, reply: Any, server: Server) -> SlotMap:
         if not reply:
@@ -105,7 +103,7 @@ class ClusterSeeds:
         found = translate_redis_error(error, server)
         return found if last is None or last.retriable else last
 
-    def _unreachable(self, last: BusError | None) -> BusError:
+    def _unreachable_error(self, last: BusError | None) -> BusError:
         if last is not None and not last.retriable:
             return last
         return ServerUnreachable(url=self.masked_url, reason=f"no node of the cluster answers: {last.details['reason'] if last else 'none is named'}")

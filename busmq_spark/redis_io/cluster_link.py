@@ -14,7 +14,7 @@ from busmq_spark.core.retry import Retry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.cluster import ClusterSeeds
 from busmq_spark.redis_io.cluster_step import ClusterStep, NodeBatch, redirection
-from busmq_spark.redis_io.endpoint import ServerUnreachable, patience, stopped_error
+from busmq_spark.redis_io.endpoint import ServerUnreachable, retry_time_s, stopped_error
 from busmq_spark.redis_io.link import SyncLink, stream_calls
 from busmq_spark.redis_io.slots import NodeAddress, SlotMap, key_of, slot_of_key
 from busmq_spark.redis_io.translate import translate_redis_error
@@ -50,10 +50,10 @@ class ClusterLink:
         cluster_step = ClusterStep(calls, self.endpoint)
         retry = Retry(time.monotonic)
         while True:
-            self._check()
+            self._raise_if_stopped()
             try:
-                self._round(cluster_step, self._map or self.refresh())
-                cluster_step.check()
+                self._run_round(cluster_step, self._map or self.refresh())
+                cluster_step.raise_if_failed()
                 if cluster_step.stale:
                     self.refresh(cluster_step.dead)
                 problem = cluster_step.retry_reason
@@ -63,32 +63,32 @@ class ClusterLink:
                 self._refresh_if_moved(cluster_step)
                 return step_result(step, cluster_step.replies)
             if problem is not None:
-                self._stopped.wait(retry.pause_s(problem, patience(self.endpoint, problem, self._patience_s)))
+                self._stopped.wait(retry.pause_s(problem, retry_time_s(self.endpoint, problem, self._patience_s)))
 
     def post(self, call: Call) -> None:
         """Send one call to its node and do not wait; each needs one :meth:`fetch`."""
-        self._check()
+        self._raise_if_stopped()
         try:
             key = key_of(call)
-            node = (self._map or self.refresh()).masters[0] if key is None else self.owner(key)
-            link = self.node(node)
+            node = (self._map or self.refresh()).masters[0] if key is None else self.owner_address(key)
+            link = self.link_to(node)
             if node not in self._posted:
-                link.open()
+                link.ensure_connected()
             link.send([script_as_eval(call)])
             self._posted.append(node)
         except LinkLost:
-            self._forget()
+            self._drop_posted_and_slot_map()
             raise
 
     def fetch(self) -> Any:
         """The reply to the oldest call posted and not fetched. LinkLost, also after MOVED, means that all posted calls are in doubt."""
         node = self._posted[0]
         try:
-            reply = self.node(node).receive(1)[0]
+            reply = self.link_to(node).receive(1)[0]
             if isinstance(reply, Exception):
-                raise self._refusal(reply, node)
+                raise self._reply_error(reply, node)
         except LinkLost:
-            self._forget()
+            self._drop_posted_and_slot_map()
             raise
         except BusError:
             self._posted.popleft()
@@ -116,11 +116,11 @@ class ClusterLink:
         self._stopped.set()
 
     @property
-    def masters(self) -> list[SyncLink]:
+    def master_links(self) -> list[SyncLink]:
         """Links to every node that owns slots now, for what is asked of each. They give up soon and are closed with this link."""
-        return [self.node(node) for node in self.refresh().masters]
+        return [self.link_to(node) for node in self.refresh().masters]
 
-    def owner(self, key: str | bytes) -> NodeAddress:
+    def owner_address(self, key: str | bytes) -> NodeAddress:
         """The node of a key, as far as is known. Raises LinkLost."""
         node = (self._map or self.refresh()).owner(slot_of_key(key))
         if node is None:
@@ -129,22 +129,22 @@ class ClusterLink:
 
     def node_of(self, key: str) -> str:
         """As that of SyncLink."""
-        return "{}:{}".format(*self.owner(key))
+        return "{}:{}".format(*self.owner_address(key))
 
-    def node(self, node: NodeAddress) -> SyncLink:
+    def link_to(self, node: NodeAddress) -> SyncLink:
         """The link to one node."""
         if node not in self._nodes:
-            self._nodes[node] = SyncLink(self.endpoint.server(node), 0.0)
+            self._nodes[node] = SyncLink(self.endpoint.server_of(node), 0.0)
         return self._nodes[node]
 
     def refresh(self, dead: Iterable[NodeAddress] = ()) -> SlotMap:
         """Ask anew which slots are where. Raises ServerUnreachable when no node does."""
-        self._map = self.endpoint.slots(self._map.masters if self._map else (), dead)
+        self._map = self.endpoint.fetch_slot_map(self._map.masters if self._map else (), dead)
         for gone in self._nodes.keys() - set(self._map.masters):
             self._nodes.pop(gone).close()
         return self._map
 
-    def forget(self) -> None:
+    def forget_slot_map(self) -> None:
         """Where slots are is asked anew by the next call."""
         self._map = None
 
@@ -156,23 +156,23 @@ class ClusterLink:
         """What every master answers. When one does not, all are asked anew, until its successor does or patience is over."""
         retry = Retry(time.monotonic)
         while True:
-            self._check()
+            self._raise_if_stopped()
             try:
-                return [ask(link) for link in self.masters]
+                return [ask(link) for link in self.master_links]
             except LinkLost as error:
-                self._stopped.wait(retry.pause_s(error, patience(self.endpoint, error, self._patience_s)))
+                self._stopped.wait(retry.pause_s(error, retry_time_s(self.endpoint, error, self._patience_s)))
 
-    def _check(self) -> None:
+    def _raise_if_stopped(self) -> None:
         if self._stopped.is_set():
             raise stopped_error()
 
-    def _round(self, cluster_step: ClusterStep, slot_map: SlotMap) -> None:
+    def _run_round(self, cluster_step: ClusterStep, slot_map: SlotMap) -> None:
         under_way: list[tuple[SyncLink, NodeBatch]] = []
         try:
             for batch in cluster_step.batches(slot_map):
-                link = self.node(batch.node)
+                link = self.link_to(batch.node)
                 try:
-                    link.open()
+                    link.ensure_connected()
                 except LinkLost as error:
                     cluster_step.on_node_unreachable(batch, error)
                     continue
@@ -201,17 +201,17 @@ class ClusterLink:
             with suppress(BusError):
                 self.refresh()
 
-    def _refusal(self, reply: Exception, node: NodeAddress) -> BusError:
+    def _reply_error(self, reply: Exception, node: NodeAddress) -> BusError:
         if (found := redirection(reply, node[0])) is not None:
-            return LinkLost(url=self.endpoint.server(node).masked_url, reason=f"the slot is at {found.node[0]}:{found.node[1]} now")
+            return LinkLost(url=self.endpoint.server_of(node).masked_url, reason=f"the slot is at {found.node[0]}:{found.node[1]} now")
         return translate_redis_error(reply, self.endpoint)
 
-    def _forget(self) -> None:
+    def _drop_posted_and_slot_map(self) -> None:
         """A posted call went wrong: where its slot is, is asked anew by the next call."""
         self._drop_posted()
         self._map = None
 
     def _drop_posted(self) -> None:
         for node in set(self._posted):
-            self.node(node).close()
+            self.link_to(node).close()
         self._posted.clear()

@@ -114,7 +114,7 @@ class ClusterStep:
         if not all(self._calls[place].idempotent for place in batch.places):
             self._doubt = error
 
-    def check(self) -> None:
+    def raise_if_failed(self) -> None:
         """After a round: raises LinkLost when the step is in doubt, or the error of the first call that failed once all are answered."""
         if self._doubt is not None:
             raise self._doubt from None

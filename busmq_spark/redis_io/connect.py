@@ -26,7 +26,7 @@ REPLY_TIMEOUT_S = 10.0
 _NO_DRIVER_INFO = {"driver_info": None} if "driver_info" in signature(AbstractConnection).parameters else {"lib_name": None, "lib_version": None}
 
 
-def settings(server: Server, reply_s: float | None = None, connect_s: float | None = None) -> dict[str, Any]:
+def connection_arguments(server: Server, reply_s: float | None = None, connect_s: float | None = None) -> dict[str, Any]:
     """Constructor arguments of a redis-py connection."""
     common: dict[str, Any] = {
         "username": server.user,
@@ -42,10 +42,10 @@ def settings(server: Server, reply_s: float | None = None, connect_s: float | No
     if server.path:
         return {**common, "path": server.path}
     common |= {"host": server.host, "port": server.port, "socket_keepalive": True}
-    return {**common, **_trust(server)} if server.tls else common
+    return {**common, **_tls_arguments(server)} if server.tls else common
 
 
-def _trust(server: Server) -> dict[str, Any]:
+def _tls_arguments(server: Server) -> dict[str, Any]:
     trust = server.trust
     return {
         "ssl_cert_reqs": "required",
@@ -59,26 +59,26 @@ def _trust(server: Server) -> dict[str, Any]:
 
 def sync_connection(server: Server, **timeouts: float) -> redis.Connection:
     """A blocking connection, not connected yet. ``timeouts``: reply_s, connect_s."""
-    retry = Retry(NoBackoff(), 0)
+    retry, arguments = Retry(NoBackoff(), 0), connection_arguments(server, **timeouts)
     if server.path:
-        return redis.UnixDomainSocketConnection(retry=retry, **settings(server, **timeouts))  # type: ignore[abstract,return-value]  # same interface
+        return redis.UnixDomainSocketConnection(retry=retry, **arguments)  # type: ignore[abstract,return-value]  # same interface
     kind = redis.SSLConnection if server.tls else redis.Connection
-    return kind(retry=retry, **settings(server, **timeouts))
+    return kind(retry=retry, **arguments)
 
 
 def async_connection(server: Server, **timeouts: float) -> aredis.Connection:
     """An asyncio connection, not connected yet. ``timeouts``: reply_s, connect_s."""
     from redis.asyncio.retry import Retry as AsyncRetry
 
-    retry = AsyncRetry(NoBackoff(), 0)
+    retry, arguments = AsyncRetry(NoBackoff(), 0), connection_arguments(server, **timeouts)
     if server.path:
-        return aredis.UnixDomainSocketConnection(retry=retry, **settings(server, **timeouts))  # type: ignore[return-value]  # same interface
+        return aredis.UnixDomainSocketConnection(retry=retry, **arguments)  # type: ignore[return-value]  # same interface
     kind = aredis.SSLConnection if server.tls else aredis.Connection
-    return kind(retry=retry, **settings(server, **timeouts))
+    return kind(retry=retry, **arguments)
 
 
 @contextmanager
-def cancellable() -> Iterator[None]:
+def keep_cancellation() -> Iterator[None]:
     """Around redis-py's ``connect`` and ``read_response``: they may swallow a cancellation, and the cancelling task would wait for ever."""
     task = asyncio.current_task()
     assert task is not None

@@ -1,4 +1,4 @@
-"""Endpoint to open connection. Behind an endpoint that moves, only a server that says it is master will do."""
+"""Endpoint to open connection. Behind an endpoint that may move, only a server that says it is master will do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import redis
 import redis.asyncio as aredis
 import redis.exceptions as rx
 
-from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S, async_connection, cancellable, sync_connection
+from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S, async_connection, keep_cancellation, sync_connection
 from busmq_spark.redis_io.endpoint import Endpoint
 from busmq_spark.redis_io.wire import pack_words
 
@@ -20,9 +20,9 @@ def dial(endpoint: Endpoint) -> redis.Connection:
     connection = sync_connection(endpoint.resolve())
     try:
         connection.connect()
-        if endpoint.moves:
+        if endpoint.may_move:
             connection.send_packed_command([_ROLE_COMMAND], check_health=False)
-            _check(connection.read_response(disable_decoding=True))
+            _check_is_master(connection.read_response(disable_decoding=True))
     except BaseException:
         connection.disconnect()
         raise
@@ -33,17 +33,17 @@ async def dial_async(endpoint: Endpoint, reply_s: float = REPLY_TIMEOUT_S) -> ar
     """The same for asyncio. ``reply_s``: longest wait for a reply on the way to an open connection."""
     connection = async_connection(await endpoint.resolve_async(), reply_s=reply_s)
     try:
-        with cancellable():
+        with keep_cancellation():
             await connection.connect()
-            if endpoint.moves:
+            if endpoint.may_move:
                 await connection.send_packed_command(_ROLE_COMMAND, check_health=False)
-                _check(await connection.read_response(disable_decoding=True))
+                _check_is_master(await connection.read_response(disable_decoding=True))
     except BaseException:
         await connection.disconnect(nowait=True)
         raise
     return connection
 
 
-def _check(role: Any) -> None:
+def _check_is_master(role: Any) -> None:
     if role[0] != b"master":
         raise rx.ConnectionError(f"this server is a {role[0].decode('utf-8', 'replace')} now, not a master")

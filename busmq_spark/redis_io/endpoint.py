@@ -28,7 +28,7 @@ class Endpoint(Protocol):
         ...
 
     @property
-    def moves(self) -> bool:
+    def may_move(self) -> bool:
         """Whether another server may take over: then the one found must say it is master, and READONLY means that it no longer is."""
         ...
 
@@ -41,9 +41,9 @@ class Endpoint(Protocol):
         ...
 
 
-def patience(endpoint: Endpoint, error: Exception, chosen_s: float | None = None) -> float:
+def retry_time_s(endpoint: Endpoint, error: Exception, chosen_s: float | None = None) -> float:
     """How long a step may be tried in all after this error; ``chosen_s`` where its caller says."""
-    given_s = FAILOVER_PATIENCE_S if endpoint.moves and not isinstance(error, ServerUnreachable) else PATIENCE_S
+    given_s = FAILOVER_PATIENCE_S if endpoint.may_move and not isinstance(error, ServerUnreachable) else PATIENCE_S
     return given_s if chosen_s is None else chosen_s
 
 
@@ -54,7 +54,7 @@ class RotatingEndpoint:
     servers: tuple[Server, ...]
     _next: int = 0
 
-    moves = False
+    may_move = False
 
     @property
     def masked_url(self) -> str:

@@ -94,13 +94,13 @@ def _check_tls(options: RedisOptions, servers: Sequence[Server]) -> None:
         ) from None
     try:
         if options.tls_certificate:
-            context.load_cert_chain(options.tls_certificate, options.tls_key, password=_no_password)
+            context.load_cert_chain(options.tls_certificate, options.tls_key, password=_refuse_encrypted_key)
     except (ssl.SSLError, OSError, ValueError) as error:
         found = f"redis.tls.certificate, {options.tls_certificate!r}, and its private key cannot be used ({_on_one_line(error)})"
         raise ConfigError(reason=f"{found}; both must be PEM and belong together") from None
 
 
-def _no_password() -> str:
+def _refuse_encrypted_key() -> str:
     raise ValueError("the key is encrypted; give one that is not")
 
 

@@ -14,12 +14,11 @@ from busmq_spark.core.flow import Call, Flow, Step, T, run_sync
 from busmq_spark.core.retry import Retry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.dial import dial
-from busmq_spark.redis_io.endpoint import Endpoint, patience, stopped_error
-from busmq_spark.redis_io.translate import translate_redis_error
+from busmq_spark.redis_io.endpoint import Endpoint, retry_time_s, stopped_error
+from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 from busmq_spark.redis_io.wire import calls_of, first_error, is_repeatable, pack, step_result, unknown_scripts
 
 R = TypeVar("R")
-_WIRE_ERRORS = (rx.RedisError, OSError, LinkLost)
 
 
 class SyncLink:
@@ -41,7 +40,7 @@ class SyncLink:
         self._stopped = threading.Event()
 
     @property
-    def masters(self) -> list[SyncLink]:
+    def master_links(self) -> list[SyncLink]:
         """Links to every server behind it: this one."""
         return [self]
 
@@ -66,13 +65,13 @@ class SyncLink:
         retry = Retry(time.monotonic)
         while True:
             try:
-                connection = self._ready()
-            except _WIRE_ERRORS as error:
+                connection = self._open_connection()
+            except CONNECTION_ERRORS as error:
                 self._pause_or_raise(translate_redis_error(error, self.endpoint), retry)
                 continue
             try:
-                replies = _exchange(connection, calls)
-            except _WIRE_ERRORS as error:
+                replies = _send_and_read(connection, calls)
+            except CONNECTION_ERRORS as error:
                 self._drop()
                 lost = translate_redis_error(error, self.endpoint)
                 if not is_repeatable(step):
@@ -91,10 +90,10 @@ class SyncLink:
         """Send one call and do not wait; each needs one :meth:`fetch`. A script travels whole, so a flushed cache cannot break the order."""
         try:
             posted = self._posted and not self._stopped.is_set()
-            connection = self._connection if posted and self._connection is not None else self._ready()
+            connection = self._connection if posted and self._connection is not None else self._open_connection()
             connection.send_packed_command([pack((call,), whole=True)], check_health=False)
             self._posted += 1
-        except _WIRE_ERRORS as error:
+        except CONNECTION_ERRORS as error:
             self._drop()
             raise translate_redis_error(error, self.endpoint) from error
 
@@ -102,8 +101,8 @@ class SyncLink:
         """The reply to the oldest call posted and not fetched. Raises its translated error; LinkLost means that all posted calls are in doubt."""
         assert self._connection is not None, "nothing was posted"
         try:
-            reply = _read(self._connection)
-        except _WIRE_ERRORS as error:
+            reply = _read_reply(self._connection)
+        except CONNECTION_ERRORS as error:
             self._drop()
             raise translate_redis_error(error, self.endpoint) from error
         self._posted -= 1
@@ -120,11 +119,11 @@ class SyncLink:
 
     # Halves of a step, for ClusterLink: one step may go to many nodes at once.
 
-    def open(self) -> None:
+    def ensure_connected(self) -> None:
         """Connect, unless that is done. Raises the translated error; until then Redis has seen nothing."""
         try:
-            self._ready()
-        except _WIRE_ERRORS as error:
+            self._open_connection()
+        except CONNECTION_ERRORS as error:
             raise translate_redis_error(error, self.endpoint) from error
 
     def send(self, calls: Sequence[Call]) -> None:
@@ -132,7 +131,7 @@ class SyncLink:
         assert self._connection is not None, "not open"
         try:
             self._connection.send_packed_command([pack(calls)], check_health=False)
-        except _WIRE_ERRORS as error:
+        except CONNECTION_ERRORS as error:
             self._drop()
             raise translate_redis_error(error, self.endpoint) from error
 
@@ -141,8 +140,8 @@ class SyncLink:
         if self._connection is None:
             raise LinkLost(url=self.endpoint.masked_url, reason="the connection broke while calls were under way")
         try:
-            return [_read(self._connection) for _ in range(count)]
-        except _WIRE_ERRORS as error:
+            return [_read_reply(self._connection) for _ in range(count)]
+        except CONNECTION_ERRORS as error:
             self._drop()
             raise translate_redis_error(error, self.endpoint) from error
 
@@ -165,7 +164,7 @@ class SyncLink:
             self._connection.disconnect()
             self._connection = None
 
-    def _ready(self) -> redis.Connection:
+    def _open_connection(self) -> redis.Connection:
         if self._stopped.is_set():
             raise stopped_error()
         if self._connection is not None and not self._is_alive(self._connection):
@@ -179,12 +178,12 @@ class SyncLink:
         """Whether the server has closed the connection meanwhile: better known before a push is sent."""
         try:
             return not connection.can_read(timeout=0)
-        except _WIRE_ERRORS:
+        except CONNECTION_ERRORS:
             return False
 
     def _pause_or_raise(self, error: BusError, retry: Retry) -> None:
-        pause_s = retry.pause_s(error, patience(self.endpoint, error, self._patience_s))
-        if self.endpoint.moves:
+        pause_s = retry.pause_s(error, retry_time_s(self.endpoint, error, self._patience_s))
+        if self.endpoint.may_move:
             self._drop()  # who is master is asked anew
         self._stopped.wait(pause_s)
 
@@ -214,17 +213,17 @@ def stream_calls(link: PipelinedLink, calls: Iterable[Call], depth: int) -> Gene
         link.abandon()
 
 
-def _exchange(connection: redis.Connection, calls: Sequence[Call]) -> list[Any]:
+def _send_and_read(connection: redis.Connection, calls: Sequence[Call]) -> list[Any]:
     connection.send_packed_command([pack(calls)], check_health=False)
-    replies = [_read(connection) for _ in calls]
+    replies = [_read_reply(connection) for _ in calls]
     if missing := unknown_scripts(replies):
         connection.send_packed_command([pack([calls[i] for i in missing], whole=True)], check_health=False)
         for i in missing:
-            replies[i] = _read(connection)
+            replies[i] = _read_reply(connection)
     return replies
 
 
-def _read(connection: redis.Connection) -> Any:
+def _read_reply(connection: redis.Connection) -> Any:
     try:
         return connection.read_response(disable_decoding=True)
     except (rx.ResponseError, rx.BusyLoadingError) as error:

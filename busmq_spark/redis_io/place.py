@@ -31,10 +31,10 @@ def locate(queues: Sequence[QueueKeys], links: Sequence[Link], homes: Sequence[i
             if exists:
                 place.append(index)
     hashed = [hash_index(keys.metadata, len(links)) for keys in queues]
-    return [owner(place, at) if place else home for place, at, home in zip(found, hashed, homes or hashed, strict=True)]
+    return [choose_server(place, at) if place else home for place, at, home in zip(found, hashed, homes or hashed, strict=True)]
 
 
-def owner(having: Sequence[int], home: int) -> int:
+def choose_server(having: Sequence[int], home: int) -> int:
     """The one server whose queue is used, of those that have it; ``home`` is the one that the key hashes to."""
     return home if home in having or not having else min(having)
 
@@ -43,7 +43,7 @@ def no_pause() -> None:
     """No pause between two steps."""
 
 
-def discover(links: Sequence[Link], pace: Callable[[], object] = no_pause) -> list[tuple[str, int]]:
+def discover_queues(links: Sequence[Link], pace: Callable[[], object] = no_pause) -> list[tuple[str, int]]:
     """Every queue that exists, with the index of its server, sorted by name. Walks with SCAN, so Redis is never held.
 
     ``pace`` is called between two steps of ``KEYS_PER_SCAN`` keys each, and may wait.
@@ -59,17 +59,17 @@ def discover(links: Sequence[Link], pace: Callable[[], object] = no_pause) -> li
 
 def queues_of(link: SyncLink, pace: Callable[[], object] = no_pause, *, cluster: bool = False) -> list[str]:
     """The queues of one server; those that come or go meanwhile may be missed."""
-    return _names(link, metadata_pattern(cluster=cluster), partial(queue_name, cluster=cluster), pace)
+    return _scan_names(link, metadata_pattern(cluster=cluster), partial(queue_name, cluster=cluster), pace)
 
 
-def topics(links: Sequence[Link]) -> list[str]:
+def discover_topics(links: Sequence[Link]) -> list[str]:
     """Every topic, by name."""
     cluster = links[0].cluster
-    ask = partial(_names, pattern=topic_pattern(cluster=cluster), name_of=partial(topic_name, cluster=cluster), pace=no_pause)
+    ask = partial(_scan_names, pattern=topic_pattern(cluster=cluster), name_of=partial(topic_name, cluster=cluster), pace=no_pause)
     return sorted({name for link in links for part in link.ask_each_master(ask) for name in part})
 
 
-def _names(link: SyncLink, pattern: str, name_of: Callable[[str], str | None], pace: Callable[[], object]) -> list[str]:
+def _scan_names(link: SyncLink, pattern: str, name_of: Callable[[str], str | None], pace: Callable[[], object]) -> list[str]:
     names: list[str] = []
     cursor: bytes | int = 0
     while True:

@@ -56,27 +56,27 @@ class PubSubConnection(asyncio.Protocol):
         self._refused: Exception | None = None
         self._reader = hiredis.Reader()
 
-    async def add(self, channel: str, listener: Listener, *, pattern: bool = False) -> None:
+    async def subscribe(self, channel: str, listener: Listener, *, pattern: bool = False) -> None:
         """Subscribe, to a channel or to all of a pattern with ``*``; returns once Redis has confirmed: what is published from then on is received.
 
-        Waits for an unreachable Redis, until ``remove``.
+        Waits for an unreachable Redis, until ``unsubscribe``.
         Raises Unauthorized when Redis denies this channel. The other channels go on: a peer that may name channels must not end theirs.
         """
         name = _key(channel, pattern)
         self._listeners.setdefault(name, []).append(listener)
         if name not in self._confirmations:
             self._confirmations[name] = _Confirmation()
-            self._send("SUBSCRIBE", [name])
+            self._send_command("SUBSCRIBE", [name])
         confirmation = self._confirmations[name]
         try:
             await confirmation.wait()
         except asyncio.CancelledError:
-            self.remove(channel, listener, pattern=pattern)
+            self.unsubscribe(channel, listener, pattern=pattern)
             raise
         if confirmation.denied is not None:
             raise confirmation.denied
 
-    def remove(self, channel: str, listener: Listener, *, pattern: bool = False) -> None:
+    def unsubscribe(self, channel: str, listener: Listener, *, pattern: bool = False) -> None:
         """Unsubscribe; the listener is not called from now on."""
         name = _key(channel, pattern)
         listeners = self._listeners.get(name, [])
@@ -84,8 +84,8 @@ class PubSubConnection(asyncio.Protocol):
             listeners.remove(listener)
         if not listeners and name in self._listeners:
             del self._listeners[name]
-            self._confirmations.pop(name).set()  # releases the tasks in ``add``; no confirmation will come
-            self._send("UNSUBSCRIBE", [name])
+            self._confirmations.pop(name).set()  # releases the tasks in ``subscribe``; no confirmation will come
+            self._send_command("UNSUBSCRIBE", [name])
 
     async def wait_subscribed(self) -> None:
         """Returns once there is a connection on which Redis has confirmed every SUBSCRIBE: what is published from then on is received."""
@@ -103,7 +103,7 @@ class PubSubConnection(asyncio.Protocol):
                     await asyncio.sleep(pauses.next_s())
                     continue
                 pauses = Pauses()
-                await self._watch()
+                await self._wait_until_lost()
                 if self._refused is not None:
                     refused, self._refused = translate_redis_error(self._refused, self.endpoint), None
                     if not isinstance(refused, LinkLost):
@@ -129,12 +129,12 @@ class PubSubConnection(asyncio.Protocol):
         self._lost = asyncio.Event()
         self._writer.transport.set_protocol(self)
         self._unconfirmed.clear()
-        self._send("SUBSCRIBE", [name for name in self._listeners if self._confirmations[name].is_set()])
+        self._send_command("SUBSCRIBE", [name for name in self._listeners if self._confirmations[name].is_set()])
         for name in [name for name in self._listeners if not self._confirmations[name].is_set()]:
-            self._send("SUBSCRIBE", [name])  # each on its own: Redis may refuse it
-        self._check_subscribed()
+            self._send_command("SUBSCRIBE", [name])  # each on its own: Redis may refuse it
+        self._set_subscribed_if_confirmed()
 
-    async def _watch(self) -> None:
+    async def _wait_until_lost(self) -> None:
         """Returns when the connection is gone, or silent although asked."""
         pinged = False
         while True:
@@ -154,7 +154,7 @@ class PubSubConnection(asyncio.Protocol):
                     if self._writer is not None:
                         self._writer.transport.write(_PING)
 
-    def _send(self, word: str, names: list[bytes]) -> None:
+    def _send_command(self, word: str, names: list[bytes]) -> None:
         if self._writer is None:
             return  # all are sent at the next connect
         for mark in (b"", _PATTERN_PREFIX):
@@ -164,7 +164,7 @@ class PubSubConnection(asyncio.Protocol):
                 if word == "SUBSCRIBE":
                     self._unconfirmed.append(part)
 
-    def _check_subscribed(self) -> None:
+    def _set_subscribed_if_confirmed(self) -> None:
         if self._writer is not None and not self._unconfirmed:
             self._subscribed.set()
 
@@ -197,17 +197,17 @@ class PubSubConnection(asyncio.Protocol):
     def _on_confirmation(self, name: bytes) -> None:
         if self._unconfirmed and self._unconfirmed[0][-1] == name:  # answers come in the order of the names
             self._unconfirmed.popleft()
-            self._check_subscribed()
+            self._set_subscribed_if_confirmed()
 
     def _fail_denied_channel(self, reply: Exception) -> bool:
-        """Redis denies one channel that was never subscribed: its ``add`` raises the error. False when more than that is denied."""
+        """Redis denies one channel that was never subscribed: its ``subscribe`` raises the error. False when more than that is denied."""
         error = translate_redis_error(reply, self.endpoint)
         names = self._unconfirmed[0] if self._unconfirmed else []
         confirmation = self._confirmations.get(names[0]) if len(names) == 1 else None
         if not isinstance(error, Unauthorized) or len(names) != 1 or (confirmation is not None and confirmation.is_set()):
             return False
         self._unconfirmed.popleft()
-        self._check_subscribed()
+        self._set_subscribed_if_confirmed()
         self._listeners.pop(names[0], None)
         self._confirmations.pop(names[0], None)
         if confirmation is not None:

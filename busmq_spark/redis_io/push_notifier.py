@@ -65,14 +65,14 @@ class PushNotifier(NotifierThread):
                 for part in slices(self._names, _NAMES_PER_CALL):
                     connection.send_packed_command([pack_words(("SUBSCRIBE", *part))], check_health=False)
                 # The confirmations notify too, as they should: there was no notification of pushes before them.
-                self._drain(connection._sock)  # the socket itself: redis-py offers no way to read without parsing
+                self._notify_on_data(connection._sock)  # the socket itself: redis-py offers no way to read without parsing
             except (rx.RedisError, OSError, BusError):
                 self._stopped.wait(1.0)
             finally:
                 if connection is not None:
                     connection.disconnect()
 
-    def _drain(self, sock: object) -> None:
+    def _notify_on_data(self, sock: object) -> None:
         sock.settimeout(0.5)  # type: ignore[attr-defined]  # a socket
         last_data_at = monotonic()
         while not (self._stopped.is_set() or self._changed.is_set()):

@@ -17,10 +17,9 @@ from busmq_spark.redis_io.dial import dial
 from busmq_spark.redis_io.endpoint import Endpoint
 from busmq_spark.redis_io.links import Link
 from busmq_spark.redis_io.slots import NodeAddress, Redirect, key_of, parse_redirect
-from busmq_spark.redis_io.translate import translate_redis_error
+from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 from busmq_spark.redis_io.wire import pack
 
-_WIRE_ERRORS = (rx.RedisError, OSError, LinkLost)
 INITIAL_BUFFER_BYTES = 4 * 1024 * 1024
 _READ_BYTES = 256 * 1024
 _SCAN_BYTES = 512 * 1024
@@ -53,7 +52,7 @@ class RangeConnection:
                 self._socket = self._connection._sock
                 self._used = self._at = 0
             self._socket.sendall(pack(calls, whole=True))  # a script that Redis no longer has cannot be sent again before what follows it
-        except _WIRE_ERRORS as error:
+        except CONNECTION_ERRORS as error:
             self.drop()
             raise translate_redis_error(error, self.endpoint) from error
         self.waiting += len(calls)
@@ -61,8 +60,8 @@ class RangeConnection:
     def fetch_values(self) -> ValueSpans:
         """The reply to a LRANGE over whole messages. It is valid until the next fetch."""
         try:
-            return self._value_spans()
-        except _WIRE_ERRORS as error:
+            return self._read_value_spans()
+        except CONNECTION_ERRORS as error:
             self.drop()
             raise translate_redis_error(error, self.endpoint) from error
 
@@ -70,7 +69,7 @@ class RangeConnection:
         """The reply to a command that answers with one string or nothing: bytes or None. Raises the translated error of an error reply."""
         try:
             reply = self._read_string()
-        except _WIRE_ERRORS as error:
+        except CONNECTION_ERRORS as error:
             self.drop()
             raise translate_redis_error(error, self.endpoint) from error
         self.waiting -= 1
@@ -85,30 +84,30 @@ class RangeConnection:
         if len(self._buffer) > _MAX_KEPT_BUFFER_BYTES:
             self._buffer = bytearray(self._start_bytes)
 
-    def _value_spans(self) -> ValueSpans:
+    def _read_value_spans(self) -> ValueSpans:
         self._compact()
-        count, body = self._array_head()
+        count, body = self._read_array_head()
         if count == 0:
             self.waiting -= 1
             return NO_PAIRS
         scanner = PairScanner(count, body)
         try:
             while (end := scanner.end(self._buffer, self._used)) is None:
-                self._receive_much()
+                self._receive_enough()
         except ValueError as error:
             raise rx.ConnectionError(f"replies are out of step: {error}") from None
         self._at = end
         self.waiting -= 1
         return scanner.pairs(self._buffer)
 
-    def _array_head(self) -> tuple[int, int]:
+    def _read_array_head(self) -> tuple[int, int]:
         """Number of elements of the array that begins the buffer, and the offset of the first."""
-        line = self._line()
+        line = self._read_line()
         if line[:1] != b"*":
             raise rx.ConnectionError(f"replies are out of step: {line[:80]!r}")
         return int(line[1:]), self._at
 
-    def _line(self) -> bytes:
+    def _read_line(self) -> bytes:
         """The line at ``_at``; moves after it. Raises what Redis says when it is an error reply."""
         while (stop := self._buffer.find(b"\r\n", self._at, self._used)) < 0:
             self._receive()
@@ -120,12 +119,12 @@ class RangeConnection:
         return line
 
     def _read_string(self) -> bytes | None:
-        start, size = self._string()
+        start, size = self._read_string_span()
         return None if size < 0 else bytes(self._buffer[start : start + size])
 
-    def _string(self) -> tuple[int, int]:
+    def _read_string_span(self) -> tuple[int, int]:
         """Start and length (-1: nil) of the bulk string at ``_at``, once it is all there; moves after it."""
-        line = self._line()
+        line = self._read_line()
         if line[:1] != b"$":
             raise rx.ConnectionError(f"replies are out of step: {line[:80]!r}")
         start, size = self._at, int(line[1:])
@@ -135,7 +134,7 @@ class RangeConnection:
                 self._receive()
         return start, size
 
-    def _receive_much(self) -> None:
+    def _receive_enough(self) -> None:
         """Receive until it is worth looking: Redis sends 16 KB at a time, and every look costs numpy a fixed price.
 
         A reply ends with a line end, so while the buffer does not, more comes for sure and waiting for it cannot block for ever.
@@ -194,7 +193,7 @@ class ClusterRangeConnection:
         try:
             self._link.post(*calls)
         except LinkLost:
-            self._single.forget()
+            self._single.forget_slot_map()
             raise
 
     def fetch_values(self) -> ValueSpans:
@@ -224,12 +223,12 @@ class ClusterRangeConnection:
     def _link_for(self, call: Call) -> RangeConnection:
         key = key_of(call)
         assert key is not None
-        node = self._single.owner(key)
+        node = self._single.owner_address(key)
         for other in self._links.keys() - {node}:
             if not self._single.owns_slots(other):
                 self._links.pop(other).drop()
         if node not in self._links:
-            self._links[node] = RangeConnection(self.endpoint.server(node), self._start_bytes)
+            self._links[node] = RangeConnection(self.endpoint.server_of(node), self._start_bytes)
         return self._links[node]
 
     def _as_link_lost(self, error: BusError) -> BusError:
@@ -239,7 +238,7 @@ class ClusterRangeConnection:
             found = parse_redirect(str(error.details["reason"]), "")
             if found is None and not str(error.details["reason"]).startswith("READONLY"):
                 return error
-        self._single.forget()
+        self._single.forget_slot_map()
         self._detour = found is not None and found.asking
         self.drop()
         return error if isinstance(error, LinkLost) else LinkLost(**error.details)

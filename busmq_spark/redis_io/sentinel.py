@@ -8,7 +8,7 @@ from typing import Any
 import redis.exceptions as rx
 
 from busmq_spark.errors import BusError, ConfigError
-from busmq_spark.redis_io.connect import async_connection, cancellable, sync_connection
+from busmq_spark.redis_io.connect import async_connection, keep_cancellation, sync_connection
 from busmq_spark.redis_io.endpoint import ServerUnreachable
 from busmq_spark.redis_io.translate import translate_redis_error
 from busmq_spark.redis_io.urls import NO_LOGIN, Credentials, Server
@@ -28,7 +28,7 @@ class SentinelMaster:
     name: str = DEFAULT_MASTER
     login: Credentials = NO_LOGIN
 
-    moves = True
+    may_move = True
 
     @property
     def masked_url(self) -> str:
@@ -55,10 +55,10 @@ class SentinelMaster:
                 continue
             finally:
                 connection.disconnect()
-            if (found := self._server(reply)) is not None:
+            if (found := self._parse_server(reply)) is not None:
                 return found
             problems.append(None)
-        raise self._unreachable(problems)
+        raise self._unreachable_error(problems)
 
     async def resolve_async(self) -> Server:
         """The same on the running loop."""
@@ -66,7 +66,7 @@ class SentinelMaster:
         for sentinel in self.sentinels:
             connection = async_connection(sentinel, reply_s=_SENTINEL_TIMEOUT_S, connect_s=_SENTINEL_TIMEOUT_S)
             try:
-                with cancellable():
+                with keep_cancellation():
                     await connection.connect()
                     await connection.send_packed_command(self._master_command, check_health=False)
                     reply = await connection.read_response(disable_decoding=True)
@@ -75,23 +75,23 @@ class SentinelMaster:
                 continue
             finally:
                 await connection.disconnect(nowait=True)
-            if (found := self._server(reply)) is not None:
+            if (found := self._parse_server(reply)) is not None:
                 return found
             problems.append(None)
-        raise self._unreachable(problems)
+        raise self._unreachable_error(problems)
 
     @property
     def _master_command(self) -> bytes:
         return pack_words(("SENTINEL", "get-master-addr-by-name", self.name))
 
-    def _server(self, reply: Any) -> Server | None:
+    def _parse_server(self, reply: Any) -> Server | None:
         if not reply:
             return None
         host, port = (part.decode() for part in reply)
         tls = self.sentinels[0].tls
         return Server(host, int(port), tls, None, self.login.user, self.login.password, self.login.trust)
 
-    def _unreachable(self, problems: list[BusError | None]) -> BusError:
+    def _unreachable_error(self, problems: list[BusError | None]) -> BusError:
         """Why no sentinel named a master: that it does not know the name weighs more than that others are down."""
         if None in problems:
             return ConfigError(

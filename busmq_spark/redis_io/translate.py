@@ -10,6 +10,8 @@ from busmq_spark.core.keys import METADATA_SUFFIX, announced_name
 from busmq_spark.errors import BusError, LinkLost, MessageRefused, QueueIsMirror, ServerFull, ServerReadOnly, ServerRefused, TlsFailed, Unauthorized
 from busmq_spark.redis_io.endpoint import Endpoint
 
+CONNECTION_ERRORS = (rx.RedisError, OSError, LinkLost)
+"""What opening a connection, sending and receiving on it raise."""
 RETRIABLE_REPLY_CODES = ("LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "CLUSTERDOWN")
 """Replies that say: not now, and nothing was done. Such a call may be sent again."""
 _ERROR_OF_REPLY_CODE: dict[str, type[BusError]] = {
@@ -62,7 +64,7 @@ def translate_redis_error(error: Exception, endpoint: Endpoint) -> BusError:
     if kind is None:
         found = _REPLY_CODE.search(text)
         kind = _ERROR_OF_REPLY_CODE[found[1]] if found else _class_by_sentence(text)
-    if endpoint.moves and (kind is ServerReadOnly or text.startswith("UNBLOCKED")):
+    if endpoint.may_move and (kind is ServerReadOnly or text.startswith("UNBLOCKED")):
         kind = LinkLost  # it was demoted: nothing was written, and its successor will take it
     if kind is LinkLost and text.startswith("Timeout connecting") and "rediss://" in endpoint.masked_url:
         text += " (so does a port that speaks no TLS)"

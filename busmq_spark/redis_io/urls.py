@@ -52,7 +52,7 @@ class Server:
     password: str | None = field(default=None, repr=False)
     trust: TlsFiles = SYSTEM_TLS_FILES
 
-    moves = False
+    may_move = False
 
     def resolve(self) -> Server:
         """Itself: a server is an endpoint that never moves."""
@@ -88,7 +88,7 @@ def parse(urls: str, login: Credentials = NO_LOGIN, default_port: int = DEFAULT_
     servers = []
     for place, url in enumerate(given, 1):
         try:
-            servers.append(_server(url, login, default_port))
+            servers.append(_parse_server(url, login, default_port))
         except _UrlError as bad:
             which = f"URL {place} of {len(given)} in redis.url" if len(given) > 1 else "redis.url"
             raise ConfigError(
@@ -102,7 +102,7 @@ class _UrlError(Exception):
     """What is wrong with a URL, in words of ours only."""
 
 
-def _server(url: str, default: Credentials, default_port: int) -> Server:
+def _parse_server(url: str, default: Credentials, default_port: int) -> Server:
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -110,7 +110,7 @@ def _server(url: str, default: Credentials, default_port: int) -> Server:
     if parts.scheme not in ("redis", "rediss", "unix"):
         raise _UrlError("it does not begin with a known scheme")
     login, _, address = parts.netloc.rpartition("@")
-    user, secret = _credentials(login)
+    user, secret = _parse_credentials(login)
     if secret is None:
         user, secret = user or default.user, default.password
     if parts.scheme == "unix":
@@ -130,7 +130,7 @@ def _server(url: str, default: Credentials, default_port: int) -> Server:
     return Server(host, port or default_port, parts.scheme == "rediss", None, user, secret, default.trust)
 
 
-def _credentials(text: str) -> tuple[str | None, str | None]:
+def _parse_credentials(text: str) -> tuple[str | None, str | None]:
     user, colon, secret = text.partition(":")
     if not colon:
         user, secret = "", text

@@ -62,7 +62,7 @@ class WireProtocol(asyncio.Protocol):
             future.set_exception(rx.ConnectionError("Connection closed by server."))
             return future
         if not self._unsent:
-            self._loop.call_soon(self._send)
+            self._loop.call_soon(self._write_unsent)
         if not self._waiting:
             self._last_data_at = self._loop.time()
         packed = pack(calls, whole=whole)
@@ -70,15 +70,15 @@ class WireProtocol(asyncio.Protocol):
         self._unsent_bytes += len(packed)
         self._waiting.append((future, [], len(calls)))
         if self._unsent_bytes >= _MAX_UNSENT_BYTES:
-            self._send()
+            self._write_unsent()
         return future
 
     def abort(self) -> None:
         """Break the connection."""
         self._transport.abort()
-        self._fail(rx.ConnectionError("the link was closed"))
+        self._fail_waiting(rx.ConnectionError("the link was closed"))
 
-    def _send(self) -> None:
+    def _write_unsent(self) -> None:
         unsent, self._unsent, self._unsent_bytes = self._unsent, [], 0
         if unsent and self.is_open:
             self._transport.write(b"".join(unsent))
@@ -100,13 +100,13 @@ class WireProtocol(asyncio.Protocol):
                     future.set_result(replies)
         except rx.InvalidResponse as error:
             self._transport.abort()
-            self._fail(rx.ConnectionError(f"replies are out of step: {error}"))
+            self._fail_waiting(rx.ConnectionError(f"replies are out of step: {error}"))
 
     def eof_received(self) -> bool:
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        self._fail(rx.ConnectionError(str(error) if error else "Connection closed by server."))
+        self._fail_waiting(rx.ConnectionError(str(error) if error else "Connection closed by server."))
 
     def _check_overdue(self) -> None:
         """Fail when a reply is overdue and no data arrives: half-open connections never break by themselves."""
@@ -114,11 +114,11 @@ class WireProtocol(asyncio.Protocol):
             return
         if self._waiting and self._loop.time() - self._last_data_at > self._reply_s:
             self._transport.abort()
-            self._fail(rx.TimeoutError(f"no reply within {self._reply_s:g} s"))
+            self._fail_waiting(rx.TimeoutError(f"no reply within {self._reply_s:g} s"))
             return
         self._watch = self._loop.call_later(min(_OVERDUE_CHECK_INTERVAL_S, self._reply_s), self._check_overdue)
 
-    def _fail(self, error: Exception) -> None:
+    def _fail_waiting(self, error: Exception) -> None:
         self.lost.set()
         self._watch.cancel()
         waiting, self._waiting = self._waiting, deque()

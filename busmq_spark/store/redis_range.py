@@ -22,7 +22,7 @@ from busmq_spark.core.position import Range
 from busmq_spark.core.ranges import TARGET_REPLY_BYTES, RangeCursor, ReplySlice, find_id, probe, read_short_ranges
 from busmq_spark.core.retry import Retry
 from busmq_spark.errors import LinkLost, QueueExpired, QueueRecreated
-from busmq_spark.redis_io.endpoint import patience
+from busmq_spark.redis_io.endpoint import retry_time_s
 from busmq_spark.redis_io.links import Link
 from busmq_spark.redis_io.range_connection import AnyRangeConnection
 from busmq_spark.store.loss_errors import check_life, raise_removed
@@ -76,7 +76,7 @@ def read_range(links: RangeConnections, part: Range, fail_on_data_loss: bool) ->
             return
         except LinkLost as error:
             retry = retry or Retry(time.monotonic, (0, 0))  # the links pause
-            retry.pause_s(error, patience(links.single.endpoint, error, links.patience_s))
+            retry.pause_s(error, retry_time_s(links.single.endpoint, error, links.patience_s))
 
 
 def _read_once(links: RangeConnections, part: Range, need: int, strict: bool) -> Iterator[MessageRows]:

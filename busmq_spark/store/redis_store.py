@@ -36,7 +36,7 @@ from busmq_spark.redis_io.endpoint import Endpoint
 from busmq_spark.redis_io.holder import LEASE_MS
 from busmq_spark.redis_io.layout import RedisLayout, redis_layout
 from busmq_spark.redis_io.links import Link, sync_links
-from busmq_spark.redis_io.place import discover, locate, new_token, no_pause
+from busmq_spark.redis_io.place import discover_queues, locate, new_token, no_pause
 from busmq_spark.redis_io.range_connection import INITIAL_BUFFER_BYTES, range_connection
 from busmq_spark.store.protocol import FailureDomain, MessageRows, QueueCreation, RemovalTraces, RowStream
 from busmq_spark.store.redis_append import RedisAppender, append, stage_at
@@ -75,7 +75,7 @@ class RedisStore:
 
     def policies(self) -> Mapping[str, str]:
         """The ``maxmemory-policy`` of every server, by its masked address."""
-        nodes = [node for link in self._links for node in link.masters]
+        nodes = [node for link in self._links for node in link.master_links]
         return {node.endpoint.masked_url: node.run(eviction.read_eviction_policy()) for node in nodes}
 
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]:
@@ -96,7 +96,7 @@ class RedisStore:
         self._places.update(dict.fromkeys(queues, domain[1]))
 
     def discover(self, accept: Callable[[str], bool], pace: Callable[[], object] = no_pause) -> list[str]:
-        found = [(queue, server) for queue, server in discover(self._links, pace) if accept(queue)]
+        found = [(queue, server) for queue, server in discover_queues(self._links, pace) if accept(queue)]
         self._places.update(found)
         return [queue for queue, _ in found]
 

@@ -155,7 +155,7 @@ async def test_nobody_listens_and_the_outcome_is_found_all_the_same(redis_url: s
         async with other.jobs(jobs.queue.name).worker("g")(held()):
             _, waiting = await waiting_for(jobs)
             await until(lambda: held.begun)
-            bus.servers.pubsub[0].remove(client_channel(jobs.client), jobs._waits.on_publication)  # as a half-open link
+            bus.servers.pubsub[0].unsubscribe(client_channel(jobs.client), jobs._waits.on_publication)  # as a half-open link
             held.go.set()
             assert (await waiting)["g"].ok
 

@@ -245,7 +245,7 @@ async def test_a_discoverable_queue_is_announced_when_attached_and_at_every_touc
     async with open_bus() as bus:
         said: list[bytes | None] = []
         queue = bus.queue(fresh("é"))
-        await bus.servers.pubsub[0].add("bus:pubsub:bus:notifications", said.append)
+        await bus.servers.pubsub[0].subscribe("bus:pubsub:bus:notifications", said.append)
         await queue.attach(ttl_s=1, discoverable=True)
         mine = f'{{"event":"queue","key":"{queue.keys.metadata}","ttl":1}}'.encode()
         await until(lambda: said.count(mine) >= 3)

@@ -26,7 +26,7 @@ def full(link: Link) -> Iterator[Callable[[], None]]:
     """From the call on every server is beyond its memory, until the end of the test."""
 
     def limit(size: int) -> None:
-        for node in link.masters if isinstance(link, ClusterLink) else [link]:
+        for node in link.master_links if isinstance(link, ClusterLink) else [link]:
             node.execute(command("CONFIG", "SET", "maxmemory", size))
 
     yield lambda: limit(1)

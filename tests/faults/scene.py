@@ -95,7 +95,7 @@ class Bus:
 
     def kept_for_ever(self) -> list[str]:
         """Keys of ours without a ttl."""
-        servers = self.link.masters if isinstance(self.link, ClusterLink) else [self.link]
+        servers = self.link.master_links if isinstance(self.link, ClusterLink) else [self.link]
         keys = [key.decode() for server in servers for key in server.execute(command("KEYS", "*"))]
         return [key for key in keys if self.link.execute(command("TTL", key)) < 0]
 

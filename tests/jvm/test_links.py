@@ -199,7 +199,7 @@ def test_of_two_servers_that_have_a_queue_its_hash_decides(probe: Probe, three_s
     expected = 2 if with_home else 0
     java, python = probe.open(",".join(three_servers.urls)), [link_to(url) for url in three_servers.urls]
     assert java.locate(keys.name)[keys.name] == java.discover()[keys.name] == expected
-    assert place.locate([keys], python)[0] == dict(place.discover(python))[keys.name] == expected
+    assert place.locate([keys], python)[0] == dict(place.discover_queues(python))[keys.name] == expected
     for link in python:
         link.close()
 

@@ -144,7 +144,7 @@ async def test_discoverable_queues_are_announced_alike_and_received_by_the_other
     await asyncio.to_thread(node.peer.call, "pubsubSubscribe", name="bus:notifications")
     async with node.bus() as bus:
         heard: list[bytes | None] = []
-        await bus.servers.pubsub[0].add("bus:pubsub:bus:notifications", heard.append)
+        await bus.servers.pubsub[0].subscribe("bus:pubsub:bus:notifications", heard.append)
         queue = bus.queue(ours)
         await queue.attach(ttl_s=3, discoverable=True)
         told = f'{{"event":"queue","key":"{queue.keys.metadata}","ttl":3}}'

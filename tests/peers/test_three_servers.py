@@ -11,7 +11,7 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import DirectServers
 from busmq_spark.redis_io.link import SyncLink
-from busmq_spark.redis_io.place import discover, locate
+from busmq_spark.redis_io.place import discover_queues, locate
 from tests.conftest import Fresh
 from tests.peers.node import Peer
 
@@ -34,7 +34,7 @@ def test_a_queue_that_node_creates_is_where_we_look_for_a_new_one(peer: Peer, th
     assert set(expected) == {0, 1, 2}
     for keys, server in zip(some, expected, strict=True):
         assert [link.execute(command("LLEN", keys.messages)) for link in three_links] == [2 * (n == server) for n in range(3)]
-    found = dict(discover(three_links))
+    found = dict(discover_queues(three_links))
     assert [found[keys.name] for keys in some] == expected
 
 

@@ -237,7 +237,7 @@ def test_a_node_that_lost_its_slots_while_a_task_connected_to_it_is_closed_with_
             return await dial(endpoint, reply_s)
 
         monkeypatch.setattr(async_link, "dial_async", dial_slowly)
-        attempt = asyncio.create_task(link.node(("127.0.0.1", replica.port)).connect())
+        attempt = asyncio.create_task(link.link_to(("127.0.0.1", replica.port)).connect())
         await connecting.wait()
         await link.refresh()
         refreshed.set()

@@ -46,7 +46,7 @@ def test_each_node_gets_its_calls_in_their_order_and_replies_stand_where_the_cal
     assert [call.words[0] for call in near.wire] == ["GET", "TTL"]
     made.add_replies(far, [2])
     made.add_replies(near, [1, 3])
-    made.check()
+    made.raise_if_failed()
     assert made.replies == [1, 2, 3]
     assert not made.pending
 
@@ -59,7 +59,7 @@ def test_a_call_without_a_key_goes_where_the_others_go() -> None:
 def test_a_moved_call_goes_to_the_new_node_even_if_it_is_not_idempotent(error: Exception) -> None:
     made = cluster_step(once(NEAR))
     round_(made, error)
-    made.check()
+    made.raise_if_failed()
     assert made.moved == {slot_of_key(NEAR): ("c", 3)}
     assert made.retry_reason is None
     assert words(made, MAP.with_moved(made.moved)) == {("c", 3): [("INCR", NEAR)]}
@@ -96,7 +96,7 @@ def test_a_slot_without_a_node_is_waited_for() -> None:
 def test_a_script_that_is_not_known_goes_again_whole() -> None:
     made = cluster_step(script("pop", [NEAR], (1, 1, 1), idempotent=False))
     round_(made, rx.NoScriptError("NOSCRIPT"))
-    made.check()
+    made.raise_if_failed()
     [sent] = words(made)[A]
     assert sent[0] == "EVAL"
 
@@ -111,7 +111,7 @@ def test_idempotent_calls_whose_replies_were_lost_go_again_and_others_are_in_dou
     near, far = made.batches(MAP)
     made.on_connection_lost(near, LOST)
     made.add_replies(far, [2])
-    made.check()
+    made.raise_if_failed()
     assert made.pending == [0]
     assert made.dead == {A}
 
@@ -120,14 +120,14 @@ def test_idempotent_calls_whose_replies_were_lost_go_again_and_others_are_in_dou
     made.add_replies(near, [1])
     made.on_connection_lost(far, LOST)
     with pytest.raises(LinkLost):
-        made.check()
+        made.raise_if_failed()
 
 
 def test_calls_that_were_not_sent_go_again_whatever_they_are() -> None:
     made = cluster_step(once(NEAR))
     [batch] = made.batches(MAP)
     made.on_node_unreachable(batch, LOST)
-    made.check()
+    made.raise_if_failed()
     assert made.pending == [0]
     assert made.retry_reason is LOST
 
@@ -136,21 +136,21 @@ def test_a_step_whose_order_cannot_be_kept_is_in_doubt() -> None:
     made = cluster_step(once(NEAR), once(NEAR))
     round_(made, rx.ResponseError("CLUSTERDOWN The cluster is down"), 1)
     with pytest.raises(LinkLost, match="between two calls of one step"):
-        made.check()
+        made.raise_if_failed()
 
 
 def test_calls_of_other_slots_may_be_late() -> None:
     other = next(f"k{i}" for i in range(100) if MAP.owner(slot_of_key(f"k{i}")) == A)
     made = cluster_step(once(NEAR), once(other))
     round_(made, rx.ResponseError("TRYAGAIN"), 1)
-    made.check()
+    made.raise_if_failed()
     assert made.pending == [0]
 
 
 def test_the_first_error_is_raised_when_every_call_is_answered() -> None:
     made = cluster_step(command("GET", NEAR), command("GET", NEAR), command("GET", NEAR))
     round_(made, rx.ResponseError("WRONGTYPE first"), rx.ResponseError("TRYAGAIN"), rx.ResponseError("ERR last"))
-    made.check()
+    made.raise_if_failed()
     round_(made, 1)
     with pytest.raises(ServerRefused, match="first"):
-        made.check()
+        made.raise_if_failed()

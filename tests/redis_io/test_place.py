@@ -14,7 +14,7 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.links import sync_links
-from busmq_spark.redis_io.place import discover, locate, new_token
+from busmq_spark.redis_io.place import discover_queues, locate, new_token
 from busmq_spark.redis_io.urls import Server
 from tests.conftest import Fresh, FreshKeys
 
@@ -58,7 +58,7 @@ def test_discover_finds_every_queue_on_every_server_and_nothing_else(three_links
     persisted, no_queue = fresh(), fresh()
     three_links[0].execute(command("SET", f"bus:persisted:{persisted}", 1))
     three_links[0].execute(command("RPUSH", QueueKeys(no_queue).messages, 1))  # a queue is what has metadata
-    found = discover(three_links)
+    found = discover_queues(three_links)
     assert found == sorted(found)
     assert {name: server for name, server in found if name in {*wanted, persisted, no_queue}} == wanted  # other tests have queues there too
     three_links[0].execute(command("UNLINK", QueueKeys(no_queue).messages))
@@ -67,7 +67,7 @@ def test_discover_finds_every_queue_on_every_server_and_nothing_else(three_links
 def test_discover_walks_past_many_keys(three_links: list[SyncLink], fresh: Fresh) -> None:
     hint = fresh("many")
     three_links[1].execute([command("HSET", QueueKeys(f"{hint}.{n}").metadata, "ttl", 60) for n in range(2500)])
-    assert len([name for name, server in discover(three_links) if name.startswith(f"{hint}.") and server == 1]) == 2500
+    assert len([name for name, server in discover_queues(three_links) if name.startswith(f"{hint}.") and server == 1]) == 2500
     three_links[1].execute([command("UNLINK", QueueKeys(f"{hint}.{n}").metadata) for n in range(2500)])
 
 
@@ -100,6 +100,6 @@ def test_discover_finds_the_queues_of_every_node_of_a_cluster(cluster_servers: C
     for name in names:
         link.run(queue.attach(QueueKeys(name, cluster=True), "b", ttl_s=60))
     assert len({cluster_servers.owner(QueueKeys(name, cluster=True).metadata).port for name in names}) > 1
-    assert {(name, 0) for name in names} <= set(discover([link]))
+    assert {(name, 0) for name in names} <= set(discover_queues([link]))
     assert locate([QueueKeys(name, cluster=True) for name in names], [link]) == [0] * len(names)
     link.close()

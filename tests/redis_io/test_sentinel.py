@@ -10,7 +10,7 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.retry import FAILOVER_PATIENCE_S, PATIENCE_S
 from busmq_spark.embedded import SentinelServers
 from busmq_spark.errors import BusError, ConfigError, LinkLost, Unauthorized
-from busmq_spark.redis_io.endpoint import ServerUnreachable, patience
+from busmq_spark.redis_io.endpoint import ServerUnreachable, retry_time_s
 from busmq_spark.redis_io.sentinel import SentinelMaster
 from busmq_spark.redis_io.urls import Credentials, Server, parse
 from tests.redis_io.conftest import Driver, absent
@@ -64,13 +64,13 @@ def test_a_sentinel_that_requires_a_password_is_named_as_such(way: str) -> None:
     ],
 )
 def test_a_failover_is_waited_for_only_while_a_server_answers(moves: bool, error: LinkLost, expected: float) -> None:
-    assert patience(SentinelMaster(()) if moves else Server("h", 1), error) == expected
+    assert retry_time_s(SentinelMaster(()) if moves else Server("h", 1), error) == expected
 
 
 class Elsewhere(Server):
     """A server that stands for whichever is master, as SentinelMaster does without sentinels."""
 
-    moves = True
+    may_move = True
 
 
 def elsewhere(server: Server) -> Server:

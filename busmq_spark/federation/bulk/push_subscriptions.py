@@ -33,7 +33,7 @@ class PushSubscriptions:
         places = await self._executor.run_in_thread(store.locate, queues)
         wanted = {store.keys(queue).available: places[queue] for queue in queues}
         for channel in [channel for channel, server in self._servers.items() if wanted.get(channel) != server]:
-            self._connections[self._servers.pop(channel)].remove(channel, self._on_push)
+            self._connections[self._servers.pop(channel)].unsubscribe(channel, self._on_push)
         new = {channel: server for channel, server in wanted.items() if channel not in self._servers}
         self._servers.update(new)
         if adding := [asyncio.create_task(self._subscribe(channel, server), name="bulk: listening") for channel, server in new.items()]:
@@ -50,11 +50,11 @@ class PushSubscriptions:
     def unsubscribe_all(self) -> None:
         """Unsubscribe from everything."""
         for channel, server in self._servers.items():
-            self._connections[server].remove(channel, self._on_push)
+            self._connections[server].unsubscribe(channel, self._on_push)
 
     async def _subscribe(self, channel: str, server: int) -> None:
-        """Ends when Redis has confirmed, or with ``remove``."""
-        await self._connections[server].add(channel, self._on_push)
+        """Ends when Redis has confirmed, or with ``unsubscribe``."""
+        await self._connections[server].subscribe(channel, self._on_push)
         self._notified.set()
 
     def _on_push(self, _: bytes | None) -> None:

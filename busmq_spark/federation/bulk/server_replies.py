@@ -13,7 +13,7 @@ from busmq_spark.federation import error_codec
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import encode_error
 from busmq_spark.federation.send_progress import unsent_bytes
-from busmq_spark.redis_io.endpoint import patience
+from busmq_spark.redis_io.endpoint import retry_time_s
 from busmq_spark.redis_io.layout import RedisLayout
 
 log = logging.getLogger("busmq_spark")
@@ -25,7 +25,7 @@ def make_error_frame(id: int, error: BusError, asked: RedisLayout) -> Frame:
     if not error_codec.is_shown_to_peers(error):
         log.log(logging.DEBUG if isinstance(error, LinkLost) else logging.WARNING, "bulk: %s", error)  # a lost link is asked about again and again
     if isinstance(error, LinkLost):
-        head["details"]["patience_s"] = int(max((patience(end, error) for end in asked.endpoints), default=FAILOVER_PATIENCE_S))
+        head["details"]["patience_s"] = int(max((retry_time_s(end, error) for end in asked.endpoints), default=FAILOVER_PATIENCE_S))
     return Frame(BulkFrameKind.ERROR, id, head)
 
 
