@@ -127,7 +127,7 @@ class ReaderQueues:
     def _check_eviction_policies(self) -> None:
         own = self.store.redis_store if isinstance(self.store, MultiSourceStore) else self.store
         if isinstance(own, RedisStore):
-            eviction.check_eviction_policies(own.policies(), required=self._options.require_no_eviction)
+            eviction.check_eviction_policies(own.eviction_policies(), required=self._options.require_no_eviction)
 
     def find_losses(self, queues: Sequence[str], known: Mapping[str, Position]) -> dict[str, Loss | None]:
         """What the queues lost after their position in the checkpoint; queues of an unreachable source are left out.

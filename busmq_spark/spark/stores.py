@@ -176,7 +176,7 @@ def _check_eviction_once(store: RedisStore, options: WriteOptions) -> RedisStore
     """The store, once this process has looked whether its servers evict."""
     key = (os.getpid(), redis_options(options))
     if key not in _eviction_checked:
-        eviction.check_eviction_policies(store.policies(), required=options.require_no_eviction)
+        eviction.check_eviction_policies(store.eviction_policies(), required=options.require_no_eviction)
         _eviction_checked.add(key)
     return store
 

@@ -90,7 +90,7 @@ class TaskWriter:
         try:
             for parts in self._columns.values_by_queue(batches, self._topic_rows(store, appender)):
                 if new := [queue for queue in parts if queue not in attached]:
-                    appender.settle()
+                    appender.wait_until_stored()
                     begun = store.begin(sink, run, new)
                     renewal.run = renewal.run or begun
                     store.attach(new, queue_creation(self._options))
@@ -116,7 +116,7 @@ class TaskWriter:
         batch = int(_local_property(context, "streaming.sql.batchId") or self._options.batch or 0)
 
         def count_partitions(topic: str) -> int:
-            appender.settle()
+            appender.wait_until_stored()
             return store.partitions(topic, self._options.partitions)
 
         return TopicRows(self._columns.topic, count_partitions, batch + (context.partitionId() if context else 0))
@@ -184,7 +184,7 @@ class SinkCommitter:
                 continue
             if rest is None:
                 return
-            full.wait(queue, rest.maxsize, rest.left)
+            full.wait_for_room(queue, rest.maxsize, rest.left)
 
 
 @without_traceback

@@ -133,7 +133,7 @@ class MultiSourceStore(PerQueueOperations):
         while rest:
             try:
                 for rows in caller.store.read_many(_locate_parts(caller.store, rest), strict):
-                    caller.on_success()
+                    caller.report_reached()
                     rest = _ranges_after(rest, rows)
                     yield replace(rows, queue=qualified_name(source, rows.queue))
                 return
@@ -158,7 +158,7 @@ class MultiSourceStore(PerQueueOperations):
 
     def _answers(self, asks: Mapping[str, Callable[[ReadStore], T]]) -> dict[str, T]:
         """The answers of the sources that are there, asked all at the same time. An error is raised once all have answered."""
-        answers = {source: self._callers[source].start(ask) for source, ask in asks.items()}
+        answers = {source: self._callers[source].begin_asking(ask) for source, ask in asks.items()}
         found: dict[str, T] = {}
         errors: list[BusError] = []
         for source, answer in answers.items():

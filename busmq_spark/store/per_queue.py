@@ -29,7 +29,7 @@ def make_forwarder(method: Method[P, T], to: Callable[..., Any]) -> Method[P, T]
     return passing
 
 
-def asked_each(method: Method[P, T]) -> Method[P, T]:
+def make_per_queue_method(method: Method[P, T]) -> Method[P, T]:
     """A method that asks each store, or call, for its queues."""
     return make_forwarder(method, lambda store, *asked: store.ask_each(*asked))
 
@@ -41,19 +41,19 @@ class PerQueueOperations(ABC):
     def ask_each(self, name: str, queues: Sequence[str] | Mapping[str, Any], *rest: Any) -> dict[str, Any]:
         """The answers to an operation, under the names of the queues."""
 
-    attach = asked_each(ReadStore.attach)
-    states = asked_each(ReadStore.states)
-    marks = asked_each(ReadStore.marks)
-    note_times = asked_each(ReadStore.note_times)
-    find_times = asked_each(ReadStore.find_times)
-    times = asked_each(ReadStore.times)
-    ages = asked_each(ReadStore.ages)
-    ack = asked_each(ReadStore.ack)
-    subscribe = asked_each(ReadStore.subscribe)
-    subscriptions = asked_each(ReadStore.subscriptions)
-    lease = asked_each(ReadStore.lease)
-    holders = asked_each(ReadStore.holders)
-    keep_alive = asked_each(ReadStore.keep_alive)
+    attach = make_per_queue_method(ReadStore.attach)
+    states = make_per_queue_method(ReadStore.states)
+    marks = make_per_queue_method(ReadStore.marks)
+    note_times = make_per_queue_method(ReadStore.note_times)
+    find_times = make_per_queue_method(ReadStore.find_times)
+    times = make_per_queue_method(ReadStore.times)
+    ages = make_per_queue_method(ReadStore.ages)
+    ack = make_per_queue_method(ReadStore.ack)
+    subscribe = make_per_queue_method(ReadStore.subscribe)
+    subscriptions = make_per_queue_method(ReadStore.subscriptions)
+    lease = make_per_queue_method(ReadStore.lease)
+    holders = make_per_queue_method(ReadStore.holders)
+    keep_alive = make_per_queue_method(ReadStore.keep_alive)
 
 
 def restrict_to(queues: Sequence[str], argument: Any, source: str = "") -> Any:

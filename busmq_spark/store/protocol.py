@@ -67,7 +67,7 @@ class FullQueuePolicy:
         self._since: float | None = None
         self._left = -1
 
-    def on_stored(self) -> None:
+    def restart_deadline(self) -> None:
         """Some rows found room: the deadline starts anew with the next that do not."""
         self._since = None
 
@@ -77,11 +77,11 @@ class FullQueuePolicy:
             stored, maxsize = push(values)
             values = values[stored:]
             if stored:
-                self.on_stored()
+                self.restart_deadline()
             if values:
-                self.wait(queue, maxsize, len(values))
+                self.wait_for_room(queue, maxsize, len(values))
 
-    def wait(self, queue: str, maxsize: int, left: int) -> None:
+    def wait_for_room(self, queue: str, maxsize: int, left: int) -> None:
         """Called each time there is no room for ``left`` rows; sleeps a little, or raises QueueFull."""
         now = time.monotonic()
         if self._since is None or left != self._left:
@@ -197,7 +197,7 @@ class PushNotifiers(Protocol):
 class QueueAppender(Protocol):
     """Writes of one task: chunks go out while the next are made. Either ``stage`` or a ``push`` is used, then ``finish`` waits for the rest.
 
-    While chunks are under way the store answers nothing else: ``settle`` waits for them.
+    While chunks are under way the store answers nothing else: ``wait_until_stored`` waits for them.
     """
 
     def stage(self, queue: str, key: str, values: Sequence[bytes], run: SinkRun | None = None) -> None: ...
@@ -207,7 +207,7 @@ class QueueAppender(Protocol):
         for queue, values in parts.items():
             self.push(queue, values, full)
 
-    def settle(self) -> None: ...
+    def wait_until_stored(self) -> None: ...
     def finish(self) -> list[StagedList]:
         """Wait until everything is stored; what was staged, in the order of the first row of each list."""
         ...

@@ -71,7 +71,7 @@ class _SentChunk:
     """Bytes of the values."""
 
     @classmethod
-    def next(cls, part: _GrowingList, values: Sequence[bytes]) -> Self:
+    def next_of(cls, part: _GrowingList, values: Sequence[bytes]) -> Self:
         """The next chunk of the list, which counts it."""
         sent = cls(part, part.sent, values, sum(map(len, values)))
         part.sent += len(values)
@@ -87,7 +87,7 @@ class _SentChunk:
         """The call for a chunk in any place, safe to repeat."""
         return stage(self.part.key, self.before, self.values, self.part.stages, self.part.epoch)
 
-    def settle(self, found: int) -> None:
+    def confirm(self, found: int) -> None:
         """The reply has come. Raises StagingLost when other rows than ours are there, or ours are not."""
         expected = self.before + len(self.values)
         if found != expected:
@@ -104,14 +104,14 @@ class _ChunkPipeline:
         self._waiting: deque[_SentChunk] = deque()
 
     def send(self, part: _GrowingList, values: Sequence[bytes]) -> None:
-        sent = _SentChunk.next(part, values)
+        sent = _SentChunk.next_of(part, values)
         self._waiting.append(sent)
         try:
             self._link.post(sent.call)
             while self._is_full():
-                self._settle()
+                self._confirm_oldest()
         except LinkLost:
-            self._recover()
+            self._stage_unconfirmed_again()
 
     def _is_full(self) -> bool:
         waiting = self._waiting
@@ -120,18 +120,18 @@ class _ChunkPipeline:
         rows, size = sum(len(sent.values) for sent in waiting), sum(sent.size for sent in waiting)
         return rows >= MAX_FULL_CHUNKS_UNDER_WAY * CHUNK_MESSAGES or size >= MAX_FULL_CHUNKS_UNDER_WAY * CHUNK_BYTES
 
-    def finish(self) -> None:
+    def confirm_all(self) -> None:
         while self._waiting:
             try:
-                self._settle()
+                self._confirm_oldest()
             except LinkLost:
-                self._recover()
+                self._stage_unconfirmed_again()
 
-    def drain(self) -> None:
+    def wait_for_replies(self) -> None:
         """Wait until everything under way is answered, be it with an error."""
         while self._waiting:
             with suppress(ServerRefused, StagingLost):
-                self._settle()
+                self._confirm_oldest()
 
     def abandon(self) -> None:
         self._waiting.clear()
@@ -140,23 +140,23 @@ class _ChunkPipeline:
     def discard(self, keys: Sequence[str]) -> None:
         self._link.run(discard(keys))
 
-    def _settle(self) -> None:
+    def _confirm_oldest(self) -> None:
         try:
             found = self._link.fetch()
         except ServerRefused:
             self._waiting.popleft()
             raise
-        self._waiting.popleft().settle(found)
+        self._waiting.popleft().confirm(found)
 
-    def _recover(self) -> None:
+    def _stage_unconfirmed_again(self) -> None:
         """After a broken link: what is in doubt is staged again one by one, with the link's own patience, where nothing else writes."""
         self._link.abandon()
         waiting, self._waiting = list(self._waiting), deque()
         for part in {id(sent.part): sent.part for sent in waiting}.values():
             part.start_segment()
         for sent in waiting:
-            again = _SentChunk.next(sent.part, sent.values)
-            again.settle(self._link.execute(again.repeatable_call))
+            again = _SentChunk.next_of(sent.part, sent.values)
+            again.confirm(self._link.execute(again.repeatable_call))
 
 
 def stage_at(link: Link, part: StagedList, before: int, values: Sequence[bytes], stages: str = "", epoch: int = 0) -> int:
@@ -172,13 +172,13 @@ def stage_at(link: Link, part: StagedList, before: int, values: Sequence[bytes],
         with closing(
             link.stream(calls, MAX_FULL_CHUNKS_UNDER_WAY)
         ) as replies:  # now: an error keeps it alive, and the next call would get its replies
-            _check_stage(part, replies, borders)
+            _check_staged_rows(part, replies, borders)
     except LinkLost:
-        _check_stage(part, map(link.execute, calls), borders)
+        _check_staged_rows(part, map(link.execute, calls), borders)
     return borders[-1]
 
 
-def _check_stage(part: StagedList, replies: Iterable[int], borders: Sequence[int]) -> None:
+def _check_staged_rows(part: StagedList, replies: Iterable[int], borders: Sequence[int]) -> None:
     for found, expected in zip(replies, borders[1:], strict=True):
         if found < expected:
             raise StagingLost(sink="", batch="?", queue=part.queue, expected=expected, found=found, key=part.key, remedy=RESTART_REMEDY)
@@ -188,18 +188,18 @@ def append(link: Link, keys: QueueKeys, values: Sequence[bytes]) -> tuple[int, i
     """Append values to the queue itself: how many were stored, and the queue's ``maxsize`` if that is not all. May store some twice."""
     done = 0
     for chunk in chunks(values):
-        stored = _append(link, keys, chunk)
+        stored = _append_chunk(link, keys, chunk)
         done += stored
         if stored < len(chunk):
             return done, int(link.execute(command("HGET", keys.metadata, "maxsize")) or 0)
     return done, 0
 
 
-def _append(link: Link, keys: QueueKeys, values: Sequence[bytes]) -> int:
-    return _stored_count(keys, link.execute(_push(keys, values)))
+def _append_chunk(link: Link, keys: QueueKeys, values: Sequence[bytes]) -> int:
+    return _stored_count(keys, link.execute(_push_call(keys, values)))
 
 
-def _push(keys: QueueKeys, values: Sequence[bytes]) -> Call:
+def _push_call(keys: QueueKeys, values: Sequence[bytes]) -> Call:
     # Not truly idempotent: at least once allows to send the chunk again after a broken connection.
     return script("push", keys.appending, (keys.available, *values))
 
@@ -241,10 +241,10 @@ class RedisAppender:
         """As ``push`` of each queue; the first chunks of several are one round trip, and all there is of small parts."""
         for server, queues in self._group_by_server(list(parts)):
             keys = [self._keys(queue) for queue in queues]
-            replies = self._links[server].execute([_push(own, next(chunks(parts[own.name]))) for own in keys])
+            replies = self._links[server].execute([_push_call(own, next(chunks(parts[own.name]))) for own in keys])
             for own, reply in zip(keys, replies, strict=True):
                 if stored := _stored_count(own, reply):
-                    full.on_stored()
+                    full.restart_deadline()
                 self.push(own.name, parts[own.name][stored:], full)
 
     def _group_by_server(self, queues: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
@@ -253,21 +253,21 @@ class RedisAppender:
         for server, own in group_by(servers, servers.__getitem__).items():
             yield from ((server, part) for part in slices(own, QUEUES_PER_ROUND_TRIP))
 
-    def settle(self) -> None:
+    def wait_until_stored(self) -> None:
         """Wait until everything staged so far is stored. Only then may the links be used for anything else."""
         for pipe in self._pipes:
-            pipe.finish()
+            pipe.confirm_all()
 
     def finish(self) -> list[StagedList]:
         """Wait until everything is stored; the staged lists in the order of their first row."""
-        self.settle()
+        self.wait_until_stored()
         return [segment for part in self._lists.values() for segment in part.segments if segment.chunks]
 
     def discard(self) -> None:
         """Take back what was staged, once every chunk under way is answered. One that comes even later finds no list, or makes one with a ttl."""
         for server, pipe in enumerate(self._pipes):
             if keys := [segment.key for part in self._lists.values() if part.server == server for segment in part.segments]:
-                pipe.drain()
+                pipe.wait_for_replies()
                 pipe.discard(keys)
 
     def abandon(self) -> None:

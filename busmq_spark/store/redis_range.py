@@ -64,7 +64,7 @@ def read_range(links: RangeConnections, part: Range, fail_on_data_loss: bool) ->
     retry: Retry | None = None
     while need <= part.last:
         try:
-            for rows in _read_once(links, part, need, fail_on_data_loss):
+            for rows in _read_until_lost(links, part, need, fail_on_data_loss):
                 yield rows
                 need = rows.first + len(rows.values)
                 retry = None
@@ -79,7 +79,7 @@ def read_range(links: RangeConnections, part: Range, fail_on_data_loss: bool) ->
             retry.pause_s(error, retry_time_s(links.single.endpoint, error, links.patience_s))
 
 
-def _read_once(links: RangeConnections, part: Range, need: int, strict: bool) -> Iterator[MessageRows]:
+def _read_until_lost(links: RangeConnections, part: Range, need: int, strict: bool) -> Iterator[MessageRows]:
     keys = links.keys(part.queue)
     misses = 0
     while need <= part.last:
@@ -90,19 +90,19 @@ def _read_once(links: RangeConnections, part: Range, need: int, strict: bool) ->
             position, exact, following = links.single.run(find_id(keys, need))
             found, oldest = (need if exact else following), need - position if exact else following - position - 1
         if found == 0 or found > need:
-            _skip_gap(links, part, need, found, strict)
+            _report_missing_ids(links, part, need, found, strict)
             if found == 0:
                 return
             need = found
             continue
         misses += 1
         cursor = RangeCursor(keys, need, part.last, oldest, value_bytes, sizes=sizes, target_bytes=links.reply_bytes)
-        for rows in _windows(links, part, cursor, need, strict):
+        for rows in _read_windows(links, part, cursor, need, strict):
             yield rows
             need, misses = rows.first + len(rows.values), 0
 
 
-def _skip_gap(links: RangeConnections, part: Range, need: int, found: int, strict: bool) -> None:
+def _report_missing_ids(links: RangeConnections, part: Range, need: int, found: int, strict: bool) -> None:
     """Ids from ``need`` up to ``found`` (0: to the end) are not stored: an error, or a warning."""
     if strict:
         raise_removed(
@@ -116,7 +116,7 @@ def _skip_gap(links: RangeConnections, part: Range, need: int, found: int, stric
     log.warning("queue %r: ids %d..%d are gone and were skipped", part.queue, need, min(part.last, found - 1) if found else part.last)
 
 
-def _windows(links: RangeConnections, part: Range, cursor: RangeCursor, need: int, strict: bool) -> Iterator[MessageRows]:
+def _read_windows(links: RangeConnections, part: Range, cursor: RangeCursor, need: int, strict: bool) -> Iterator[MessageRows]:
     """Replies while they fit the cursor; ends at the end of the range, or early when the head moved or the list has a hole."""
     # The incarnation travels after each window: if it still holds there, the window before was of the same life.
     life = command("HGET", links.keys(part.queue).metadata, "born")
@@ -132,7 +132,7 @@ def _windows(links: RangeConnections, part: Range, cursor: RangeCursor, need: in
             following = None if piece is None else cursor.ask()
             if following is not None:
                 many.post(following, life)
-            values = None if piece is None else _values(pairs, piece)  # copied: the next fetch overwrites the buffer
+            values = None if piece is None else _value_array(pairs, piece)  # copied: the next fetch overwrites the buffer
             check_life(part, (many.fetch() or b"").decode(), need)
             if piece is None or values is None:
                 if pairs.last - pairs.first >= len(pairs) > 0:
@@ -146,7 +146,7 @@ def _windows(links: RangeConnections, part: Range, cursor: RangeCursor, need: in
             many.drop()
 
 
-def _values(pairs: ValueSpans, piece: ReplySlice) -> Any:
+def _value_array(pairs: ValueSpans, piece: ReplySlice) -> Any:
     """The values of a reply as an Arrow binary array: the reply is seen as one array of value, rubbish, value, rubbish …, of which half is taken."""
     starts, lengths = pairs.starts[piece.start : piece.stop], pairs.lengths[piece.start : piece.stop]
     rows = len(starts)
@@ -173,14 +173,14 @@ def _read_around_holes(links: RangeConnections, part: Range, window: Call, need:
     for _, run in groupby(enumerate(wanted), key=lambda item: item[1][0] - item[0]):
         rows = [pair for _, pair in run]
         if rows[0][0] > need:
-            _skip_gap(links, part, need, rows[0][0], strict)
+            _report_missing_ids(links, part, need, rows[0][0], strict)
         yield MessageRows(part.queue, rows[0][0], pa.array([value for _, value in rows], pa.binary()))
         need = rows[-1][0] + 1
 
 
 def read_ranges(links: RangeConnections, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
     """The messages of ranges, one range after the other; as ``read_range`` of each."""
-    for group in _round_trips(parts):
+    for group in _group_into_round_trips(parts):
         if len(group) == 1:
             yield from read_range(links, group[0], fail_on_data_loss)
             continue
@@ -194,7 +194,7 @@ def read_ranges(links: RangeConnections, parts: Sequence[Range], fail_on_data_lo
                 yield from read_range(links, replace(part, first=need), fail_on_data_loss)
 
 
-def _round_trips(parts: Sequence[Range]) -> Iterator[list[Range]]:
+def _group_into_round_trips(parts: Sequence[Range]) -> Iterator[list[Range]]:
     """Short ranges that follow each other, as many as fit one round trip; a long one alone."""
     group: list[Range] = []
     rows = 0

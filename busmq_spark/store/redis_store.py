@@ -73,7 +73,7 @@ class RedisStore:
         """The servers in the order of the URL list."""
         return [link.endpoint for link in self._links]
 
-    def policies(self) -> Mapping[str, str]:
+    def eviction_policies(self) -> Mapping[str, str]:
         """The ``maxmemory-policy`` of every server, by its masked address."""
         nodes = [node for link in self._links for node in link.master_links]
         return {node.endpoint.masked_url: node.run(eviction.read_eviction_policy()) for node in nodes}
@@ -90,7 +90,7 @@ class RedisStore:
         return self._links[self.locate([queue])[queue]].run(flow)
 
     def failure_domains(self, queues: Collection[str]) -> Mapping[str, FailureDomain]:
-        return {queue: ("", server, self._node(queue)) for queue, server in self.locate(list(queues)).items()}
+        return {queue: ("", server, self._node_of_queue(queue)) for queue, server in self.locate(list(queues)).items()}
 
     def set_failure_domain(self, queues: Collection[str], domain: FailureDomain) -> None:
         self._places.update(dict.fromkeys(queues, domain[1]))
@@ -208,7 +208,7 @@ class RedisStore:
         return alive
 
     def traces(self, queue: str) -> RemovalTraces:
-        keys, link = self.keys(queue), self._link(queue)
+        keys, link = self.keys(queue), self._link_of_queue(queue)
         numsub = command("PUBSUB", "NUMSUB", keys.available)
         acked = command("HGET", keys.metadata, "acked")
         first, last, size, done = link.execute([command("LINDEX", keys.toack, 0), command("LINDEX", keys.toack, -2), command("DBSIZE"), acked])
@@ -219,11 +219,11 @@ class RedisStore:
         return self._run(queue, states_.bytes_until(self.keys(queue), first, last, budget))
 
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
-        return read_range(self._ranges(part.server), part, fail_on_data_loss)
+        return read_range(self._range_connections_to(part.server), part, fail_on_data_loss)
 
     def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> RowStream:
         for server, own in groupby(parts, key=lambda part: part.server):
-            yield from read_ranges(self._ranges(server), list(own), fail_on_data_loss)
+            yield from read_ranges(self._range_connections_to(server), list(own), fail_on_data_loss)
 
     def appender(self) -> RedisAppender:
         return RedisAppender(self._links, self.locate, self.keys)
@@ -236,7 +236,7 @@ class RedisStore:
 
     def push(self, queue: str, values: Sequence[bytes]) -> tuple[int, int]:
         """Append to the queue, at least once: how many were stored, and the maxsize that was in the way (0: none)."""
-        return append(self._link(queue), self.keys(queue), values)
+        return append(self._link_of_queue(queue), self.keys(queue), values)
 
     def push_from(self, queue: str, sender: str, sequences: Sequence[int], values: Sequence[bytes]) -> tuple[int, int]:
         """Append what a sender has not sent before (core/sender.py): how many are there now, and the maxsize that was in the way (0: none)."""
@@ -248,11 +248,11 @@ class RedisStore:
 
     def event_subscriptions(self) -> list[tuple[str, str]]:
         """Every pattern with a queue that is subscribed with it."""
-        return self._table().run(publish.read_table())
+        return self._link_of_subscription_table().run(publish.read_table())
 
     def subscribe_events(self, queue: str, patterns: Sequence[str], end: bool) -> None:
         """Subscribe a queue to what the patterns take, or end that."""
-        self._table().run((publish.unsubscribe if end else publish.subscribe)(patterns, queue, new_token()))
+        self._link_of_subscription_table().run((publish.unsubscribe if end else publish.subscribe)(patterns, queue, new_token()))
 
     def begin(self, sink: str, run: str, queues: Sequence[str]) -> SinkRun:
         home = self._link_of_sink_record(sink)
@@ -317,7 +317,7 @@ class RedisStore:
     def recorded(self, sink: str, batch: int) -> tuple[StagedList, ...]:
         return self._link_of_sink_record(sink).run(sinks.recorded_lists(sink, batch))
 
-    def ends(self, queues: Sequence[str]) -> dict[str, int]:
+    def newest_ids(self, queues: Sequence[str]) -> dict[str, int]:
         """The id of the newest message of each; 0 when it has none."""
         return {queue: self._run(queue, queues_.end(self.keys(queue))) for queue in queues}
 
@@ -327,7 +327,7 @@ class RedisStore:
             self._run(queue, queues_.trim(self.keys(queue), last))
 
     def truncate(self, queues: Sequence[str]) -> None:
-        self.trim(self.ends(queues))
+        self.trim(self.newest_ids(queues))
 
     def stop(self) -> None:
         """From any thread: nothing is sent to Redis from now on, not even by a call under way. Then ``close``."""
@@ -340,7 +340,7 @@ class RedisStore:
         for links in self._range_connections:
             links.many.drop()
 
-    def _ranges(self, server: int) -> RangeConnections:
+    def _range_connections_to(self, server: int) -> RangeConnections:
         if not self._range_connections:
             size = self._reply_bytes
             many = [range_connection(link, min(INITIAL_BUFFER_BYTES, 2 * size)) for link in self._links]
@@ -351,19 +351,19 @@ class RedisStore:
         """The server that has the record of a sink."""
         return self._links[hash_index(sink_record(sink), len(self._links))]
 
-    def _table(self) -> Link:
+    def _link_of_subscription_table(self) -> Link:
         """The server that has the table of subscriptions to events."""
         return self._links[hash_index(EVENT_SUBSCRIPTIONS_KEY, len(self._links))]
 
-    def _node(self, queue: str) -> str:
+    def _node_of_queue(self, queue: str) -> str:
         """The node of a cluster that has the queue; '' of another layout."""
-        return self._link(queue).node_of(self.keys(queue).metadata)
+        return self._link_of_queue(queue).node_of(self.keys(queue).metadata)
 
-    def _link(self, queue: str) -> Link:
+    def _link_of_queue(self, queue: str) -> Link:
         return self._links[self.locate([queue])[queue]]
 
     def _run(self, queue: str, flow: Flow[T]) -> T:
-        return self._link(queue).run(flow)
+        return self._link_of_queue(queue).run(flow)
 
     def _run_per_server(self, queues: Sequence[str], flow: Callable[[Sequence[str]], Flow[list[T]]]) -> dict[str, T]:
         """Run one flow per server over the queues it owns; every answer under its queue."""

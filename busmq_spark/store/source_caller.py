@@ -30,11 +30,11 @@ class SourceUnavailable(Exception):  # a state, not an error: it never leaves th
 
 
 class SourceCaller(Protocol):
-    """One source. ``start`` begins a question, what it returns waits for the answer; many sources can be asked at the same time."""
+    """One source. ``begin_asking`` sends a question, what it returns waits for the answer; many sources can be asked at the same time."""
 
     @property
     def unavailable(self) -> bool: ...
-    def start(self, ask: Ask[T]) -> Callable[[], T]: ...
+    def begin_asking(self, ask: Ask[T]) -> Callable[[], T]: ...
     def close(self) -> None: ...
 
 
@@ -60,8 +60,8 @@ class DirectCaller:
         self._source, self._patience_s = source, patience_s
         self._retry: Retry | None = None
 
-    def start(self, ask: Ask[T]) -> Callable[[], T]:
-        return lambda: self._call(ask)
+    def begin_asking(self, ask: Ask[T]) -> Callable[[], T]:
+        return lambda: self._ask_with_patience(ask)
 
     def wait_or_raise(self, error: BusError) -> None:
         """Returns when the question that met this error is to be asked again, else raises the error."""
@@ -72,7 +72,7 @@ class DirectCaller:
         self._retry = retry
         time.sleep(pause_s)
 
-    def on_success(self) -> None:
+    def report_reached(self) -> None:
         """An answer came."""
         if self._retry is not None:
             log.warning("link %r is reached again", self._source)
@@ -81,14 +81,14 @@ class DirectCaller:
     def close(self) -> None:
         self.store.close()
 
-    def _call(self, ask: Ask[T]) -> T:
+    def _ask_with_patience(self, ask: Ask[T]) -> T:
         while True:
             try:
                 found = ask(self.store)
             except BusError as error:
                 self.wait_or_raise(error)
                 continue
-            self.on_success()
+            self.report_reached()
             return found
 
 
@@ -103,7 +103,7 @@ class _QueuedQuestion:
         self.answer: Any = None
         self.error: Exception | None = None
 
-    def run(self, store: ReadStore) -> None:
+    def answer_from(self, store: ReadStore) -> None:
         try:
             self.answer = self.ask(store)
         except Exception as error:  # noqa: BLE001  # it is raised where the answer is waited for
@@ -129,15 +129,15 @@ class ThreadedCaller:
     def unavailable(self) -> bool:
         return self._reason is not None
 
-    def start(self, ask: Ask[T]) -> Callable[[], T]:
+    def begin_asking(self, ask: Ask[T]) -> Callable[[], T]:
         if self._reason is not None:
             return self._raise_unavailable
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=f"busmq-link-{self._source}", daemon=True)
+            self._thread = threading.Thread(target=self._answer_questions, name=f"busmq-link-{self._source}", daemon=True)
             self._thread.start()
         job, until = _QueuedQuestion(ask), time.monotonic() + self._budget_s
         self._jobs.put(job)
-        return lambda: self._answer(job, until)
+        return lambda: self._wait_for_answer(job, until)
 
     def close(self) -> None:
         """Ends the thread and its store; returns at once."""
@@ -147,7 +147,7 @@ class ThreadedCaller:
     def _raise_unavailable(self) -> Any:
         raise SourceUnavailable
 
-    def _answer(self, job: _QueuedQuestion, until: float) -> Any:
+    def _wait_for_answer(self, job: _QueuedQuestion, until: float) -> Any:
         job.done.wait(max(0.0, until - time.monotonic()))
         with self._lock:
             if not job.done.is_set():
@@ -160,10 +160,10 @@ class ThreadedCaller:
             raise with_link_name(self._source, job.error) if isinstance(job.error, BusError) else job.error
         return job.answer
 
-    def _run(self) -> None:
+    def _answer_questions(self) -> None:
         store = self._make()
         while (job := self._jobs.get()) is not None:
-            job.run(store)
+            job.answer_from(store)
             with self._lock:
                 if lost := isinstance(job.error, LinkLost):
                     self._mark_unavailable(str(job.error))
@@ -174,14 +174,14 @@ class ThreadedCaller:
                     self._budget_s = max(ANSWER_BUDGET_S, 0.9 * self._budget_s)
                 job.done.set()
             if lost:
-                self._probe(store, job.ask)
+                self._wait_until_reached(store, job.ask)
         store.close()
 
-    def _probe(self, store: ReadStore, ask: Ask[Any]) -> None:
+    def _wait_until_reached(self, store: ReadStore, ask: Ask[Any]) -> None:
         pauses = Pauses(*PROBE_PAUSES_S)
         while not self._closed.wait(pauses.next_s()):
             probe = _QueuedQuestion(ask)
-            probe.run(store)
+            probe.answer_from(store)
             if not isinstance(probe.error, LinkLost):  # another error comes up when the question is asked next
                 with self._lock:
                     self._mark_available()

@@ -89,7 +89,7 @@ class Engine:
                 else:
                     store = stores.open_link(reader_queues._options, source) if source else open_store(reader_queues._options)
                 for queue in queues:
-                    store._link(queue).execute(command("DEL", store.keys(queue).lease(reader_queues._options.subscription)))
+                    store._link_of_queue(queue).execute(command("DEL", store.keys(queue).lease(reader_queues._options.subscription)))
                 store.close()
         self.reader.stop()
         self.reader = self._new_reader()

@@ -37,7 +37,7 @@ def test_a_queue_that_stays_full_fails_after_the_deadline_and_says_what_is_left(
     policy = FullQueuePolicy(5000)
     with pytest.raises(QueueFull, match="'q' holds its maxsize of 10 messages for 5 s; 7 rows are not stored") as failed:  # noqa: PT012  # it takes many waits
         for _ in range(10_000):
-            policy.wait("q", 10, 7)
+            policy.wait_for_room("q", 10, 7)
     assert 5 <= sum(clock.slept) < 5.2
     assert failed.value.details["left"] == 7
 
@@ -47,7 +47,7 @@ def test_every_bit_of_room_starts_the_deadline_anew(clock: Clock) -> None:
     for left in range(100, 0, -1):
         started = clock.now
         while clock.now < started + 4:
-            policy.wait("q", 10, left)
+            policy.wait_for_room("q", 10, left)
     assert clock.now > 1000 + 50 * 5
 
 
@@ -73,12 +73,12 @@ def test_a_queue_that_is_full_again_later_is_waited_for_anew(
 def test_pauses_begin_short_and_never_get_long(clock: Clock) -> None:
     policy = FullQueuePolicy(5000)
     for _ in range(40):
-        policy.wait("q", 10, 7)
+        policy.wait_for_room("q", 10, 7)
     assert clock.slept[0] == 0.005
     assert max(clock.slept) == 0.1
 
 
 def test_a_timeout_of_zero_fails_at_once(clock: Clock) -> None:
     with pytest.raises(QueueFull, match="holds its maxsize of 10 messages; 7 rows are not stored"):
-        FullQueuePolicy(0).wait("q", 10, 7)
+        FullQueuePolicy(0).wait_for_room("q", 10, 7)
     assert clock.slept == []

@@ -208,8 +208,8 @@ def test_a_link_that_does_not_answer_costs_one_budget_and_nothing_after_that(
     centres["us"].awake.clear()
     wait_until(lambda: query.step() is None and "us" in query.reader._planning.reader_queues.store.unavailable, PATIENCE_S)  # type: ignore[union-attr]
     waited: list[str] = []
-    answer = source_caller.ThreadedCaller._answer
-    monkeypatch.setattr(source_caller.ThreadedCaller, "_answer", lambda self, *of: waited.append(self._source) or answer(self, *of))
+    answer = source_caller.ThreadedCaller._wait_for_answer
+    monkeypatch.setattr(source_caller.ThreadedCaller, "_wait_for_answer", lambda self, *of: waited.append(self._source) or answer(self, *of))
     wait_until(lambda: query.step() is None and waited.count("eu") >= 5, PATIENCE_S)
     assert "us" not in waited, "a link that cannot be reached is not waited for"
     buses[""].fill(queue, 1, first=2)

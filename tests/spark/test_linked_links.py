@@ -150,7 +150,7 @@ def test_a_call_that_cannot_do_without_a_link_waits_for_it_and_not_for_ever(far:
     far.line.close()
     for _ in range(2):
         with pytest.raises(LinkLost, match="link 'far'"):
-            away.start(lambda store: store.states({"q": -1}))()
+            away.begin_asking(lambda store: store.states({"q": -1}))()
     away.close()
 
 

@@ -209,7 +209,7 @@ class Layout:
         keys = self.store.keys(queue)
 
         def ask(*words: str | int) -> Any:
-            return self.store._link(queue).execute(command(*words))
+            return self.store._link_of_queue(queue).execute(command(*words))
 
         pass_by(ask, keys, HOUR)
 

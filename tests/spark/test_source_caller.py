@@ -30,7 +30,7 @@ def test_a_link_that_was_slow_once_is_waited_for_as_briefly_as_others_in_the_end
     go_on = threading.Event()
     for doubled in (2 * PATIENCE_S, 4 * PATIENCE_S):
         go_on.clear()
-        answer = caller.start(lambda _: go_on.wait(PATIENCE_S))
+        answer = caller.begin_asking(lambda _: go_on.wait(PATIENCE_S))
         now += doubled / 2
         with pytest.raises(SourceUnavailable):
             answer()
@@ -38,6 +38,6 @@ def test_a_link_that_was_slow_once_is_waited_for_as_briefly_as_others_in_the_end
         wait_until(lambda: not caller.unavailable, what="the late answer came")
         assert caller._budget_s == doubled
     for _ in range(30):
-        assert caller.start(lambda _: 1)() == 1
+        assert caller.begin_asking(lambda _: 1)() == 1
     wait_until(lambda: caller._budget_s == PATIENCE_S, what="the budget is what it was")
     caller.close()

@@ -45,7 +45,7 @@ def stage(store: RedisStore, queue: str, chunks: list[list[bytes]]) -> StagedLis
 
 
 def stored(store: RedisStore, queue: str) -> list[bytes]:
-    flat: list[bytes] = store._link(queue).execute(command("LRANGE", store.keys(queue).messages, 0, -1))
+    flat: list[bytes] = store._link_of_queue(queue).execute(command("LRANGE", store.keys(queue).messages, 0, -1))
     return flat[1::2]
 
 
@@ -53,12 +53,12 @@ def test_each_queue_gets_its_rows_once_and_has_its_own_answer(store: RedisStore,
     crowd = names(fresh, 9)
     store.attach(crowd[1:], QueueCreation(True, 3600))
     full, halfway = crowd[1], crowd[2]
-    store._link(full).execute(command("HSET", store.keys(full).metadata, "maxsize", 2))
+    store._link_of_queue(full).execute(command("HSET", store.keys(full).metadata, "maxsize", 2))
     staged = [stage(store, queue, [[b"1", b"2"], [b"3"], [queue.encode()]]) for queue in crowd]
     sink = f"sink-{fresh()}"
     held = store.record(sink, 1, staged, "q")
     begun = sinks.commit(store.keys(halfway), sink, 1, [part for part in held if part.queue == halfway])
-    store._link(halfway).execute(next(begun))
+    store._link_of_queue(halfway).execute(next(begun))
 
     found = store.commit_many(sink, 1, held)
 

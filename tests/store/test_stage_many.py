@@ -98,7 +98,7 @@ def test_a_link_that_breaks_under_many_small_chunks_costs_no_row_and_doubles_non
     sink = f"sink-{fresh()}"
     assert set(store.commit_many(sink, 1, store.record(sink, 1, staged)).values()) == {None}
     for queue in queues:
-        flat = store._link(queue).execute(command("LRANGE", store.keys(queue).messages, 0, -1))
+        flat = store._link_of_queue(queue).execute(command("LRANGE", store.keys(queue).messages, 0, -1))
         assert flat[1::2] == [f"{queue}:{number}:{row}".encode() for number in range(3) for row in range(2)]
 
 

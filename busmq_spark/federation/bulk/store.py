@@ -30,7 +30,7 @@ from busmq_spark.federation.bulk.client import MAX_CALLS_UNDER_WAY, BulkLink
 from busmq_spark.federation.bulk.push_notifier import FederatedPushNotifier
 from busmq_spark.federation.bulk.row_frames import MAX_RANGES_PER_READ
 from busmq_spark.redis_io.place import no_pause
-from busmq_spark.store.per_queue import Method, P, PerQueueOperations, T, asked_each, make_forwarder, restrict_to
+from busmq_spark.store.per_queue import Method, P, PerQueueOperations, T, make_forwarder, make_per_queue_method, restrict_to
 from busmq_spark.store.protocol import FullQueuePolicy, MessageRows, OriginStore, QueueAppender, ReadStore, RowStream, WriteStore
 
 MAX_PIECE_BYTES = 256 * 1024
@@ -80,8 +80,8 @@ class FederatedStore(PerQueueOperations):
     def counters(self, queues: Sequence[str]) -> Sequence[object]:
         return [counter for some in slices(queues, QUEUES_PER_CALL) for counter in self._link.call("counters", some)]
 
-    spans = asked_each(OriginStore.spans)
-    positions = asked_each(OriginStore.positions)
+    spans = make_per_queue_method(OriginStore.spans)
+    positions = make_per_queue_method(OriginStore.positions)
     traces = _forward_to_server(ReadStore.traces)
     bytes_until = _forward_to_server(ReadStore.bytes_until)
 
@@ -235,14 +235,14 @@ class FederatedAppender(QueueAppender):
         for piece, _ in self._split_into_calls(values):
             full.push_all(queue, piece, lambda left: self._link.call("push", queue, values=left))
 
-    def settle(self) -> None:
+    def wait_until_stored(self) -> None:
         """Wait until everything staged so far is stored."""
         while self._waiting:
             self._settle_oldest_chunk()
 
     def finish(self) -> list[StagedList]:
         """Wait until everything is stored; the staged lists in the order of their first row."""
-        self.settle()
+        self.wait_until_stored()
         return [part.staged_list for part in self._lists.values()]
 
     def discard(self) -> None:

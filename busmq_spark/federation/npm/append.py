@@ -31,11 +31,11 @@ class NpmAppender(QueueAppender):
             before = len(left)
             maxsize = self._store.push(queue, left)
             if len(left) < before:
-                full.on_stored()
+                full.restart_deadline()
             if left:
-                full.wait(queue, maxsize, len(left))
+                full.wait_for_room(queue, maxsize, len(left))
 
-    def settle(self) -> None:
+    def wait_until_stored(self) -> None:
         """Nothing is under way between calls."""
 
     def finish(self) -> list[StagedList]:
