@@ -13,7 +13,7 @@ from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS, decode_error
 from busmq_spark.federation.gate.grants import Grants
-from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL, Accept, HandshakePolicy, decide_handshake
+from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL, Acceptance, HandshakePolicy, decide_handshake
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.npm_wire.creation import METHODS_OF_TYPE, ObjectCreation, make_creation
 from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LineBuffer
@@ -95,7 +95,7 @@ def read_request(data: bytes) -> None:
     target, *lines = data.decode("latin-1").split("\n")
     headers = [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
     found = decide_handshake(target, headers, POLICY)
-    if isinstance(found, Accept):
+    if isinstance(found, Acceptance):
         assert SECRET in target + str(headers) or TOKEN in target + str(headers)
 
 

@@ -68,7 +68,7 @@ async def test_many_messages_in_a_few_bytes_are_read_as_they_are_taken(federatio
         data = b"".join(peer.protocol.data_to_send())
         assert len(data) < many * size / 500
         peer.transport.write(data)
-        [socket] = server._listener.sockets
+        [socket] = server._socket_limiter.sockets
         await until(lambda: socket.recv_messages.paused)
         assert sum(len(frame.data) for frame in socket.recv_messages.frames.queue) <= 6 * size
         go_on.set()

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.gate.handshake import (
     BULK_SUBPROTOCOL,
-    Accept,
+    Acceptance,
     HandshakePolicy,
-    Refuse,
+    Refusal,
     decide_handshake,
     page_path,
     query_parameters,
@@ -35,7 +35,7 @@ BEARER = ("Authorization", f"Bearer {SECRET}")
 
 def status(target: str, *headers: tuple[str, str], policy: HandshakePolicy = POLICY) -> int:
     found = decide_handshake(target, headers, policy)
-    return 101 if isinstance(found, Accept) else found.status
+    return 101 if isinstance(found, Acceptance) else found.status
 
 
 @pytest.mark.parametrize("case", GOLDEN["vectors"], ids=lambda case: case["target"])
@@ -47,7 +47,7 @@ def test_outcomes_are_those_of_a_node_server(case: dict[str, Any]) -> None:
 
 def test_a_refusal_is_the_bytes_of_a_node_server() -> None:
     found = decide_handshake("/bus?secret=no", (), POLICY)
-    assert isinstance(found, Refuse)
+    assert isinstance(found, Refusal)
     head = [f"HTTP/1.1 {found.status} {found.phrase}", *(f"{name}: {value}" for name, value in found.headers), "", ""]
     assert "\r\n".join(head).encode() + found.body == bytes.fromhex(GOLDEN["response_401_hex"])
 
@@ -76,14 +76,14 @@ def test_whatever_is_no_secret_is_refused(text: str) -> None:
 
 
 def test_bulk_looks_at_the_header_and_never_at_the_url() -> None:
-    assert decide_handshake("/bus", (OFFER, BEARER), POLICY) == Accept(POLICY.keyring.identify(SECRET), BULK_SUBPROTOCOL)  # type: ignore[arg-type]  # it is one
+    assert decide_handshake("/bus", (OFFER, BEARER), POLICY) == Acceptance(POLICY.keyring.identify(SECRET), BULK_SUBPROTOCOL)  # type: ignore[arg-type]  # it is one
     assert status(f"/bus?secret={SECRET}", OFFER) == 401
     assert status("/bus?secret=wrong", OFFER, BEARER) == 101
     assert status("/bus", ("Sec-WebSocket-Protocol", f"chat, {BULK_SUBPROTOCOL}"), ("AUTHORIZATION", f"bearer  {SECRET}")) == 101
 
 
 def test_busmqs_own_protocol_takes_the_header_only_when_the_url_names_no_secret() -> None:
-    assert decide_handshake("/bus", (BEARER,), POLICY) == Accept(POLICY.keyring.identify(SECRET), "busmq")  # type: ignore[arg-type]  # it is one
+    assert decide_handshake("/bus", (BEARER,), POLICY) == Acceptance(POLICY.keyring.identify(SECRET), "busmq")  # type: ignore[arg-type]  # it is one
     assert status("/bus?secret=wrong", BEARER) == 401
     assert status(f"/bus?secret={SECRET}&secret={SECRET}", BEARER) == 401
 

@@ -350,4 +350,4 @@ def test_sinks_and_subscriptions_are_left_to_what_patterns_of_their_kind_name() 
 
 def test_what_names_no_object_is_refused() -> None:
     with pytest.raises(FederationRefused, match="names no object"):
-        Identity("x", Grants.all_verbs()).require([])
+        Identity("x", Grants.all_verbs()).require_rights([])

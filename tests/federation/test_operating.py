@@ -38,7 +38,7 @@ async def page(port: int, path: str) -> int:
 async def test_connections_that_never_finish_their_handshake_keep_no_other_out(federation: Serve) -> None:
     async with federation(limits=PeerLimits(connections=3, connections_per_address=3, handshakes=5)) as (_, server):
         idle = [await Raw.dial(server.port) for _ in range(40)]
-        await until(lambda: len(server._listener._pending) == 5)
+        await until(lambda: len(server._socket_limiter._pending) == 5)
         async with Wire(server) as first, Wire(server) as second:
             assert await (await first.open("queue", "q")).call("isAttached") == [False]
             assert await (await second.open("queue", "q")).call("isAttached") == [False]
@@ -47,14 +47,14 @@ async def test_connections_that_never_finish_their_handshake_keep_no_other_out(f
                 assert await page(server.port, f"/bus?secret={SECRET}") == 503  # one too many is let in no more, and learns why
         for each in idle:
             await each.close()
-        await until(lambda: server._listener.open == 0)
+        await until(lambda: server._socket_limiter.open_count == 0)
 
 
 async def test_the_places_of_handshakes_are_shared_by_addresses(federation: Serve) -> None:
     async with federation(limits=PeerLimits(handshakes=4)) as (_, server):
         other = await Raw.dial(server.port, local_addr=("127.0.0.2", 0))
         crowd = [await Raw.dial(server.port) for _ in range(20)]
-        await until(lambda: len(server._listener._pending) == 4)
+        await until(lambda: len(server._socket_limiter._pending) == 4)
         status, _, _ = await other.ask(request(f"/bus?secret={SECRET}"))
         assert status == 101
         for each in (other, *crowd):

@@ -15,7 +15,7 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.errors import FederationLost
 from busmq_spark.federation.client import remote_handle
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.gate.listener import CountedSocket
+from busmq_spark.federation.gate.socket_limiter import CountedSocket
 from busmq_spark.federation.npm_wire.creation import make_creation
 from busmq_spark.federation.npm_wire.dnode import LocalFunctions
 from busmq_spark.federation.npm_wire.mux import Packet
@@ -174,7 +174,7 @@ async def test_what_is_in_work_on_a_channel_that_closes_counts_no_more(federatio
         assert await good.call("isAttached") == [False]
         await until(lambda: not connection._ending)
         assert connection._messages == connection._bytes == 0
-        assert connection.channels == 1
+        assert connection.channel_count == 1
 
 
 async def test_a_channel_too_many_is_closed_and_those_before_stay(federation: Serve, fresh: Fresh) -> None:
@@ -186,7 +186,7 @@ async def test_a_channel_too_many_is_closed_and_those_before_stay(federation: Se
         await wire.send(third, b"late")
         assert await first.call("isAttached") == [False]
         await second.close()
-        await until(lambda: next(iter(server._connections)).channels == 1)
+        await until(lambda: next(iter(server._connections)).channel_count == 1)
         await wire.open("queue", fresh())
 
 
@@ -287,7 +287,7 @@ async def test_a_socket_too_many_is_closed_at_once_and_room_is_made_by_those_tha
         async with Wire(server), Wire(server):
             with pytest.raises((OSError, InvalidHandshake, ConnectionClosed, EOFError)):
                 await Wire(server).__aenter__()
-        await until(lambda: server._listener.open == 0)
+        await until(lambda: server._socket_limiter.open_count == 0)
         async with Wire(server):
             assert 'refused_total{reason="busy"} 1' in server.metrics.text()
 
@@ -298,7 +298,7 @@ async def test_a_handshake_that_is_never_finished_is_ended(federation: Serve) ->
         writer.write(b"GET /bus HTTP/1.1\r\n")
         assert await asyncio.wait_for(reader.read(), UNTIL_S) == b""
         writer.close()
-        await until(lambda: server._listener.open == 0)
+        await until(lambda: server._socket_limiter.open_count == 0)
 
 
 async def test_a_server_stops_although_a_peer_does_not_read(federation: Serve, fresh: Fresh) -> None:
@@ -331,4 +331,4 @@ async def test_peers_that_come_and_go_leave_nothing(federation: Serve, fresh: Fr
                     wire.socket.transport.abort()
         await until(lambda: not server._connections)
         await until(lambda: len(asyncio.all_tasks()) == before)
-        assert (len(bus._objects), len(bus.keep_alive._due), len(bus._lease_users), server._listener.open) == (0, 0, 0, 0)
+        assert (len(bus._objects), len(bus.keep_alive._due), len(bus._lease_users), server._socket_limiter.open_count) == (0, 0, 0, 0)

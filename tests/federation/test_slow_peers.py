@@ -188,8 +188,8 @@ async def test_a_server_that_stops_gives_back_what_a_slow_peer_has_not_taken(fed
 async def test_pings_of_a_peer_that_does_not_read_cost_no_memory(federation: Serve, lines: tuple[str, ...]) -> None:
     async with federation(limits=PeerLimits(send_s=60, kernel_bytes=65_536)) as (_, server):
         raw = await Raw.open(server.port, f"/bus?secret={SECRET}", *lines, limit=65_536)
-        await until(lambda: server._listener.sockets)
-        [peer] = server._listener.sockets
+        await until(lambda: server._socket_limiter.sockets)
+        [peer] = server._socket_limiter.sockets
         count = 100_000  # more than all buffers on the way hold
         for at in range(0, count, 1000):
             raw.send(b"".join(frame(b"%0125d" % number, PING) for number in range(at, at + 1000)))

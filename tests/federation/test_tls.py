@@ -33,22 +33,22 @@ async def test_who_does_not_finish_the_handshake_of_tls_counts_as_a_socket(redis
     async with Bus(redis_url) as bus, FederationServer(bus, Keyring.single(SECRET), tls=tls, limits=limits) as server:
         silent = [await Raw.dial(server.port) for _ in range(8)]
         assert [await raw.drained() for raw in silent[:3]] == [b""] * 3
-        assert server._listener.open == 5
+        assert server._socket_limiter.open_count == 5
         assert 'refused_total{reason="busy"} 3' in server.metrics.text()
         silent[3].send(b"GET / HTTP/1.1\r\n\r\n")  # no TLS
         await silent[3].drained()
-        await until(lambda: server._listener.open == 4)
+        await until(lambda: server._socket_limiter.open_count == 4)
         for raw in silent:
             await raw.close()
-        await until(lambda: server._listener.open == 0)
+        await until(lambda: server._socket_limiter.open_count == 0)
         trusting = ssl.create_default_context(cafile=str(authority.file))
         async with connect(f"{server.url.replace('127.0.0.1', 'localhost')}?secret={SECRET}", ssl=trusting, compression=None) as socket:
-            assert server._listener.open == 1
+            assert server._socket_limiter.open_count == 1
             await (await socket.ping())
-        await until(lambda: server._listener.open == 0)
+        await until(lambda: server._socket_limiter.open_count == 0)
         with pytest.raises(ssl.SSLError):
             await connect(f"{server.url}?secret={SECRET}", ssl=ssl.create_default_context())
-        await until(lambda: server._listener.open == 0)
+        await until(lambda: server._socket_limiter.open_count == 0)
 
 
 async def test_a_request_in_the_packet_that_ends_the_handshake_of_tls_is_read(redis_url: str, tmp_path: Path) -> None:
@@ -77,12 +77,12 @@ async def test_a_request_in_the_packet_that_ends_the_handshake_of_tls_is_read(re
 
 def test_a_client_reads_the_authorities_again_only_when_their_file_has_changed(tmp_path: Path) -> None:
     made = make_federation_target("wss://there/bus", SECRET, str(Authority.in_(tmp_path).file))
-    first = made.trust
-    assert made.trust is first
+    first = made.ssl_context
+    assert made.ssl_context is first
     os.utime(tmp_path / "ca.pem", ns=(1, 1))
-    assert made.trust is not first
-    assert make_federation_target("wss://there/bus", SECRET).trust is make_federation_target("wss://elsewhere/bus", SECRET).trust
-    assert make_federation_target("ws://there/bus", SECRET).trust is None
+    assert made.ssl_context is not first
+    assert make_federation_target("wss://there/bus", SECRET).ssl_context is make_federation_target("wss://elsewhere/bus", SECRET).ssl_context
+    assert make_federation_target("ws://there/bus", SECRET).ssl_context is None
 
 
 async def test_a_file_of_authorities_that_is_away_for_a_moment_ends_no_bus(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

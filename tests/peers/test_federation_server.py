@@ -276,7 +276,7 @@ async def test_messages_of_node_and_for_node_are_compressed(npm: None, redis_url
     async with serving(redis_url, compression=True) as (bus, server), dial(server.url) as node:
         name = fresh()
         await node.queue("q", name, ttl=40)
-        assert all(socket.protocol.extensions for socket in server._listener.sockets), "Node asks for it"
+        assert all(socket.protocol.extensions for socket in server._socket_limiter.sockets), "Node asks for it"
         assert await node.ask("q", "push", text) == [None, 1]
         async with bus.queue(name) as queue:
             assert [message.text async for message in queue.consume(max=1)] == [text]

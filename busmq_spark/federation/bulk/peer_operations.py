@@ -74,7 +74,7 @@ class PeerOperations:
         self._claim_subscription(positions, subscription)
         for queue, holder in self.store.holders(list(positions), subscription).items():
             if holder and not holder.startswith(self._mark):
-                self._identity.refuse(f"ack queue {queue!r}, which another reader holds")
+                self._identity.raise_refused(f"ack queue {queue!r}, which another reader holds")
         return self.store.ack(positions, subscription)
 
     def subscribe(self, starts: Mapping[str, str | int], subscription: str) -> Mapping[str, int]:
@@ -115,11 +115,13 @@ class PeerOperations:
         owners = self.store.claim_subscriptions(list(queues), subscription, self._identity.owner, self._most)
         for queue, (status, owner) in owners.items():
             if status == "full":
-                self._identity.refuse(f"register subscription {subscription!r}: queue {queue!r} has {self._most} of them (limit subscriptions)")
+                self._identity.raise_refused(
+                    f"register subscription {subscription!r}: queue {queue!r} has {self._most} of them (limit subscriptions)"
+                )
             if status == "shared":
-                self._identity.refuse(f"use {subscription!r} of queue {queue!r}, a shared group, which cannot be read over federation")
+                self._identity.raise_refused(f"use {subscription!r} of queue {queue!r}, a shared group, which cannot be read over federation")
             if status == "ok" and not self._identity.may_use(queue, subscription, owner):
-                self._identity.refuse(
+                self._identity.raise_refused(
                     f"use subscription {subscription!r} of queue {queue!r}, which another has registered; "
                     f'grant it with consume = ["subscription:{subscription}"]'
                 )
@@ -229,6 +231,6 @@ def check_rights_and_names(identity: Identity, operation: Operation, arguments: 
     rights = list(operation.required_rights(*arguments))
     if any(not right.name for right in rights if right.name is not None):
         raise make_wire_error("an empty name of a queue or sink", "a name")
-    identity.require(rights)
+    identity.require_rights(rights)
     if operation.has_subscription and not is_subscription(arguments[1]):
         raise make_wire_error("a subscription whose name would be that of another key", "letters, digits and the like")

@@ -112,7 +112,9 @@ class BulkServer:
 
     def make_executor(self, identity: Identity) -> StoreExecutor:
         """A store for a peer."""
-        return StoreExecutor(self.layout, self.pool, identity, self.limits.subscriptions, self.budgets.of(identity.name), self.stores.take_store())
+        return StoreExecutor(
+            self.layout, self.pool, identity, self.limits.subscriptions, self.budgets.budget_of(identity.name), self.stores.take_store()
+        )
 
     def on_disconnect(self, client: tuple[str, str], executor: StoreExecutor) -> None:
         """A client's connection is gone."""
@@ -153,8 +155,8 @@ class _BulkSession:
         self._reads: dict[int, RunningRead] = {}
         self._waits: set[asyncio.Task[None]] = set()
         self._push_subscriptions = PushSubscriptions(server.pubsub, self._executor)
-        self._budget = server.budgets.of(identity.name)
-        self._budget.enter(self._room)
+        self._budget = server.budgets.budget_of(identity.name)
+        self._budget.count_socket(self._room)
         self._client: tuple[str, str] | None = None
 
     async def serve(self) -> None:
@@ -186,8 +188,8 @@ class _BulkSession:
     async def release(self) -> None:
         """Give back what the connection holds."""
         self._push_subscriptions.unsubscribe_all()
-        self._budget.leave(self._room)
-        self._budget.add(-self._pending_bytes)
+        self._budget.uncount_socket(self._room)
+        self._budget.count_bytes(-self._pending_bytes)
         self._executor.close()
         if self._client is not None:
             self._server.on_disconnect(self._client, self._executor)
@@ -219,7 +221,7 @@ class _BulkSession:
             raise frames.make_wire_error(f"a head of {size} bytes", f"at most {frames.MAX_HEAD_BYTES}")
         self._pending += 1
         self._pending_bytes += len(message)
-        self._budget.add(len(message))
+        self._budget.count_bytes(len(message))
         await self._calls.put(message)
         while self._pending >= MAX_UNANSWERED_CALLS or self._pending_bytes >= self._limits.in_flight_bytes or self._budget.is_full:
             self._room.clear()
@@ -237,7 +239,7 @@ class _BulkSession:
             frame = None  # type: ignore[assignment]  # what was read is not kept until the next call comes
             self._pending -= 1
             self._pending_bytes -= len(message)
-            self._budget.add(-len(message))
+            self._budget.count_bytes(-len(message))
             self._room.set()
 
     async def _answer_call(self, frame: Frame, *, large: bool = False) -> None:

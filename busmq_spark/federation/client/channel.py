@@ -46,7 +46,7 @@ class RemoteChannel(BaseChannel, RemoteOwner):
         super().__init__(bus, name, local, remote)
         self._pool = pool
         self._handle = self._make_handle(local, remote)
-        self._pushes = self._pushing()
+        self._pushes = self._make_push_pipeline()
         self._options: ChannelOptions | None = None
         self._failing: asyncio.Future[list[Any]] | None = None
         self._received: deque[Message | str] = deque()
@@ -67,7 +67,7 @@ class RemoteChannel(BaseChannel, RemoteOwner):
 
     async def send_to(self, endpoint: str, value: object) -> int:
         """As Channel.send_to."""
-        found = await self._handle.ask("sendTo", endpoint, decode_utf8(encode(value)), again=False)
+        found = await self._handle.call_for_result("sendTo", endpoint, decode_utf8(encode(value)), again=False)
         return values.expect_first_number(found, "an id")
 
     async def ack(self, id: int) -> None:
@@ -82,7 +82,7 @@ class RemoteChannel(BaseChannel, RemoteOwner):
             return
         self._options = replace(self._options, last=id)  # what a new remote object begins with
         if self._handle.remote is not None:
-            self._handle.remote.call("ack", id)
+            self._handle.remote.call_without_reply("ack", id)
 
     # -- receiving --------------------------------------------------------------------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class RemoteChannel(BaseChannel, RemoteOwner):
     def _make_handle(self, local: str, remote: str) -> RemoteHandle:
         return RemoteHandle(self._pool, make_creation("channel", self.name, local, remote), self.bus.spawn, self, self._restore)
 
-    def _pushing(self) -> RemotePushPipeline:
+    def _make_push_pipeline(self) -> RemotePushPipeline:
         return RemotePushPipeline(self._handle, "send", self.name, self.bus.spawn, lambda: None)
 
     async def _join(self, local: str, remote: str, options: ChannelOptions) -> None:
@@ -192,7 +192,7 @@ class RemoteChannel(BaseChannel, RemoteOwner):
             raise ConfigError(reason="wait=False cannot be said over federation: a reliable reader waits for the one before it to end")
         self._handle.close()
         self._handle = self._make_handle(local, remote)
-        self._pushes, self._options, self._state = self._pushing(), options, ConnectionState.JOINING
+        self._pushes, self._options, self._state = self._make_push_pipeline(), options, ConnectionState.JOINING
         self._received.clear()
         self._last = 0
         self._there = self._iterated = False
@@ -210,11 +210,11 @@ class RemoteChannel(BaseChannel, RemoteOwner):
         remote.on("error", self._on_remote_error)
         if options is None or self._state not in (ConnectionState.JOINING, ConnectionState.CONNECTED):  # one that only sends to a role
             return
-        answered = self._failing = remote.expect("connect")
+        answered = self._failing = remote.next_event("connect")
         remote.on("message", lambda text=None, id=None, *_: self._on_received(remote, values.make_message(text, id)))
         for theirs, ours in EVENT_OF_NPM_EVENT.items():
             remote.on(theirs, lambda *_, ours=ours: self._on_received(remote, ours))
-        remote.call("connect", {"ttl": options.ttl_s, "maxsize": options.maxsize, "reliable": options.reliable, "last": options.last})
+        remote.call_without_reply("connect", {"ttl": options.ttl_s, "maxsize": options.maxsize, "reliable": options.reliable, "last": options.last})
         await answered
         self._failing = None
         asyncio.get_running_loop().call_soon(self._pushes.send_waiting)

@@ -245,14 +245,14 @@ class RemoteConsumption(MessageIterator):
             asked = {"remove": False, "index": self._position} if left is None else {"remove": False, "index": self._position, "max": left}
             self._skipping, self._from = bool(self._received), 0
         self._remote_state = state
-        self._remote.call("consume", asked)
+        self._remote.call_without_reply("consume", asked)
 
     def _stop_server_for_now(self) -> None:
         if self._remote_state is RemoteConsumeState.CONSUMING and self._remote is not None:
             remote, self._remote_state = self._remote, RemoteConsumeState.PAUSING
-            remote.call("stop")
+            remote.call_without_reply("stop")
             # Not before what the server was taking just then has come: after a new beginning it would come out of turn.
-            remote.ask("count").add_done_callback(lambda _: self._on_server_paused(remote))
+            remote.call_for_result("count").add_done_callback(lambda _: self._on_server_paused(remote))
             if self._takes:
                 log.warning("queue %r: its reader is slow, so the npm server stops for a while, and may lose a message", self._queue.name)
 
@@ -275,12 +275,12 @@ class RemoteConsumption(MessageIterator):
         remote = self._remote
         if self._remote_state is not RemoteConsumeState.IDLE and remote is not None:
             with suppress(BusError):  # the remote object is lost, and with it the consumption over there
-                while self._may_receive_more() and values.expect_first_number(await remote.ask("count"), "a count"):
+                while self._may_receive_more() and values.expect_first_number(await remote.call_for_result("count"), "a count"):
                     await (
                         self._sleep_before_retry()
                     )  # the part ends by itself; npm servers lose a message that they are just taking when they stop (protocol Q24)
-                remote.call("stop")
-                await remote.ask("count")  # after it: what the server was taking just then has come, too
+                remote.call_without_reply("stop")
+                await remote.call_for_result("count")  # after it: what the server was taking just then has come, too
         self._remote_state = RemoteConsumeState.IDLE
         if self._takes:
             self._queue.undelivered = [*self._buffer, *self._queue.undelivered]

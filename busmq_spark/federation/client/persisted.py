@@ -51,15 +51,15 @@ class _RemotePersistable(RemoteOwner, Persistable):
             there = await self._read()
             fields |= {name: text for name, text in sending.missing.items() if name not in there}
         if fields:
-            await self._handle.ask("pwrite", self.key, {name: json.loads(text) for name, text in fields.items()})
+            await self._handle.call_for_result("pwrite", self.key, {name: json.loads(text) for name, text in fields.items()})
         return 0  # the wire does not say which of them are new
 
     async def _read(self) -> dict[str, bytes]:
-        found = values.expect_texts_by_name(await self._handle.ask("pread", self.key), "a persisted object")
+        found = values.expect_texts_by_name(await self._handle.call_for_result("pread", self.key), "a persisted object")
         return {name: text.encode("utf-8", "replace") for name, text in found.items()}
 
     async def _touch(self) -> bool:
-        (await self._handle.wait_open()).call("ptouch")
+        (await self._handle.wait_open()).call_without_reply("ptouch")
         return bool(await self._read())
 
     def _leave(self) -> bool:

@@ -41,7 +41,7 @@ class RemotePubsub(Pubsub, RemoteOwner):
 
     async def publish(self, value: object) -> None:
         """As Pubsub.publish. Raises FederationLost when the link broke and it is unknown whether the message was published."""
-        await self._handle.ask("publish", decode_utf8(encode(value)), again=False)
+        await self._handle.call_for_result("publish", decode_utf8(encode(value)), again=False)
 
     async def _start_receiving(self, on_message: Callable[[bytes | None], None]) -> None:
         self._handle.close()  # a remote object that has only published
@@ -76,9 +76,9 @@ class RemotePubsub(Pubsub, RemoteOwner):
         remote.on("error", self._on_remote_error)  # first: an error event without a listener ends a Node server
         if (on_message := self._on_message) is None:
             return
-        answered = self._failing = remote.expect("subscribed")
+        answered = self._failing = remote.next_event("subscribed")
         remote.on("message", lambda text=None, *_: on_message(values.expect_text(text, "a message")))
-        remote.call("subscribe")
+        remote.call_without_reply("subscribe")
         await answered
         self._failing = None
 

@@ -157,10 +157,10 @@ class RemoteQueue(BaseQueue, RemoteOwner):
             remote = await self.handle.wait_open()
             if remote is not self.reliable_on:  # a new one, on which nothing is consumed: Node dies of an ack there
                 self.reliable_on = remote
-                remote.call("consume", {"reliable": True, "max": 0, "last": self.last_acked})
-            remote.call("ack", last)
+                remote.call_without_reply("consume", {"reliable": True, "max": 0, "last": self.last_acked})
+            remote.call_without_reply("ack", last)
             try:
-                await remote.ask("count")  # acks are never answered (protocol 1.9); this goes the same way after it
+                await remote.call_for_result("count")  # acks are never answered (protocol 1.9); this goes the same way after it
                 return
             except FederationLost:
                 continue
@@ -169,39 +169,39 @@ class RemoteQueue(BaseQueue, RemoteOwner):
 
     async def count(self) -> int:
         """As Queue.count."""
-        return values.expect_first_number(await self.handle.ask("count"), "a count")
+        return values.expect_first_number(await self.handle.call_for_result("count"), "a count")
 
     async def flush(self) -> bool:
         """As Queue.flush."""
-        return bool((await self.handle.ask("flush"))[0])
+        return bool((await self.handle.call_for_result("flush"))[0])
 
     async def exists(self) -> bool:
         """As Queue.exists."""
-        return bool((await self.handle.ask("exists"))[0])
+        return bool((await self.handle.call_for_result("exists"))[0])
 
     async def ttl(self) -> int | None:
         """As Queue.ttl."""
-        return _number_or_none(await self.handle.ask("ttl"))
+        return _number_or_none(await self.handle.call_for_result("ttl"))
 
     async def maxsize(self) -> int:
         """As Queue.maxsize."""
-        return _number_or_none(await self.handle.ask("maxsize")) or 0
+        return _number_or_none(await self.handle.call_for_result("maxsize")) or 0
 
     async def find(self) -> str | None:
         """As Queue.find, asked of the other bus: ``local`` means that it has the queue."""
-        found = await self.handle.ask("find")
+        found = await self.handle.call_for_result("find")
         return str(found[0]) if found and found[0] else None
 
     async def metadata(self) -> dict[str, str]:
         """As Queue.metadata."""
-        return values.expect_texts_by_name(await self.handle.ask("metadata"), "metadata")
+        return values.expect_texts_by_name(await self.handle.call_for_result("metadata"), "metadata")
 
     async def set_metadata(self, fields: Mapping[str, object]) -> None:
         """As Queue.set_metadata."""
         self._check_fields(fields)
         self._need_attached("set metadata of")
         if fields:
-            await self.handle.ask("metadata", {name: str(value) for name, value in fields.items()})
+            await self.handle.call_for_result("metadata", {name: str(value) for name, value in fields.items()})
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
@@ -225,16 +225,17 @@ class RemoteQueue(BaseQueue, RemoteOwner):
     async def _restore(self, remote: RemoteObject) -> None:
         remote.on("error", self._on_remote_error)  # first: an error event without a listener ends a Node server
         if self._attach_options is None:
-            await remote.ask("exists")  # finds the queue's server; without it Node dies of every other question
+            await remote.call_for_result("exists")  # finds the queue's server; without it Node dies of every other question
             return
-        answered = self._failing = remote.expect("attached")
+        answered = self._failing = remote.next_event("attached")
         remote.on("message", self._on_message)
         remote.on("consuming", self._on_consuming)
         options = self._attach_options
-        remote.call("attach", {"ttl": options.ttl_s, "maxsize": options.maxsize, "discoverable": options.discoverable})
+        remote.call_without_reply("attach", {"ttl": options.ttl_s, "maxsize": options.maxsize, "discoverable": options.discoverable})
         self._existed = (await answered)[:1] == [True]
         self._failing = None
-        asked = [remote.ask("ttl"), *([remote.ask("maxsize")] if remote.ours else [])]  # npm's go by what we attach with, and old ones die of it
+        # npm's go by the maxsize that we attach with, and old ones die of the question.
+        asked = [remote.call_for_result("ttl"), *([remote.call_for_result("maxsize")] if remote.ours else [])]
         ttl, *maxsize = [_number_or_none(found) for found in await asyncio.gather(*asked)]
         self.ttl_s, self._pushes.maxsize = ttl or options.ttl_s, max(options.maxsize, *[known or 0 for known in maxsize], 0)
         if self.current is not None:

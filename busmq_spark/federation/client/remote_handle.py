@@ -100,14 +100,14 @@ class RemoteHandle:
         self.keep_open = True
         self._start_opening()
 
-    async def ask(self, method: str, *args: Any, again: bool = True) -> list[Any]:
+    async def call_for_result(self, method: str, *args: Any, again: bool = True) -> list[Any]:
         """What the callback gets after the error. A call that changes nothing is repeated when the link breaks; ``again=False`` is for others."""
         until = asyncio.get_running_loop().time() + PATIENCE_S
         self._restart_idle_timer()
         while True:
             remote = await self.wait_open()
             try:
-                return await remote.ask(method, *args)
+                return await remote.call_for_result(method, *args)
             except FederationLost:
                 if not again or asyncio.get_running_loop().time() > until:
                     raise
@@ -116,8 +116,8 @@ class RemoteHandle:
         """Call the method that ends the object and wait for its event, if there is a remote object: closing that ends it anyhow."""
         if (remote := self.remote) is None:
             return
-        done = remote.expect(event)
-        remote.call(method)
+        done = remote.next_event(event)
+        remote.call_without_reply(method)
         try:
             async with asyncio.timeout(END_TIMEOUT_S):
                 await done
@@ -138,7 +138,7 @@ class RemoteHandle:
         self._idle = None if self.keep_open else asyncio.get_running_loop().call_later(IDLE_REMOTE_S, self._close_if_unused)
 
     def _close_if_unused(self) -> None:
-        if not self.keep_open and not self._waiting and self.remote is not None and not self.remote.busy:
+        if not self.keep_open and not self._waiting and self.remote is not None and not self.remote.is_awaiting_reply:
             self.close()
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------

@@ -51,11 +51,11 @@ class RemoteObject:
         self._opening: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
-        socket.add(self)
+        socket.add_remote(self)
         socket.send(Packet(self.id, creation.encode()).encode())
 
     @property
-    def busy(self) -> bool:
+    def is_awaiting_reply(self) -> bool:
         """Whether an answer is owed."""
         return bool(self._asked)
 
@@ -70,11 +70,11 @@ class RemoteObject:
 
     # -- calls ------------------------------------------------------------------------------------------------------------------------------
 
-    def call(self, method: str, *args: Any) -> None:
+    def call_without_reply(self, method: str, *args: Any) -> None:
         """Call a method without a callback."""
         self._send(dnode.DnodeMessage(self._method_number(method), [{str(place): value for place, value in enumerate(args)}]).encode())
 
-    def ask(self, method: str, *args: Any) -> asyncio.Future[list[Any]]:
+    def call_for_result(self, method: str, *args: Any) -> asyncio.Future[list[Any]]:
         """Call a method; the result are the values its callback gets after the error. Fails with RemoteError and FederationLost."""
         future: asyncio.Future[list[Any]] = self._loop.create_future()
 
@@ -86,7 +86,7 @@ class RemoteObject:
         return future
 
     def push(self, method: str, text: str, answered: ReplyCallback) -> None:
-        """``ask`` with one text, the quickest way: it is what most calls are."""
+        """``call_for_result`` with one text, the quickest way: it is what most calls are."""
         if self.over or method not in self._methods:
             answered(self._lost_error() if self.over else _missing_method_error(method))
             return
@@ -101,7 +101,7 @@ class RemoteObject:
         self._handlers[id] = handler
         self._send(dnode.DnodeMessage(self._method_number("on"), [{"0": event, "1": "[Function]"}], {str(id): ("0", "1")}).encode())
 
-    def expect(self, event: str) -> asyncio.Future[list[Any]]:
+    def next_event(self, event: str) -> asyncio.Future[list[Any]]:
         """The arguments of the next such event; fails when the object is lost first."""
         future: asyncio.Future[list[Any]] = self._loop.create_future()
         if self.over:
@@ -115,13 +115,13 @@ class RemoteObject:
     def close(self) -> None:
         """End the object at the server, which detaches it. Callers that wait for an answer get FederationLost."""
         if not self.over:
-            self._socket.remove(self)
+            self._socket.remove_remote(self)
             self._socket.send(Packet(self.id, None).encode())
             self._fail_callers(FederationLost(url=self._socket.target.url, reason="the object was closed here"))
 
     # -- called by the socket ---------------------------------------------------------------------------------------------------------------
 
-    def feed(self, body: bytes) -> None:
+    def receive_packet(self, body: bytes) -> None:
         """Raises WireError."""
         if not self.ready:
             if body[:5] != b"ready":
@@ -131,25 +131,25 @@ class RemoteObject:
         for line in self._lines.feed(body):
             self._on_call(dnode.DnodeMessage.decode(line))
 
-    def fail(self, error: WireError) -> None:
+    def end_for_protocol_error(self, error: WireError) -> None:
         """End the object at the server, which does not speak the protocol."""
         if not self.over:
             self._socket.send(Packet(self.id, None).encode())
-            self.lose(FederationLost(url=self._socket.target.url, reason=f"it does not speak the protocol: {error}"))
+            self.end_as_lost(FederationLost(url=self._socket.target.url, reason=f"it does not speak the protocol: {error}"))
 
-    def lose(self, why: BusError) -> None:
+    def end_as_lost(self, why: BusError) -> None:
         """The socket is gone, or the server has closed the channel."""
         if not self.over:
-            self._socket.remove(self)
+            self._socket.remove_remote(self)
             self._fail_callers(why)
             self._on_lost(self, why)
 
-    def check(self, arrived: float) -> None:
+    def end_if_overdue(self, arrived: float) -> None:
         """End the object when an answer is overdue: to what was sent before ``arrived``, which has been at the server for long."""
         oldest = next((sent for _, sent, _ in self._asked.values()), None) if self._opening.done() else self._began
         if oldest is not None and oldest < arrived:
             self._socket.send(Packet(self.id, None).encode())
-            self.lose(FederationLost(url=self._socket.target.url, reason="it has had a call for long, and does not answer it"))
+            self.end_as_lost(FederationLost(url=self._socket.target.url, reason="it has had a call for long, and does not answer it"))
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 

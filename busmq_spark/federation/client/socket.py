@@ -87,7 +87,7 @@ class ClientSocket:
         return response is not None and BUSMQ_HEADER in response.headers
 
     @property
-    def open(self) -> bool:
+    def is_open(self) -> bool:
         """Whether remote objects can be opened now."""
         return self._socket is not None
 
@@ -123,11 +123,11 @@ class ClientSocket:
             self._flush(all_of_it=True)
             await wait_at_most(1, self._socket.close)
 
-    def add(self, remote: RemoteObject) -> None:
+    def add_remote(self, remote: RemoteObject) -> None:
         """Packets with its id are for this remote object."""
         self._remotes[remote.id] = remote
 
-    def remove(self, remote: RemoteObject) -> None:
+    def remove_remote(self, remote: RemoteObject) -> None:
         """Not any more: what still comes is ignored."""
         self._remotes.pop(remote.id, None)
 
@@ -141,10 +141,10 @@ class ClientSocket:
 
     async def _dial(self) -> CountingConnection:
         try:
-            trust = self.target.trust
+            trust = self.target.ssl_context
             options: dict[str, Any] = {} if trust is None else {"ssl": trust}
             made = await _ConnectWithoutRedirects(
-                self.target.dial,
+                self.target.url_to_dial,
                 additional_headers=self.target.headers,
                 create_connection=CountingConnection,
                 compression=None,
@@ -204,13 +204,13 @@ class ClientSocket:
         if remote is None:
             return  # late, for a remote object that is closed
         if packet.body is None:
-            self.remove(remote)
-            remote.lose(self._lost_error("the server closed the channel" if remote.ready else self._refusal_reason()))
+            self.remove_remote(remote)
+            remote.end_as_lost(self._lost_error("the server closed the channel" if remote.ready else self._refusal_reason()))
             return
         try:
-            remote.feed(packet.body)
+            remote.receive_packet(packet.body)
         except WireError as error:
-            remote.fail(error)
+            remote.end_for_protocol_error(error)
 
     def _refusal_reason(self) -> str:
         return f"the server refused one more object beside {len(self._remotes)} on this web socket; its limit is channels_per_socket"
@@ -221,7 +221,7 @@ class ClientSocket:
         self._outbox.clear()
         self._changed()
         for remote in remotes.values():
-            remote.lose(why)
+            remote.end_as_lost(why)
         self.send_window.reset()
 
     async def _send_heartbeats(self, socket: CountingConnection) -> None:
@@ -233,7 +233,7 @@ class ClientSocket:
                 if socket.partial <= LARGE_WRITE_BYTES:  # else answers may wait behind a long message
                     arrived = pong_times.proven_send_time(clock() - ANSWER_TIMEOUT_S)
                     for remote in tuple(self._remotes.values()):
-                        remote.check(arrived)
+                        remote.end_if_overdue(arrived)
                 asked, pong = clock(), asyncio.create_task(_ping(socket), name="busmq: a ping of a federation link")
                 try:
                     if not await self._wait_for_pong(socket, pong):

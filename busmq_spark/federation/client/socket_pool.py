@@ -43,7 +43,7 @@ class SocketPool:
     @property
     def is_alive(self) -> bool:
         """Whether a socket is open: a call that takes its time is under way then, and not lost."""
-        return any(socket.open for socket in self.sockets)
+        return any(socket.is_open for socket in self.sockets)
 
     @property
     def last_error(self) -> BusError:
@@ -65,7 +65,7 @@ class SocketPool:
     async def wait_for_open_sockets(self) -> list[ClientSocket]:
         """The open sockets; waits for the first. Raises FederationRefused."""
         self.start()
-        while not (found := [socket for socket in self.sockets if socket.open]):
+        while not (found := [socket for socket in self.sockets if socket.is_open]):
             if isinstance(why := self.last_error, FederationRefused):
                 raise why
             self._change.clear()

@@ -26,7 +26,7 @@ class FederationTarget:
     compression: bool = False
 
     @property
-    def dial(self) -> str:
+    def url_to_dial(self) -> str:
         """What to connect to. It may hold the secret: never print it."""
         parts = urlsplit(self.url)
         query = f"?secret={quote(self.secret, safe='')}" if self.secret_in_url else ""
@@ -38,7 +38,7 @@ class FederationTarget:
         return authorization_header(self.secret)
 
     @property
-    def trust(self) -> ssl.SSLContext | None:
+    def ssl_context(self) -> ssl.SSLContext | None:
         """Whom to trust behind this URL; None without TLS. Raises OSError for a file that cannot be used now."""
         if WEBSOCKET_SCHEME_OF[urlsplit(self.url).scheme] != "wss":
             return None

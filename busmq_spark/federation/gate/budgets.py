@@ -33,7 +33,7 @@ class SecretBudget:
         """Whether nothing more should be read from its peers."""
         return self.bytes >= self._limits.bytes_per_secret
 
-    def add(self, size: int) -> None:
+    def count_bytes(self, size: int) -> None:
         """Count ``size`` bytes more, or fewer, as taken from peers and not worked off."""
         full = self.is_full
         self.bytes += size
@@ -41,12 +41,12 @@ class SecretBudget:
             for room in self._waiting:
                 room.set()
 
-    def enter(self, room: asyncio.Event) -> None:
+    def count_socket(self, room: asyncio.Event) -> None:
         """Count a socket; ``room`` is set when there is room again."""
         self.sockets += 1
         self._waiting.add(room)
 
-    def leave(self, room: asyncio.Event) -> None:
+    def uncount_socket(self, room: asyncio.Event) -> None:
         """Count the socket no more: it is closed."""
         self.sockets -= 1
         self._waiting.discard(room)
@@ -63,13 +63,13 @@ class SecretBudgets:
             "bytes": metrics.gauge("busmq_federation_secret_bytes", "Bytes taken from them and not worked off", secret=names),
             "working": metrics.gauge("busmq_federation_secret_working", "Bulk calls and reads of theirs under way", secret=names),
         }
-        metrics.before_text(self._measure)
+        metrics.before_text(self._set_gauges)
 
-    def of(self, name: str) -> SecretBudget:
+    def budget_of(self, name: str) -> SecretBudget:
         """The budget of a secret."""
         return self._budgets.setdefault(name, SecretBudget(self._limits))
 
-    def _measure(self) -> None:
+    def _set_gauges(self) -> None:
         for what, gauge in self._gauges.items():
             for name, budget in self._budgets.items():
                 gauge.set(getattr(budget, what), secret=name)

@@ -29,7 +29,7 @@ _BEARER = re.compile(r"bearer +([\x21-\x7e\x80-\U0010ffff]+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Accept:
+class Acceptance:
     """The peer is accepted, with this protocol: busmq's own, or bulk (then the answer must name the subprotocol)."""
 
     identity: Identity
@@ -37,14 +37,14 @@ class Accept:
 
 
 @dataclass(frozen=True, slots=True)
-class Refuse:
+class Refusal:
     """The answer instead of a web socket, complete as it is: no further header belongs into it."""
 
     status: int
     phrase: str
     headers: tuple[tuple[str, str], ...]
     body: bytes
-    why: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def page_path(target: str) -> str | None:
     return path if path in PAGE_PATHS else None
 
 
-def decide_handshake(target: str, headers: Sequence[tuple[str, str]], policy: HandshakePolicy) -> Accept | Refuse:
+def decide_handshake(target: str, headers: Sequence[tuple[str, str]], policy: HandshakePolicy) -> Acceptance | Refusal:
     """``target`` is the second word of the request line, ``headers`` every header line in any case, repeated ones repeatedly."""
     path, query = split_target(target)
     origins = _header_values(headers, "origin")
@@ -119,20 +119,20 @@ def decide_handshake(target: str, headers: Sequence[tuple[str, str]], policy: Ha
     offered = [word.strip() for line in _header_values(headers, "sec-websocket-protocol") for word in line.split(",")]
     protocol: Literal["busmq", "busmq.bulk.v1"] = BULK_SUBPROTOCOL if BULK_SUBPROTOCOL in offered else "busmq"
     if policy.keyring is None:
-        return Accept(ANYONE, protocol)
+        return Acceptance(ANYONE, protocol)
     shown = _find_secret(headers, query, bulk=protocol == BULK_SUBPROTOCOL)
     identity = None if shown is None else policy.keyring.identify_either(shown)
     if identity is None:
         # compat: exactly this header and no body
-        return Refuse(401, "Unauthorized", (("Content-type", "text/html"),), b"", "secret")
-    return Accept(identity, protocol)
+        return Refusal(401, "Unauthorized", (("Content-type", "text/html"),), b"", "secret")
+    return Acceptance(identity, protocol)
 
 
-def make_refusal(status: int, phrase: str, why: str, text: str) -> Refuse:
+def make_refusal(status: int, phrase: str, why: str, text: str) -> Refusal:
     """An answer in plain text."""
     body = text.encode()
     headers = (("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body))), ("Connection", "close"))
-    return Refuse(status, phrase, headers, body, why)
+    return Refusal(status, phrase, headers, body, why)
 
 
 def _find_secret(headers: Sequence[tuple[str, str]], query: str, *, bulk: bool) -> str | None:
@@ -141,7 +141,7 @@ def _find_secret(headers: Sequence[tuple[str, str]], query: str, *, bulk: bool) 
         return secrets[0] if len(secrets) == 1 else None
     lines = _header_values(headers, "authorization")
     found = _BEARER.fullmatch(lines[0].strip(" \t")) if len(lines) == 1 else None
-    return _text(found[1]) if found else None
+    return _decode_header_value(found[1]) if found else None
 
 
 def split_target(target: str) -> tuple[str, str]:
@@ -173,7 +173,7 @@ def _header_values(headers: Sequence[tuple[str, str]], name: str) -> list[str]:
     return [value for key, value in headers if key.lower() == name]
 
 
-def _text(value: str) -> str:
+def _decode_header_value(value: str) -> str:
     """A header's value as its sender meant it: UTF-8 where it is that, else Latin-1, as which it was read."""
     try:
         return value.encode("latin-1").decode()

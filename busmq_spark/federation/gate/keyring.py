@@ -53,7 +53,7 @@ class _NamedSecret:
     grants: Grants
 
     @property
-    def id(self) -> bytes:
+    def key_id(self) -> bytes:
         """Identifies the key. The secret cannot be computed from it, and it cannot sign anything."""
         return hmac.digest(self.signing, b"busmq_spark id", sha256)[:16]
 
@@ -103,7 +103,7 @@ class Keyring:
         for key in self._keys:  # all of them, always
             if hmac.compare_digest(digest, key.digest):
                 found = key
-        return None if found is None else Identity(found.name, found.grants, key=found.id)
+        return None if found is None else Identity(found.name, found.grants, key=found.key_id)
 
     def identify_token(self, text: str) -> Identity | None:
         """Whose token this is, while it is valid."""
@@ -111,7 +111,7 @@ class Keyring:
         if claim is None:
             return None
         [key] = [key for key in self._keys if key.name == claim.name]
-        return Identity(key.name, key.grants, claim.narrowed, claim.expires, key.id)
+        return Identity(key.name, key.grants, claim.narrowed, claim.expires, key.key_id)
 
     def identify_either(self, text: str) -> Identity | None:
         """Whose secret or token this is."""
@@ -119,7 +119,7 @@ class Keyring:
 
     def holds(self, identity: Identity) -> bool:
         """Whether the secret that a peer has shown is still one of these, with the same grants."""
-        return any((key.name, key.id, key.grants) == (identity.name, identity.key, identity.grants) for key in self._keys)
+        return any((key.name, key.key_id, key.grants) == (identity.name, identity.key, identity.grants) for key in self._keys)
 
     def sign(self, name: str, expires_s: float, narrow: Mapping[str, Any] | None = None) -> str:
         """A token of the secret ``name`` for so many seconds; its characters need no escaping in a URL.

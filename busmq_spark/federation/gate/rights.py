@@ -64,22 +64,22 @@ class Identity:
             return any(all(grants.may_any(verb, right.kind) for grants in self._grant_levels) for verb in right.verbs)
         return any(self.may(verb, right.kind, right.name) for verb in right.verbs)
 
-    def require(self, rights: Iterable[Right]) -> None:
+    def require_rights(self, rights: Iterable[Right]) -> None:
         """Raises FederationRefused for the first that it does not have, and when none is named."""
         none = True
         for right in rights:
             none = False
             if not self.has_right(right):
-                self.refuse(str(right))
+                self.raise_refused(str(right))
         if none:
-            self.refuse("do what names no object")
+            self.raise_refused("do what names no object")
 
     def may_use(self, queue: str, subscription: str, owner: str) -> bool:
         """Whether a subscription that belongs to ``owner`` is its to use."""
         named = any(grants.may_any("consume", "subscription") for grants in self._grant_levels)
         return owner == self.owner or self.may("admin", "queue", queue) or (named and self.may("consume", "subscription", subscription))
 
-    def refuse(self, what: str) -> NoReturn:
+    def raise_refused(self, what: str) -> NoReturn:
         """Raises FederationRefused."""
         raise FederationRefused(url="this bus", reason=f"{self.name!r} may not {what}")
 

@@ -80,7 +80,7 @@ class NpmQueueObject:
 
     async def attach(self, ttl_s: int, maxsize: int = 0) -> bool:
         """Whether the queue existed; else it does now."""
-        self._remote.call("attach", {"ttl": ttl_s, "maxsize": maxsize})
+        self._remote.call_without_reply("attach", {"ttl": ttl_s, "maxsize": maxsize})
         await self._wait_for_end(lambda: self._existed is not None, self._is_never_stuck)
         self.located = self.attached = True
         assert self._existed is not None
@@ -130,7 +130,7 @@ class NpmQueueObject:
         self._raise_if_lost()
         try:
             async with asyncio.timeout(ANSWER_TIMEOUT_S):
-                found = await self._remote.ask(method, *args)
+                found = await self._remote.call_for_result(method, *args)
         except TimeoutError:
             self._pool.abort_connections()  # the other queues are better off with another connection, too
             raise self._lost_error(f"no answer to {method} within {ANSWER_TIMEOUT_S:g} s") from None
@@ -146,9 +146,9 @@ class NpmQueueObject:
         self._raise_if_lost()
         self._consuming = None
         try:
-            self._remote.call("consume", options)
+            self._remote.call_without_reply("consume", options)
             if not await self._wait_for_end(lambda: self._consuming is False, stuck):
-                self._remote.call("stop")
+                self._remote.call_without_reply("stop")
                 await self._wait_for_end(lambda: self._consuming is False, self._is_never_stuck)
                 await self.count()  # what it had asked of Redis is answered before this
         except BaseException:

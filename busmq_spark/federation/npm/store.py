@@ -53,7 +53,7 @@ class _PlainTarget(FederationTarget):
     context: SSLContext | None = None
 
     @property
-    def trust(self) -> SSLContext | None:
+    def ssl_context(self) -> SSLContext | None:
         return self.context
 
 

@@ -64,20 +64,20 @@ class PeerConnection:
         self._ending: set[asyncio.Task[None]] = set()
 
     @property
-    def channels(self) -> int:
+    def channel_count(self) -> int:
         """How many objects it has."""
         return len(self._sessions)
 
     async def serve(self) -> None:
         """Until the socket is closed."""
-        self._budget.enter(self._worked)
+        self._budget.count_socket(self._worked)
         sending = asyncio.create_task(self._send_buffered(), name="busmq: sending to a peer")
         watching = asyncio.create_task(self._watch_socket(), name="busmq: watching a peer")
         try:
             async for message in self._socket:
                 if not self._leaving:
                     await self._handle_message(message)
-                    await self.next_turn()
+                    await self.wait_for_turn()
         except ConnectionClosed:
             log.debug("federation: %s broke off", self.identity.name)
         except WireError as error:
@@ -87,10 +87,10 @@ class PeerConnection:
             sending.cancel()
             watching.cancel()
             self.send_buffer.close()  # before the objects detach: their messages wait for room
-            self._budget.leave(self._worked)
+            self._budget.uncount_socket(self._worked)
             await self._end_all_sessions()
 
-    async def leave(self) -> None:
+    async def detach_objects(self) -> None:
         """Execute nothing more, detach every object, and wait until the peer has been sent what was taken for it."""
         self._leaving = True
         for session in self._sessions.values():
@@ -121,13 +121,13 @@ class PeerConnection:
         """A call of ``size`` bytes is begun."""
         self._messages += 1
         self._bytes += size
-        self._budget.add(size)
+        self._budget.count_bytes(size)
 
     def count_finished_calls(self, messages: int, size: int) -> None:
         """``messages`` calls of ``size`` bytes in all are finished."""
         self._messages -= messages
         self._bytes -= size
-        self._budget.add(-size)
+        self._budget.count_bytes(-size)
         self._worked.set()
 
     def add_partial_bytes(self, size: int) -> None:
@@ -150,7 +150,7 @@ class PeerConnection:
             await asyncio.sleep(0)
             self._turn_ends = clock() + MAX_TURN_S
 
-    async def next_turn(self) -> None:
+    async def wait_for_turn(self) -> None:
         """Returns when the next line may be executed: at once, unless too much is in work or it was done long enough."""
         if self._over_limits:
             await self._wait_below_limits()
@@ -181,7 +181,7 @@ class PeerConnection:
                 await self._refuse_channel(packet.channel)
                 return
             session = self._sessions[packet.channel] = Session(self, packet.channel)
-        await session.feed(packet.body)
+        await session.receive_packet(packet.body)
 
     async def _refuse_channel(self, channel: str) -> None:
         log.warning("federation: %s has %d channels on one socket; a further one is refused", self.identity.name, len(self._sessions))
@@ -197,7 +197,7 @@ class PeerConnection:
         if session is not None:
             session.stop()
             self._remember_closed(channel)
-            task = asyncio.create_task(session.end(), name="busmq: ending a federated object")
+            task = asyncio.create_task(session.detach(), name="busmq: ending a federated object")
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 

@@ -85,11 +85,11 @@ class SendBuffer:
     async def run(self) -> None:
         """Until cancelled, or until the socket fails; then it is closed."""
         try:
-            await self._run()
+            await self._send_packets()
         finally:
             self.close()
 
-    async def _run(self) -> None:
+    async def _send_packets(self) -> None:
         packets = self._packets
         while True:
             while packets:

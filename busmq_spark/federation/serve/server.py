@@ -35,7 +35,7 @@ from busmq_spark.federation.gate.handshake import (
     METRICS_PATH,
     REFUSAL_REASONS,
     HandshakePolicy,
-    Refuse,
+    Refusal,
     client_address,
     decide_handshake,
     is_loopback,
@@ -44,7 +44,7 @@ from busmq_spark.federation.gate.handshake import (
 )
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.gate.listener import CountedSocket, Listener, network_of
+from busmq_spark.federation.gate.socket_limiter import CountedSocket, SocketLimiter, network_of
 from busmq_spark.federation.npm_wire.deflate import server_deflate
 from busmq_spark.federation.serve.connection import PeerConnection
 from busmq_spark.federation.serve.memory import MassDisconnect, trim_memory
@@ -87,7 +87,7 @@ class FederationServer:
         self._limits, self._metrics = limits or PeerLimits(), metrics or Metrics()
         self._policy = HandshakePolicy(keyring, path, tuple(origins))
         self._counts = ServerCounters(self._metrics)
-        self._listener = Listener(self._limits, lambda: self._counts.refused.add(reason="busy"), tls)
+        self._socket_limiter = SocketLimiter(self._limits, lambda: self._counts.refused.add(reason="busy"), tls)
         self._proxies, self._compression = parse_networks(proxies), compression
         self._draining = False
         self._connections: set[PeerConnection] = set()
@@ -123,7 +123,7 @@ class FederationServer:
                 backlog=limits.backlog,
                 max_queue=(2, 1),  # messages that are read and not taken: each may be as long as is allowed
                 logger=WIRE_LOG,
-                create_connection=cast(Any, self._listener.connection),  # anything that makes one
+                create_connection=cast(Any, self._socket_limiter.make_socket),  # anything that makes one
             )
         except OSError as error:
             await self._bulk.__aexit__(None, None, None)
@@ -151,7 +151,7 @@ class FederationServer:
                 await self._bulk.__aexit__(kind, error, trace)
 
     async def _detach_peers(self) -> None:
-        await asyncio.gather(*(connection.leave() for connection in self._connections))
+        await asyncio.gather(*(connection.detach_objects() for connection in self._connections))
 
     async def _wait_until_closed(self, server: Server) -> None:
         """Until all sockets are; peers that hold that up are left without detaching their objects."""
@@ -183,11 +183,11 @@ class FederationServer:
     def reload(self, keyring: Keyring | None = None, tls: ssl.SSLContext | None = None) -> None:
         """From now on these secrets and this certificate, each if it is given. Peers whose secret has gone or has other grants are cut off."""
         if tls is not None:
-            self._listener.tls = tls
+            self._socket_limiter.tls = tls
         if keyring is None:
             return
         self._policy = replace(self._policy, keyring=keyring)
-        for socket in tuple(self._listener.sockets):
+        for socket in tuple(self._socket_limiter.sockets):
             if socket.accepted is not None and not keyring.holds(socket.accepted.identity):
                 self._cut_off(socket, "revoked", "has shown a secret that has changed,")
 
@@ -201,13 +201,13 @@ class FederationServer:
             return self._respond_at_capacity()
         headers = list(request.headers.raw_items())
         decision = decide_handshake(request.path, headers, self._policy)
-        if isinstance(decision, Refuse):
-            self._counts.refused.add(reason=decision.why)
+        if isinstance(decision, Refusal):
+            self._counts.refused.add(reason=decision.reason)
             return Response(decision.status, decision.phrase, Headers(decision.headers), decision.body)
-        if self._budgets.of(decision.identity.name).sockets >= self._limits.connections_per_secret:
+        if self._budgets.budget_of(decision.identity.name).sockets >= self._limits.connections_per_secret:
             return self._respond_at_capacity()
         ours = cast(CountedSocket, socket)
-        if not self._listener.admit(ours, network_of(client_address(ours.address, headers, self._proxies))):
+        if not self._socket_limiter.admit(ours, network_of(client_address(ours.address, headers, self._proxies))):
             return _unavailable_response()
         ours.accepted = decision
         return None
@@ -239,7 +239,9 @@ class FederationServer:
                 await self._bulk.serve(socket, accepted.identity)
             else:
                 limit_kernel_buffers(socket, self._limits.kernel_bytes)
-                await self._serve_peer(PeerConnection(socket, accepted.identity, self._bus, self._limits, self._budgets.of(accepted.identity.name)))
+                await self._serve_peer(
+                    PeerConnection(socket, accepted.identity, self._bus, self._limits, self._budgets.budget_of(accepted.identity.name))
+                )
         except ConnectionClosed:
             log.debug("federation: %s is gone", accepted.identity.name)
         except Exception:  # whatever it is: one socket must not end the server, and the log has it
@@ -260,10 +262,10 @@ class FederationServer:
         limits = self._limits
         while True:
             await asyncio.sleep(min(MAX_PEER_CHECK_INTERVAL_S, self._limits.send_s / 4))
-            if mass_disconnect.is_over(self._listener.open, self._listener.gone_bytes):
+            if mass_disconnect.is_over(self._socket_limiter.open_count, self._socket_limiter.gone_bytes):
                 trim_memory()
             now = clock()
-            for socket in tuple(self._listener.sockets):
+            for socket in tuple(self._socket_limiter.sockets):
                 if socket.stalled_s(now) > limits.send_s:
                     self._cut_off(socket, "slow", f"has taken nothing for {limits.send_s:g} s")
                 elif socket.silent_s(now) > limits.idle_s:
@@ -286,8 +288,8 @@ class FederationServer:
         socket.transport.abort()
 
     def _update_gauges(self) -> None:
-        self._counts.sockets.set(self._listener.open)
-        self._counts.channels.set(sum(connection.channels for connection in self._connections))
+        self._counts.sockets.set(self._socket_limiter.open_count)
+        self._counts.channels.set(sum(connection.channel_count for connection in self._connections))
         self._counts.waiting.set(sum(connection.send_buffer.waiting for connection in self._connections))
 
 

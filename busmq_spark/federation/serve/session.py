@@ -47,7 +47,7 @@ class Session:
         """Bytes of the line that invokes a function now."""
         self._open = True
 
-    async def feed(self, body: bytes) -> None:
+    async def receive_packet(self, body: bytes) -> None:
         """The body of one packet, line by line, as fast as there is room for what they ask. What cannot be read ends the channel."""
         try:
             if self._object is None:
@@ -55,7 +55,7 @@ class Session:
             else:
                 for line in self._lines.feed(body):
                     self._on_call(line)
-                    await self.connection.next_turn()
+                    await self.connection.wait_for_turn()
                     if not self._open:
                         return
                 self._set_partial_bytes(self._lines.partial_bytes)
@@ -85,7 +85,7 @@ class Session:
             self.connection.count_finished_calls(self._messages, self._bytes)
             self._set_partial_bytes(0)
 
-    async def end(self) -> None:
+    async def detach(self) -> None:
         """Detach the object. While Redis is unreachable this waits as long as the bus retries: cut short, the object would stay attached."""
         self.stop()
         for task in tuple(self._tasks):
@@ -95,7 +95,7 @@ class Session:
         if self._object is None:
             return
         try:
-            await self._object.end()
+            await self._object.detach_object()
         except BusError as error:
             log.warning("federation: an object of %s could not be detached: %s", self.identity.name, error)
 
@@ -114,7 +114,7 @@ class Session:
         if self._open:
             self.connection.send(self._channel, line, on_sent)
 
-    def fail(self, callback: RemoteFunction | None, error: BusError) -> None:
+    def send_error(self, callback: RemoteFunction | None, error: BusError) -> None:
         """A call failed: send the error to its callback, or without one to the listeners of ``error``."""
         if not error_codec.is_shown_to_peers(error):
             log.warning("federation: %s", error)
@@ -139,7 +139,7 @@ class Session:
         except WireError as error:
             self._on_unreadable(error)
         except BusError as error:
-            self.fail(None, error)
+            self.send_error(None, error)
         except Exception as error:  # noqa: BLE001  # a fault of ours in one channel must not end the server
             self._on_defect(error)
 
@@ -235,7 +235,7 @@ class Session:
         except WireError:
             raise
         except BusError as error:
-            self.fail(callback, error)
+            self.send_error(callback, error)
             return None
         return None if outcome is None else self._await_outcome(outcome, callback)
 
@@ -243,4 +243,4 @@ class Session:
         try:
             await outcome
         except BusError as error:
-            self.fail(callback, error)
+            self.send_error(callback, error)

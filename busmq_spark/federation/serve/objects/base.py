@@ -42,14 +42,14 @@ class MethodCall:
     callback: RemoteFunction | None
     size: int
 
-    def value(self, place: int, kind: type[T], what: str) -> T:
+    def expect_value(self, place: int, kind: type[T], what: str) -> T:
         """The value at a place. Raises ConfigError when it is missing or another kind of value."""
         found = self.values[place] if place < len(self.values) else None
         if not isinstance(found, kind) or (isinstance(found, bool) and kind is int):
             raise ConfigError(reason=f"{what} is {type(found).__name__}; expected {kind.__name__}")
         return found
 
-    def number(self, place: int, name: str, default: int) -> int:
+    def expect_number(self, place: int, name: str, default: int) -> int:
         """The whole number at a place, as of an option called ``name``."""
         return whole_number_option({name: self.values[place]} if place < len(self.values) else {}, name, default)
 
@@ -89,10 +89,10 @@ class ServedObject:
         """The method with this name. Raises FederationRefused when there is none, or the peer may not call it."""
         method = self.methods.get(name)
         if method is None:
-            raise refusal(f"a {self.kind} has no method {name}")
+            raise refused_error(f"a {self.kind} has no method {name}")
         need = self.required_rights(name, method, values)
         if need not in self._granted:  # found out once, since neither changes
-            self.session.identity.require(Right(verbs, self.kind, self.name) for verbs in need)
+            self.session.identity.require_rights(Right(verbs, self.kind, self.name) for verbs in need)
             self._granted.add(need)
         return method
 
@@ -108,33 +108,33 @@ class ServedObject:
 
     def on(self, call: MethodCall) -> None:
         """Invoke the function at every event from now on."""
-        self._listen(call, once=False)
+        self._add_listener(call, once=False)
 
     def once(self, call: MethodCall) -> None:
         """Invoke the function at the next event."""
-        self._listen(call, once=True)
+        self._add_listener(call, once=True)
 
-    def listeners(self, event: str) -> list[tuple[int, bool]]:
+    def take_listeners(self, event: str) -> list[tuple[int, bool]]:
         """The callbacks to invoke now; those registered with ``once`` are removed."""
         found = self._listeners.get(event)
         if not found:
             return []
         if any(once for _, once in found):
             self._listeners[event] = [entry for entry in found if not entry[1]]
-            self._count_functions(len(self._listeners[event]) - len(found))
+            self._count_listeners(len(self._listeners[event]) - len(found))
         return found
 
     def emit(self, event: str, *arguments: Any) -> None:
         """Send an event to its listeners; without one it is dropped, ``error`` too. An event that is too long becomes an error."""
         try:
-            for id, _ in self.listeners(event):
+            for id, _ in self.take_listeners(event):
                 self.session.invoke(id, *arguments)
         except MessageRefused as error:
             if event != "error":
-                self.session.fail(None, error)
+                self.session.send_error(None, error)
 
-    def _listen(self, call: MethodCall, *, once: bool) -> None:
-        event = call.value(0, str, "the name of an event")
+    def _add_listener(self, call: MethodCall, *, once: bool) -> None:
+        event = call.expect_value(0, str, "the name of an event")
         if call.callback is None or len(event) > self.session.limits.name_bytes:
             raise ConfigError(reason="on and once take the name of an event and a function")
         if self._functions >= min(self.session.limits.callbacks_per_channel, MAX_LISTENERS):
@@ -143,15 +143,15 @@ class ServedObject:
             return
         if self.session.connection.listeners >= MAX_LISTENERS_OF_CONNECTION:
             raise WireError(found=f"more than {MAX_LISTENERS_OF_CONNECTION} listeners on one connection", expected="fewer")
-        self._count_functions(1)
+        self._count_listeners(1)
         self._listeners.setdefault(event, []).append((call.callback.id, once))
 
     def forget_listeners(self) -> None:
         """Events are not sent any more."""
         self._listeners.clear()
-        self._count_functions(-self._functions)
+        self._count_listeners(-self._functions)
 
-    def _count_functions(self, more: int) -> None:
+    def _count_listeners(self, more: int) -> None:
         self._functions += more
         self.session.connection.listeners += more
 
@@ -163,14 +163,14 @@ class ServedObject:
             try:
                 self.session.invoke(call.callback.id, *arguments)
             except MessageRefused as error:
-                self.session.fail(call.callback, error)
+                self.session.send_error(call.callback, error)
 
     def answer_push(self, call: MethodCall, future: asyncio.Future[int]) -> None:
         """Answer a call with the id that is stored, or fail it; until then it is in work."""
         self.session.count_begun_call(call.size)
-        future.add_done_callback(partial(self._on_stored, call))
+        future.add_done_callback(partial(self._answer_stored_push, call))
 
-    def _on_stored(self, call: MethodCall, future: asyncio.Future[int]) -> None:
+    def _answer_stored_push(self, call: MethodCall, future: asyncio.Future[int]) -> None:
         self.session.count_finished_call(call.size)
         if future.cancelled():
             return
@@ -179,25 +179,25 @@ class ServedObject:
             if call.callback is not None:
                 self.session.send(result_line(call.callback.id, future.result()))
         elif isinstance(error, BusError):
-            self.push_failed(call, error)
+            self.answer_failed_push(call, error)
         else:
             raise error
 
-    def push_failed(self, call: MethodCall, error: BusError) -> None:
+    def answer_failed_push(self, call: MethodCall, error: BusError) -> None:
         """The answer to a push that is not stored."""
-        self.session.fail(call.callback, error)
+        self.session.send_error(call.callback, error)
 
     # -- messages -------------------------------------------------------------------------------------------------------------------------------
 
-    def hand_over(self, message: Message, arrived: Callable[[], None]) -> None:
+    def send_message(self, message: Message, arrived: Callable[[], None]) -> None:
         """Send a message to its listeners; ``arrived`` is called once it has left for the last of them, at once where there is none."""
-        listeners = self.listeners("message")
+        listeners = self.take_listeners("message")
         for place, (id, _) in enumerate(listeners, 1):
             self.session.send(message_line(id, message.text, message.id), arrived if place == len(listeners) else None)
         if not listeners:
             arrived()
 
-    async def stop_handing_over(self) -> None:
+    async def stop_sending_messages(self) -> None:
         """Hand over nothing more, and wait until what was has left: it must not go back as well. The task may wait for the peer's word."""
         if self._reader is not None:
             self._reader.cancel()
@@ -210,7 +210,7 @@ class ServedObject:
     def on_waiting_call(self, name: str) -> None:
         """A call has come that has to wait for the one under way."""
 
-    async def end(self) -> None:
+    async def detach_object(self) -> None:
         """The channel is over: detach."""
 
 
@@ -221,7 +221,7 @@ EVENT_METHODS = {
 }
 
 
-def refusal(reason: str) -> FederationRefused:
+def refused_error(reason: str) -> FederationRefused:
     """The error for a peer without the right."""
     return FederationRefused(url="this bus", reason=reason)
 

@@ -56,12 +56,12 @@ class ServedChannel(ServedObject):
         self._channel.on("error", self._on_error)
         self._opening: asyncio.Task[Any] | None = None
 
-    async def end(self) -> None:
+    async def detach_object(self) -> None:
         """Disconnect, with the frame for the other side of the channel."""
         if self._opening is not None:
             self._opening.cancel()
             await asyncio.gather(self._opening, return_exceptions=True)
-        await self.stop_handing_over()
+        await self.stop_sending_messages()
         await self._channel.disconnect()
 
     def on_waiting_call(self, name: str) -> None:
@@ -81,7 +81,7 @@ class ServedChannel(ServedObject):
             try:
                 await connect(**{**keywords, "wait": False})
             except QueueBusy as error:
-                self.session.fail(None, error)
+                self.session.send_error(None, error)
             else:
                 return
         await connect(**keywords)
@@ -98,11 +98,11 @@ class ServedChannel(ServedObject):
             self._start_reading()
 
     async def disconnect(self, _: MethodCall) -> None:
-        await self.stop_handing_over()
+        await self.stop_sending_messages()
         await self._channel.disconnect()
 
     async def finish(self, _: MethodCall) -> None:
-        await self.stop_handing_over()
+        await self.stop_sending_messages()
         await self._channel.end()
 
     def send(self, call: MethodCall) -> None:
@@ -111,14 +111,14 @@ class ServedChannel(ServedObject):
         self.answer_push(call, self._channel.send(to_storable(call.values[0])))
 
     async def send_to(self, call: MethodCall) -> None:
-        endpoint = call.value(0, str, "the endpoint")
+        endpoint = call.expect_value(0, str, "the endpoint")
         if not endpoint or ":" in endpoint or len(call.values) < 2:
             raise ConfigError(reason="sendTo takes a role without a colon, and a message")
         self.answer(call, None, await self._channel.send_to(to_storable(endpoint), to_storable(call.values[1])))
 
     async def ack(self, call: MethodCall) -> None:
         """Answered only when it fails, as for a queue."""
-        await self._channel.ack(call.number(0, "id", -1))
+        await self._channel.ack(call.expect_number(0, "id", -1))
 
     def _start_reading(self) -> None:
         self._reader = self.session.spawn(self._send_channel_messages(), f"reading channel {self.name} for a peer")
@@ -134,10 +134,10 @@ class ServedChannel(ServedObject):
                 return  # the channel has emitted it as ``error``
             if not self.session.is_open:
                 return  # disconnecting puts it back
-            self.hand_over(message, arrived)
+            self.send_message(message, arrived)
 
     def _on_error(self, error: BusError) -> None:
-        self.session.fail(None, error)
+        self.session.send_error(None, error)
 
     methods: ClassVar[dict[str, ServedMethod]] = {
         **EVENT_METHODS,

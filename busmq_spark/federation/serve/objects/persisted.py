@@ -11,7 +11,7 @@ from busmq_spark.core.message import encode
 from busmq_spark.core.persisted import PendingSave
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.federation.npm_wire.dnode import encode_json
-from busmq_spark.federation.serve.objects.base import NEEDS_BROWSE, NEEDS_PUSH, MethodCall, ServedMethod, ServedObject, refusal, to_storable
+from busmq_spark.federation.serve.objects.base import NEEDS_BROWSE, NEEDS_PUSH, MethodCall, ServedMethod, ServedObject, refused_error, to_storable
 
 if TYPE_CHECKING:
     from busmq_spark.federation.npm_wire.creation import ObjectCreation
@@ -42,7 +42,7 @@ class ServedPersisted(ServedObject):
 
     async def pwrite(self, call: MethodCall) -> None:
         self._check_key(call)
-        fields = call.value(1, dict, "what is to be written")
+        fields = call.expect_value(1, dict, "what is to be written")
         if not fields:
             raise ConfigError(reason="nothing is to be written")
         sending = PendingSave({to_storable(name): _encode_stored(value) for name, value in fields.items()})
@@ -53,8 +53,8 @@ class ServedPersisted(ServedObject):
         await self._run_flow(persisted.touch([(self._key, OBJECT_TTL_S)]))
 
     def _check_key(self, call: MethodCall) -> None:
-        if call.value(0, str, "the key") != self._key:
-            raise refusal(f"this channel is for persisted object {self.name!r}, and for no other key")
+        if call.expect_value(0, str, "the key") != self._key:
+            raise refused_error(f"this channel is for persisted object {self.name!r}, and for no other key")
 
     async def _run_flow(self, flow: Flow[T]) -> T:
         servers = self.bus.servers

@@ -60,7 +60,7 @@ class ServedPubsub(ServedObject):
             return method.need
         return NEEDS_ADMIN if name == "publish" else NEEDS_NOTHING
 
-    async def end(self) -> None:
+    async def detach_object(self) -> None:
         """Unsubscribe."""
         while self._waiting:
             self._pop_waiting()

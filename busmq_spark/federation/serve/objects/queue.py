@@ -71,7 +71,7 @@ class ServedQueue(ServedObject):
             return NEEDS_BROWSE if values[0].get("remove") is False and values[0].get("reliable") is not True else NEEDS_CONSUME
         return NEEDS_CREATE if name == "metadata" and _is_metadata_write(values) else method.need
 
-    async def end(self) -> None:
+    async def detach_object(self) -> None:
         """Detach; a consumption ends with it."""
         self._take_deferred_calls()
         await self.session.connection.send_buffer.wait_sent_so_far()
@@ -95,18 +95,18 @@ class ServedQueue(ServedObject):
             try:
                 self.push(push)
             except BusError as error:
-                self.session.fail(push.callback, error)
+                self.session.send_error(push.callback, error)
 
     async def detach(self, _: MethodCall) -> None:
         await self._wait_until_pushed()
-        await self.stop_handing_over()
+        await self.stop_sending_messages()
         await self._queue.detach()
 
     async def close(self, _: MethodCall) -> None:
         if not self._queue.attached:
             raise self._not_attached_error("close")
         await self._wait_until_pushed()
-        await self.stop_handing_over()
+        await self.stop_sending_messages()
         await self._queue.close()
 
     # -- pushing --------------------------------------------------------------------------------------------------------------------------------
@@ -120,11 +120,11 @@ class ServedQueue(ServedObject):
         self._last = self._queue.push(to_storable(call.values[0]))
         self.answer_push(call, self._last)
 
-    def push_failed(self, call: MethodCall, error: BusError) -> None:
+    def answer_failed_push(self, call: MethodCall, error: BusError) -> None:
         if isinstance(error, QueueFull):
             self.answer(call, None, None)
         else:
-            super().push_failed(call, error)
+            super().answer_failed_push(call, error)
 
     def _defer_push(self, call: MethodCall) -> None:
         if len(self._deferred) >= MAX_DEFERRED_PUSHES or sum(push.size for push in self._deferred) + call.size > MAX_DEFERRED_BYTES:
@@ -194,7 +194,7 @@ class ServedQueue(ServedObject):
                 await consumption.wait_filled()
             except (ServerFull, ServerReadOnly) as error:
                 if not reported:
-                    self.session.fail(None, error)
+                    self.session.send_error(None, error)
                 reported = True
                 await asyncio.sleep(CONSUME_RETRY_S)
             else:
@@ -208,7 +208,7 @@ class ServedQueue(ServedObject):
             )
             raise MessageRefused(reason=reason)
         consumption.pop_head(arrived=False)
-        self.hand_over(message, partial(consumption.on_handed_over, message.id))
+        self.send_message(message, partial(consumption.on_handed_over, message.id))
 
     async def _wait_until_released(self, throttle: RemoteFunction) -> None:
         """Let the peer say when to go on: it gets a function, and calls it."""
@@ -223,12 +223,12 @@ class ServedQueue(ServedObject):
 
     async def stop(self, _: MethodCall) -> None:
         self._pending_consume = None
-        await self.stop_handing_over()
+        await self.stop_sending_messages()
         await self._queue.stop()
 
     async def ack(self, call: MethodCall) -> None:
         """Answered only when it fails (protocol Q2): npm clients know no other."""
-        await self._queue.ack_taken(call.number(0, "id", -1))
+        await self._queue.ack_taken(call.expect_number(0, "id", -1))
 
     # -- asking ---------------------------------------------------------------------------------------------------------------------------------
 

@@ -62,7 +62,7 @@ class ServedService(ServedObject):
             raise ConfigError(reason=f"a service may not be named {self.name!r}: its requests would be the replies of another one")
         return super().allowed_method(name, values)
 
-    async def end(self) -> None:
+    async def detach_object(self) -> None:
         """Disconnect without grace."""
         await self._service.disconnect()
 
@@ -80,7 +80,7 @@ class ServedService(ServedObject):
         self.answer(call)
 
     async def disconnect(self, call: MethodCall) -> None:
-        await self._service.disconnect(grace_ms=max(0, call.number(0, "grace", 0)))
+        await self._service.disconnect(grace_ms=max(0, call.expect_number(0, "grace", 0)))
 
     def request(self, call: MethodCall) -> None:
         """Others may follow before it is answered."""
@@ -108,7 +108,7 @@ class ServedService(ServedObject):
                     self.answer(call, None, part, True)
                 self.answer(call, None, None, False)
         except BusError as error:
-            self.session.fail(call.callback, error)
+            self.session.send_error(call.callback, error)
 
     async def _forward_request(self, data: Any, request: Request) -> None:
         """One request, until the peer has given its last reply."""
@@ -116,7 +116,7 @@ class ServedService(ServedObject):
         replies = _ProviderReplies(self)
         try:
             try:
-                for id, _ in self.listeners("request"):
+                for id, _ in self.take_listeners("request"):
                     self.session.invoke(id, data, replies.on_reply)
             except MessageRefused as refusal:
                 replies.on_reply(error_codec.error_to_wire(refusal))
@@ -130,11 +130,11 @@ class ServedService(ServedObject):
                 else:
                     await request.reply(value)
         finally:
-            replies.forget()
+            replies.forget_callback()
 
     def _on_error(self, error: BaseException) -> None:
         if isinstance(error, BusError):
-            self.session.fail(None, error)
+            self.session.send_error(None, error)
 
     methods: ClassVar[dict[str, ServedMethod]] = {
         **EVENT_METHODS,
@@ -173,7 +173,7 @@ class _ProviderReplies:
             self._owner.session.count_finished_call(size)
             yield error, value, part
 
-    def forget(self) -> None:
+    def forget_callback(self) -> None:
         """The peer may not call it any more, and what it said too much is dropped."""
         self._over = True
         while not self._waiting.empty():

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from busmq_spark.federation.gate.handshake import Accept
+    from busmq_spark.federation.gate.handshake import Acceptance
     from busmq_spark.federation.gate.limits import PeerLimits
 
 IPV6_PREFIX_BITS = 64
@@ -27,8 +27,8 @@ IPV6_PREFIX_BITS = 64
 log = logging.getLogger("busmq_spark")
 
 
-class Listener:
-    """Counts the sockets of a server."""
+class SocketLimiter:
+    """Counts the sockets of a server, and refuses those above the limits."""
 
     def __init__(self, limits: PeerLimits, refused: Callable[[], None], tls: ssl.SSLContext | None = None) -> None:
         self.limits, self._refused, self.tls = limits, refused, tls
@@ -40,16 +40,16 @@ class Listener:
         self.gone_bytes = 0
         """Bytes that sockets had received which are closed by now."""
 
-    def connection(self, *args: Any, **keywords: Any) -> ServerConnection:
+    def make_socket(self, *args: Any, **keywords: Any) -> ServerConnection:
         """What websockets makes for each socket."""
         return CountedSocket(self, *args, **keywords)
 
     @property
-    def open(self) -> int:
+    def open_count(self) -> int:
         """Sockets, handshakes under way included."""
         return self._admitted + len(self._pending)
 
-    def begin(self, socket: CountedSocket, address: str) -> None:
+    def count_handshake(self, socket: CountedSocket, address: str) -> None:
         """One more socket in its handshake. Above the limit, the oldest handshake of the address that has most of them is closed."""
         self._pending[socket] = address
         if len(self._pending) > self.limits.handshakes:
@@ -68,15 +68,15 @@ class Listener:
             return False  # it was ended meanwhile
         self._admitted += 1
         self._by_address[address] += 1
-        socket.counted = address
+        socket.counted_address = address
         return True
 
-    def leave(self, socket: CountedSocket) -> None:
+    def count_closed(self, socket: CountedSocket) -> None:
         """Count the socket no more: it is closed."""
         self._pending.pop(socket, None)
         self.sockets.discard(socket)
         self.gone_bytes, socket.received = self.gone_bytes + socket.received, 0
-        address, socket.counted = socket.counted, None
+        address, socket.counted_address = socket.counted_address, None
         if address is not None:
             self._admitted -= 1
             self._by_address[address] -= 1
@@ -85,45 +85,45 @@ class Listener:
 
 
 class CountedSocket(ServerConnection):
-    """A web socket that its Listener counts against the limits, with the bytes it receives.
+    """A web socket that its SocketLimiter counts against the limits, with the bytes it receives.
 
     It speaks TLS itself, once it is counted: asyncio shows a socket to its protocol only when the handshake of TLS is over.
     """
 
-    accepted: Accept | None = None
+    accepted: Acceptance | None = None
     """What the handshake has decided."""
     tcp: asyncio.Transport
     """Under TLS not the transport that is written to."""
     address = ""
-    counted: str | None = None
+    counted_address: str | None = None
     """As which address it was let in: behind a proxy not its own."""
     received = 0
     """Bytes."""
 
-    def __init__(self, listener: Listener, *args: Any, **keywords: Any) -> None:
+    def __init__(self, listener: SocketLimiter, *args: Any, **keywords: Any) -> None:
         super().__init__(*args, **keywords)
-        self._listener, self._made = listener, False
+        self._limiter, self._made = listener, False
         self._head, self._early = listener.limits.head_bytes, b""
         self._compressed = b""
         self._progress, self._last_data_at = SendProgress(self.loop.time()), self.loop.time()
         self._ping: bytes | None = None
         self._recv_frame = self.protocol.recv_frame
-        self.protocol.recv_frame = self._frame  # type: ignore[method-assign]  # before the library answers a ping
+        self.protocol.recv_frame = self._receive_frame  # type: ignore[method-assign]  # before the library answers a ping
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The TCP connection is there."""
         assert isinstance(transport, asyncio.Transport)
         self.tcp = transport
         self.address = address_of(transport.get_extra_info("peername"))
-        self._listener.begin(self, network_of(self.address))
-        if self._listener.tls is None:
-            self._begin(transport)
+        self._limiter.count_handshake(self, network_of(self.address))
+        if self._limiter.tls is None:
+            self._start_http(transport)
         else:
             transport.pause_reading()
-            self._securing = asyncio.get_running_loop().create_task(self._start_tls(transport, self._listener.tls), name="busmq: a handshake of TLS")
+            self._securing = asyncio.get_running_loop().create_task(self._start_tls(transport, self._limiter.tls), name="busmq: a handshake of TLS")
 
     async def _start_tls(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
-        limits, start_tls = self._listener.limits, asyncio.get_running_loop().start_tls
+        limits, start_tls = self._limiter.limits, asyncio.get_running_loop().start_tls
         try:
             secured = await start_tls(
                 transport, self, tls, server_side=True, ssl_handshake_timeout=limits.handshake_s, ssl_shutdown_timeout=limits.close_s
@@ -133,14 +133,14 @@ class CountedSocket(ServerConnection):
             transport.abort()
             return
         if secured is not None and not secured.is_closing():
-            self._begin(secured)
+            self._start_http(secured)
             early, self._early = self._early, b""
             if early:
                 self.data_received(early)
 
-    def _begin(self, transport: asyncio.Transport) -> None:
+    def _start_http(self, transport: asyncio.Transport) -> None:
         self._made = True
-        self._listener.sockets.add(self)
+        self._limiter.sockets.add(self)
         super().connection_made(transport)
         self.recv_messages.resume = self._resume_reading
 
@@ -154,7 +154,7 @@ class CountedSocket(ServerConnection):
 
     # -- pings ------------------------------------------------------------------------------------------------------------------------------
 
-    def _frame(self, frame: Frame) -> None:
+    def _receive_frame(self, frame: Frame) -> None:
         """Take a frame. Where the peer does not read, its last ping is answered once it does (RFC 6455, 5.5.3); pongs would pile up without bound."""
         if frame.opcode is Opcode.PING and self.paused:
             self._ping = bytes(frame.data)
@@ -171,7 +171,7 @@ class CountedSocket(ServerConnection):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by asyncio when the connection is closed."""
-        self._listener.leave(self)
+        self._limiter.count_closed(self)
         if self._made:
             super().connection_lost(exc)
 
