@@ -28,7 +28,7 @@ def status(path: StoreArgument, *, as_json: JsonOption = False) -> None:
     ```
     """
     out = Output(as_json)
-    found = report.status(path)
+    found = report.read_status(path)
     if as_json:
         out.record(path=str(path), **asdict(found))
         return
@@ -53,7 +53,7 @@ def unlock(path: StoreArgument, *, as_json: JsonOption = False) -> None:
     ```
     """
     out = Output(as_json)
-    report.status(path)  # raises OutboxUnusable for a file that is no outbox
+    report.read_status(path)  # raises OutboxUnusable for a file that is no outbox
     before = lock.read_owner(path)
     removed = lock.clear_dead_owner(path)
     if as_json:
@@ -102,7 +102,7 @@ def incoming(
     ```
     """
     out = Output(as_json)
-    found = report.incoming(path, first)
+    found = report.read_incoming(path, first)
     if as_json:
         for each in found:
             out.record(**asdict(each))
@@ -129,7 +129,7 @@ def outgoing(path: StoreArgument, *, as_json: JsonOption = False) -> None:
     ```
     """
     out = Output(as_json)
-    found = report.outgoing(path)
+    found = report.read_outgoing(path)
     if as_json:
         for each in found:
             out.record(**asdict(each))
@@ -161,7 +161,7 @@ def drain(
     ```
     """
     out = Output(as_json)
-    before = report.status(path)
+    before = report.read_status(path)
     waiting = before.incoming + before.outgoing
     settings = {name: value for name, value in asdict(redis).items() if name != "url" and value != getattr(RedisOptions(), name)}
     if secret_in_url:
@@ -178,7 +178,7 @@ def drain(
 
 
 def _subscriptions(path: Path, key: str | None, out: Output, *, queues: bool) -> None:
-    found, seen_s = report.subscriptions(path, key)
+    found, seen_s = report.read_subscriptions(path, key)
     grouped: dict[str, list[str]] = {}
     for pattern, queue in found:
         name, other = (queue, pattern) if queues else (pattern, queue)

@@ -1,6 +1,6 @@
 """What an outbox is, with and without a loop: the store, its writer and its forwarders.
 
-``push``, ``send``, ``publish`` and ``subscribe`` check what they are given and return what is to be stored; ``store`` and ``awaited`` do that.
+``push_request``, ``send_request`` … check what they are given and return what is to be stored; ``store_and_wait`` and ``store_async`` do that.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class OutboxEngine:
             raise
         self._lock, self._destinations = lock, {}
         self._writer = Writer(connection, self.path, reserve)
-        self._forwarders = [self._forwarder(lane) for lane in range(self._lanes)]
+        self._forwarders = [self._make_forwarder(lane) for lane in range(self._lanes)]
         self._forwarders[0].rescan_all = self._rescan
         for forwarder in self._forwarders:
             forwarder.start()
@@ -93,26 +93,26 @@ class OutboxEngine:
         writer.close()
         self._lock.release()
 
-    def push(self, queue: str, values: Sequence[object]) -> StoreRequest:
+    def push_request(self, queue: str, values: Sequence[object]) -> StoreRequest:
         """Messages for one queue. Raises ConfigError, MessageRefused."""
-        return self._append(EntryKind.PUSH, check_queue(queue), [encode(value) for value in values], ())
+        return self._append_request(EntryKind.PUSH, check_queue(queue), [encode(value) for value in values], ())
 
-    def send(self, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> StoreRequest:
+    def send_request(self, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> StoreRequest:
         """Commands for one queue."""
-        return self._append(EntryKind.SEND, check_queue(queue), values, ids)
+        return self._append_request(EntryKind.SEND, check_queue(queue), values, ids)
 
-    def publish(self, keys: Sequence[str], values: Sequence[bytes], ids: tuple[str, ...]) -> StoreRequest:
+    def publish_request(self, keys: Sequence[str], values: Sequence[bytes], ids: tuple[str, ...]) -> StoreRequest:
         """Events with the same keys."""
-        return StoreRequest(lambda c: OutboxReceipt(rows.publish(c, self._opening, keys, values), ids), self._wake)
+        return StoreRequest(lambda c: OutboxReceipt(rows.store_events(c, self._opening, keys, values), ids), self._wake)
 
-    def subscribe(self, patterns: Sequence[str], queue: str, *, end: bool) -> StoreRequest:
+    def subscribe_request(self, patterns: Sequence[str], queue: str, *, end: bool) -> StoreRequest:
         """Subscriptions to begin, or to end. Raises ConfigError."""
         if isinstance(patterns, str) or not patterns:
             raise ConfigError(reason=f"the patterns are {patterns!r}; expected a list of at least one, such as ['user.*']")
         found, into = [check_pattern(pattern) for pattern in patterns], check_queue(queue)
-        return StoreRequest(lambda c: OutboxReceipt(rows.subscribe(c, self._opening, found, into, end=end)), self._wake)
+        return StoreRequest(lambda c: OutboxReceipt(rows.store_subscriptions(c, self._opening, found, into, end=end)), self._wake)
 
-    def store(self, what: StoreRequest) -> OutboxReceipt:
+    def store_and_wait(self, what: StoreRequest) -> OutboxReceipt:
         """Store it and wait until the disk has it. Raises OutboxFull, OutboxUnusable, StateError."""
         try:
             return self._require_writer().write(what.work, after=what.after)
@@ -122,28 +122,28 @@ class OutboxEngine:
             self._rescan()  # a signal handler raised, perhaps after it was stored: then it is to be forwarded
             raise
 
-    def submit_async(self, what: StoreRequest) -> asyncio.Future[OutboxReceipt]:
+    def store_async(self, what: StoreRequest) -> asyncio.Future[OutboxReceipt]:
         """The same for the running loop."""
         return self._require_writer().submit_async(what.work, after=what.after)
 
     def status(self) -> report.OutboxStatus:
         """What waits, and why."""
-        return report.status(self.path)
+        return report.read_status(self.path)
 
     def is_empty(self) -> bool:
         """Whether everything was forwarded."""
         return self._require_writer().submit(rows.is_empty, durable=False).result()
 
-    def is_empty_awaited(self) -> asyncio.Future[bool]:
+    def is_empty_async(self) -> asyncio.Future[bool]:
         """The same for the running loop."""
         return self._require_writer().submit_async(rows.is_empty, durable=False)
 
-    def waits_error(self) -> OutboxWaits:
+    def not_drained_error(self) -> OutboxWaits:
         """The error for what is not drained in time."""
         found = self.status()
         return OutboxWaits(path=str(self.path), waiting=found.incoming + found.outgoing, why=f" ({found.error})" if found.error else "")
 
-    def _append(self, kind: EntryKind, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> StoreRequest:
+    def _append_request(self, kind: EntryKind, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> StoreRequest:
         if not values:
             raise ConfigError(reason=f"nothing is given for queue {queue!r}; expected at least one message")
 
@@ -152,7 +152,7 @@ class OutboxEngine:
         def work(connection: sqlite3.Connection) -> OutboxReceipt:
             its = self._destinations.get(queue) or rows.find_or_add_destination(connection, queue)
             found[:] = [its]
-            return OutboxReceipt(rows.append(connection, self._opening, kind, its, values), ids)
+            return OutboxReceipt(rows.store_messages(connection, self._opening, kind, its, values), ids)
 
         def after() -> None:
             if len(self._destinations) >= MAX_CACHED_DESTINATIONS:
@@ -178,6 +178,6 @@ class OutboxEngine:
         for forwarder in self._forwarders:
             forwarder.rescan()
 
-    def _forwarder(self, lane: int) -> Forwarder:
+    def _make_forwarder(self, lane: int) -> Forwarder:
         assert self._writer is not None
         return Forwarder(self.path, self._open_target, self._writer, lambda queue: lane_of(queue, self._lanes) == lane)

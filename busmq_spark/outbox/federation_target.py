@@ -12,7 +12,7 @@ from busmq_spark.options import BusOptions
 from busmq_spark.outbox.target import TARGET_PATIENCE_S, EventKeys, StoreTarget, SubscriptionTable
 
 
-def federation(options: BusOptions) -> FederationAddress:
+def federation_address(options: BusOptions) -> FederationAddress:
     """The address of the one server. Raises ConfigError."""
     url = options.federate or ""
     named = options.federate_secret_in_url

@@ -26,7 +26,7 @@ from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost, QueueFull
 from busmq_spark.outbox import rows
 from busmq_spark.outbox.rows import Chunk, Destination, EntryKind, UnroutedEntry
-from busmq_spark.outbox.schema import open_to_read, translate
+from busmq_spark.outbox.schema import open_to_read, translate_sqlite_error
 from busmq_spark.outbox.target import Target
 from busmq_spark.outbox.writer import PendingWrite, Writer
 
@@ -46,13 +46,13 @@ class _BackOff:
     pauses: Pauses = field(default_factory=lambda: Pauses(*RETRY_PAUSES_S))
     until: float = 0.0
 
-    def on_failure(self) -> bool:
+    def count_failure(self) -> bool:
         """Whether it is the first time."""
         first = not self.pauses.failures
         self.until = time.monotonic() + self.pauses.next_s()
         return first
 
-    def on_success(self) -> None:
+    def reset(self) -> None:
         if self.pauses.failures:
             self.pauses.failures, self.until = 0, 0.0
 
@@ -139,21 +139,21 @@ class Forwarder:
                 ):
                     while not self._stopped:
                         if not self._run_turn():
-                            self._wait(self._idle_s())
+                            self._wait_for_change(self._idle_s())
                         elif self._sent and not (self._more or self._rescan):
                             self._pause_between_turns()
-                        back_off.on_success()
+                        back_off.reset()
             except Exception as error:  # whatever it is, what waits must be tried again
                 if self._stopped:
                     break
-                first = back_off.on_failure()
-                found = translate(error, self._path) if isinstance(error, sqlite3.Error) else error
+                first = back_off.count_failure()
+                found = translate_sqlite_error(error, self._path) if isinstance(error, sqlite3.Error) else error
                 log.log(logging.ERROR if first else logging.DEBUG, "the outbox %s forwards nothing for now: %s", self._path, found, exc_info=first)
-                self._pause(back_off)
+                self._wait_until_due(back_off)
         if self._target is not None:
             self._target.close()
 
-    def _pause(self, back_off: _BackOff) -> None:
+    def _wait_until_due(self, back_off: _BackOff) -> None:
         """Until it may be tried again, whatever comes meanwhile. Everything is looked at anew then."""
         with self._changed:
             while not self._stopped and not self._is_due(back_off):
@@ -170,7 +170,7 @@ class Forwarder:
         for to in sorted(filter(None, woken), key=lambda each: each.id):
             self._active[to.id] = self._known.setdefault(to.id, _DestinationProgress(to))
         self._sent = self._more = False
-        busy = self.rescan_all is not None and self._is_due(self._routing) and self._route()
+        busy = self.rescan_all is not None and self._is_due(self._routing) and self._route_entries()
         for progress in tuple(self._active.values()):
             if self._stopped:
                 break
@@ -182,20 +182,20 @@ class Forwarder:
         to = progress.to
         chunk = self._next_chunk(to, progress.sent)
         if chunk is None:
-            return self._settle(progress)
+            return self._finish_destination(progress)
         try:
             done, maxsize = self._require_target().push(to.queue, chunk)
         except BusError as error:
-            self._on_failure(progress, error)
+            self._keep_for_retry(progress, error)
             return False
-        self._domain_back_off(progress).on_success()
+        self._domain_back_off(progress).reset()
         self._sent, self._more = True, self._more or chunk.more or done < len(chunk.numbers)
         if done:
             progress.sent, progress.error = chunk.numbers[done - 1], ""
-            progress.back_off.on_success()
-            self._confirm(progress)
+            progress.back_off.reset()
+            self._note_progress(progress)
         if done < len(chunk.numbers) and maxsize:
-            self._on_failure(progress, QueueFull(queue=to.queue, maxsize=maxsize, left=len(chunk.numbers) - done, waited=""))
+            self._keep_for_retry(progress, QueueFull(queue=to.queue, maxsize=maxsize, left=len(chunk.numbers) - done, waited=""))
         return True
 
     def _next_chunk(self, to: Destination, behind: int) -> Chunk | None:
@@ -210,24 +210,24 @@ class Forwarder:
                 self._ahead = (to.id, last, reading)
         return chunk
 
-    def _confirm(self, progress: _DestinationProgress) -> None:
+    def _note_progress(self, progress: _DestinationProgress) -> None:
         """Note how far it is, unless that is under way: then what came meanwhile goes with the next, without a wait for the disk."""
         if progress.noted is None or progress.noted.done():
             to, upto = progress.to, progress.sent
             progress.noted, progress.noted_upto = self._writer.submit(lambda c: rows.confirm_sent(c, to, upto), durable=False), upto
 
-    def _settle(self, progress: _DestinationProgress) -> bool:
+    def _finish_destination(self, progress: _DestinationProgress) -> bool:
         """Nothing waits for the queue: it is idle once that is noted."""
         try:
             if progress.noted is not None:
                 progress.noted.result()
         except BusError as error:
             if not self._stopped:
-                self._on_failure(progress, error)
-                self._confirm(progress)
+                self._keep_for_retry(progress, error)
+                self._note_progress(progress)
             return False
         if progress.noted_upto < progress.sent:
-            self._confirm(progress)
+            self._note_progress(progress)
             return True
         del self._active[progress.to.id], self._known[progress.to.id]
         if not self._active:
@@ -240,40 +240,40 @@ class Forwarder:
             while self._writer.submit(rows.release_free_pages, durable=False).result() and not (self._woken or self._stopped):
                 pass
 
-    def _on_failure(self, progress: _DestinationProgress, error: BusError) -> None:
+    def _keep_for_retry(self, progress: _DestinationProgress, error: BusError) -> None:
         if self._stopped:
             return
         back_off = progress.back_off
         if isinstance(error, LinkLost):
             progress.failure_domain = self._require_target().failure_domain(progress.to.queue)
             back_off = self._domain_back_off(progress)
-        first = back_off.on_failure()
+        first = back_off.count_failure()
         if progress.error != str(error):
             progress.error = str(error)
             to, text = progress.to, progress.error
             self._writer.submit(lambda c: rows.record_failure(c, to, text), durable=False)
             log.log(logging.WARNING if first else logging.DEBUG, "the outbox %s keeps what is for queue %r: %s", self._path, to.queue, error)
 
-    def _route(self) -> bool:
+    def _route_entries(self) -> bool:
         found = rows.unrouted_entries(self._reader)
         if not found:
             return False
         try:
-            self._route_found(found)
+            self._route_first_entries(found)
         except BusError as error:
-            first, text = self._routing.on_failure(), str(error)
+            first, text = self._routing.count_failure(), str(error)
             if text != self._route_error and not self._stopped:
                 self._route_error = text
                 self._writer.submit(lambda c: rows.set_note(c, "routing_error", text), durable=False)
                 log.log(logging.WARNING if first else logging.DEBUG, "the outbox %s keeps its events: %s", self._path, error)
             return False
-        self._routing.on_success()
+        self._routing.reset()
         if self._route_error:
             self._route_error = ""
             self._writer.submit(lambda c: rows.set_note(c, "routing_error", None), durable=False)
         return True
 
-    def _route_found(self, found: list[UnroutedEntry]) -> None:
+    def _route_first_entries(self, found: list[UnroutedEntry]) -> None:
         events = list(takewhile(lambda entry: entry.kind == EntryKind.PUBLISH, found))
         if not events:
             self._send_subscription(found[0])
@@ -325,7 +325,7 @@ class Forwarder:
         with self._changed:
             self._changed.wait_for(lambda: self._stopped, PAUSE_BETWEEN_TURNS_S)
 
-    def _wait(self, for_s: float | None) -> None:
+    def _wait_for_change(self, for_s: float | None) -> None:
         with self._changed:
             if not (self._woken or self._rescan or self._stopped):
                 self._changed.wait(for_s)

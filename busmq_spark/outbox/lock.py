@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from busmq_spark.errors import OutboxBusy
-from busmq_spark.outbox.schema import translating_errors, unreadable
+from busmq_spark.outbox.schema import translating_errors, unreadable_error
 
 LOCK_TIMEOUT_S = 0.3
 """A status check holds the lock for a moment: opening waits so long for it."""
@@ -74,7 +74,7 @@ def find_owner(store: Path) -> StoreOwner | None:
     except FileNotFoundError:
         return None
     except PermissionError:
-        raise unreadable(lock_path(store)) from None
+        raise unreadable_error(lock_path(store)) from None
     try:
         if _try_lock(file):
             return None
@@ -133,9 +133,9 @@ def _decode_owner(text: bytes) -> StoreOwner:
         return StoreOwner(0, "", 0)
 
 
-def _after_fork() -> None:
+def _forget_locks_after_fork() -> None:
     for held in tuple(_held_locks):
         held.forget()
 
 
-os.register_at_fork(after_in_child=_after_fork)
+os.register_at_fork(after_in_child=_forget_locks_after_fork)

@@ -21,10 +21,10 @@ def target_opener(to: str | None, settings: dict[str, Any]) -> tuple[Callable[[]
     options = from_keywords(BusOptions, {"federate" if federated else "url": to, **settings})
     if federated:
         try:
-            from busmq_spark.outbox.federation_target import FederationTarget, federation
+            from busmq_spark.outbox.federation_target import FederationTarget, federation_address
         except ModuleNotFoundError as error:
             raise without_extra(error, "an outbox towards a federation server") from None
-        where = federation(options)
+        where = federation_address(options)
         return lambda: FederationTarget(where), 1
     servers = redis_layout(options)
     return lambda: RedisTarget(servers), len(servers.endpoints)

@@ -62,19 +62,19 @@ class Outbox:
 
         Raises OutboxFull, OutboxUnusable, MessageRefused, ConfigError, StateError; then nothing was stored.
         """
-        return await self._engine.submit_async(self._engine.push(queue, values))
+        return await self._engine.store_async(self._engine.push_request(queue, values))
 
     async def publish(self, keys: Sequence[str], data: object = None, **about: Unpack[EventKeywords]) -> OutboxReceipt:
         """One event for every queue that is subscribed to one of ``keys`` when it is forwarded, as of ``bus.publish``. Raises as ``push``."""
-        return await self._engine.submit_async(_publish_request(self._engine, keys, [data], about))
+        return await self._engine.store_async(_publish_request(self._engine, keys, [data], about))
 
     async def publish_many(self, keys: Sequence[str], data: Sequence[object]) -> OutboxReceipt:
         """The same with several events, which are stored together or not at all."""
-        return await self._engine.submit_async(_publish_request(self._engine, keys, data, {}))
+        return await self._engine.store_async(_publish_request(self._engine, keys, data, {}))
 
     async def send(self, queue: str, data: object = None, **about: Unpack[EventKeywords]) -> OutboxReceipt:
         """A command for one queue, as of ``bus.send``. Raises as ``push``."""
-        return await self._engine.submit_async(_send_request(self._engine, queue, data, about))
+        return await self._engine.store_async(_send_request(self._engine, queue, data, about))
 
     async def subscribe(self, patterns: Sequence[str], *, into: str) -> OutboxReceipt:
         """Let the events whose key one of ``patterns`` takes go to the queue ``into``, as of ``bus.subscribe``: all that this outbox
@@ -82,11 +82,11 @@ class Outbox:
 
         Raises as ``push``.
         """
-        return await self._engine.submit_async(self._engine.subscribe(patterns, into, end=False))
+        return await self._engine.store_async(self._engine.subscribe_request(patterns, into, end=False))
 
     async def unsubscribe(self, patterns: Sequence[str], *, into: str) -> OutboxReceipt:
         """Let them not go there any more. Raises as ``push``."""
-        return await self._engine.submit_async(self._engine.subscribe(patterns, into, end=True))
+        return await self._engine.store_async(self._engine.subscribe_request(patterns, into, end=True))
 
     async def status(self) -> OutboxStatus:
         """What waits, for how long, and why: as ``busmq outbox status``."""
@@ -95,9 +95,9 @@ class Outbox:
     async def wait_drained(self, timeout_s: float | None = None) -> None:
         """Return when everything was forwarded and confirmed. Raises OutboxWaits when it was not in time."""
         until = _deadline(timeout_s)
-        while not await self._engine.is_empty_awaited():
+        while not await self._engine.is_empty_async():
             if monotonic() >= until:
-                raise self._engine.waits_error()
+                raise self._engine.not_drained_error()
             await asyncio.sleep(DRAINED_POLL_S)
 
 
@@ -121,27 +121,27 @@ class SyncOutbox:
 
     def push(self, queue: str, *values: object) -> OutboxReceipt:
         """As of Outbox."""
-        return self._engine.store(self._engine.push(queue, values))
+        return self._engine.store_and_wait(self._engine.push_request(queue, values))
 
     def publish(self, keys: Sequence[str], data: object = None, **about: Unpack[EventKeywords]) -> OutboxReceipt:
         """As of Outbox."""
-        return self._engine.store(_publish_request(self._engine, keys, [data], about))
+        return self._engine.store_and_wait(_publish_request(self._engine, keys, [data], about))
 
     def publish_many(self, keys: Sequence[str], data: Sequence[object]) -> OutboxReceipt:
         """As of Outbox."""
-        return self._engine.store(_publish_request(self._engine, keys, data, {}))
+        return self._engine.store_and_wait(_publish_request(self._engine, keys, data, {}))
 
     def send(self, queue: str, data: object = None, **about: Unpack[EventKeywords]) -> OutboxReceipt:
         """As of Outbox."""
-        return self._engine.store(_send_request(self._engine, queue, data, about))
+        return self._engine.store_and_wait(_send_request(self._engine, queue, data, about))
 
     def subscribe(self, patterns: Sequence[str], *, into: str) -> OutboxReceipt:
         """As of Outbox."""
-        return self._engine.store(self._engine.subscribe(patterns, into, end=False))
+        return self._engine.store_and_wait(self._engine.subscribe_request(patterns, into, end=False))
 
     def unsubscribe(self, patterns: Sequence[str], *, into: str) -> OutboxReceipt:
         """As of Outbox."""
-        return self._engine.store(self._engine.subscribe(patterns, into, end=True))
+        return self._engine.store_and_wait(self._engine.subscribe_request(patterns, into, end=True))
 
     def status(self) -> OutboxStatus:
         """As of Outbox."""
@@ -152,7 +152,7 @@ class SyncOutbox:
         until = _deadline(timeout_s)
         while not self._engine.is_empty():
             if monotonic() >= until:
-                raise self._engine.waits_error()
+                raise self._engine.not_drained_error()
             sleep(DRAINED_POLL_S)
 
 
@@ -161,12 +161,12 @@ def _publish_request(engine: OutboxEngine, keys: Sequence[str], data: Sequence[o
     events = [event_of(wanted, each, about) for each in data]
     if not events:
         raise ConfigError(reason="no data is given to publish; expected at least one")
-    return engine.publish(wanted, [event.encode() for event in events], tuple(event.id for event in events))
+    return engine.publish_request(wanted, [event.encode() for event in events], tuple(event.id for event in events))
 
 
 def _send_request(engine: OutboxEngine, queue: str, data: object, about: EventKeywords) -> StoreRequest:
     event: Event = event_of([check_queue(queue)], data, about)
-    return engine.send(queue, [event.encode()], (event.id,))
+    return engine.send_request(queue, [event.encode()], (event.id,))
 
 
 def _deadline(timeout_s: float | None) -> float:

@@ -56,9 +56,9 @@ class OutgoingQueue:
     """Seconds since sends began to fail; None: none failed."""
 
 
-def status(path: Path) -> OutboxStatus:
+def read_status(path: Path) -> OutboxStatus:
     """The store as it is. Raises OutboxUnusable."""
-    with _reading(path) as connection:
+    with _open_snapshot(path) as connection:
         incoming = _query_number(connection, "SELECT count(*) FROM entry WHERE refs IS NULL")
         outgoing = _query_number(connection, "SELECT count(*) FROM outgoing")
         oldest = connection.execute("SELECT at FROM entry ORDER BY id LIMIT 1").fetchone()
@@ -66,41 +66,41 @@ def status(path: Path) -> OutboxStatus:
         routing = connection.execute("SELECT value FROM note WHERE name = 'routing_error'").fetchone()
     size = sum(each.stat().st_size for each in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))) if each.exists())
     error = (routing and routing[0]) or (failing and failing[0]) or ""
-    return OutboxStatus(lock.find_owner(path), incoming, outgoing, _age(oldest[0]) if oldest else None, size, error)
+    return OutboxStatus(lock.find_owner(path), incoming, outgoing, _seconds_since(oldest[0]) if oldest else None, size, error)
 
 
-def incoming(path: Path, most: int = 1000) -> list[IncomingEntry]:
+def read_incoming(path: Path, most: int = 1000) -> list[IncomingEntry]:
     """The oldest events and subscriptions that are not routed yet."""
-    with _reading(path) as connection:
+    with _open_snapshot(path) as connection:
         found = unrouted_entries(connection, most)
     names = {EntryKind.PUBLISH: "event", EntryKind.SUBSCRIBE: "subscribe", EntryKind.UNSUBSCRIBE: "unsubscribe"}
-    return [IncomingEntry(each.id, names[each.kind], each.keys, each.queue, _age(each.at)) for each in found]
+    return [IncomingEntry(each.id, names[each.kind], each.keys, each.queue, _seconds_since(each.at)) for each in found]
 
 
-def outgoing(path: Path) -> list[OutgoingQueue]:
+def read_outgoing(path: Path) -> list[OutgoingQueue]:
     """The queues that something waits for, by name."""
     asked = (
         "SELECT d.queue, count(*), min(o.entry), d.error, d.since "
         "FROM destination d JOIN outgoing o ON o.destination = d.id GROUP BY d.id ORDER BY d.queue"
     )
-    with _reading(path) as connection:
+    with _open_snapshot(path) as connection:
         found = []
         for queue, count, first, error, since in connection.execute(asked).fetchall():
             [at] = connection.execute("SELECT at FROM entry WHERE id = ?", (first,)).fetchone()
-            found.append(OutgoingQueue(queue, count, _age(at), error or "", None if since is None else _age(since)))
+            found.append(OutgoingQueue(queue, count, _seconds_since(at), error or "", None if since is None else _seconds_since(since)))
     return found
 
 
-def subscriptions(path: Path, key: str | None = None) -> tuple[list[tuple[str, str]], float | None]:
+def read_subscriptions(path: Path, key: str | None = None) -> tuple[list[tuple[str, str]], float | None]:
     """Pattern and queue of the subscriptions as the forwarder saw them last, and how many seconds ago; with ``key`` those that take it."""
-    with _reading(path) as connection:
+    with _open_snapshot(path) as connection:
         table = connection.execute("SELECT pattern, queue FROM subscription UNION SELECT pattern, queue FROM made ORDER BY 1, 2").fetchall()
         seen = connection.execute("SELECT value FROM note WHERE name = 'subscriptions_at'").fetchone()
-    return [row for row in table if key is None or matches(row[0], key)], _age(seen[0]) if seen else None
+    return [row for row in table if key is None or matches(row[0], key)], _seconds_since(seen[0]) if seen else None
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[sqlite3.Connection]:
+def _open_snapshot(path: Path) -> Iterator[sqlite3.Connection]:
     """One moment of the store."""
     with closing(schema.open_to_read(path)) as connection, schema.translating_errors(path):
         connection.execute("BEGIN")
@@ -111,5 +111,5 @@ def _query_number(connection: sqlite3.Connection, asked: str) -> int:
     return int(connection.execute(asked).fetchone()[0])
 
 
-def _age(at: float) -> float:
+def _seconds_since(at: float) -> float:
     return max(0.0, time.time() - at)

@@ -19,7 +19,7 @@ class Reserve:
         self._path = store.with_name(f"{store.name}.reserve")
         self.held = False
 
-    def take(self) -> bool:
+    def try_to_hold(self) -> bool:
         """Whether the room is there."""
         if not self.held:
             try:

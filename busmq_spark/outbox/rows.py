@@ -78,25 +78,27 @@ def find_or_add_destination(connection: sqlite3.Connection, queue: str) -> Desti
     return Destination(id, queue)
 
 
-def append(connection: sqlite3.Connection, opening: int, kind: EntryKind, to: Destination, values: Sequence[bytes]) -> int:
+def store_messages(connection: sqlite3.Connection, opening: int, kind: EntryKind, to: Destination, values: Sequence[bytes]) -> int:
     """Messages or commands for one queue. The number of the last."""
-    last = _add(connection, kind, None, opening, 1, values)
+    last = _store_entries(connection, kind, None, opening, 1, values)
     connection.execute("INSERT INTO outgoing SELECT ?, id FROM entry WHERE id > ?", (to.id, last - len(values)))
     return last
 
 
-def publish(connection: sqlite3.Connection, opening: int, keys: Sequence[str], values: Sequence[bytes]) -> int:
+def store_events(connection: sqlite3.Connection, opening: int, keys: Sequence[str], values: Sequence[bytes]) -> int:
     """Events with these keys. The number of the last."""
-    return _add(connection, EntryKind.PUBLISH, json.dumps([*keys]), opening, None, values)
+    return _store_entries(connection, EntryKind.PUBLISH, json.dumps([*keys]), opening, None, values)
 
 
-def subscribe(connection: sqlite3.Connection, opening: int, patterns: Sequence[str], queue: str, *, end: bool) -> int:
+def store_subscriptions(connection: sqlite3.Connection, opening: int, patterns: Sequence[str], queue: str, *, end: bool) -> int:
     """A subscription that is to begin, or to ``end``. Its number."""
     kind = EntryKind.UNSUBSCRIBE if end else EntryKind.SUBSCRIBE
-    return _add(connection, kind, json.dumps([*patterns, queue]), opening, None, [b""])
+    return _store_entries(connection, kind, json.dumps([*patterns, queue]), opening, None, [b""])
 
 
-def _add(connection: sqlite3.Connection, kind: EntryKind, target: str | None, opening: int, refs: int | None, values: Sequence[bytes]) -> int:
+def _store_entries(
+    connection: sqlite3.Connection, kind: EntryKind, target: str | None, opening: int, refs: int | None, values: Sequence[bytes]
+) -> int:
     asked = "INSERT INTO entry(kind, target, opening, at, refs, value) VALUES (?, ?, ?, ?, ?, ?)"
     about = (int(kind), target, opening, time.time(), refs)
     *others, last = values
@@ -108,10 +110,10 @@ def _add(connection: sqlite3.Connection, kind: EntryKind, target: str | None, op
 def unrouted_entries(connection: sqlite3.Connection, most: int = MAX_EVENTS_ROUTED_AT_ONCE) -> list[UnroutedEntry]:
     """The oldest entries of which it is not known where they go."""
     found = connection.execute("SELECT id, kind, target, at FROM entry WHERE refs IS NULL ORDER BY id LIMIT ?", (most,)).fetchall()
-    return [_unrouted_of(*row) for row in found]
+    return [_unrouted_entry(*row) for row in found]
 
 
-def _unrouted_of(id: int, kind: int, target: str, at: float) -> UnroutedEntry:
+def _unrouted_entry(id: int, kind: int, target: str, at: float) -> UnroutedEntry:
     words = tuple(json.loads(target))
     return UnroutedEntry(id, EntryKind(kind), words if kind == EntryKind.PUBLISH else words[:-1], "" if kind == EntryKind.PUBLISH else words[-1], at)
 
@@ -151,12 +153,12 @@ def next_chunk(connection: sqlite3.Connection, to: Destination, behind: int, mos
     first, last, count = connection.execute(asked, (to.id, behind, upto, most)).fetchone()
     if not count:
         return None
-    even = last - first + 1 == count and _even_chunk(connection, first, last, most_bytes)
-    chunk = even or _any_chunk(connection, to, first, last, most_bytes)
+    even = last - first + 1 == count and _read_chunk_of_one_queue(connection, first, last, most_bytes)
+    chunk = even or _read_chunk_of_queue(connection, to, first, last, most_bytes)
     return replace(chunk, more=count == most or chunk.numbers[-1] < last)
 
 
-def _even_chunk(connection: sqlite3.Connection, first: int, last: int, most_bytes: int) -> Chunk | None:
+def _read_chunk_of_one_queue(connection: sqlite3.Connection, first: int, last: int, most_bytes: int) -> Chunk | None:
     """All that is between two numbers, if it may go together; as it does where calls are for one queue, which so costs half."""
     asked = (  # the opening never falls: what both ends have all of them have
         "SELECT (SELECT opening FROM entry WHERE id = ?2), (SELECT opening FROM entry WHERE id = ?3), sum(kind = ?1), sum(length(value)) "
@@ -166,10 +168,10 @@ def _even_chunk(connection: sqlite3.Connection, first: int, last: int, most_byte
     if low != high or 0 < commands <= last - first or size > most_bytes:
         return None
     values = [value for (value,) in connection.execute("SELECT value FROM entry WHERE id BETWEEN ? AND ? ORDER BY id", (first, last)).fetchall()]
-    return Chunk(_sender(connection, low), bool(commands), range(first, last + 1), values)
+    return Chunk(_read_sender(connection, low), bool(commands), range(first, last + 1), values)
 
 
-def _any_chunk(connection: sqlite3.Connection, to: Destination, first: int, last: int, most_bytes: int) -> Chunk:
+def _read_chunk_of_queue(connection: sqlite3.Connection, to: Destination, first: int, last: int, most_bytes: int) -> Chunk:
     """What may go together of what is for a queue between two numbers, of which the first is for it."""
     asked = (
         "SELECT e.id, e.opening, e.kind = ?, e.value FROM outgoing o CROSS JOIN entry e ON e.id = o.entry "
@@ -187,10 +189,10 @@ def _any_chunk(connection: sqlite3.Connection, to: Destination, first: int, last
             numbers.append(number)
             values.append(value)
     assert of is not None
-    return Chunk(_sender(connection, of[0]), bool(of[1]), numbers, values)
+    return Chunk(_read_sender(connection, of[0]), bool(of[1]), numbers, values)
 
 
-def _sender(connection: sqlite3.Connection, opening: int) -> str:
+def _read_sender(connection: sqlite3.Connection, opening: int) -> str:
     [sender] = connection.execute("SELECT sender FROM opening WHERE id = ?", (opening,)).fetchone()
     return str(sender)
 

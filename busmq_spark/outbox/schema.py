@@ -61,9 +61,9 @@ def create_or_open(path: Path) -> sqlite3.Connection:
         connection = _connect(path, "rwc")
         try:
             if fresh:
-                _create(connection, path)
+                _create_tables(connection, path)
             else:
-                _check(connection, path)
+                _check_is_outbox(connection, path)
             connection.execute("PRAGMA synchronous=FULL")
             connection.execute(f"PRAGMA cache_size=-{_CACHE_KB}")
             connection.execute("PRAGMA secure_delete=FAST")  # where it costs no write of its own
@@ -76,7 +76,7 @@ def create_or_open(path: Path) -> sqlite3.Connection:
 def open_to_read(path: Path) -> sqlite3.Connection:
     """The store as it is, also while another process writes to it; nothing can be written. Raises OutboxUnusable."""
     if not os.access(path, os.R_OK):  # asked, not tried: to close a file that SQLite has open here is to lose its locks
-        raise unreadable(path)
+        raise unreadable_error(path)
     with translating_errors(path):
         try:
             return _open_read_only(path, "ro")
@@ -91,14 +91,14 @@ def _open_read_only(path: Path, mode: str) -> sqlite3.Connection:
     connection = _connect(path, mode)
     try:
         connection.execute("PRAGMA query_only=1")
-        _check(connection, path)
+        _check_is_outbox(connection, path)
     except BaseException:
         connection.close()
         raise
     return connection
 
 
-def unreadable(path: Path) -> OutboxUnusable:
+def unreadable_error(path: Path) -> OutboxUnusable:
     """The error for a file that is not there, or that this user may not read."""
     found, expected, remedy = "there is no such file", "an outbox", "Correct the path"
     try:
@@ -117,12 +117,12 @@ def translating_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise translate(error, path) from error
+        raise translate_sqlite_error(error, path) from error
     except OSError as error:
         raise _translate_os_error(error, path) from error
 
 
-def translate(error: sqlite3.Error, path: Path) -> BusError:
+def translate_sqlite_error(error: sqlite3.Error, path: Path) -> BusError:
     """The error of ours for one of SQLite's."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     if code == sqlite3.SQLITE_FULL or code in (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_TRUNCATE):
@@ -148,7 +148,7 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", _BUSY_TIMEOUT_S, uri=True, isolation_level=None, check_same_thread=False)
 
 
-def _create(connection: sqlite3.Connection, path: Path) -> None:
+def _create_tables(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
@@ -165,13 +165,13 @@ def _create(connection: sqlite3.Connection, path: Path) -> None:
         os.close(folder)
 
 
-def _check(connection: sqlite3.Connection, path: Path) -> None:
+def _check_is_outbox(connection: sqlite3.Connection, path: Path) -> None:
     [application], [version] = connection.execute("PRAGMA application_id").fetchone(), connection.execute("PRAGMA user_version").fetchone()
     if application != APPLICATION_ID:
         with closing(connection.execute("SELECT count(*) FROM sqlite_master")) as found:
             empty = found.fetchone() == (0,)
         if empty and version == 0 and not connection.execute("PRAGMA query_only").fetchone()[0]:
-            _create(connection, path)  # the process that made the file died before it was done
+            _create_tables(connection, path)  # the process that made the file died before it was done
             return
         raise OutboxUnusable(
             path=str(path),

@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from busmq_spark.errors import OutboxFull, StateError
 from busmq_spark.outbox import rows
 from busmq_spark.outbox.reserve import RESERVE_BYTES, Reserve
-from busmq_spark.outbox.schema import translate
+from busmq_spark.outbox.schema import translate_sqlite_error
 
 T = TypeVar("T")
 TransactionWork: TypeAlias = Callable[[sqlite3.Connection], T]
@@ -56,7 +56,7 @@ class PendingWrite(Generic[T]):
         found: T = self._outcome.result
         return found
 
-    def settle(self, outcome: _Outcome) -> None:
+    def set_outcome(self, outcome: _Outcome) -> None:
         """It is done."""
         self._outcome = outcome
         self._under_way.release()
@@ -91,7 +91,7 @@ class Writer:
         self._waits = False
         self._closed = False
         self._synced = True
-        self._thread = threading.Thread(target=self._run, name="busmq-outbox-writer", daemon=True)
+        self._thread = threading.Thread(target=self._write_until_closed, name="busmq-outbox-writer", daemon=True)
         self._thread.start()
 
     def write(self, work: TransactionWork[T], *, after: Callable[[], None] | None = None) -> T:
@@ -124,13 +124,13 @@ class Writer:
         What need not be ``durable`` is done when the operating system has it.
         """
         reply: PendingWrite[T] = PendingWrite()
-        self._ask(_QueuedWork(work, durable, after, reply))
+        self._enqueue(_QueuedWork(work, durable, after, reply))
         return reply
 
     def submit_async(self, work: TransactionWork[T], *, durable: bool = True, after: Callable[[], None] | None = None) -> asyncio.Future[T]:
         """The same for the running loop. What is cancelled is not written if it was not begun."""
         reply: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._ask(_QueuedWork(work, durable, after, reply))
+        self._enqueue(_QueuedWork(work, durable, after, reply))
         return reply
 
     def close(self) -> None:
@@ -142,7 +142,7 @@ class Writer:
         with self._writing:
             self._connection.close()
 
-    def _ask(self, job: _QueuedWork) -> None:
+    def _enqueue(self, job: _QueuedWork) -> None:
         with self._asking:
             if self._closed:
                 raise not_open_error()
@@ -150,14 +150,14 @@ class Writer:
 
     # -- in the thread --------------------------------------------------------------------------------------------------------------------
 
-    def _run(self) -> None:
+    def _write_until_closed(self) -> None:
         while (first := self._jobs.get()) is not None:
             self._waits = True  # no caller goes first from now on
             with self._writing:
                 self._waits = False
-                self._write([job for job in self._with_others(first) if not job.is_cancelled])
+                self._write([job for job in self._collect_waiting_works(first) if not job.is_cancelled])
 
-    def _with_others(self, first: _QueuedWork) -> list[_QueuedWork]:
+    def _collect_waiting_works(self, first: _QueuedWork) -> list[_QueuedWork]:
         """What was asked for meanwhile."""
         some = [first]
         while len(some) < MAX_CALLS_PER_TRANSACTION and not self._jobs.empty():
@@ -174,40 +174,40 @@ class Writer:
             results = self._run_in_one_transaction([job.work for job in jobs], durable=any(job.durable for job in jobs))
         except Exception as error:  # noqa: BLE001  whatever a work raises is for who asked for it
             if len(jobs) == 1 and not isinstance(error, OutboxFull):
-                self._settle(jobs, [_Outcome(error=error)])
+                self._set_outcomes(jobs, [_Outcome(error=error)])
             else:  # one of them may be to blame, or all fit one by one
                 for job in jobs:
-                    self._settle([job], [self._run_alone(job)])
+                    self._set_outcomes([job], [self._run_alone(job)])
         else:
-            self._settle(jobs, [_Outcome(result) for result in results])
+            self._set_outcomes(jobs, [_Outcome(result) for result in results])
 
     def _run_alone(self, job: _QueuedWork) -> _Outcome:
         """On a full disk deletions may use the reserve."""
-        outcome = self._attempt(job)
+        outcome = self._run_and_catch(job)
         if isinstance(outcome.error, OutboxFull) and not job.durable:
             self._reserve.release()
-            self._shrink()
-            outcome = self._attempt(job)
+            self._free_disk_space()
+            outcome = self._run_and_catch(job)
         return outcome
 
-    def _attempt(self, job: _QueuedWork) -> _Outcome:
+    def _run_and_catch(self, job: _QueuedWork) -> _Outcome:
         try:
             [result] = self._run_in_one_transaction([job.work], job.durable)
         except Exception as error:  # noqa: BLE001  as above
             return _Outcome(error=error)
         return _Outcome(result)
 
-    def _settle(self, jobs: list[_QueuedWork], outcomes: list[_Outcome]) -> None:
+    def _set_outcomes(self, jobs: list[_QueuedWork], outcomes: list[_Outcome]) -> None:
         """Callers first: what comes after is for others."""
         awaited: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], _Outcome]]] = {}
         for job, outcome in zip(jobs, outcomes, strict=True):
             if isinstance(job.reply, PendingWrite):
-                job.reply.settle(outcome)
+                job.reply.set_outcome(outcome)
             else:
                 awaited.setdefault(job.reply.get_loop(), []).append((job.reply, outcome))
         for loop, some in awaited.items():
             with suppress(RuntimeError):  # the loop is closed, and so is every call that waited in it
-                loop.call_soon_threadsafe(_settle_all, some)  # once for all, as each call wakes the loop
+                loop.call_soon_threadsafe(_set_outcomes_in_loop, some)  # once for all, as each call wakes the loop
         for job, outcome in zip(jobs, outcomes, strict=True):
             if outcome.error is None and job.after is not None:
                 job.after()
@@ -220,45 +220,45 @@ class Writer:
         if durable and not self._has_room():
             raise OutboxFull(path=str(self._path), reason=f"it has no {RESERVE_BYTES >> 20} MB left, which it needs to forward what it has")
         try:
-            self._undo()
-            self._sync(durable)
+            self._roll_back()
+            self._set_durability(durable)
             connection.execute("BEGIN IMMEDIATE")
             results = [work(connection) for work in works]
             connection.execute("COMMIT")
         except BaseException as error:
-            self._undo()
+            self._roll_back()
             if isinstance(error, sqlite3.Error):
-                raise translate(error, self._path) from error
+                raise translate_sqlite_error(error, self._path) from error
             raise
         return results
 
     def _has_room(self) -> bool:
         """Whether something new may be stored."""
-        if self._reserve.take():
+        if self._reserve.try_to_hold():
             return True
-        self._shrink()
-        return self._reserve.take()
+        self._free_disk_space()
+        return self._reserve.try_to_hold()
 
-    def _shrink(self) -> None:
+    def _free_disk_space(self) -> None:
         """Give free pages back to the disk, and empty the log of what the file has."""
         with suppress(sqlite3.Error):
             self._connection.execute(f"PRAGMA incremental_vacuum({rows.MAX_FREE_PAGES})").fetchall()
         with suppress(sqlite3.Error):
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
-    def _undo(self) -> None:
+    def _roll_back(self) -> None:
         if self._connection.in_transaction:
             with suppress(sqlite3.Error):  # it was rolled back by what failed
                 self._connection.execute("ROLLBACK")
 
-    def _sync(self, durable: bool) -> None:
+    def _set_durability(self, durable: bool) -> None:
         if durable != self._synced:
             self._synced = False  # until it is certain
             self._connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
             self._synced = durable
 
 
-def _settle_all(some: list[tuple[asyncio.Future[Any], _Outcome]]) -> None:
+def _set_outcomes_in_loop(some: list[tuple[asyncio.Future[Any], _Outcome]]) -> None:
     """In their loop."""
     for reply, outcome in some:
         if reply.done():

@@ -202,7 +202,7 @@ def test_a_node_of_a_cluster_that_is_silent_holds_up_its_own_queues_only(path: P
                 for queue in queues:
                     outbox.push(queue, 2)
                 others = {queue for queue in queues if nodes[queue] != silent}
-                wait_until(lambda: {each.queue for each in report.outgoing(path)} == {*queues} - others)
+                wait_until(lambda: {each.queue for each in report.read_outgoing(path)} == {*queues} - others)
             finally:
                 node.resume()
             drain(outbox)
@@ -222,7 +222,7 @@ def test_a_sign_up_is_one_mail_though_the_bus_is_down_and_the_web_is_killed_righ
         web.do("publish")
         web.kill()
         assert web.kept == 1
-    assert [each.keys for each in report.incoming(path)] == [("signup",)]
+    assert [each.keys for each in report.read_incoming(path)] == [("signup",)]
     server.restart()
     assert server.port == port
     with Program(path, url, "signup", 2) as web:
@@ -257,7 +257,7 @@ def test_of_four_destinations_three_of_which_have_confirmed_only_the_fourth_is_s
             web.wait("open")
             web.do("publish")
             held = gate.wait()
-            wait_until(lambda: [(each.queue, each.messages) for each in report.outgoing(path)] == [(queues[3], 1)])
+            wait_until(lambda: [(each.queue, each.messages) for each in report.read_outgoing(path)] == [(queues[3], 1)])
             web.kill()
             held.drop()
         gate.open()
@@ -300,8 +300,8 @@ def test_readers_of_a_live_store_disturb_nobody(here: Place, path: Path, fresh: 
 
     def look() -> None:
         while not over.is_set():
-            report.status(path)
-            report.outgoing(path)
+            report.read_status(path)
+            report.read_outgoing(path)
 
     with here.outbox(path) as outbox:
         looking = threading.Thread(target=look)

@@ -96,11 +96,11 @@ def test_what_the_secret_may_not_do_waits_and_says_so_and_the_rest_goes_on(
         outbox.publish([word], 2)
         outbox.push(ours, 3)
         wait_until(lambda: len(here.values(ours)) == 2)
-        wait_until(lambda: [(each.queue, FederationRefused.code in each.error) for each in report.outgoing(path)] == [(theirs, True)])
+        wait_until(lambda: [(each.queue, FederationRefused.code in each.error) for each in report.read_outgoing(path)] == [(theirs, True)])
         assert here.values(theirs) == []
         outbox.subscribe([f"{word}.x"], into=theirs)
-        wait_until(lambda: "may not push" in report.status(path).error)
-        assert [each.kind for each in report.incoming(path)] == ["subscribe"]
+        wait_until(lambda: "may not push" in report.read_status(path).error)
+        assert [each.kind for each in report.read_incoming(path)] == ["subscribe"]
 
 
 def test_peers_do_not_reach_each_others_senders(tmp_path: Path, redis_url: str, here: Place, fresh: Fresh) -> None:
@@ -129,7 +129,7 @@ def test_a_message_that_the_server_is_too_small_for_holds_up_its_own_queue_only(
         outbox.push(large, b"3")
         outbox.push(small, *[b"x" * 900] * 500)
         wait_until(lambda: len(here.values(small)) == 500)
-        wait_until(lambda: [(each.queue, "300000 bytes is over what" in each.error) for each in report.outgoing(path)] == [(large, True)])
+        wait_until(lambda: [(each.queue, "300000 bytes is over what" in each.error) for each in report.read_outgoing(path)] == [(large, True)])
         assert here.values(large) == [b"1"]
 
 
@@ -137,7 +137,7 @@ def test_a_server_that_is_not_there_or_knows_another_secret_is_waited_for(path: 
     queue = fresh("orders")
     with SyncOutbox(path, bulk.url, federate_secret="another") as outbox:
         outbox.push(queue, 1)
-        wait_until(lambda: FederationRefused.code in report.status(path).error)
+        wait_until(lambda: FederationRefused.code in report.read_status(path).error)
     with SyncOutbox(path, bulk.url, federate_secret=BULK_SECRET) as outbox:
         drain(outbox)
     assert here.values(queue) == [b"1"]
@@ -156,6 +156,6 @@ def test_through_a_server_of_npm_busmq_with_the_subscriptions_of_the_outbox(path
         outbox.send(into, 3)
         drain(outbox)
         outbox.push(binary, b"\xff")
-        wait_until(lambda: "is no UTF-8" in report.status(path).error)
+        wait_until(lambda: "is no UTF-8" in report.read_status(path).error)
     assert here.values(queue) == numbered(300, 0)
     assert [json.loads(value)["data"] for value in here.values(into)] == [1, 3]

@@ -74,7 +74,7 @@ def test_events_go_to_every_subscribed_queue_commands_to_one_and_messages_before
 def test_an_event_that_nobody_is_subscribed_to_goes_nowhere(opened: SyncOutbox, path: Path, fresh: Fresh) -> None:
     opened.publish([fresh("k")], 1)
     drain(opened)
-    assert report.status(path).incoming == report.status(path).outgoing == 0
+    assert report.read_status(path).incoming == report.read_status(path).outgoing == 0
 
 
 def test_what_a_queue_takes_as_a_command_needs_a_queue_with_one_group(opened: SyncOutbox, here: Place, path: Path, fresh: Fresh) -> None:
@@ -87,11 +87,11 @@ def test_what_a_queue_takes_as_a_command_needs_a_queue_with_one_group(opened: Sy
         opened.send(queue, 1)
         opened.push(other, "free")
         wait_until(lambda: here.values(queue) == [b"before"] and here.values(other) == [b"free"])
-        wait_until(lambda: any(QueueBusy.code in each.error for each in report.outgoing(path)))
+        wait_until(lambda: any(QueueBusy.code in each.error for each in report.read_outgoing(path)))
         asked.unsubscribe("two")
         drain(opened)
     assert len(here.values(queue)) == 2
-    assert report.outgoing(path) == []
+    assert report.read_outgoing(path) == []
 
 
 def test_what_is_no_message_no_key_and_no_queue_is_refused_before_it_is_stored(opened: SyncOutbox, path: Path) -> None:
@@ -111,7 +111,7 @@ def test_what_is_no_message_no_key_and_no_queue_is_refused_before_it_is_stored(o
     for expected, call in cases:
         with pytest.raises(expected):
             call()
-    assert report.status(path).incoming == report.status(path).outgoing == 0
+    assert report.read_status(path).incoming == report.read_status(path).outgoing == 0
 
 
 def test_a_bad_address_or_setting_is_an_error_before_anything_is_made(path: Path) -> None:
@@ -156,15 +156,15 @@ def test_a_publisher_started_before_redis_delivers_when_it_comes_and_says_what_i
         with pytest.raises(OutboxWaits, match="still has 4 messages to forward") as waits:
             outbox.wait_drained(0)
         assert waits.value.retriable
-        wait_until(lambda: f"127.0.0.1:{port}" in report.status(path).error)
-        [each] = report.outgoing(path)
+        wait_until(lambda: f"127.0.0.1:{port}" in report.read_status(path).error)
+        [each] = report.read_outgoing(path)
         assert (each.queue, each.messages, each.failing_s is not None) == (queue, 2, True)
         with RedisServer(port=port) as server:
             drain(outbox)
             there = Place({"url": server.url})
             assert there.values(queue) == [b"1", b"2"]
             assert len(there.values(into)) == 1
-        assert report.status(path).error == ""
+        assert report.read_status(path).error == ""
 
 
 def test_a_full_queue_takes_what_fits_then_the_rest_and_holds_up_no_other(opened: SyncOutbox, here: Place, path: Path, fresh: Fresh) -> None:
@@ -175,7 +175,7 @@ def test_a_full_queue_takes_what_fits_then_the_rest_and_holds_up_no_other(opened
         opened.push(small, *range(8))
         opened.push(large, *range(8))
         wait_until(lambda: len(here.values(large)) == 8 and len(here.values(small)) == 3)
-        wait_until(lambda: any("holds its maxsize of 3" in each.error for each in report.outgoing(path)))
+        wait_until(lambda: any("holds its maxsize of 3" in each.error for each in report.read_outgoing(path)))
         got = [message.value for message in queue.consume(max=8)]
         drain(opened)
         assert got == numbered(8, 0)
@@ -210,7 +210,7 @@ def test_a_full_redis_keeps_messages_waiting_and_gets_each_once(path: Path, fres
     with RedisServer(maxmemory="8mb") as server, SyncOutbox(path, server.url) as outbox:
         there = Place({"url": server.url})
         outbox.push(queue, *[b"%5d" % n + b"x" * 10_000 for n in range(2000)])
-        wait_until(lambda: "out of memory" in report.status(path).error)
+        wait_until(lambda: "out of memory" in report.read_status(path).error)
         server.command("CONFIG", "SET", "maxmemory", "0")
         drain(outbox)
         assert [int(value[:5]) for value in there.values(queue)] == [*range(2000)]

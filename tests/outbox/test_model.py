@@ -59,7 +59,7 @@ class Modelled:
     def push(self, queue: str, count: int, kind: EntryKind = EntryKind.PUSH) -> None:
         values = self.values(count)
         self.expected[queue] += values
-        self.do(lambda: rows.append(self.connection, self.opening, kind, rows.find_or_add_destination(self.connection, queue), values))
+        self.do(lambda: rows.store_messages(self.connection, self.opening, kind, rows.find_or_add_destination(self.connection, queue), values))
 
     def send(self, queue: str, count: int) -> None:
         self.push(queue, count, EntryKind.SEND)
@@ -69,7 +69,7 @@ class Modelled:
         for queue in dict.fromkeys(queues):
             self.expected[queue] += values
         last: list[int] = []
-        self.do(lambda: last.append(rows.publish(self.connection, self.opening, ["k"], values)))
+        self.do(lambda: last.append(rows.store_events(self.connection, self.opening, ["k"], values)))
         self.events.update({last[0] - back: queues for back in range(count)})
 
     def route(self, most: int, _: int) -> None:
@@ -142,7 +142,9 @@ def test_a_chunk_of_one_opening_has_commands_or_none(path: Path, steps: str, exp
 def test_a_chunk_keeps_to_its_bytes_but_for_one_message(path: Path, size: int) -> None:
     model = Modelled(path)
     model.do(
-        lambda: rows.append(model.connection, model.opening, EntryKind.PUSH, rows.find_or_add_destination(model.connection, "a"), [b"x" * size] * 3)
+        lambda: rows.store_messages(
+            model.connection, model.opening, EntryKind.PUSH, rows.find_or_add_destination(model.connection, "a"), [b"x" * size] * 3
+        )
     )
     [to] = rows.waiting_destinations(model.connection)
     chunk = rows.next_chunk(model.connection, to, 0, 100, 15)

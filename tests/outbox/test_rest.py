@@ -26,7 +26,7 @@ class Rests:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._begun, self._awaited, self._sent, self._missed = 0, 0, False, False
         self.over = threading.Semaphore(0)
-        push, wait = RedisTarget.push, forwarder.Forwarder._wait
+        push, wait = RedisTarget.push, forwarder.Forwarder._wait_for_change
 
         def noted(target: RedisTarget, queue: str, chunk: rows.Chunk) -> tuple[int, int]:
             self._sent = True
@@ -37,7 +37,7 @@ class Rests:
             wait(of, for_s)
 
         monkeypatch.setattr(RedisTarget, "push", noted)
-        monkeypatch.setattr(forwarder.Forwarder, "_wait", idle)
+        monkeypatch.setattr(forwarder.Forwarder, "_wait_for_change", idle)
         monkeypatch.setattr(forwarder.Forwarder, "_pause_between_turns", self._rest)
 
     def _rest(self) -> None:

@@ -128,7 +128,7 @@ def test_a_store_of_another_version_says_which(path: Path, nowhere: str) -> None
     assert "of version 7" in found
     assert f"expected version {schema.SCHEMA_VERSION}" in found
     with pytest.raises(OutboxUnusable, match="version 7"):
-        report.status(path)
+        report.read_status(path)
 
 
 def test_a_damaged_store_is_an_error_for_who_asks_and_the_forwarder_goes_on_trying(path: Path, nowhere: str) -> None:
@@ -190,7 +190,7 @@ def test_who_may_not_read_a_store_is_told_so(tmp_path: Path, nowhere: str, what:
     folder.chmod(0o755)
     path.chmod(0o644)
     {"folder": folder, "file": path, "lock": lock.lock_path(path)}[what].chmod(0)
-    said = as_another(tmp_path, f"report.status(Path({str(path)!r}))")
+    said = as_another(tmp_path, f"report.read_status(Path({str(path)!r}))")
     folder.chmod(0o755)
     assert "this user may not read it" in said
 
@@ -272,7 +272,7 @@ def test_on_a_full_file_system_forwarding_makes_room(tmp_path: Path, here: Place
                         kept += 1
             with pytest.raises(OutboxFull, match="takes no more"):
                 outbox.push(queue, b"x" * 2_000)
-            assert report.outgoing(path)[0].messages == kept > 10
+            assert report.read_outgoing(path)[0].messages == kept > 10
         (disk / "other").write_bytes(bytes(os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize))
         with here.outbox(path) as outbox:
             drain(outbox)
@@ -308,7 +308,7 @@ def test_calls_under_way_together_share_a_transaction_and_one_that_fails_fails_a
             futures.append(writer.submit(lambda _: 1 / 0))
         else:
             futures.append(
-                writer.submit(lambda c, n=n: rows.append(c, opening, rows.EntryKind.PUSH, rows.find_or_add_destination(c, "q"), [b"%d" % n]))
+                writer.submit(lambda c, n=n: rows.store_messages(c, opening, rows.EntryKind.PUSH, rows.find_or_add_destination(c, "q"), [b"%d" % n]))
             )
     with pytest.raises(ZeroDivisionError):
         futures[7].result()

@@ -40,7 +40,9 @@ class Store:
         connection.set_trace_callback(self.said.append)
         self.writer = Writer(connection, path, Reserve(path))
         opening = self.writer.write(lambda c: rows.begin_opening(c, "s"))
-        self.append: Callable[[Any], int] = lambda c: rows.append(c, opening, rows.EntryKind.PUSH, rows.find_or_add_destination(c, "q"), [b"x"])
+        self.append: Callable[[Any], int] = lambda c: rows.store_messages(
+            c, opening, rows.EntryKind.PUSH, rows.find_or_add_destination(c, "q"), [b"x"]
+        )
 
     def stored(self) -> int:
         return self.writer.write(lambda c: int(c.execute("SELECT count(*) FROM entry").fetchone()[0]))
@@ -156,7 +158,7 @@ def test_what_an_interrupted_call_left_open_is_rolled_back_by_the_next_one(store
         raise Interrupted
 
     with monkeypatch.context() as patch:
-        patch.setattr(store.writer, "_undo", lambda: None)
+        patch.setattr(store.writer, "_roll_back", lambda: None)
         with pytest.raises(Interrupted):
             store.writer.write(interrupted)
     assert store.writer._connection.in_transaction
@@ -315,7 +317,7 @@ def test_calls_for_a_queue_whose_server_is_away_do_not_wake_the_forwarder(path: 
     with SyncOutbox(path, f"redis://127.0.0.1:{lasting_port()}") as outbox:
         outbox.push("q", 0)
         outbox.publish(["k"], 0)
-        wait_until(lambda: outbox.status().error and report.outgoing(path)[0].error)
+        wait_until(lambda: outbox.status().error and report.read_outgoing(path)[0].error)
         before = len(turns)
         for n in range(50):
             outbox.push("q", n)
