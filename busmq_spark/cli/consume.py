@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from busmq_spark.cli.leases import holders
+from busmq_spark.cli.leases import describe_holders
 from busmq_spark.cli.target import QueueLocation
 from busmq_spark.cli.writing import MessageWriter
 from busmq_spark.core.message import CHUNK_MESSAGES
@@ -23,7 +23,7 @@ def consume(
     on the way out what was taken and not written goes back to the head of the queue.
     """
     keys, link = place.keys, place.link
-    if held := holders(place):
+    if held := describe_holders(place):
         found = f"is being read by a running query ({held[0]}), which would fail if messages were taken from it"
         raise QueueBusy(queue=keys.name, found=found, remedy="Stop that query first, or look without taking: busmq tail without --consume")
     written, left, touched = 0, most, time.monotonic()

@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from busmq_spark.cli.faults import NoSuchMessage
+from busmq_spark.cli.cli_errors import NoSuchMessage
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.progress import TerminalProgressBar
 from busmq_spark.cli.reading import read_messages
-from busmq_spark.cli.target import QueueLocation, locate_existing, open_links, place_of
-from busmq_spark.cli.terminal_text import count, escape_control_characters, value_json, value_text
+from busmq_spark.cli.target import QueueLocation, locate_existing, locate_queue, open_links
+from busmq_spark.cli.terminal_text import escape_control_characters, format_count, value_json, value_text
 from busmq_spark.core.dead_letter import DeadLetter, decode_letter, put_back
 from busmq_spark.core.message import Message, chunks
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach, trim
@@ -46,10 +46,10 @@ def list_(
     out = Output(as_json)
     with open_links(redis) as links:
         place, state = locate_existing(queue, links)
-        found = [(message.id, _letter_of(queue, message)) for message in _messages(place, state.oldest, state.newest, first)]
+        found = [(message.id, _decode_dead_letter(queue, message)) for message in _stored_messages(place, state.oldest, state.newest, first)]
     if as_json:
         for id, letter in found:
-            out.record(**_record(queue, id, letter))
+            out.print_json(**_dead_letter_json(queue, id, letter))
         return
     if not found:
         out.note(f"queue {queue} holds no dead letters")
@@ -64,9 +64,9 @@ def list_(
         ("error", "left"),
         ("value", "left"),
     ]
-    out.show(table(columns, [_row(id, letter) for id, letter in found]))
+    out.print_table(table(columns, [_dead_letter_row(id, letter) for id, letter in found]))
     if state.count > len(found):
-        out.note(f"{count(state.count - len(found), 'more dead letter')}; --first N shows more")
+        out.note(f"{format_count(state.count - len(found), 'more dead letter')}; --first N shows more")
 
 
 def show(queue: QueueArgument, id: IdArgument, *, redis: RedisOptions) -> None:
@@ -78,11 +78,11 @@ def show(queue: QueueArgument, id: IdArgument, *, redis: RedisOptions) -> None:
     """
     with open_links(redis) as links:
         place, state = locate_existing(queue, links)
-        found = list(_messages(place, id, id, 1))
+        found = list(_stored_messages(place, id, id, 1))
     if not found:
         holds = f"ids {state.oldest}..{state.newest}" if state.count else "no messages now"
         raise NoSuchMessage(queue=queue, wanted=f"id {id}", found=holds)
-    letter = _letter_of(queue, found[0])
+    letter = _decode_dead_letter(queue, found[0])
     sys.stdout.buffer.write(letter.value)
     sys.stdout.buffer.flush()
 
@@ -115,8 +115,8 @@ def replay(
         wanted = min(state.count, most or state.count)
         with TerminalProgressBar(out, f"putting back from {queue}", wanted, "messages") as meter:
             # Read anew each time, since what was put back has left the queue.
-            while messages := list(_messages(place, state.oldest, state.newest, min(MESSAGES_PER_REPLAY_STEP, wanted - meter.items))):
-                letters = [(message.id, _letter_of(queue, message)) for message in messages]
+            while messages := list(_stored_messages(place, state.oldest, state.newest, min(MESSAGES_PER_REPLAY_STEP, wanted - meter.items))):
+                letters = [(message.id, _decode_dead_letter(queue, message)) for message in messages]
                 if not here:
                     _refuse_linked(queue, letters)
                 for target, some in groupby(letters, key=lambda each: each[1].queue):
@@ -125,10 +125,10 @@ def replay(
                     put[target] = put.get(target, 0) + len(part)
                     meter.add(len(part))
     if as_json:
-        out.record(queue=queue, replayed=put)
+        out.print_json(queue=queue, replayed=put)
     else:
-        out.say(
-            *[f"{count(number, 'message')} put back into queue {target}." for target, number in put.items()]
+        out.print_lines(
+            *[f"{format_count(number, 'message')} put back into queue {target}." for target, number in put.items()]
             or [f"Queue {queue} holds no dead letters."]
         )
 
@@ -149,17 +149,18 @@ def purge(
     out = Output(as_json)
     with open_links(redis) as links:
         place, state = locate_existing(queue, links)
-        for message in _messages(place, state.oldest, state.newest, 1):
-            _letter_of(queue, message)  # a queue of other messages is not meant
+        for message in _stored_messages(place, state.oldest, state.newest, 1):
+            _decode_dead_letter(queue, message)  # a queue of other messages is not meant
         if state.count and not yes:
             raise ConfigError(
-                reason=f"this would delete {count(state.count, 'dead letter')} of queue {queue!r}, which cannot be had back. Add --yes to do so"
+                reason=f"this would delete {format_count(state.count, 'dead letter')} of queue {queue!r}, "
+                "which cannot be had back. Add --yes to do so"
             )
         place.link.run(trim(place.keys, state.last_id))
     if as_json:
-        out.record(queue=queue, purged=state.count)
+        out.print_json(queue=queue, purged=state.count)
     else:
-        out.say(f"{count(state.count, 'dead letter')} deleted from queue {queue}.")
+        out.print_lines(f"{format_count(state.count, 'dead letter')} deleted from queue {queue}.")
 
 
 def _refuse_linked(queue: str, letters: list[tuple[int, DeadLetter]]) -> None:
@@ -171,7 +172,7 @@ def _refuse_linked(queue: str, letters: list[tuple[int, DeadLetter]]) -> None:
 
 
 def _put_back(links: list[Link], dead: QueueLocation, born: str, target: str, letters: list[tuple[int, DeadLetter]]) -> None:
-    place = place_of(target, links)
+    place = locate_queue(target, links)
     found = place.link.run(attach(place.keys, new_token(), ttl_s=MIN_RECORD_TTL_S))
     rows = [(id, letter.value) for id, letter in letters]
     at = 0
@@ -185,7 +186,7 @@ def _put_back(links: list[Link], dead: QueueLocation, born: str, target: str, le
         at += len(chunk)
 
 
-def _messages(place: QueueLocation, first: int, last: int, most: int) -> Iterator[Message]:
+def _stored_messages(place: QueueLocation, first: int, last: int, most: int) -> Iterator[Message]:
     if not first or not most:
         return
     for part in read_messages(place, first, last):
@@ -195,14 +196,14 @@ def _messages(place: QueueLocation, first: int, last: int, most: int) -> Iterato
             return
 
 
-def _letter_of(queue: str, message: Message) -> DeadLetter:
+def _decode_dead_letter(queue: str, message: Message) -> DeadLetter:
     try:
         return decode_letter(message.value)
     except MessageRefused as error:
         raise MessageRefused(reason=f"message {message.id} of queue {queue!r}: {error.details['reason']}") from None
 
 
-def _record(queue: str, id: int, letter: DeadLetter) -> dict[str, object]:
+def _dead_letter_json(queue: str, id: int, letter: DeadLetter) -> dict[str, object]:
     return {
         "dead": queue,
         "id": id,
@@ -218,7 +219,7 @@ def _record(queue: str, id: int, letter: DeadLetter) -> dict[str, object]:
     }
 
 
-def _row(id: int, letter: DeadLetter) -> list[str | Text]:
+def _dead_letter_row(id: int, letter: DeadLetter) -> list[str | Text]:
     value = value_text(letter.value, SHOWN_CHARS)
     return [
         str(id),

@@ -56,12 +56,12 @@ def embedded(
 
 def _print_welcome(out: Output, server: RedisServer, folder: Path | None, aof: bool) -> None:
     if out.as_json:
-        out.record(url=server.url, pid=server.pid, folder=str(server.folder), temporary=folder is None, aof=aof)
+        out.print_json(url=server.url, pid=server.pid, folder=str(server.folder), temporary=folder is None, aof=aof)
         out.flush()
         return
     kept = "in a temporary folder that goes with it" if folder is None else f"in {folder}"
     durable = ", every change in the append-only file" if aof else ", messages in memory only"
-    out.say(
+    out.print_lines(
         Text.assemble("Redis is running at ", (server.url, "bold cyan"), f" {kept}{durable}."),
         "",
         "In another terminal:",

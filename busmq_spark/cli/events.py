@@ -13,7 +13,7 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.target import need_redis
-from busmq_spark.cli.terminal_text import count, escape_control_characters
+from busmq_spark.cli.terminal_text import escape_control_characters, format_count
 from busmq_spark.core.message import refuse_constant
 from busmq_spark.core.patterns import check_key, matches
 from busmq_spark.options import RedisOptions
@@ -47,12 +47,12 @@ def publish(  # noqa: PLR0913  the options of a command
     ```
     """
     out = Output(as_json)
-    with _bus(redis) as bus:
-        receipt = bus.publish([key], _data(data), require=require, **_event_attributes(kind, id, subject))
+    with _open_bus(redis) as bus:
+        receipt = bus.publish([key], _parse_data(data), require=require, **_event_attributes(kind, id, subject))
     if as_json:
-        out.record(id=receipt.id, destinations=list(receipt.destinations))
+        out.print_json(id=receipt.id, destinations=list(receipt.destinations))
     elif receipt.destinations:
-        out.say(f"Event {receipt.id} is in {', '.join(map(escape_control_characters, receipt.destinations))}.")
+        out.print_lines(f"Event {receipt.id} is in {', '.join(map(escape_control_characters, receipt.destinations))}.")
     else:
         out.note(f"no queue is subscribed to {key}, so nothing was pushed. Subscribe one with: busmq events subscribe {key} --into QUEUE")
 
@@ -73,12 +73,12 @@ def send(
     ```
     """
     out = Output(as_json)
-    with _bus(redis) as bus:
-        receipt = bus.send(queue, _data(data), **_event_attributes(kind, id))
+    with _open_bus(redis) as bus:
+        receipt = bus.send(queue, _parse_data(data), **_event_attributes(kind, id))
     if as_json:
-        out.record(id=receipt.id, queue=queue)
+        out.print_json(id=receipt.id, queue=queue)
     else:
-        out.say(f"Command {receipt.id} is in queue {queue}.")
+        out.print_lines(f"Command {receipt.id} is in queue {queue}.")
 
 
 def list_(
@@ -98,13 +98,13 @@ def list_(
     """
     out = Output(as_json)
     wanted = None if key is None else check_key(key)
-    with _bus(redis) as bus:
+    with _open_bus(redis) as bus:
         found = [(pattern, queue) for pattern, queue in bus.subscriptions() if wanted is None or matches(pattern, wanted)]
     if as_json:
         for pattern, queue in found:
-            out.record(pattern=pattern, queue=queue)
+            out.print_json(pattern=pattern, queue=queue)
     elif found:
-        out.show(
+        out.print_table(
             table(
                 [("pattern", "left"), ("queue", "left")],
                 [[Text(escape_control_characters(pattern)), Text(escape_control_characters(queue), "cyan")] for pattern, queue in found],
@@ -122,12 +122,12 @@ def subscribe(patterns: PatternsArgument, *, into: IntoOption, redis: RedisOptio
     ```
     """
     out = Output(as_json)
-    with _bus(redis) as bus:
+    with _open_bus(redis) as bus:
         new = bus.subscribe(patterns, into=into)
     if as_json:
-        out.record(queue=into, patterns=patterns, new=new)
+        out.print_json(queue=into, patterns=patterns, new=new)
     else:
-        out.say(f"Queue {into} is subscribed with {', '.join(patterns)}; {count(new, 'pattern')} of them new.")
+        out.print_lines(f"Queue {into} is subscribed with {', '.join(patterns)}; {format_count(new, 'pattern')} of them new.")
 
 
 def unsubscribe(patterns: PatternsArgument, *, into: IntoOption, redis: RedisOptions, as_json: JsonOption = False) -> None:
@@ -138,12 +138,12 @@ def unsubscribe(patterns: PatternsArgument, *, into: IntoOption, redis: RedisOpt
     ```
     """
     out = Output(as_json)
-    with _bus(redis) as bus:
+    with _open_bus(redis) as bus:
         ended = bus.unsubscribe(patterns, into=into)
     if as_json:
-        out.record(queue=into, patterns=patterns, ended=ended)
+        out.print_json(queue=into, patterns=patterns, ended=ended)
     else:
-        out.say(f"{count(ended, 'subscription')} of queue {into} ended.")
+        out.print_lines(f"{format_count(ended, 'subscription')} of queue {into} ended.")
 
 
 def forget(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOption = False) -> None:
@@ -154,22 +154,22 @@ def forget(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOption = F
     ```
     """
     out = Output(as_json)
-    with _bus(redis) as bus:
+    with _open_bus(redis) as bus:
         ended = bus.forget(queue)
     if as_json:
-        out.record(queue=queue, ended=ended)
+        out.print_json(queue=queue, ended=ended)
     else:
-        out.say(f"{count(ended, 'subscription')} of queue {queue} ended.")
+        out.print_lines(f"{format_count(ended, 'subscription')} of queue {queue} ended.")
 
 
 @contextmanager
-def _bus(redis: RedisOptions) -> Iterator[Any]:
+def _open_bus(redis: RedisOptions) -> Iterator[Any]:
     need_redis(redis)
     with Bus.sync(**{row.name: getattr(redis, row.name) for row in fields(RedisOptions)}) as bus:
         yield bus
 
 
-def _data(text: str | None) -> Any:
+def _parse_data(text: str | None) -> Any:
     if text is None:
         return None
     try:

@@ -4,9 +4,9 @@ from rich.text import Text
 
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.subscriptions import record, warn_if_abandoned
+from busmq_spark.cli.subscriptions import subscription_json, warn_if_abandoned
 from busmq_spark.cli.target import locate_existing, open_links
-from busmq_spark.cli.terminal_text import duration, escape_control_characters, number
+from busmq_spark.cli.terminal_text import escape_control_characters, format_duration, format_number
 from busmq_spark.core.group import GroupState
 from busmq_spark.core.group import groups as found_groups
 from busmq_spark.options import RedisOptions
@@ -28,10 +28,10 @@ def groups(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOption = F
     if as_json:
         for each in found:
             of_shared = {"in_flight": each.in_flight, "waiting": each.waiting, "paused": each.paused} if each.shared else {}
-            out.record(**record(queue, each.subscription), kind=_kind(each), unread=each.unread, **of_shared)
+            out.print_json(**subscription_json(queue, each.subscription), kind=_kind(each), unread=each.unread, **of_shared)
     elif found:
         heads = [("group", "left"), ("kind", "left"), ("acked", "right"), ("unread", "right"), ("in flight", "right"), ("to retry", "right")]
-        out.show(table([*heads, ("waits for", "right"), ("state", "left")], [_row(each) for each in found]))
+        out.print_table(table([*heads, ("waits for", "right"), ("state", "left")], [_group_row(each) for each in found]))
     else:
         out.note(f"queue {queue} has no groups. Register one with: busmq subscribe {queue} NAME")
     for each in found:
@@ -42,16 +42,16 @@ def _kind(group: GroupState) -> str:
     return "shared" if group.shared else "ordered"
 
 
-def _row(group: GroupState) -> list[str | Text]:
+def _group_row(group: GroupState) -> list[str | Text]:
     of = group.subscription
-    shared = [number(group.in_flight), number(group.waiting)] if group.shared else ["", ""]
-    waits = "" if of.behind_s is None else duration(of.behind_s)
+    shared = [format_number(group.in_flight), format_number(group.waiting)] if group.shared else ["", ""]
+    waits = "" if of.behind_s is None else format_duration(of.behind_s)
     read = "read" if of.reader and not is_dead(of.reader) else "idle" if group.idle else ""
     return [
         Text(escape_control_characters(of.name), "cyan"),
         _kind(group),
         str(of.last),
-        number(group.unread),
+        format_number(group.unread),
         *shared,
         waits,
         "paused" if group.paused else read,

@@ -15,6 +15,6 @@ def jar(*, as_json: JsonOption = False) -> None:
     out = Output(as_json)
     path = str(require_jar())
     if as_json:
-        out.record(jar=path)
+        out.print_json(jar=path)
     else:
         print(path)

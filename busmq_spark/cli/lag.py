@@ -10,7 +10,7 @@ from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.overview import ask_undamaged
 from busmq_spark.cli.target import keys_of, locate_existing, open_links
-from busmq_spark.cli.terminal_text import duration, escape_control_characters, number
+from busmq_spark.cli.terminal_text import escape_control_characters, format_duration, format_number
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.lag import ReaderLag, lags
 from busmq_spark.options import RedisOptions
@@ -48,10 +48,10 @@ def lag(
     if as_json:
         for each in found:
             read = bool(each.holder) and not is_dead(each.holder)
-            out.record(queue=each.queue, reader=each.reader or None, kind=each.kind, behind=each.behind, behind_s=each.behind_s, read=read)
+            out.print_json(queue=each.queue, reader=each.reader or None, kind=each.kind, behind=each.behind, behind_s=each.behind_s, read=read)
     elif found:
         heads = [("queue", "left"), ("reader", "left"), ("kind", "left"), ("behind", "right"), ("waits for", "right"), ("read", "left")]
-        out.show(table(heads, [_row(each) for each in found]))
+        out.print_table(table(heads, [_lag_row(each) for each in found]))
     else:
         out.note(f"There is no reader{f' of {chr(32).join(queues)}' if queues else ''} on {servers}, and no message that waits for one.")
 
@@ -69,7 +69,7 @@ def _queues_of(patterns: list[str], links: list[Link]) -> list[list[QueueKeys]]:
     return [[keys_of(name, links) for name, index in places.items() if index == at] for at in range(len(links))]
 
 
-def _row(each: ReaderLag) -> list[str | Text]:
-    waits = "" if each.behind_s is None else duration(each.behind_s)
+def _lag_row(each: ReaderLag) -> list[str | Text]:
+    waits = "" if each.behind_s is None else format_duration(each.behind_s)
     read = "by a query or program" if each.holder and not is_dead(each.holder) else ""
-    return [Text(escape_control_characters(each.queue), "cyan"), each.reader or "-", each.kind, number(each.behind), waits, read]
+    return [Text(escape_control_characters(each.queue), "cyan"), each.reader or "-", each.kind, format_number(each.behind), waits, read]

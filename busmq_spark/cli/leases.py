@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from busmq_spark.cli.target import QueueLocation
-from busmq_spark.cli.terminal_text import duration
+from busmq_spark.cli.terminal_text import format_duration
 from busmq_spark.core.flow import Call, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.state import subscriptions
 from busmq_spark.redis_io.holder import is_dead
 
 
-def questions(keys: QueueKeys, names: Sequence[str]) -> list[Call]:
+def lease_calls(keys: QueueKeys, names: Sequence[str]) -> list[Call]:
     """What to ask Redis about the leases of these subscriptions ('' is a reader without one); two calls each."""
     return [call for name in names for call in (command("GET", keys.lease(name)), command("PTTL", keys.lease(name)))]
 
 
-def living(names: Sequence[str], replies: Sequence[bytes | int | None]) -> dict[str, int]:
+def live_holders(names: Sequence[str], replies: Sequence[bytes | int | None]) -> dict[str, int]:
     """Subscription → milliseconds left, of the holders that may be alive."""
     return {
         name: int(left_ms)
@@ -26,11 +26,11 @@ def living(names: Sequence[str], replies: Sequence[bytes | int | None]) -> dict[
     }
 
 
-def holders(place: QueueLocation) -> list[str]:
+def describe_holders(place: QueueLocation) -> list[str]:
     """One text for each query that holds a lease on the queue or on one of its subscriptions."""
     names = ["", *place.link.run(subscriptions([place.keys]))[0]]
-    held = living(names, place.link.execute(questions(place.keys, names)))
+    held = live_holders(names, place.link.execute(lease_calls(place.keys, names)))
     return [
-        f"{f'subscription {name}, ' if name else ''}its lease is renewed or over within {duration(left_ms / 1000 + 1)}"
+        f"{f'subscription {name}, ' if name else ''}its lease is renewed or over within {format_duration(left_ms / 1000 + 1)}"
         for name, left_ms in held.items()
     ]

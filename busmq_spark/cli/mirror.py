@@ -16,9 +16,9 @@ from rich.text import Text
 
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.serve import address as listen_address
+from busmq_spark.cli.serve import parse_listen_address as listen_address
 from busmq_spark.cli.target import QueueLocation, need_redis, open_links
-from busmq_spark.cli.terminal_text import duration, escape_control_characters, number
+from busmq_spark.cli.terminal_text import escape_control_characters, format_duration, format_number
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import MIRROR_REPORTS_PATTERN, QueueKeys
 from busmq_spark.core.mirror import MirrorState, mirror_states
@@ -121,10 +121,10 @@ def run(  # noqa: PLR0913  the options of a command
     how: dict[str, Any] = {"groups": groups, "retention": retention, "new_life": new_life, "name": name, "origin_name": origin_name, "replace": over}
     bytes_per_s = _parse_flag("--rate", lambda text: int(size(text)) if text != "0" else 0, rate)
     settings = MirrorSettings(origin=from_, patterns=tuple(dict.fromkeys(queues)), bytes_per_s=bytes_per_s, **there, **trust, **how)
-    _mirror(Output(as_json), settings, here, metrics)
+    _run_mirror(Output(as_json), settings, here, metrics)
 
 
-def _mirror(out: Output, settings: MirrorSettings, here: RedisOptions, metrics: str | None) -> None:
+def _run_mirror(out: Output, settings: MirrorSettings, here: RedisOptions, metrics: str | None) -> None:
     """Until a signal comes."""
     _share_memory()
     counts, ended = Metrics(), threading.Event()
@@ -139,7 +139,7 @@ def _mirror(out: Output, settings: MirrorSettings, here: RedisOptions, metrics: 
             runner.start()
             out.note(f"Mirroring {', '.join(settings.patterns)} of {settings.masked_origin}. Ctrl-C ends it." + (f" Metrics: {url}" if url else ""))
             if out.as_json:
-                out.record(origin=settings.masked_origin, patterns=settings.patterns, metrics=url)
+                out.print_json(origin=settings.masked_origin, patterns=settings.patterns, metrics=url)
                 out.flush()
             while not ended.wait(1.0):
                 pass
@@ -166,16 +166,16 @@ def promote(queues: PatternsArgument, *, to: ToOption = None, redis: RedisOption
     """
     out = Output(as_json)
     with open_links(replace(redis, url=to) if to else redis) as links:
-        found = list(_mirrors(links, queues))
+        found = list(_find_mirrors(links, queues))
         if not found:
             raise ConfigError(reason=f"no queue here that is a mirror is named {' or '.join(map(repr, queues))}; busmq mirror status lists them")
         for state, place in found:
             _, last, seen = place.link.run(promoted(place.keys))
             missing = max(0, seen - last)
             if as_json:
-                out.record(queue=state.queue, promoted_behind=last, origin_known_up_to=max(last, seen), not_copied=missing)
+                out.print_json(queue=state.queue, promoted_behind=last, origin_known_up_to=max(last, seen), not_copied=missing)
                 continue
-            out.say(f"Queue {state.queue} is promoted: the next push gets id {last + 1}.")
+            out.print_lines(f"Queue {state.queue} is promoted: the next push gets id {last + 1}.")
             if missing:
                 out.warn(f"queue {state.queue}: ids {last + 1}..{seen} of its origin were not copied; at the origin they are other messages")
 
@@ -190,7 +190,7 @@ def status(queues: EveryArgument = None, *, to: ToOption = None, redis: RedisOpt
     """
     out = Output(as_json)
     with open_links(replace(redis, url=to) if to else redis) as links:
-        states = [state for state, _ in _mirrors(links, queues or ["*"])]
+        states = [state for state, _ in _find_mirrors(links, queues or ["*"])]
         reports = _read_reports(links)
     rows: list[list[str | Text]] = []
     for state in states:
@@ -201,26 +201,26 @@ def status(queues: EveryArgument = None, *, to: ToOption = None, redis: RedisOpt
         process = "no process mirrors it" if report is None else error or report.error or ""
         if as_json:
             more = {"behind_s": behind_s, "mirrored": report is not None, "error": error or (report.error if report else None)}
-            out.record(queue=state.queue, origin=state.of.origin, path=state.of.path, copied_up_to=state.last, behind=behind, **more)
-        since = "" if behind_s is None else duration(round(behind_s))
+            out.print_json(queue=state.queue, origin=state.of.origin, path=state.of.path, copied_up_to=state.last, behind=behind, **more)
+        since = "" if behind_s is None else format_duration(round(behind_s))
         rows.append(
             [
                 Text(escape_control_characters(state.queue), "cyan"),
                 state.of.origin,
                 str(state.last),
-                number(behind),
+                format_number(behind),
                 since,
                 Text(escape_control_characters(process), "yellow"),
             ]
         )
     if not as_json and rows:
         heads = [("mirror", "left"), ("of", "left"), ("copied up to", "right"), ("behind", "right"), ("for", "right"), ("", "left")]
-        out.show(table(heads, rows))
+        out.print_table(table(heads, rows))
     elif not rows:
         out.note("there are no mirrors here. Begin with: busmq mirror --from URL QUEUE...")
 
 
-def _mirrors(links: list[Link], wanted: Sequence[str]) -> Iterator[tuple[MirrorState, QueueLocation]]:
+def _find_mirrors(links: list[Link], wanted: Sequence[str]) -> Iterator[tuple[MirrorState, QueueLocation]]:
     """The queues here that are mirrors and match one of the patterns, by name."""
     places = [(name, server) for name, server in discover_queues(links) if matches(name, wanted)]
     for server, link in enumerate(links):

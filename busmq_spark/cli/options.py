@@ -15,7 +15,7 @@ NullOption = Annotated[
 ]
 
 
-def seconds(text: str, option: str) -> int:
+def parse_seconds(text: str, option: str) -> int:
     """``90``, ``90s``, ``15m``, ``12h`` or ``7d`` as seconds."""
     try:
         return duration_s(text)

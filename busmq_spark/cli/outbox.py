@@ -10,9 +10,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from busmq_spark.cli.options import JsonOption, seconds
+from busmq_spark.cli.options import JsonOption, parse_seconds
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.terminal_text import count, duration, escape_control_characters, number, size
+from busmq_spark.cli.terminal_text import escape_control_characters, format_count, format_duration, format_number, format_size
 from busmq_spark.options import RedisOptions
 from busmq_spark.outbox import lock, report
 from busmq_spark.outbox.outbox import SyncOutbox
@@ -30,17 +30,17 @@ def status(path: StoreArgument, *, as_json: JsonOption = False) -> None:
     out = Output(as_json)
     found = report.read_status(path)
     if as_json:
-        out.record(path=str(path), **asdict(found))
+        out.print_json(path=str(path), **asdict(found))
         return
-    out.say(
+    out.print_lines(
         f"open in    {f'process {found.owner.pid} on {found.owner.host}' if found.owner else 'no process'}",
-        f"incoming   {number(found.incoming)}  events and subscriptions of which it is not known yet where they go",
-        f"outgoing   {number(found.outgoing)}  messages that wait for a queue",
-        f"oldest     {duration(found.oldest_s) if found.oldest_s is not None else 'nothing waits'}",
-        f"on disk    {size(found.bytes)}",
+        f"incoming   {format_number(found.incoming)}  events and subscriptions of which it is not known yet where they go",
+        f"outgoing   {format_number(found.outgoing)}  messages that wait for a queue",
+        f"oldest     {format_duration(found.oldest_s) if found.oldest_s is not None else 'nothing waits'}",
+        f"on disk    {format_size(found.bytes)}",
     )
     if found.error:
-        out.say(Text(f"failing    {found.error}", "yellow"))
+        out.print_lines(Text(f"failing    {found.error}", "yellow"))
 
 
 def unlock(path: StoreArgument, *, as_json: JsonOption = False) -> None:
@@ -57,9 +57,9 @@ def unlock(path: StoreArgument, *, as_json: JsonOption = False) -> None:
     before = lock.read_owner(path)
     removed = lock.clear_dead_owner(path)
     if as_json:
-        out.record(path=str(path), unlocked=removed, pid=before.pid if before else None, host=before.host if before else None)
+        out.print_json(path=str(path), unlocked=removed, pid=before.pid if before else None, host=before.host if before else None)
     elif removed and before:
-        out.say(f"unlocked: process {before.pid} on {before.host} is gone")
+        out.print_lines(f"unlocked: process {before.pid} on {before.host} is gone")
     else:
         out.note("it was not locked")
 
@@ -105,14 +105,14 @@ def incoming(
     found = report.read_incoming(path, first)
     if as_json:
         for each in found:
-            out.record(**asdict(each))
+            out.print_json(**asdict(each))
     elif found:
         heads = [("number", "right"), ("kind", "left"), ("keys", "left"), ("queue", "left"), ("waits for", "right")]
-        out.show(
+        out.print_table(
             table(
                 heads,
                 [
-                    [str(each.number), each.kind, _comma_list(each.keys), escape_control_characters(each.queue), duration(each.age_s)]
+                    [str(each.number), each.kind, _comma_list(each.keys), escape_control_characters(each.queue), format_duration(each.age_s)]
                     for each in found
                 ],
             )
@@ -132,10 +132,10 @@ def outgoing(path: StoreArgument, *, as_json: JsonOption = False) -> None:
     found = report.read_outgoing(path)
     if as_json:
         for each in found:
-            out.record(**asdict(each))
+            out.print_json(**asdict(each))
     elif found:
         heads = [("queue", "left"), ("messages", "right"), ("oldest", "right"), ("failing for", "right"), ("error", "left")]
-        out.show(table(heads, [_row(each) for each in found]))
+        out.print_table(table(heads, [_outgoing_row(each) for each in found]))
     else:
         out.note("nothing waits for a queue")
 
@@ -168,13 +168,13 @@ def drain(
         settings["federate_secret_in_url"] = True
     with (
         SyncOutbox(path, to or redis.address, **settings) as outbox,
-        out.working(f"forwarding {count(waiting, 'message')}"),
+        out.spinner(f"forwarding {format_count(waiting, 'message')}"),
     ):
-        outbox.wait_drained(seconds(timeout, "--timeout"))
+        outbox.wait_drained(parse_seconds(timeout, "--timeout"))
     if as_json:
-        out.record(path=str(path), forwarded=waiting)
+        out.print_json(path=str(path), forwarded=waiting)
     else:
-        out.say(f"forwarded {count(waiting, 'message')}")
+        out.print_lines(f"forwarded {format_count(waiting, 'message')}")
 
 
 def _subscriptions(path: Path, key: str | None, out: Output, *, queues: bool) -> None:
@@ -186,9 +186,9 @@ def _subscriptions(path: Path, key: str | None, out: Output, *, queues: bool) ->
     name, others = ("queue", "keys") if queues else ("key", "queues")
     if out.as_json:
         for each in sorted(grouped):
-            out.record(**{name: each, others: grouped[each], "seen_s": seen_s})
+            out.print_json(**{name: each, others: grouped[each], "seen_s": seen_s})
     elif grouped:
-        out.show(
+        out.print_table(
             table([(name, "left"), (others, "left")], [[escape_control_characters(each), _comma_list(grouped[each])] for each in sorted(grouped)])
         )
     else:
@@ -196,12 +196,18 @@ def _subscriptions(path: Path, key: str | None, out: Output, *, queues: bool) ->
     if not out.as_json and seen_s is None:
         out.note("no event was routed yet, so only subscriptions made with this outbox are known")
     elif not out.as_json:
-        out.note(f"as of {duration(seen_s or 0)} ago")
+        out.note(f"as of {format_duration(seen_s or 0)} ago")
 
 
-def _row(each: report.OutgoingQueue) -> list[str | Text]:
-    failing = "" if each.failing_s is None else duration(each.failing_s)
-    return [Text(escape_control_characters(each.queue), "cyan"), number(each.messages), duration(each.oldest_s), failing, Text(each.error, "yellow")]
+def _outgoing_row(each: report.OutgoingQueue) -> list[str | Text]:
+    failing = "" if each.failing_s is None else format_duration(each.failing_s)
+    return [
+        Text(escape_control_characters(each.queue), "cyan"),
+        format_number(each.messages),
+        format_duration(each.oldest_s),
+        failing,
+        Text(each.error, "yellow"),
+    ]
 
 
 def _comma_list(names: Iterable[str]) -> str:

@@ -45,16 +45,16 @@ class Output:
         """Whether a person looks at stderr while the command runs."""
         return sys.stderr.isatty() and not self.as_json
 
-    def record(self, **fields: Any) -> None:
+    def print_json(self, **fields: Any) -> None:
         """One JSON line."""
         sys.stdout.write(json.dumps(fields, default=json_default) + "\n")
 
-    def say(self, *lines: str | Text) -> None:
+    def print_lines(self, *lines: str | Text) -> None:
         """Lines for people, escaped and never read as markup."""
         for line in lines:
             self.screen.print(_escaped_for_terminal(line), soft_wrap=True)
 
-    def show(self, table: Table) -> None:
+    def print_table(self, table: Table) -> None:
         """A table for people."""
         if not self.on_terminal:
             self.screen.width = max(WIDTH_IN_PIPE, self.screen.measure(table, options=self.screen.options.update(max_width=MAX_TABLE_WIDTH)).maximum)
@@ -65,7 +65,7 @@ class Output:
         sys.stdout.flush()
 
     @contextmanager
-    def working(self, text: str) -> Iterator[None]:
+    def spinner(self, text: str) -> Iterator[None]:
         """A spinner on stderr while something takes its time, when a person is there to see it."""
         if not self.is_watched:
             yield

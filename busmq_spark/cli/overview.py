@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
-from busmq_spark.cli.leases import living, questions
+from busmq_spark.cli.leases import lease_calls, live_holders
 from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys
@@ -31,7 +31,7 @@ class QueueOverview:
     subscriptions: dict[str, int]
     readers: dict[str, int]
 
-    def record(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As JSON."""
         state = self.state
         return {
@@ -60,15 +60,15 @@ class DamagedQueue:
     server: str
     reason: str
 
-    def record(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As JSON."""
         return {"queue": self.name, "damaged": self.reason, "server": self.server}
 
 
-def queue_overviews(link: Link, queues: Sequence[QueueKeys]) -> list[QueueOverview | DamagedQueue]:
+def read_all_overviews(link: Link, queues: Sequence[QueueKeys]) -> list[QueueOverview | DamagedQueue]:
     """Queues of one server, those with damaged keys among them: one of these does not hide the others."""
     server = link.endpoint.masked_url
-    found, damaged = ask_undamaged(lambda part: link.run(overviews(part, server)), queues)
+    found, damaged = ask_undamaged(lambda part: link.run(read_overviews(part, server)), queues)
     return [*found, *(DamagedQueue(name, server, reason) for name, reason in damaged.items())]
 
 
@@ -86,7 +86,7 @@ def ask_undamaged(ask: Callable[[Sequence[QueueKeys]], list[T]], queues: Sequenc
     return some + rest, {**damaged, **more}
 
 
-def overviews(queues: Sequence[QueueKeys], server: str) -> Flow[list[QueueOverview]]:
+def read_overviews(queues: Sequence[QueueKeys], server: str) -> Flow[list[QueueOverview]]:
     """Queues of one server; those that went away meanwhile are left out."""
     found = []
     for part in slices(queues, QUEUES_PER_STEP):
@@ -94,12 +94,12 @@ def overviews(queues: Sequence[QueueKeys], server: str) -> Flow[list[QueueOvervi
         acked = yield from subscriptions(part)
         asked = [(keys, ["", *names]) for keys, names in zip(part, acked, strict=True)]
         replies = yield [
-            call for keys, names in asked for call in (command("LLEN", keys.toack), command("PTTL", keys.metadata), *questions(keys, names))
+            call for keys, names in asked for call in (command("LLEN", keys.toack), command("PTTL", keys.metadata), *lease_calls(keys, names))
         ]
         answers = iter(replies)
         for (keys, names), state, acks in zip(asked, known, acked, strict=True):
             unacked, expires_ms = next(answers) // 2, next(answers)
-            leases = living(names, list(islice(answers, 2 * len(names))))
+            leases = live_holders(names, list(islice(answers, 2 * len(names))))
             if state.exists:
                 found.append(QueueOverview(keys.name, server, state, unacked, expires_ms, acks, leases))
     return found

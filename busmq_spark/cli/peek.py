@@ -5,12 +5,12 @@ from typing import Annotated
 
 import typer
 
-from busmq_spark.cli.faults import NoSuchMessage
+from busmq_spark.cli.cli_errors import NoSuchMessage
 from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, RawOption, check_exclusive
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.reading import read_messages
 from busmq_spark.cli.target import locate_existing, open_links
-from busmq_spark.cli.terminal_text import count
+from busmq_spark.cli.terminal_text import format_count
 from busmq_spark.cli.writing import MessageWriter
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.state import QueueState
@@ -46,13 +46,13 @@ def peek(  # noqa: PLR0913  the options of a command
     """
     out = Output(as_json)
     check_exclusive(first=first is not None, last=last is not None, id=ids is not None)
-    wanted = None if ids is None else id_range(ids)
+    wanted = None if ids is None else parse_id_range(ids)
     writer = MessageWriter(out, queue, raw, null)
     with open_links(redis) as links:
         place, state = locate_existing(queue, links)
         low, high = wanted or _range_at_an_end(state, first, last)
         if wanted and not (state.count and low <= state.newest and high >= state.oldest):
-            raise NoSuchMessage(queue=queue, wanted=_range_text(low, high), found=_holds(state))
+            raise NoSuchMessage(queue=queue, wanted=_range_text(low, high), found=_stored_ids_text(state))
         if not state.count:
             out.note(f"queue {queue} is empty; the last id given was {state.last_id}")
         shown = 0
@@ -62,7 +62,7 @@ def peek(  # noqa: PLR0913  the options of a command
         _mention_the_rest(out, state, shown, asked=bool(first or last or wanted))
 
 
-def id_range(text: str) -> tuple[int, int]:
+def parse_id_range(text: str) -> tuple[int, int]:
     """``7``, ``7..9``, ``7..`` or ``..9`` as first and last id, both inclusive."""
     match = re.fullmatch(r"(\d{1,16})?(\.\.)?(\d{1,16})?", text.strip())
     if not match or not (match[1] or match[3]) or (match[3] and not match[2]):
@@ -84,10 +84,10 @@ def _range_text(low: int, high: int) -> str:
     return f"id {low}" if low == high else f"any of the ids {low}..{'' if high == MAX_ID else high}"
 
 
-def _holds(state: QueueState) -> str:
+def _stored_ids_text(state: QueueState) -> str:
     return f"ids {state.oldest}..{state.newest}" if state.count else f"no messages now (the last id given was {state.last_id})"
 
 
 def _mention_the_rest(out: Output, state: QueueState, shown: int, *, asked: bool) -> None:
     if not asked and not out.as_json and out.on_terminal and shown < state.count:
-        out.note(f"{count(state.count - shown, 'more message')}; --first N, --last N and --id show others")
+        out.note(f"{format_count(state.count - shown, 'more message')}; --first N, --last N and --id show others")

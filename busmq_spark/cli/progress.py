@@ -10,7 +10,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, Ta
 from rich.text import Text
 
 from busmq_spark.cli.output import Output
-from busmq_spark.cli.terminal_text import escape_control_characters, number, rate
+from busmq_spark.cli.terminal_text import escape_control_characters, format_number, format_rate
 
 SHOW_BAR_AFTER_S = 0.3
 """Short work shows no bar: a flash is only noise."""
@@ -45,7 +45,9 @@ class TerminalProgressBar:
             return
         if not self._bar.live.is_started and (self._waiting is not None or self.seconds > SHOW_BAR_AFTER_S):
             self._bar.start()
-        text = f"{number(self.items)} {self._noun}  {rate(self.items, self.seconds)}" if self.items or not self._waiting else self._waiting
+        text = (
+            f"{format_number(self.items)} {self._noun}  {format_rate(self.items, self.seconds)}" if self.items or not self._waiting else self._waiting
+        )
         self._bar.update(self._task, advance=items if weight is None else weight, text=text)
 
     def __enter__(self) -> Self:

@@ -8,13 +8,13 @@ from typing import Annotated, BinaryIO
 
 import typer
 
-from busmq_spark.cli.faults import CliQueueFull
-from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, seconds
+from busmq_spark.cli.cli_errors import CliQueueFull
+from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, parse_seconds
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.progress import TerminalProgressBar
-from busmq_spark.cli.splitting import batches
-from busmq_spark.cli.target import QueueLocation, open_links, partition_places, place_of, topic_of
-from busmq_spark.cli.terminal_text import count, duration, number
+from busmq_spark.cli.splitting import split_messages
+from busmq_spark.cli.target import QueueLocation, find_topic, locate_partitions, locate_queue, open_links
+from busmq_spark.cli.terminal_text import format_count, format_duration, format_number
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, AttachResult, attach, push_many
 from busmq_spark.core.topic import partition_of
@@ -63,25 +63,25 @@ def push(  # noqa: PLR0913  the options of a command
     """
     out = Output(as_json)
     values = None if values == ["-"] else values
-    ttl_s = MIN_RECORD_TTL_S if ttl is None else seconds(ttl, "--ttl")
-    _check(values, file, null, whole)
-    with nullcontext() if values else _source(out, file) as source, open_links(redis) as links:
-        place = place_of(queue, links) if key is None else _location_of_key(queue, key, links)
+    ttl_s = MIN_RECORD_TTL_S if ttl is None else parse_seconds(ttl, "--ttl")
+    _check_arguments(values, file, null, whole)
+    with nullcontext() if values else _open_source(out, file) as source, open_links(redis) as links:
+        place = locate_queue(queue, links) if key is None else _location_of_key(queue, key, links)
         attached = place.link.run(attach(place.keys, new_token(), ttl_s=ttl_s, maxsize=maxsize))
-        _explain(out, attached, ttl_s if ttl else 0, maxsize)
+        _note_ignored_options(out, attached, ttl_s if ttl else 0, maxsize)
         sender = MessagePusher(out, place, attached)
         if source is None:
-            sender.send([os.fsencode(value) for value in values or ()])
+            sender.push([os.fsencode(value) for value in values or ()])
         else:
-            sender.drain(source, None if whole else (b"\0" if null else b"\n"))
-        _answer(out, sender)
+            sender.push_source(source, None if whole else (b"\0" if null else b"\n"))
+        _show_result(out, sender)
 
 
 def _location_of_key(topic: str, key: str, links: list[Link]) -> QueueLocation:
     """Where the partition of a key is. Raises TopicMissing."""
-    _, found = topic_of(topic, links)
+    _, found = find_topic(topic, links)
     partition = partition_of(os.fsencode(key), found.partitions)
-    [place] = partition_places(topic, range(partition, partition + 1), links)
+    [place] = locate_partitions(topic, range(partition, partition + 1), links)
     return place
 
 
@@ -92,7 +92,7 @@ class MessagePusher:
         self.out, self.place, self.attached = out, place, attached
         self.stored = 0
 
-    def send(self, values: list[bytes]) -> None:
+    def push(self, values: list[bytes]) -> None:
         """All of them, or CliQueueFull. After a LinkLost ``stored`` is what is known to be stored."""
         if not values:
             return
@@ -101,39 +101,39 @@ class MessagePusher:
         if stored < len(values):
             raise CliQueueFull(queue=self.place.keys.name, maxsize=self.attached.maxsize, stored=self.stored, left=len(values) - stored)
 
-    def drain(self, source: BinaryIO, separator: bytes | None) -> None:
+    def push_source(self, source: BinaryIO, separator: bytes | None) -> None:
         """Everything a file or pipe holds; ``separator`` None makes one message of it."""
         if separator is None:
-            self.send([source.read()])
+            self.push([source.read()])
             return
-        total = _size(source)
+        total = _source_size(source)
         with TerminalProgressBar(self.out, f"pushing to {self.place.keys.name}", total, "messages", weighed=True) as meter:
             try:
-                for values, read_bytes in batches(source.read1, separator):  # type: ignore[attr-defined]  # both are buffered readers
+                for values, read_bytes in split_messages(source.read1, separator):  # type: ignore[attr-defined]  # both are buffered readers
                     for part in slices(values, 20_000):
-                        self.send(part)
+                        self.push(part)
                     meter.add(len(values), read_bytes)
             except (LinkLost, KeyboardInterrupt):
-                self.out.note(f"{count(self.stored, 'message')} had been stored; of those sent last it is not known")
+                self.out.note(f"{format_count(self.stored, 'message')} had been stored; of those sent last it is not known")
                 raise
 
 
-def _check(values: list[str] | None, file: Path | None, null: bool, whole: bool) -> None:
+def _check_arguments(values: list[str] | None, file: Path | None, null: bool, whole: bool) -> None:
     if values and (file or null or whole):
         raise ConfigError(reason="messages were given as arguments, so --file, --null and --whole do not apply. Leave out the one or the other")
     if null and whole:
         raise ConfigError(reason="--null and --whole exclude each other. Give one of them")
 
 
-def _explain(out: Output, attached: AttachResult, ttl_s: int, maxsize: int) -> None:
+def _note_ignored_options(out: Output, attached: AttachResult, ttl_s: int, maxsize: int) -> None:
     """Options that an existing queue overrules should not be thought to hold."""
     if attached.existed and maxsize and attached.maxsize != maxsize:
         out.note(f"the queue exists with maxsize {attached.maxsize}; --maxsize is for new queues")
     if attached.existed and ttl_s and attached.ttl_s != ttl_s:
-        out.note(f"the queue exists with a ttl of {duration(attached.ttl_s)}; --ttl is for new queues")
+        out.note(f"the queue exists with a ttl of {format_duration(attached.ttl_s)}; --ttl is for new queues")
 
 
-def _source(out: Output, file: Path | None) -> BinaryIO:
+def _open_source(out: Output, file: Path | None) -> BinaryIO:
     if file is not None and str(file) != "-":
         return file.open("rb")
     if sys.stdin is None:
@@ -143,15 +143,15 @@ def _source(out: Output, file: Path | None) -> BinaryIO:
     return os.fdopen(os.dup(sys.stdin.fileno()), "rb")
 
 
-def _size(source: BinaryIO) -> int | None:
+def _source_size(source: BinaryIO) -> int | None:
     size = os.fstat(source.fileno()).st_size
     return size or None
 
 
-def _answer(out: Output, sender: MessagePusher) -> None:
-    state, queue = sender.place.state(), sender.place.keys.name
+def _show_result(out: Output, sender: MessagePusher) -> None:
+    state, queue = sender.place.read_state(), sender.place.keys.name
     if out.as_json:
-        out.record(
+        out.print_json(
             queue=queue,
             pushed=sender.stored,
             newest_id=state.newest or None,
@@ -161,4 +161,6 @@ def _answer(out: Output, sender: MessagePusher) -> None:
         )
         return
     new = "" if sender.attached.existed else "new "
-    out.say(f"Pushed {count(sender.stored, 'message')} to {new}queue {queue}: {number(state.count)} stored, newest id {state.last_id}.")
+    out.print_lines(
+        f"Pushed {format_count(sender.stored, 'message')} to {new}queue {queue}: {format_number(state.count)} stored, newest id {state.last_id}."
+    )

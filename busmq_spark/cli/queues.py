@@ -8,9 +8,9 @@ from rich.text import Text
 
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.overview import DamagedQueue, QueueOverview, queue_overviews
+from busmq_spark.cli.overview import DamagedQueue, QueueOverview, read_all_overviews
 from busmq_spark.cli.target import keys_of, open_links
-from busmq_spark.cli.terminal_text import duration, escape_control_characters, number
+from busmq_spark.cli.terminal_text import escape_control_characters, format_duration, format_number
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.links import Link
@@ -34,16 +34,16 @@ def queues(
     """
     out = Output(as_json)
     with open_links(redis) as links:
-        found = _gather(links, pattern)
+        found = _read_overviews(links, pattern)
         if as_json:
             for queue in found:
-                out.record(**queue.record())
+                out.print_json(**queue.to_json())
             return
         for queue in found:
             if isinstance(queue, DamagedQueue):
                 out.warn(queue.reason if queue.name in queue.reason else f"queue {queue.name!r}: {queue.reason}")
         if found:
-            out.show(table(_columns(many := len(links) > 1), [_row(queue, many) for queue in found]))
+            out.print_table(table(_columns(many := len(links) > 1), [_queue_row(queue, many) for queue in found]))
         else:
             which = f"no queue that matches {pattern}" if pattern else "no queue"
             out.note(
@@ -51,12 +51,12 @@ def queues(
             )
 
 
-def _gather(links: list[Link], pattern: str | None) -> list[QueueOverview | DamagedQueue]:
+def _read_overviews(links: list[Link], pattern: str | None) -> list[QueueOverview | DamagedQueue]:
     places: list[list[QueueKeys]] = [[] for _ in links]
     for name, index in discover_queues(links):
         if pattern is None or fnmatchcase(name, pattern):
             places[index].append(keys_of(name, links))
-    found = [each for link, keys in zip(links, places, strict=True) for each in queue_overviews(link, keys)]
+    found = [each for link, keys in zip(links, places, strict=True) for each in read_all_overviews(link, keys)]
     return sorted(found, key=lambda queue: queue.name)
 
 
@@ -66,7 +66,7 @@ def _columns(many_servers: bool) -> list[tuple[str, str]]:
     return [(name, sides.get(name, "left")) for name in names]
 
 
-def _row(queue: QueueOverview | DamagedQueue, many_servers: bool) -> list[str | Text]:
+def _queue_row(queue: QueueOverview | DamagedQueue, many_servers: bool) -> list[str | Text]:
     if isinstance(queue, DamagedQueue):
         return [
             Text(escape_control_characters(queue.name), "cyan"),
@@ -85,11 +85,11 @@ def _row(queue: QueueOverview | DamagedQueue, many_servers: bool) -> list[str | 
     soon = queue.expires_ms >= 0 and expires_s < min(60, state.ttl_s / 4)
     return [
         Text(escape_control_characters(queue.name), "cyan"),
-        f"{number(state.waiting)} (+{number(state.kept_count)} kept)" if state.kept_count else number(state.waiting),
+        f"{format_number(state.waiting)} (+{format_number(state.kept_count)} kept)" if state.kept_count else format_number(state.waiting),
         ids,
-        Text(number(queue.unacked), "yellow") if queue.unacked else "",
-        duration(state.ttl_s),
-        Text(duration(expires_s), "red" if soon else "") if queue.expires_ms >= 0 else "never",
+        Text(format_number(queue.unacked), "yellow") if queue.unacked else "",
+        format_duration(state.ttl_s),
+        Text(format_duration(expires_s), "red" if soon else "") if queue.expires_ms >= 0 else "never",
         ", ".join(f"{name} at {last}" for name, last in sorted(queue.subscriptions.items())),
         reader_names(queue),
         *([queue.server] if many_servers else []),

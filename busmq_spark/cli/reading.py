@@ -14,7 +14,7 @@ def read_messages(place: QueueLocation, first: int, last: int) -> Iterator[list[
     """The stored ones of the messages ``first..last``, in order and in parts."""
     need = first
     while need <= last:
-        start = _start(place, need)
+        start = _find_first_stored(place, need)
         if start is None or start[0] > last:
             return
         need, oldest = start
@@ -33,7 +33,7 @@ def read_messages(place: QueueLocation, first: int, last: int) -> Iterator[list[
                 break
 
 
-def _start(place: QueueLocation, need: int) -> tuple[int, int] | None:
+def _find_first_stored(place: QueueLocation, need: int) -> tuple[int, int] | None:
     """The first stored id from ``need`` on, and the id the head would have if ids had no holes; None when there is none."""
     oldest = int(place.link.execute(command("LINDEX", place.keys.messages, 0)) or 0)
     if oldest == 0:

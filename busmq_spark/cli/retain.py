@@ -6,8 +6,8 @@ import typer
 
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output
-from busmq_spark.cli.target import locate_existing, open_links, place_of
-from busmq_spark.cli.terminal_text import count, duration, size
+from busmq_spark.cli.target import locate_existing, locate_queue, open_links
+from busmq_spark.cli.terminal_text import format_count, format_duration, format_size
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
 from busmq_spark.core.retention import Retention, retention, rule
 from busmq_spark.core.retention import retain as set_retention
@@ -44,12 +44,12 @@ def retain(  # noqa: PLR0913  the options of a command
         raise ConfigError(reason="--off keeps nothing, and the other options say what to keep; give one of the two")
     with open_links(redis) as links:
         if asked:
-            place = place_of(queue, links)
+            place = locate_queue(queue, links)
             place.link.run(attach(place.keys, new_token(), ttl_s=MIN_RECORD_TTL_S))
         else:
             place, _ = locate_existing(queue, links)
         found = place.link.run(set_retention(place.keys, limits) if asked or off else retention(place.keys))
-        state = place.state()
+        state = place.read_state()
     _show(out, queue, found, state)
 
 
@@ -57,22 +57,24 @@ def _show(out: Output, queue: str, found: Retention | None, state: QueueState) -
     if out.as_json:
         limits = {name: getattr(found, name, None) for name in ("age_s", "messages", "bytes")}
         numbers = {"kept": state.kept_count, "waiting": state.waiting, "oldest_id": state.oldest or None}
-        out.record(queue=queue, retained=found is not None, **limits, **numbers)
+        out.print_json(queue=queue, retained=found is not None, **limits, **numbers)
         return
     if found is None:
-        out.say(f"Queue {queue} keeps nothing of what is acknowledged.")
+        out.print_lines(f"Queue {queue} keeps nothing of what is acknowledged.")
         return
     holds = f" from id {state.oldest} on" if state.count else ""
-    out.say(
-        f"Queue {queue} keeps {limits_text(found)}: {count(state.kept_count, 'acknowledged message')}{holds}; "
-        f"{count(state.waiting, 'message')} to read."
+    out.print_lines(
+        f"Queue {queue} keeps {limits_text(found)}: {format_count(state.kept_count, 'acknowledged message')}{holds}; "
+        f"{format_count(state.waiting, 'message')} to read."
     )
     if found.age_s and found.age_s > state.ttl_s:
-        out.warn(f"without readers and producers the queue lives for {duration(state.ttl_s)} only, its ttl, and what it keeps goes with it")
+        out.warn(f"without readers and producers the queue lives for {format_duration(state.ttl_s)} only, its ttl, and what it keeps goes with it")
 
 
 def limits_text(found: Retention) -> str:
     """What is kept, for people."""
-    age = f"what is younger than {duration(found.age_s)}" if found.age_s else ""
-    newest = f"the newest {count(found.messages, 'message')}" if found.messages else ""
-    return " and ".join(filter(None, (age, newest, f"the newest {size(found.bytes)}" if found.bytes else ""))) or "what a reader has gone back to"
+    age = f"what is younger than {format_duration(found.age_s)}" if found.age_s else ""
+    newest = f"the newest {format_count(found.messages, 'message')}" if found.messages else ""
+    return (
+        " and ".join(filter(None, (age, newest, f"the newest {format_size(found.bytes)}" if found.bytes else ""))) or "what a reader has gone back to"
+    )

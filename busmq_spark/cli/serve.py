@@ -50,7 +50,7 @@ ProxyOption = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _ListenSettings:
     """Where and how to listen."""
 
     host: str
@@ -64,7 +64,7 @@ class _Place:
     compression: bool
 
     @property
-    def loopback(self) -> bool:
+    def is_loopback(self) -> bool:
         return is_loopback(self.host)
 
 
@@ -115,13 +115,13 @@ def serve(  # noqa: PLR0913  the options of a command
     A subscription belongs to the secret that registered it: others need consume = ["subscription:its-name"].
     """
     out = Output(as_json)
-    host, port = address(listen)
+    host, port = parse_listen_address(listen)
     files = (certificate_file, key_file, client_ca)
-    place = _Place(host, port, path, tuple(origin or ()), tuple(trust_proxy or ()), secrets, files, compression)
-    tls = certificate(*files)
+    place = _ListenSettings(host, port, path, tuple(origin or ()), tuple(trust_proxy or ()), secrets, files, compression)
+    tls = make_tls_context(*files)
     limits = limits_with(limit or [])
     secret = None if secrets else randomness.token_urlsafe(24)
-    if secret and not place.loopback:
+    if secret and not place.is_loopback:
         raise ConfigError(reason=f"{listen} can be reached from other machines, so it needs secrets. Give --secrets FILE, or listen on 127.0.0.1")
     keyring = Keyring.load(secrets) if secrets else Keyring.single(str(secret))
     need_redis(redis)
@@ -131,7 +131,7 @@ def serve(  # noqa: PLR0913  the options of a command
 
 
 async def _serve(  # noqa: PLR0913, PLR0917  what the command was given
-    out: Output, redis: RedisOptions, place: _Place, keyring: Keyring, limits: PeerLimits, secret: str | None, tls: ssl.SSLContext | None
+    out: Output, redis: RedisOptions, place: _ListenSettings, keyring: Keyring, limits: PeerLimits, secret: str | None, tls: ssl.SSLContext | None
 ) -> bool:
     """Until a signal comes; whether it was Ctrl-C."""
     try:
@@ -172,26 +172,26 @@ async def _serve(  # noqa: PLR0913, PLR0917  what the command was given
     return interrupted
 
 
-def _reload(out: Output, server: "FederationServer", place: _Place) -> None:
+def _reload(out: Output, server: "FederationServer", place: _ListenSettings) -> None:
     """Read the files anew; with one that cannot be used nothing changes."""
     try:
-        server.reload(Keyring.load(place.secrets) if place.secrets else None, certificate(*place.files))
+        server.reload(Keyring.load(place.secrets) if place.secrets else None, make_tls_context(*place.files))
     except ConfigError as error:
         out.warn(f"nothing is reloaded: {error}")
     else:
         out.note("The secrets and certificates are read anew.")
 
 
-def _print_welcome(out: Output, url: str, place: _Place, keyring: Keyring, secret: str | None, *, encrypted: bool) -> None:
-    if not place.loopback and not encrypted:
+def _print_welcome(out: Output, url: str, place: _ListenSettings, keyring: Keyring, secret: str | None, *, encrypted: bool) -> None:
+    if not place.is_loopback and not encrypted:
         out.warn("without --tls-cert secrets and messages travel in the clear; use it, or a proxy in front of this that speaks TLS")
     if secret:
         out.note(f"The secret of this run is {secret} and cannot be used from another machine. To choose who may do what: --secrets FILE", "bold")
     if out.as_json:
-        out.record(url=url, secrets=keyring.names, protocols=["busmq", BULK_SUBPROTOCOL], pages=[*PAGE_PATHS])
+        out.print_json(url=url, secrets=keyring.names, protocols=["busmq", BULK_SUBPROTOCOL], pages=[*PAGE_PATHS])
     else:
         shown = url.replace("wss://", "https://").replace("ws://", "http://")
-        out.say(
+        out.print_lines(
             Text.assemble("The bus is served at ", (url, "bold cyan"), "."),
             "",
             "In Node:",
@@ -202,7 +202,7 @@ def _print_welcome(out: Output, url: str, place: _Place, keyring: Keyring, secre
     out.flush()
 
 
-def address(text: str) -> tuple[str, int]:
+def parse_listen_address(text: str) -> tuple[str, int]:
     """Host and port of ``--listen``; brackets around an IPv6 address."""
     found = re.fullmatch(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\s:\[\]]+))(?::(\d{1,5}))?", text)
     port = int(found[3] or DEFAULT_PORT) if found else -1
@@ -213,7 +213,7 @@ def address(text: str) -> tuple[str, int]:
     return found[1] or found[2], port
 
 
-def certificate(cert: Path | None, key: Path | None, client_ca: Path | None = None) -> ssl.SSLContext | None:
+def make_tls_context(cert: Path | None, key: Path | None, client_ca: Path | None = None) -> ssl.SSLContext | None:
     """The TLS context of the server; None without a certificate. With ``client_ca`` clients must show one, too."""
     if cert is None:
         if key is not None or client_ca is not None:

@@ -31,7 +31,7 @@ class ServerReport:
     commands_per_s: int
     warnings: tuple[str, ...]
 
-    def record(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As JSON."""
         fields = asdict(self)
         fields["server"] = fields.pop("url")
@@ -39,7 +39,7 @@ class ServerReport:
         return fields
 
 
-def report_on(link: SyncLink, *, cluster: bool = False) -> ServerReport:
+def read_server_report(link: SyncLink, *, cluster: bool = False) -> ServerReport:
     """Ask one server; two round trips, and one for every thousand keys to count the queues. ``cluster``: it was found as a node of one."""
     found = parse_info(link.execute(command("INFO")))
     valkey = found.get("valkey_version")
@@ -83,12 +83,12 @@ def find_dangers(found: dict[str, str], *, cluster: bool = False) -> list[str]:
                 found.get("aof_enabled") != "1",
                 "the append-only file is off: a restart of Redis loses messages. Set appendonly yes for a bus that must not",
             ),
-            (_version(found) < OLDEST_REDIS_VERSION, "this server is older than Redis 6.2, the oldest that is supported"),
+            (_version_numbers(found) < OLDEST_REDIS_VERSION, "this server is older than Redis 6.2, the oldest that is supported"),
         )
         if danger
     ]
 
 
-def _version(found: dict[str, str]) -> tuple[int, ...]:
+def _version_numbers(found: dict[str, str]) -> tuple[int, ...]:
     parts = found.get("redis_version", "99").split(".")[:2]
     return tuple(int(part) for part in parts if part.isdigit())

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 READ_BYTES = 1024 * 1024
 
 
-def batches(read: Callable[[int], bytes], separator: bytes) -> Iterator[tuple[list[bytes], int]]:
+def split_messages(read: Callable[[int], bytes], separator: bytes) -> Iterator[tuple[list[bytes], int]]:
     """Messages as they arrive, in runs, each run with the number of bytes read for it.
 
     ``read`` returns what is there (``read1`` of a pipe), so a line is handed on as soon as it is complete. A separator at the very end ends

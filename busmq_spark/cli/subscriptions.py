@@ -7,8 +7,8 @@ from rich.text import Text
 
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.target import locate_existing, open_links, place_of
-from busmq_spark.cli.terminal_text import count, duration, escape_control_characters, number
+from busmq_spark.cli.target import locate_existing, locate_queue, open_links
+from busmq_spark.cli.terminal_text import escape_control_characters, format_count, format_duration, format_number
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
 from busmq_spark.core.subscription import Subscription, check_name, list_subscriptions, register
 from busmq_spark.core.subscription import unsubscribe as forget
@@ -48,20 +48,22 @@ def subscribe(
     """
     out = Output(as_json)
     check_name(name)
-    where = _start(start)
+    where = _parse_start(start)
     with open_links(redis) as links:
-        place = place_of(queue, links)
+        place = locate_queue(queue, links)
         place.link.run(attach(place.keys, new_token(), ttl_s=MIN_RECORD_TTL_S))
         known = {each.name for each in place.link.run(list_subscriptions(place.keys))}
         last = place.link.run(register(place.keys, name, where, is_dead))
-        state = place.state()
+        state = place.read_state()
     if as_json:
-        out.record(queue=queue, subscription=name, created=name not in known, acked=last, behind=max(0, state.last_id - last))
+        out.print_json(queue=queue, subscription=name, created=name not in known, acked=last, behind=max(0, state.last_id - last))
         return
     begins = "keeps its place" if name in known else "begins"
-    out.say(f"Subscription {name} of queue {queue} {begins} after id {last}: {count(max(0, state.last_id - last), 'message')} to read.")
+    out.print_lines(
+        f"Subscription {name} of queue {queue} {begins} after id {last}: {format_count(max(0, state.last_id - last), 'message')} to read."
+    )
     if name not in known and start == "earliest" and state.floor > 0:
-        out.warn(f"{count(state.floor, 'message')} (ids 1..{state.floor}) had left the queue before")
+        out.warn(f"{format_count(state.floor, 'message')} (ids 1..{state.floor}) had left the queue before")
 
 
 def unsubscribe(queue: QueueArgument, name: NameArgument, *, redis: RedisOptions, as_json: JsonOption = False) -> None:
@@ -79,12 +81,12 @@ def unsubscribe(queue: QueueArgument, name: NameArgument, *, redis: RedisOptions
             has = f"it has {', '.join(known)}" if known else "it has none"
             raise ConfigError(reason=f"queue {queue!r} has no subscription {name!r}; {has}")
         place.link.run(forget(place.keys, name, is_dead))
-        after = place.state()
+        after = place.read_state()
     dropped = max(0, after.floor - before.floor)
     if as_json:
-        out.record(queue=queue, subscription=name, dropped=dropped)
+        out.print_json(queue=queue, subscription=name, dropped=dropped)
     else:
-        out.say(f"Subscription {name} of queue {queue} is forgotten; {count(dropped, 'message')} kept for it left the queue.")
+        out.print_lines(f"Subscription {name} of queue {queue} is forgotten; {format_count(dropped, 'message')} kept for it left the queue.")
 
 
 def subscriptions(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOption = False) -> None:
@@ -100,7 +102,7 @@ def subscriptions(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOpt
         found = place.link.run(list_subscriptions(place.keys))
     if as_json:
         for each in found:
-            out.record(**record(queue, each))
+            out.print_json(**subscription_json(queue, each))
     elif found:
         columns = [
             ("subscription", "left"),
@@ -111,7 +113,7 @@ def subscriptions(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOpt
             ("last here", "left"),
             ("read", "left"),
         ]
-        out.show(table(columns, [_row(each) for each in found]))
+        out.print_table(table(columns, [_subscription_row(each) for each in found]))
     else:
         out.note(f"queue {queue} has no subscriptions. Register one with: busmq subscribe {queue} NAME")
     for each in found:
@@ -121,11 +123,11 @@ def subscriptions(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOpt
 def warn_if_abandoned(out: Output, queue: str, found: Subscription) -> None:
     """One that no query seems to read with any more, while messages stay stored for it."""
     if found.is_abandoned:
-        kept = f"{count(found.holds_back, 'message')} of queue {queue} stay stored for subscription {found.name}"
-        out.warn(f"{kept}, which was last here {duration(found.idle_s or 0)} ago. If it is not needed: busmq unsubscribe {queue} {found.name}")
+        kept = f"{format_count(found.holds_back, 'message')} of queue {queue} stay stored for subscription {found.name}"
+        out.warn(f"{kept}, which was last here {format_duration(found.idle_s or 0)} ago. If it is not needed: busmq unsubscribe {queue} {found.name}")
 
 
-def record(queue: str, found: Subscription) -> dict[str, object]:
+def subscription_json(queue: str, found: Subscription) -> dict[str, object]:
     """As JSON."""
     return {
         "queue": queue,
@@ -140,15 +142,15 @@ def record(queue: str, found: Subscription) -> dict[str, object]:
     }
 
 
-def _row(found: Subscription) -> list[str | Text]:
+def _subscription_row(found: Subscription) -> list[str | Text]:
     read = "by a query" if found.reader and not is_dead(found.reader) else ""
-    idle = "" if found.idle_s is None else f"{duration(found.idle_s)} ago"
-    waits = "" if found.behind_s is None else duration(found.behind_s)
-    back = Text(number(found.holds_back), "yellow") if found.is_abandoned else number(found.holds_back)
-    return [Text(escape_control_characters(found.name), "cyan"), str(found.last), number(found.behind), waits, back, idle, read]
+    idle = "" if found.idle_s is None else f"{format_duration(found.idle_s)} ago"
+    waits = "" if found.behind_s is None else format_duration(found.behind_s)
+    back = Text(format_number(found.holds_back), "yellow") if found.is_abandoned else format_number(found.holds_back)
+    return [Text(escape_control_characters(found.name), "cyan"), str(found.last), format_number(found.behind), waits, back, idle, read]
 
 
-def _start(text: str) -> str | int:
+def _parse_start(text: str) -> str | int:
     word = text.strip().lower()
     if word in ("earliest", "latest"):
         return word

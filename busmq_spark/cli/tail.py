@@ -65,7 +65,7 @@ def tail(  # noqa: PLR0913  the options of a command
             if removing:
                 take(writer, place, state, reliable=reliable, most=most, wait=waiter)
             else:
-                Follower(writer, place, state, first_id, DEFAULT_MESSAGE_COUNT if last is None else last).run(most, waiter)
+                Follower(writer, place, state, first_id, DEFAULT_MESSAGE_COUNT if last is None else last).follow(most, waiter)
         finally:
             if waiter:
                 waiter.stop()
@@ -109,7 +109,7 @@ class Follower:
             self._shown = max(self._shown, state.floor)
         self._gone = False
 
-    def run(self, most: int | None, wait: _PushWaiter | None) -> None:
+    def follow(self, most: int | None, wait: _PushWaiter | None) -> None:
         """Until ``most`` messages were shown, or for ever; without ``wait`` until everything stored was shown."""
         left = most
         while True:
@@ -122,7 +122,7 @@ class Follower:
 
     def _check_state(self) -> QueueState:
         """The queue now; notices that it went, or began a new life."""
-        state = self._place.state()
+        state = self._place.read_state()
         if not state.exists:
             if not self._gone:
                 self._note(f"queue {self._name} expired or was closed; waiting for it to come back")

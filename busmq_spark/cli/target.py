@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from busmq_spark.cli.faults import CliQueueMissing
+from busmq_spark.cli.cli_errors import CliQueueMissing
 from busmq_spark.core.keys import QueueKeys, TopicKeys, hash_index
 from busmq_spark.core.state import QueueState, states
 from busmq_spark.core.topic import Topic, check_topic, partition_home, partition_queue, read_topic
@@ -32,7 +32,7 @@ class QueueLocation:
         """Masked address."""
         return self.link.endpoint.masked_url
 
-    def state(self) -> QueueState:
+    def read_state(self) -> QueueState:
         """The queue as it is now, existing or not."""
         return self.link.run(states([(self.keys, -1)]))[0]
 
@@ -62,7 +62,7 @@ def keys_of(name: str, links: list[Link]) -> QueueKeys:
     return QueueKeys(name, cluster=links[0].cluster)
 
 
-def topic_of(name: str, links: list[Link]) -> tuple[TopicKeys, Topic]:
+def find_topic(name: str, links: list[Link]) -> tuple[TopicKeys, Topic]:
     """A topic that exists. Raises TopicMissing, ConfigError."""
     keys = TopicKeys(check_topic(name), cluster=links[0].cluster)
     found = links[hash_index(keys.base, len(links))].run(read_topic(keys))
@@ -71,14 +71,14 @@ def topic_of(name: str, links: list[Link]) -> tuple[TopicKeys, Topic]:
     return keys, found
 
 
-def partition_places(name: str, partitions: range, links: list[Link]) -> list[QueueLocation]:
+def locate_partitions(name: str, partitions: range, links: list[Link]) -> list[QueueLocation]:
     """Where partition queues of a topic are, or would be created."""
     queues = [keys_of(partition_queue(name, i), links) for i in partitions]
     found = locate(queues, links, [partition_home(i, len(links)) for i in partitions])
     return [QueueLocation(keys, links[index]) for keys, index in zip(queues, found, strict=True)]
 
 
-def place_of(name: str, links: list[Link]) -> QueueLocation:
+def locate_queue(name: str, links: list[Link]) -> QueueLocation:
     """Where a queue is, or would be created."""
     if not name:
         raise ConfigError(reason="the name of the queue is empty")
@@ -92,8 +92,8 @@ def place_of(name: str, links: list[Link]) -> QueueLocation:
 
 def locate_existing(name: str, links: list[Link]) -> tuple[QueueLocation, QueueState]:
     """Where a queue is, and its state; raises CliQueueMissing."""
-    place = place_of(name, links)
-    state = place.state()
+    place = locate_queue(name, links)
+    state = place.read_state()
     if not state.exists:
         raise CliQueueMissing(queue=name, servers=", ".join(link.endpoint.masked_url for link in links))
     return place, state

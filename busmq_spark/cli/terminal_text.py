@@ -37,9 +37,9 @@ def value_text(value: bytes, most: int | None = None) -> str:
     text = utf8_text(value)
     if text is None:
         cut = " …" if len(value) > BINARY_BYTES else ""
-        return f"<{count(len(value), 'byte')}: {value[:BINARY_BYTES].hex(' ')}{cut}>"
+        return f"<{format_count(len(value), 'byte')}: {value[:BINARY_BYTES].hex(' ')}{cut}>"
     if most is not None and len(text) > most:
-        return f"{escape_control_characters(text[:most])} … <{size(len(value))} in all>"
+        return f"{escape_control_characters(text[:most])} … <{format_size(len(value))} in all>"
     return escape_control_characters(text)
 
 
@@ -62,7 +62,7 @@ def one_line(text: str) -> str:
     return escape_control_characters(" ".join(text.split()))
 
 
-def size(count_bytes: float) -> str:
+def format_size(count_bytes: float) -> str:
     """``1.5 MB``; three digits at most, powers of 1024 as Redis counts."""
     units = ("B", "KB", "MB", "GB", "TB")
     power = min(len(units) - 1, int(math.log(count_bytes, 1024))) if count_bytes >= 1 else 0
@@ -70,22 +70,22 @@ def size(count_bytes: float) -> str:
     return f"{scaled:.0f} {units[power]}" if power == 0 or scaled >= 100 else f"{scaled:.1f} {units[power]}"
 
 
-def number(value: float) -> str:
+def format_number(value: float) -> str:
     """``336,776``: groups of three, for eyes."""
     return f"{value:,.0f}"
 
 
-def count(value: int, noun: str) -> str:
+def format_count(value: int, noun: str) -> str:
     """``1 message``, ``2 messages``."""
-    return f"{number(value)} {noun}{'' if value == 1 else 's'}"
+    return f"{format_number(value)} {noun}{'' if value == 1 else 's'}"
 
 
-def rate(items: float, seconds: float) -> str:
+def format_rate(items: float, seconds: float) -> str:
     """``12,345/s``."""
-    return f"{number(items / max(seconds, 1e-9))}/s"
+    return f"{format_number(items / max(seconds, 1e-9))}/s"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """The two largest units: ``6 d 23 h``, ``30 s``."""
     whole = max(0, int(seconds))
     parts = []

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from busmq_spark.cli.options import JsonOption, seconds
+from busmq_spark.cli.options import JsonOption, parse_seconds
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.serve import SecretsOption
 from busmq_spark.errors import ConfigError
@@ -41,12 +41,12 @@ def token(  # noqa: PLR0913  the options of a command
         raise ConfigError(reason="no secrets are named. Give --secrets FILE, the one that busmq serve is given")
     given = {"read": read, "write": write, "browse": browse, "consume": consume, "push": push, "create": create, "admin": admin, "deny": deny}
     narrow = {verb: patterns for verb, patterns in given.items() if patterns}
-    expires_s = seconds(expires, "--expires")
+    expires_s = parse_seconds(expires, "--expires")
     keyring = Keyring.load(secrets)
     if list(narrow) == ["deny"]:
         narrow |= {verb: ["*"] for verb in ("read", "write", "admin")}
     made = keyring.sign(name, expires_s, narrow or None)
     if as_json:
-        out.record(token=made, name=name, expires_in_s=expires_s)
+        out.print_json(token=made, name=name, expires_in_s=expires_s)
     else:
         print(made)

@@ -10,8 +10,8 @@ from rich.text import Text
 from busmq_spark.bus.bus import Bus
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.target import QueueLocation, open_links, partition_places, topic_of
-from busmq_spark.cli.terminal_text import count, duration, escape_control_characters, number
+from busmq_spark.cli.target import QueueLocation, find_topic, locate_partitions, open_links
+from busmq_spark.cli.terminal_text import escape_control_characters, format_count, format_duration, format_number
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import hash_index
 from busmq_spark.core.lag import lags
@@ -62,54 +62,59 @@ def _list(out: Output, links: list[Link]) -> None:
     names = found_topics(links)
     for name in names:
         try:
-            _, found = topic_of(name, links)
+            _, found = find_topic(name, links)
         except TopicMissing:  # it has gone meanwhile
             continue
         except QueueDamaged as error:
             out.warn(str(error))
             continue
-        places = partition_places(name, range(found.partitions), links)
+        places = locate_partitions(name, range(found.partitions), links)
         stored, groups = sum(state.count for state in _states(places)), _groups(places)
         if out.as_json:
-            out.record(topic=name, partitions=found.partitions, messages=stored, groups={group.name: group.behind for group in groups})
-        behind = ", ".join(f"{escape_control_characters(group.name)} {number(group.behind)} behind" for group in groups)
-        rows.append([Text(escape_control_characters(name), "cyan"), number(found.partitions), number(stored), behind])
+            out.print_json(topic=name, partitions=found.partitions, messages=stored, groups={group.name: group.behind for group in groups})
+        behind = ", ".join(f"{escape_control_characters(group.name)} {format_number(group.behind)} behind" for group in groups)
+        rows.append([Text(escape_control_characters(name), "cyan"), format_number(found.partitions), format_number(stored), behind])
     if rows and not out.as_json:
-        out.show(table([("topic", "left"), ("partitions", "right"), ("messages", "right"), ("groups", "left")], rows))
+        out.print_table(table([("topic", "left"), ("partitions", "right"), ("messages", "right"), ("groups", "left")], rows))
     elif not rows:
         out.note("There is no topic. Make one with: busmq topics metrics --partitions 10")
 
 
 def _show(out: Output, topic: str, links: list[Link]) -> None:
-    keys, found = topic_of(topic, links)
-    places = partition_places(topic, range(found.partitions), links)
+    keys, found = find_topic(topic, links)
+    places = locate_partitions(topic, range(found.partitions), links)
     stored, groups = _states(places), _groups(places)
     names = [group.name for group in groups]
     members = dict(zip(names, links[hash_index(keys.base, len(links))].run(member_counts(keys, names)), strict=True))
     if out.as_json:
         for i, (place, state) in enumerate(zip(places, stored, strict=True)):
-            out.record(topic=topic, partition=i, queue=place.keys.name, messages=state.count, last_id=state.last_id, server=place.server)
+            out.print_json(topic=topic, partition=i, queue=place.keys.name, messages=state.count, last_id=state.last_id, server=place.server)
         for group in groups:
             read = {"partitions": group.partitions, "read": group.read, "members": members[group.name]}
-            out.record(topic=topic, group=group.name, behind=group.behind, behind_s=group.behind_s, **read)
+            out.print_json(topic=topic, group=group.name, behind=group.behind, behind_s=group.behind_s, **read)
         return
     many = [("server", "left")] if len(links) > 1 else []
     rows: list[list[str | Text]] = [
-        [Text(escape_control_characters(place.keys.name), "cyan"), number(state.count), number(state.last_id), *([place.server] if many else [])]
+        [
+            Text(escape_control_characters(place.keys.name), "cyan"),
+            format_number(state.count),
+            format_number(state.last_id),
+            *([place.server] if many else []),
+        ]
         for place, state in zip(places, stored, strict=True)
     ]
-    out.show(table([("partition", "left"), ("messages", "right"), ("last id", "right"), *many], rows))
+    out.print_table(table([("partition", "left"), ("messages", "right"), ("last id", "right"), *many], rows))
     if groups:
         heads = [("group", "left"), ("behind", "right"), ("waits for", "right"), ("read", "left"), ("members", "right")]
-        out.show(table(heads, [_row(group, members[group.name]) for group in groups]))
+        out.print_table(table(heads, [_group_row(group, members[group.name]) for group in groups]))
     else:
         out.note(f"topic {topic} has no groups")
 
 
-def _row(group: GroupLag, members: int) -> list[str | Text]:
-    waits = "" if group.behind_s is None else duration(group.behind_s)
-    read = f"{group.read} of {count(group.partitions, 'partition')}"
-    return [Text(escape_control_characters(group.name), "cyan"), number(group.behind), waits, read, number(members)]
+def _group_row(group: GroupLag, members: int) -> list[str | Text]:
+    waits = "" if group.behind_s is None else format_duration(group.behind_s)
+    read = f"{group.read} of {format_count(group.partitions, 'partition')}"
+    return [Text(escape_control_characters(group.name), "cyan"), format_number(group.behind), waits, read, format_number(members)]
 
 
 def _group_by_link(places: Sequence[QueueLocation]) -> dict[Link, list[QueueLocation]]:

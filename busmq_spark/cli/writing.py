@@ -38,13 +38,13 @@ class MessageWriter:
             sys.stdout.buffer.write(b"".join([message.value + end for message in messages]))
             sys.stdout.buffer.flush()
         elif self.out.as_json:
-            sys.stdout.write("".join([self._json(message) for message in messages]))
+            sys.stdout.write("".join([self._json_line(message) for message in messages]))
         elif self.out.on_terminal:
             for message in messages:
-                self.out.say(Text.assemble((f"{message.id:>6}", "cyan"), "  ", value_text(message.value, SHOWN_CHARS)))
+                self.out.print_lines(Text.assemble((f"{message.id:>6}", "cyan"), "  ", value_text(message.value, SHOWN_CHARS)))
         else:
             sys.stdout.write("".join([f"{message.id:>6}  {value_text(message.value)}\n" for message in messages]))
         self.out.flush()
 
-    def _json(self, message: Message) -> str:
+    def _json_line(self, message: Message) -> str:
         return json.dumps({"queue": self.queue, "id": message.id, **value_json(message.value)}) + "\n"

@@ -15,8 +15,8 @@ from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.progress import TerminalProgressBar
 from busmq_spark.cli.redis_options import RedisOption
-from busmq_spark.cli.target import QueueLocation, open_links, place_of
-from busmq_spark.cli.terminal_text import count
+from busmq_spark.cli.target import QueueLocation, locate_queue, open_links
+from busmq_spark.cli.terminal_text import format_count
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import sink_queues, sink_record
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach, close, push_many
@@ -164,7 +164,7 @@ def _check_installed(*packages: str) -> None:
 
 
 def _start_redis(out: Output, stack: ExitStack) -> str:
-    with out.working("starting Redis"):
+    with out.spinner("starting Redis"):
         return stack.enter_context(RedisServer()).url
 
 
@@ -172,11 +172,11 @@ def _start_redis(out: Output, stack: ExitStack) -> str:
 def _fresh_demo_queues(url: str, sink: str, *, keep: bool, replace: bool) -> Iterator[tuple[QueueLocation, QueueLocation]]:
     """The two queues, new and empty; removed at the end unless they are to be kept."""
     with open_links(RedisOptions(url=url)) as links:
-        places = place_of(DEMO_QUEUES[0], links), place_of(DEMO_QUEUES[1], links)
+        places = locate_queue(DEMO_QUEUES[0], links), locate_queue(DEMO_QUEUES[1], links)
         for place in places:
             if replace:
                 place.link.run(close(place.keys))
-            elif place.state().exists:
+            elif place.read_state().exists:
                 raise ConfigError(
                     reason=f"queue {place.keys.name!r} exists already on {place.server}, and the demo would mix its messages with it. "
                     "Use another Redis, or --replace to remove it"
@@ -197,25 +197,25 @@ def _fresh_demo_queues(url: str, sink: str, *, keep: bool, replace: bool) -> Ite
 
 def _push_flights(report: Report, flights: QueueLocation, rows: int | None) -> dict[str, str]:
     """Push every flight; the result is the names of the airlines."""
-    from busmq_spark.demo.flights import load
+    from busmq_spark.demo.flights import load_flights
 
-    with report.out.working("reading the flights"):
-        data = load(rows)
+    with report.out.spinner("reading the flights"):
+        data = load_flights(rows)
     with TerminalProgressBar(report.out, f"replaying into queue {DEMO_QUEUES[0]}", len(data.messages), "messages", waiting="") as meter:
         for start in range(0, len(data.messages), ROWS_PER_PROGRESS_STEP):
             part = data.messages[start : start + ROWS_PER_PROGRESS_STEP]
             flights.link.run(push_many(flights.keys, part))
             meter.add(len(part))
-    report.show_stage(Stage("replay", f"{count(meter.items, 'flight')} pushed to queue {DEMO_QUEUES[0]}", meter.items, meter.seconds))
+    report.show_stage(Stage("replay", f"{format_count(meter.items, 'flight')} pushed to queue {DEMO_QUEUES[0]}", meter.items, meter.seconds))
     return data.airlines
 
 
 def _run_query_and_report(report: Report, job: "DelayJob", airlines: dict[str, str], picture: Path) -> None:
     from busmq_spark.demo.plot import draw_delays
-    from busmq_spark.demo.spark_job import LocalSpark, Progress, read_back, run_query
+    from busmq_spark.demo.spark_job import LocalSpark, Progress, read_totals, run_query
 
     with ExitStack() as stack:
-        with report.out.working("starting Spark"):
+        with report.out.spinner("starting Spark"):
             spark = stack.enter_context(LocalSpark(job.checkpoint.parent, picture.parent / SPARK_LOG))
         started = time.monotonic()
         with TerminalProgressBar(
@@ -228,10 +228,12 @@ def _run_query_and_report(report: Report, job: "DelayJob", airlines: dict[str, s
             done = run_query(spark, job, on_progress)
         report.show_stream(done, time.monotonic() - started)
         started = time.monotonic()
-        with report.out.working(f"reading queue {DEMO_QUEUES[1]} back"):
-            totals, messages = read_back(spark, job)
-        report.show_stage(Stage("read back", f"{count(messages, 'result')} read from queue {DEMO_QUEUES[1]}", messages, time.monotonic() - started))
-        with report.out.working("drawing"):
+        with report.out.spinner(f"reading queue {DEMO_QUEUES[1]} back"):
+            totals, messages = read_totals(spark, job)
+        report.show_stage(
+            Stage("read back", f"{format_count(messages, 'result')} read from queue {DEMO_QUEUES[1]}", messages, time.monotonic() - started)
+        )
+        with report.out.spinner("drawing"):
             draw_delays(delays := [DelayStatistics(**row) for row in totals], airlines, report.rows, picture)
         report.show_results(delays, airlines, picture)
 

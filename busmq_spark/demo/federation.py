@@ -11,8 +11,8 @@ from rich.text import Text
 
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.progress import TerminalProgressBar
-from busmq_spark.cli.terminal_text import count, number, rate
-from busmq_spark.demo.centre import Centre
+from busmq_spark.cli.terminal_text import format_count, format_number, format_rate
+from busmq_spark.demo.data_centre import DataCentre
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import StateError
 
@@ -36,39 +36,39 @@ def federation(out: Output) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busmq-demo-")))
         show = _Printer(out)
-        with out.working("starting two data centres"):
+        with out.spinner("starting two data centres"):
             here = stack.enter_context(RedisServer())
-            eu, us = (stack.enter_context(Centre(name, ORDERS_QUEUE, folder)) for name in ("eu", "us"))
+            eu, us = (stack.enter_context(DataCentre(name, ORDERS_QUEUE, folder)) for name in ("eu", "us"))
         show.start(eu, us, here.url)
-        with out.working("starting Spark"):
+        with out.spinner("starting Spark"):
             spark = stack.enter_context(LocalSpark(folder, Path(SPARK_LOG)))
         links, secrets = {eu.name: eu.url, us.name: us.url}, {eu.name: eu.secret, us.name: us.secret}
         route = Route(links, secrets, ORDERS_QUEUE, here.url, folder / "checkpoint")
         with FederationFlow(spark, route) as flow:
             pushed = _run_scenario(show, flow, eu, us)
-        with out.working("reading everything back"):
+        with out.spinner("reading everything back"):
             found = count_arrivals(spark, route)
         show.show_proof(pushed, found)
         show.print_line("total", f"{time.monotonic() - began:.0f} s", seconds=round(time.monotonic() - began, 1))
 
 
-def _run_scenario(show: "_Printer", flow: "FederationFlow", eu: Centre, us: Centre) -> dict[str, int]:
+def _run_scenario(show: "_Printer", flow: "FederationFlow", eu: DataCentre, us: DataCentre) -> dict[str, int]:
     """Both, one, both again; the result is how many messages were pushed in each data centre."""
     with TerminalProgressBar(
         show.out, "two data centres → one queue", None, "orders", waiting="the first batch starts Spark's Python workers"
     ) as meter:
         watch = _ProgressWatcher(flow, meter)
         for centre in (eu, us):
-            centre.produce()
+            centre.start_producer()
         watch.wait_until(lambda done: all(done.values()), "both data centres flow")
         begun = {centre.name: centre.pushed for centre in (eu, us)}
         watch.wait_until(lambda done: all(done[name] >= begun[name] for name in begun), "what came during the first batch is through")
         rows, seconds = watch.watch_for(BOTH_LINKED_S)
         show.show_flow(rows, seconds)
-        eu.leave()
+        eu.stop_server()
         rows, seconds = watch.watch_for(OUTAGE_S)
         show.show_outage(eu.name, us.name, rows, seconds, watch.last[eu.name])
-        eu.enter()
+        eu.start_server()
         backlog, back = eu.pushed, time.monotonic()
         behind = backlog - watch.last[eu.name]
         watch.wait_until(lambda done: done[eu.name] >= backlog, f"{eu.name} catches up")
@@ -113,26 +113,28 @@ class _Printer:
     def __init__(self, out: Output) -> None:
         self.out = out
 
-    def start(self, eu: Centre, us: Centre, redis: str) -> None:
+    def start(self, eu: DataCentre, us: DataCentre, redis: str) -> None:
         """What is about to happen."""
         if not self.out.as_json:
-            self.out.say(Text("Orders of two data centres through one query into one queue, while one of them goes away and comes back", "bold"), "")
+            self.out.print_lines(
+                Text("Orders of two data centres through one query into one queue, while one of them goes away and comes back", "bold"), ""
+            )
         self.print_line("centres", f"{eu.name} at {eu.url}, {us.name} at {us.url}; into {redis}", eu=eu.url, us=us.url)
 
     def show_flow(self, rows: dict[str, int], seconds: float) -> None:
         """Both are there."""
-        text = " and ".join(f"{number(many)} of {name}" for name, many in rows.items())
-        self.print_line("both", f"{text} in {seconds:.1f} s", rate(sum(rows.values()), seconds), rows=rows, seconds=round(seconds, 2))
+        text = " and ".join(f"{format_number(many)} of {name}" for name, many in rows.items())
+        self.print_line("both", f"{text} in {seconds:.1f} s", format_rate(sum(rows.values()), seconds), rows=rows, seconds=round(seconds, 2))
 
     def show_outage(self, gone: str, there: str, rows: dict[str, int], seconds: float, waits: int) -> None:
         """The row of the part in which one centre is unreachable."""
-        text = f"{there} goes on: {count(rows[there], 'order')} in {seconds:.1f} s; {gone} waits behind order {number(waits)}"
-        self.print_line(f"{gone} away", text, rate(rows[there], seconds), rows=rows, seconds=round(seconds, 2))
+        text = f"{there} goes on: {format_count(rows[there], 'order')} in {seconds:.1f} s; {gone} waits behind order {format_number(waits)}"
+        self.print_line(f"{gone} away", text, format_rate(rows[there], seconds), rows=rows, seconds=round(seconds, 2))
 
     def show_recovery(self, name: str, behind: int, seconds: float) -> None:
         """It has caught up."""
-        text = f"{count(behind, 'order')} that had waited arrived within {seconds:.1f} s of its return"
-        self.print_line(f"{name} back", text, rate(behind, seconds), behind=behind, seconds=round(seconds, 2))
+        text = f"{format_count(behind, 'order')} that had waited arrived within {seconds:.1f} s of its return"
+        self.print_line(f"{name} back", text, format_rate(behind, seconds), behind=behind, seconds=round(seconds, 2))
 
     def show_proof(self, pushed: dict[str, int], found: "dict[str, ArrivalCounts]") -> None:
         """What was pushed against what is there. Raises StateError when they differ."""
@@ -141,21 +143,28 @@ class _Printer:
             there = found[name]
             missing = many - there.different
             wrong = (missing, there.twice, there.misplaced)
-            rows.append([Text(name, "cyan"), number(many), number(there.rows), *(Text(number(n), "red" if n else "green") for n in wrong)])
+            rows.append(
+                [
+                    Text(name, "cyan"),
+                    format_number(many),
+                    format_number(there.rows),
+                    *(Text(format_number(n), "red" if n else "green") for n in wrong),
+                ]
+            )
             if self.out.as_json:
                 shown = {"missing": missing, "twice": there.twice, "out_of_order": there.misplaced}
-                self.out.record(centre=name, pushed=many, arrived=there.rows, **shown)
+                self.out.print_json(centre=name, pushed=many, arrived=there.rows, **shown)
         if not self.out.as_json:
             head = [("data centre", "left"), *((title, "right") for title in ("pushed", "arrived", "missing", "twice", "out of order"))]
-            self.out.say("")
-            self.out.show(table(head, rows, "Every order, compared"))
+            self.out.print_lines("")
+            self.out.print_table(table(head, rows, "Every order, compared"))
         if any(many != found[name].different or found[name].twice or found[name].misplaced for name, many in pushed.items()):
             raise StateError(event="end", what="the demo", state="short of its proof: the table shows what is wrong", remedy="Please report this")
 
     def print_line(self, name: str, text: str, figure: str = "", **record: object) -> None:
         """One line; for programs its figures."""
         if self.out.as_json:
-            self.out.record(stage=name, **record)
+            self.out.print_json(stage=name, **record)
         else:
-            self.out.say(Text.assemble((f"{name:<10}", "cyan"), text, "  " if figure else "", (figure, "bold")))
+            self.out.print_lines(Text.assemble((f"{name:<10}", "cyan"), text, "  " if figure else "", (figure, "bold")))
         self.out.flush()

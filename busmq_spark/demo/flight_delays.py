@@ -22,22 +22,22 @@ class DelayStatistics:
     arr_minutes: int | None
 
     @property
-    def departure(self) -> float | None:
+    def mean_departure_delay(self) -> float | None:
         """Mean delay of departure in minutes; None when all were cancelled."""
         return (self.dep_minutes or 0) / self.departed if self.departed else None
 
     @property
-    def arrival(self) -> float | None:
+    def mean_arrival_delay(self) -> float | None:
         """Mean delay of arrival in minutes; None when none arrived."""
         return (self.arr_minutes or 0) / self.arrived if self.arrived else None
 
-    def record(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As JSON."""
         return {
             "flights": self.flights,
             "departed": self.departed,
-            "dep_delay": None if self.departure is None else round(self.departure, 3),
-            "arr_delay": None if self.arrival is None else round(self.arrival, 3),
+            "dep_delay": None if self.mean_departure_delay is None else round(self.mean_departure_delay, 3),
+            "arr_delay": None if self.mean_arrival_delay is None else round(self.mean_arrival_delay, 3),
         }
 
 
@@ -67,4 +67,7 @@ def _sums_of(delays: Iterable[DelayStatistics], key: Callable[[DelayStatistics],
 
 
 def _worst_first(delays: Sequence[DelayStatistics]) -> list[DelayStatistics]:
-    return sorted(delays, key=lambda delay: (-(delay.departure if delay.departure is not None else float("-inf")), delay.carrier, delay.hour))
+    return sorted(
+        delays,
+        key=lambda delay: (-(delay.mean_departure_delay if delay.mean_departure_delay is not None else float("-inf")), delay.carrier, delay.hour),
+    )

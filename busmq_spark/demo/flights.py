@@ -30,16 +30,16 @@ class FlightData:
     airlines: dict[str, str]
 
 
-def load(rows: int | None = None) -> FlightData:
+def load_flights(rows: int | None = None) -> FlightData:
     """Read the first ``rows`` departures of the year, or all of them."""
     folder = _download_folder()
-    table = departures(folder)
-    messages = as_json(table if rows is None else table.slice(0, rows))
+    table = read_departures(folder)
+    messages = rows_as_json(table if rows is None else table.slice(0, rows))
     airlines = _read_csv((folder / "airlines.csv").read_bytes())
     return FlightData(messages, dict(zip(airlines["carrier"].to_pylist(), airlines["name"].to_pylist(), strict=True)))
 
 
-def departures(folder: Path) -> Any:
+def read_departures(folder: Path) -> Any:
     """The flights as an Arrow table with FLIGHT_FIELDS, sorted by the minute they left (a cancelled one: should have left)."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -58,7 +58,7 @@ def departures(folder: Path) -> Any:
     return pa.table(columns).take(pc.sort_indices(order, sort_keys=[("left", "ascending"), ("row", "ascending")]))
 
 
-def as_json(table: Any) -> list[bytes]:
+def rows_as_json(table: Any) -> list[bytes]:
     """Each row as one JSON object; whole columns at a time, which takes a second where json.dumps takes ten."""
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Self
 from rich.text import Text
 
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.target import open_links, place_of
-from busmq_spark.cli.terminal_text import number, rate
+from busmq_spark.cli.target import locate_queue, open_links
+from busmq_spark.cli.terminal_text import format_number, format_rate
 from busmq_spark.core.mirror import promote
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach, push_many
 from busmq_spark.embedded import RedisServer
@@ -55,7 +55,7 @@ class OrderProducer:
 
     def _push(self) -> None:
         with open_links(RedisOptions(url=self.url)) as links:
-            place = place_of(ORDERS_QUEUE, links)
+            place = locate_queue(ORDERS_QUEUE, links)
             try:
                 place.link.run(attach(place.keys, new_token(), ttl_s=MIN_RECORD_TTL_S))
                 while not self._ended.wait(PUSH_INTERVAL_S):
@@ -74,13 +74,13 @@ def mirror(out: Output) -> None:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busmq-demo-")))
         show = _Printer(out)
-        with out.working("starting two data centres"):
+        with out.spinner("starting two data centres"):
             eu, us = (stack.enter_context(RedisServer()) for _ in range(2))
         show.start(eu.url, us.url)
-        with out.working("starting Spark"):
+        with out.spinner("starting Spark"):
             spark = stack.enter_context(LocalSpark(folder, Path(SPARK_LOG)))
         last = _run_scenario(show, spark, folder, eu, us)
-        with out.working("reading everything back"):
+        with out.spinner("reading everything back"):
             show.show_proof(last, read_result(spark, folder))
         show.print_line("total", f"{time.monotonic() - began:.0f} s", seconds=round(time.monotonic() - began, 1))
 
@@ -102,7 +102,7 @@ def _run_scenario(show: "_Printer", spark: object, folder: Path, eu: RedisServer
         _wait_until(lambda: runner.status()[0].last >= at, "the mirror has what the query has read")
         eu.kill()
     with open_links(RedisOptions(url=us.url)) as links:
-        place = place_of(ORDERS_QUEUE, links)
+        place = locate_queue(ORDERS_QUEUE, links)
         _, last, _ = place.link.run(promote(place.keys))
     show.show_loss(at, last, shop.last)
     with OrderProducer(us.url, last) as shop, MirrorQuery(spark, us.url, ORDERS_QUEUE, folder) as query:  # type: ignore[arg-type]
@@ -138,39 +138,42 @@ class _Printer:
     def start(self, eu: str, us: str) -> None:
         """What is about to happen."""
         if not self.out.as_json:
-            self.out.say(Text("Orders in one data centre, their mirror in another; the first one is lost in the middle of it", "bold"), "")
+            self.out.print_lines(Text("Orders in one data centre, their mirror in another; the first one is lost in the middle of it", "bold"), "")
         self.print_line("centres", f"eu at {eu}, us at {us}", eu=eu, us=us)
 
     def show_flow(self, where: str, rows: int, seconds: float, behind: int | None = None) -> None:
         """The query reads there."""
-        lag = "" if behind is None else f"; the mirror is {number(behind)} behind"
-        self.print_line(where, f"{number(rows)} orders in {seconds:.1f} s{lag}", rate(rows, seconds), rows=rows, seconds=round(seconds, 2))
+        lag = "" if behind is None else f"; the mirror is {format_number(behind)} behind"
+        self.print_line(
+            where, f"{format_number(rows)} orders in {seconds:.1f} s{lag}", format_rate(rows, seconds), rows=rows, seconds=round(seconds, 2)
+        )
 
     def show_loss(self, at: int, last: int, pushed: int) -> None:
         """The origin is gone."""
-        missing = f"orders {number(last + 1)}..{number(pushed)} were not copied" if pushed > last else "nothing is missing"
-        text = f"killed: {number(pushed)} orders were pushed, {number(last)} are at the mirror ({missing}), the query stands at {number(at)}"
+        missing = f"orders {format_number(last + 1)}..{format_number(pushed)} were not copied" if pushed > last else "nothing is missing"
+        copied = f"{format_number(pushed)} orders were pushed, {format_number(last)} are at the mirror ({missing})"
+        text = f"killed: {copied}, the query stands at {format_number(at)}"
         self.print_line("eu", text, checkpoint=at, copied=last, pushed=pushed)
-        self.print_line("us", f"promoted: ids go on at {number(last + 1)}; the query starts with its checkpoint", next_id=last + 1)
+        self.print_line("us", f"promoted: ids go on at {format_number(last + 1)}; the query starts with its checkpoint", next_id=last + 1)
 
     def show_proof(self, last: int, found: object) -> None:
         """What the query has seen against the ids there are. Raises StateError when they differ."""
         rows, different, wrong = (int(getattr(found, name)) for name in ("rows", "different", "wrong"))
         missing, twice = last - different, rows - different
         if self.out.as_json:
-            self.out.record(ids=last, seen=rows, missing=missing, twice=twice, wrong=wrong)
+            self.out.print_json(ids=last, seen=rows, missing=missing, twice=twice, wrong=wrong)
         else:
             head = [(title, "right") for title in ("ids", "seen by the query", "missing", "twice", "of another order")]
-            cells = [Text(number(n), "red" if n else "green") for n in (missing, twice, wrong)]
-            self.out.say("")
-            self.out.show(table(head, [[number(last), number(rows), *cells]], "Every order, before and after"))
+            cells = [Text(format_number(n), "red" if n else "green") for n in (missing, twice, wrong)]
+            self.out.print_lines("")
+            self.out.print_table(table(head, [[format_number(last), format_number(rows), *cells]], "Every order, before and after"))
         if missing or twice or wrong:
             raise StateError(event="end", what="the demo", state="short of its proof: the table shows what is wrong", remedy="Please report this")
 
     def print_line(self, name: str, text: str, figure: str = "", **record: object) -> None:
         """One line; for programs its figures."""
         if self.out.as_json:
-            self.out.record(stage=name, **record)
+            self.out.print_json(stage=name, **record)
         else:
-            self.out.say(Text.assemble((f"{name:<10}", "cyan"), text, "  " if figure else "", (figure, "bold")))
+            self.out.print_lines(Text.assemble((f"{name:<10}", "cyan"), text, "  " if figure else "", (figure, "bold")))
         self.out.flush()

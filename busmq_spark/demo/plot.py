@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from busmq_spark.cli.terminal_text import number
+from busmq_spark.cli.terminal_text import format_number
 from busmq_spark.demo.flight_delays import DelayStatistics, by_carrier
 
 MIN_DEPARTURES_PER_HOUR = 30
@@ -29,7 +29,7 @@ def draw_delays(delays: Sequence[DelayStatistics], airlines: dict[str, str], fli
     biggest = sorted(by_carrier(delays), key=lambda delay: -delay.flights)
     ends = []
     for rank, airline in reversed(list(enumerate(biggest))):
-        hours, means = _line(delays, airline.carrier, MIN_DEPARTURES_PER_HOUR * flights / FLIGHTS_OF_YEAR)
+        hours, means = _mean_delays_by_hour(delays, airline.carrier, MIN_DEPARTURES_PER_HOUR * flights / FLIGHTS_OF_YEAR)
         if not hours:
             continue
         if rank < NAMED_AIRLINES:
@@ -42,8 +42,10 @@ def draw_delays(delays: Sequence[DelayStatistics], airlines: dict[str, str], fli
     figure.savefig(path)
 
 
-def _line(delays: Sequence[DelayStatistics], carrier: str, fewest: float) -> tuple[list[int], list[float]]:
-    points = [(d.hour, d.departure) for d in delays if d.carrier == carrier and d.departed >= fewest and d.departure is not None]
+def _mean_delays_by_hour(delays: Sequence[DelayStatistics], carrier: str, fewest: float) -> tuple[list[int], list[float]]:
+    points = [
+        (d.hour, d.mean_departure_delay) for d in delays if d.carrier == carrier and d.departed >= fewest and d.mean_departure_delay is not None
+    ]
     points.sort()
     return [hour for hour, _ in points], [mean for _, mean in points]
 
@@ -74,6 +76,6 @@ def _style_axes(figure: object, axes: object, flights: int) -> None:
         a.spines[side].set_visible(False)  # type: ignore[attr-defined]
     title = "Fly early: delays pile up through the day" if flights == FLIGHTS_OF_YEAR else "Delays of departure through the day"
     f.text(0.065, 0.94, title, fontsize=16, fontweight="bold", color="#222222")  # type: ignore[attr-defined]
-    source = f"{number(flights)} flights from New York City in 2013, streamed through busmq and Spark; grey: smaller airlines"
+    source = f"{format_number(flights)} flights from New York City in 2013, streamed through busmq and Spark; grey: smaller airlines"
     f.text(0.065, 0.90, source, fontsize=10.5, color="#666666")  # type: ignore[attr-defined]
     f.subplots_adjust(left=0.065, right=0.985, top=0.86, bottom=0.1)  # type: ignore[attr-defined]

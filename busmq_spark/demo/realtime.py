@@ -14,8 +14,8 @@ from rich.live import Live
 from rich.text import Text
 
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.target import open_links, place_of
-from busmq_spark.cli.terminal_text import count, number
+from busmq_spark.cli.target import locate_queue, open_links
+from busmq_spark.cli.terminal_text import format_count, format_number
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
 from busmq_spark.demo.stopwatch import Workload, percentiles, run_workload
 from busmq_spark.embedded import RedisServer
@@ -62,17 +62,17 @@ def realtime(out: Output, seconds: int, picture: Path) -> None:
     settings = realtime_settings()  # first: raises at once when there is nothing to run
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busmq-demo-")))
-        with out.working("starting Redis"):
+        with out.spinner("starting Redis"):
             redis = stack.enter_context(RedisServer())
         show = _Printer(out)
         show.start(redis.url)
         found = [_measure_latency(show, redis.url, "without Spark", min(BASELINE_S, seconds))]
-        with out.working("starting Spark"):
+        with out.spinner("starting Spark"):
             spark = stack.enter_context(LocalSpark(folder, picture.parent / SPARK_LOG, settings=settings))
         for name, ordinary, during in (("real-time mode", False, seconds), ("ordinary trigger", True, seconds / 2)):
             with RealtimeOrderStream(spark, redis.url, name.split("-")[0].split()[0], folder / name).start(ordinary=ordinary) as stream:
                 found.append(_measure_latency(show, redis.url, name, during, stream))
-    with out.working("drawing"):
+    with out.spinner("drawing"):
         draw_latency([(timed.name, timed.took_us) for timed in found], picture)
     show.show_proof(found, picture, time.monotonic() - began)
 
@@ -82,7 +82,7 @@ def _measure_latency(show: "_Printer", url: str, name: str, seconds: float, stre
     source, target = (stream.source, stream.target) if stream else ("floor", "floor")
     for queue in {source, target}:
         with open_links(RedisOptions(url=url)) as links:
-            place = place_of(queue, links)
+            place = locate_queue(queue, links)
             place.link.run(attach(place.keys, new_token(), ttl_s=MIN_RECORD_TTL_S))
     if stream:
         _warm_up(show, url, name, stream)
@@ -94,7 +94,7 @@ def _measure_latency(show: "_Printer", url: str, name: str, seconds: float, stre
             took += record["took_us"]
             live.update(took, record["took_us"])
             if stream:
-                stream.check()
+                stream.raise_if_failed()
     timed = LatencySamples(name, load.count, record["arrived"], record["twice"], record["misplaced"], took)
     show.show_way(timed)
     return timed
@@ -102,7 +102,7 @@ def _measure_latency(show: "_Printer", url: str, name: str, seconds: float, stre
 
 def _warm_up(show: "_Printer", url: str, name: str, stream: "RealtimeOrderStream") -> None:
     """Traffic until the first batch has ended: the first start of the next one takes Java far longer than all that follow."""
-    with show.out.working(f"{name}: warming up"):
+    with show.out.spinner(f"{name}: warming up"):
         while not stream.is_warm():
             with run_workload(url, Workload(stream.source, stream.target, ORDERS_PER_S, WARM_UP_S)) as said:
                 for _ in said:
@@ -132,7 +132,7 @@ class _LivePercentiles:
         rows: list[list[str | Text]] = []
         for what, some in (("now", latest_us), ("all", took_us)):
             if at := percentiles(some):
-                rows.append([what, number(len(some)).rjust(8), *(_ms(at[point], wide=9) for point in SHOWN_PERCENTILES)])
+                rows.append([what, format_number(len(some)).rjust(8), *(_ms(at[point], wide=9) for point in SHOWN_PERCENTILES)])
         head = [("", "left"), *((title, "right") for title in ("messages", *SHOWN_PERCENTILES))]
         self._live.update(Group(table(head, rows, self._name), *_histogram(took_us)), refresh=True)
 
@@ -162,8 +162,8 @@ class _Printer:
     def start(self, redis: str) -> None:
         """What is about to happen."""
         if not self.out.as_json:
-            title = f"{number(ORDERS_PER_S)} orders a second from queue to queue through Spark, timed by clients outside it"
-            self.out.say(Text(title, "bold"), "", Text.assemble(("redis     ", "cyan"), f"embedded, {redis}"))
+            title = f"{format_number(ORDERS_PER_S)} orders a second from queue to queue through Spark, timed by clients outside it"
+            self.out.print_lines(Text(title, "bold"), "", Text.assemble(("redis     ", "cyan"), f"embedded, {redis}"))
             self.out.flush()
 
     def show_way(self, timed: LatencySamples) -> None:
@@ -171,29 +171,29 @@ class _Printer:
         at = percentiles(timed.took_us)
         if self.out.as_json:
             shown = {"missing": timed.missing, "twice": timed.twice, "out_of_order": timed.misplaced}
-            self.out.record(stage=timed.name, pushed=timed.pushed, arrived=timed.arrived, **shown, ms=at)
+            self.out.print_json(stage=timed.name, pushed=timed.pushed, arrived=timed.arrived, **shown, ms=at)
         else:
-            text = f"{count(timed.arrived, 'order')}, half of them within "
-            self.out.say(Text.assemble((f"{timed.name}: ", "cyan"), text, _ms(at["p50"]) if at else "-"))
+            text = f"{format_count(timed.arrived, 'order')}, half of them within "
+            self.out.print_lines(Text.assemble((f"{timed.name}: ", "cyan"), text, _ms(at["p50"]) if at else "-"))
         self.out.flush()
 
     def show_proof(self, found: Sequence[LatencySamples], picture: Path, seconds: float) -> None:
         """All side by side. Raises StateError when an order is missing or out of order; at least once is what real-time mode promises."""
         if self.out.as_json:
-            self.out.record(plot=str(picture), seconds=round(seconds, 1))
+            self.out.print_json(plot=str(picture), seconds=round(seconds, 1))
         else:
             titles = (*SHOWN_PERCENTILES, "pushed", "arrived", "missing", "twice", "out of order")
-            self.out.say("")
-            self.out.show(table([("", "left"), *((title, "right") for title in titles)], map(_row, found), "From push to arrival"))
-            self.out.say(Text.assemble(("plot      ", "cyan"), str(picture)), Text.assemble(("total     ", "cyan"), f"{seconds:.0f} s"))
+            self.out.print_lines("")
+            self.out.print_table(table([("", "left"), *((title, "right") for title in titles)], map(_latency_row, found), "From push to arrival"))
+            self.out.print_lines(Text.assemble(("plot      ", "cyan"), str(picture)), Text.assemble(("total     ", "cyan"), f"{seconds:.0f} s"))
         if any(timed.missing or timed.misplaced for timed in found):
             raise StateError(event="end", what="the demo", state="short of its proof: the table shows what is wrong", remedy="Please report this")
 
 
-def _row(timed: LatencySamples) -> list[str | Text]:
+def _latency_row(timed: LatencySamples) -> list[str | Text]:
     at = percentiles(timed.took_us)
-    counts = [number(timed.pushed), number(timed.arrived)]
-    wrong = [Text(number(many), "red" if many else "green") for many in (timed.missing, timed.twice, timed.misplaced)]
+    counts = [format_number(timed.pushed), format_number(timed.arrived)]
+    wrong = [Text(format_number(many), "red" if many else "green") for many in (timed.missing, timed.twice, timed.misplaced)]
     return [Text(timed.name, "cyan"), *(_ms(at[point]) if at else "-" for point in SHOWN_PERCENTILES), *counts, *wrong]
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.terminal_text import count, number, rate
+from busmq_spark.cli.terminal_text import format_count, format_number, format_rate
 from busmq_spark.demo.flight_delays import DelayStatistics, by_carrier, worst_hours
 from busmq_spark.redis_io.urls import parse
 
@@ -46,14 +46,14 @@ class Report:
     def show_title(self, rows: int | None) -> None:
         """What is about to happen."""
         if not self.out.as_json:
-            flights = "All flights" if rows is None else f"The first {count(rows, 'flight')}"
-            self.out.say(Text(f"{flights} that left New York City in 2013, through an ordered bus and Spark", "bold"), "")
+            flights = "All flights" if rows is None else f"The first {format_count(rows, 'flight')}"
+            self.out.print_lines(Text(f"{flights} that left New York City in 2013, through an ordered bus and Spark", "bold"), "")
 
     def show_redis_url(self, url: str, *, own: bool) -> None:
         """Which Redis."""
         masked = ", ".join(server.masked_url for server in parse(url))
         if not self.out.as_json:
-            self._line("redis", f"{'embedded, ' if own else ''}{masked}")
+            self._print_line("redis", f"{'embedded, ' if own else ''}{masked}")
 
     def show_stage(self, stage: Stage) -> None:
         """A step with its rate."""
@@ -63,19 +63,19 @@ class Report:
             warm = {"warm_rate": round(stage.warm[0] / stage.warm[1])} if stage.warm[0] else {}
             engine = {"engine": stage.engine} if stage.engine else {}
             seconds = round(stage.seconds, 3)
-            self.out.record(stage=stage.name, items=stage.items, seconds=seconds, rate=round(stage.items / stage.seconds), **warm, **engine)
+            self.out.print_json(stage=stage.name, items=stage.items, seconds=seconds, rate=round(stage.items / stage.seconds), **warm, **engine)
             self.out.flush()
             return
-        warm_text = f"; {rate(*stage.warm)} after the first batch" if stage.warm[0] else ""
+        warm_text = f"; {format_rate(*stage.warm)} after the first batch" if stage.warm[0] else ""
         by = f" ({stage.engine.capitalize()} engine)" if stage.engine else ""
-        self._line(stage.name, f"{stage.text}{by}, {stage.seconds:.1f} s", f"{rate(stage.items, stage.seconds)}{warm_text}")
+        self._print_line(stage.name, f"{stage.text}{by}, {stage.seconds:.1f} s", f"{format_rate(stage.items, stage.seconds)}{warm_text}")
 
     def show_stream(self, done: Progress, seconds: float) -> None:
         """The two ends of the streaming query. Its first batch has to start Spark's workers."""
-        batches = count(done.batches, "batch").replace("batchs", "batches")
+        batches = format_count(done.batches, "batch").replace("batchs", "batches")
         warm = done.warm_rows_in, done.warm_seconds
-        self.show_stage(Stage("stream", f"{count(done.rows_in, 'flight')} in {batches}", done.rows_in, seconds, warm, done.engine))
-        sunk = f"{count(done.rows_out, 'result')} in {count(done.batches, 'commit')} to queue delays"
+        self.show_stage(Stage("stream", f"{format_count(done.rows_in, 'flight')} in {batches}", done.rows_in, seconds, warm, done.engine))
+        sunk = f"{format_count(done.rows_out, 'result')} in {format_count(done.batches, 'commit')} to queue delays"
         self.show_stage(Stage("sink", sunk, done.rows_out, seconds, (done.warm_rows_out, done.warm_seconds)))
 
     def show_results(self, delays: Sequence[DelayStatistics], airlines: dict[str, str], picture: Path) -> None:
@@ -84,26 +84,26 @@ class Report:
         seconds = time.monotonic() - self._started
         if self.out.as_json:
             for delay in carriers:
-                self.out.record(carrier=delay.carrier, airline=airlines.get(delay.carrier), **delay.record())
+                self.out.print_json(carrier=delay.carrier, airline=airlines.get(delay.carrier), **delay.to_json())
             for delay in hours:
-                self.out.record(worst_hour=delay.hour, **delay.record())
-            self.out.record(plot=str(picture), seconds=round(seconds, 1))
+                self.out.print_json(worst_hour=delay.hour, **delay.to_json())
+            self.out.print_json(plot=str(picture), seconds=round(seconds, 1))
             return
-        self.out.say("")
-        self.out.show(_carriers(carriers, airlines))
-        self.out.show(_hours(hours))
-        self._line("plot", str(picture))
-        self._line("total", f"{seconds:.0f} s")
+        self.out.print_lines("")
+        self.out.print_table(_carriers_table(carriers, airlines))
+        self.out.print_table(_hours_table(hours))
+        self._print_line("plot", str(picture))
+        self._print_line("total", f"{seconds:.0f} s")
 
     def show_next_steps(self, url: str, *, own: bool, keep: bool) -> None:
         """Three lines that work as they are with what is running now."""
         if self.out.as_json:
             return
         head, lines = next_lines(url, own=own, keep=keep)
-        self.out.say("", Text(head, "bold"), *(Text(f"  {line}", "green") for line in lines), "")
+        self.out.print_lines("", Text(head, "bold"), *(Text(f"  {line}", "green") for line in lines), "")
 
-    def _line(self, name: str, text: str, figure: str = "") -> None:
-        self.out.say(Text.assemble((f"{name:<10}", "cyan"), text, "  " if figure else "", (figure, "bold")))
+    def _print_line(self, name: str, text: str, figure: str = "") -> None:
+        self.out.print_lines(Text.assemble((f"{name:<10}", "cyan"), text, "  " if figure else "", (figure, "bold")))
         self.out.flush()
 
 
@@ -128,24 +128,26 @@ def next_lines(url: str, *, own: bool, keep: bool) -> tuple[str, list[str]]:
     return head, [first, read, 'orders.selectExpr("id", "CAST(value AS STRING)").writeStream.format("console").start().awaitTermination()']
 
 
-def _carriers(carriers: Sequence[DelayStatistics], airlines: dict[str, str]) -> Any:
+def _carriers_table(carriers: Sequence[DelayStatistics], airlines: dict[str, str]) -> Any:
     columns = [("airline", "left"), ("flights", "right"), ("cancelled", "right"), ("left late by", "right"), ("arrived late by", "right")]
     rows: list[list[str | Text]] = [
         [
             Text.assemble((f"{d.carrier}  ", "cyan"), airlines.get(d.carrier, "")),
-            number(d.flights),
+            format_number(d.flights),
             f"{100 * (1 - d.departed / d.flights):.1f} %",
-            _minutes(d.departure),
-            _minutes(d.arrival),
+            _minutes(d.mean_departure_delay),
+            _minutes(d.mean_arrival_delay),
         ]
         for d in carriers
     ]
     return table(columns, rows, "Airlines by mean delay of departure")
 
 
-def _hours(hours: Sequence[DelayStatistics]) -> Any:
+def _hours_table(hours: Sequence[DelayStatistics]) -> Any:
     columns = [("scheduled", "left"), ("flights", "right"), ("left late by", "right"), ("arrived late by", "right")]
-    rows: list[list[str | Text]] = [[f"{d.hour:02}:00-{d.hour:02}:59", number(d.flights), _minutes(d.departure), _minutes(d.arrival)] for d in hours]
+    rows: list[list[str | Text]] = [
+        [f"{d.hour:02}:00-{d.hour:02}:59", format_number(d.flights), _minutes(d.mean_departure_delay), _minutes(d.mean_arrival_delay)] for d in hours
+    ]
     return table(columns, rows, "The worst hours to leave")
 
 

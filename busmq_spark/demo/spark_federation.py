@@ -28,13 +28,13 @@ class Route:
     checkpoint: Path
 
     @property
-    def reading(self) -> dict[str, str]:
+    def source_options(self) -> dict[str, str]:
         """The options of the source."""
         named = ",".join(f"{link}={url}" for link, url in self.links.items())
         return {"federation.url": named, **{f"federation.{link}.secret": secret for link, secret in self.secrets.items()}, "subscribe": self.queue}
 
     @property
-    def writing(self) -> dict[str, str]:
+    def sink_options(self) -> dict[str, str]:
         """The options of the sink, and of reading it back."""
         return {"redis.url": self.redis}
 
@@ -61,11 +61,11 @@ class FederationFlow:
         self._query: Any = None
 
     def __enter__(self) -> Self:
-        rows = self._spark.session.readStream.format("busmq").options(**self._route.reading).load()
+        rows = self._spark.session.readStream.format("busmq").options(**self._route.source_options).load()
         values = rows.select(
             F.to_json(F.struct("source", F.get_json_object(F.col("value").cast("string"), "$.n").cast("long").alias("n"))).alias("value")
         )
-        sink = values.writeStream.format("busmq").options(**self._route.writing, queue=self._route.queue)
+        sink = values.writeStream.format("busmq").options(**self._route.sink_options, queue=self._route.queue)
         self._query = sink.option("checkpointLocation", str(self._route.checkpoint)).start()
         return self
 
@@ -80,7 +80,7 @@ class FederationFlow:
     def last_arrived(self) -> dict[str, int]:
         """The last message of each data centre that is in the sink. Raises SparkFailed when the query has ended."""
         if (error := self._query.exception()) is not None:
-            raise self._spark.failure("the streaming query failed", error)
+            raise self._spark.failure_error("the streaming query failed", error)
         progress = self._query.lastProgress
         sources = ((progress and json.loads(progress.json)["sources"][0]["endOffset"]) or {}).get("sources", {})
         return {link: sources.get(link, {}).get("queues", {}).get(self._route.queue, {}).get("last", 0) for link in self._route.links}
@@ -88,7 +88,7 @@ class FederationFlow:
 
 def count_arrivals(spark: LocalSpark, route: Route) -> dict[str, ArrivalCounts]:
     """What is in the sink, by data centre."""
-    stored = spark.session.read.format("busmq").options(**route.writing, subscribe=route.queue).load()
+    stored = spark.session.read.format("busmq").options(**route.sink_options, subscribe=route.queue).load()
     rows = stored.select("id", F.from_json(F.col("value").cast("string"), ARRIVED_SCHEMA).alias("row")).select("id", "row.*")
     placed = rows.withColumn("place", F.row_number().over(Window.partitionBy("source").orderBy("id")))
     misplaced = F.count_if(F.col("n") != F.col("place"))
@@ -96,4 +96,4 @@ def count_arrivals(spark: LocalSpark, route: Route) -> dict[str, ArrivalCounts]:
     try:
         return {row[0]: ArrivalCounts(*row[1:]) for row in totals.collect()}
     except PySparkException as error:
-        raise spark.failure("the result could not be read back", error) from None
+        raise spark.failure_error("the result could not be read back", error) from None

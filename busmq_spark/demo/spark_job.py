@@ -95,7 +95,7 @@ class LocalSpark:
         conf = SparkConf(loadDefaults=False).setAll(list(self._settings.items()))
         with self._said.open("ab") as log:
             try:
-                with held_back():  # until launch_gateway returns the process to end is unknown
+                with delay_signals():  # until launch_gateway returns the process to end is unknown
                     popen = {"stdout": log, "stderr": subprocess.STDOUT, "start_new_session": True}
                     self._gateway = launch_gateway(conf, popen)  # type: ignore[no-untyped-call]  # untyped in PySpark
                 interrupt = signal.getsignal(signal.SIGINT)
@@ -103,18 +103,18 @@ class LocalSpark:
                 signal.signal(signal.SIGINT, interrupt)  # PySpark puts one of its own there, which asks a JVM that may be gone
                 self.session = SparkSession(context)
             except PySparkException as error:
-                self._end(graceful=False)
+                self._stop(graceful=False)
                 said = [line for line in self._said.read_text("utf-8", "replace").splitlines() if line.strip()]
-                raise self.failure(f"Spark did not start (its last words: {said[-1] if said else 'none'})", error) from None
+                raise self.failure_error(f"Spark did not start (its last words: {said[-1] if said else 'none'})", error) from None
             except BaseException:
-                self._end(graceful=False)
+                self._stop(graceful=False)
                 raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._end(graceful=error is None)
+        self._stop(graceful=error is None)
 
-    def failure(self, what: str, error: Exception) -> SparkFailed:
+    def failure_error(self, what: str, error: Exception) -> SparkFailed:
         """The one line that matters of an exception of Spark; a BusError that came up through Spark keeps its text."""
         self.keep_log()
         found = re.findall(r"\[BUSMQ_\w+\] .*|^[\w.]*(?:Error|Exception): .*", str(error), re.MULTILINE)
@@ -125,7 +125,7 @@ class LocalSpark:
         """What Spark has said outlives the block."""
         shutil.copy(self._said, self._log)
 
-    def _end(self, *, graceful: bool) -> None:
+    def _stop(self, *, graceful: bool) -> None:
         if self._gateway is None:
             return
         # A second Ctrl-C now would leave a JVM behind; the wait is bounded.
@@ -199,13 +199,13 @@ def run_query(spark: LocalSpark, job: DelayJob, seen: Callable[[Progress], None]
     )
     try:
         while not query.awaitTermination(POLL_S):  # type: ignore[arg-type]  # floats are taken, the stub says int
-            seen(_progress(query.recentProgress))
+            seen(_parse_progress(query.recentProgress))
     except PySparkException as error:
-        raise spark.failure("the streaming query failed", error) from None
-    return _progress(query.recentProgress)
+        raise spark.failure_error("the streaming query failed", error) from None
+    return _parse_progress(query.recentProgress)
 
 
-def _progress(events: Any) -> Progress:
+def _parse_progress(events: Any) -> Progress:
     batches = list({event["batchId"]: event for event in events if event["numInputRows"]}.values())
     read = [event["numInputRows"] for event in batches]
     written = [max(0, event["sink"]["numOutputRows"]) for event in batches]
@@ -215,7 +215,7 @@ def _progress(events: Any) -> Progress:
     return Progress(engine, len(batches), sum(read), sum(written), sum(read[1:]), sum(written[1:]), sum(took[1:]) / 1000)
 
 
-def read_back(spark: LocalSpark, job: DelayJob) -> tuple[list[dict[str, Any]], int]:
+def read_totals(spark: LocalSpark, job: DelayJob) -> tuple[list[dict[str, Any]], int]:
     """The final totals, and the number of messages they were found in. Each batch wrote all of them: of a carrier and hour the newest id holds."""
     stored = spark.session.read.format("busmq").option("redis.url", job.url).option("subscribe", job.target).load()
     try:
@@ -223,12 +223,12 @@ def read_back(spark: LocalSpark, job: DelayJob) -> tuple[list[dict[str, Any]], i
         newest = versions.groupBy("total.carrier", "total.hour").agg(F.max_by("total", "id").alias("total"), F.count("*").alias("versions"))
         rows = newest.orderBy("carrier", "hour").collect()
     except PySparkException as error:
-        raise spark.failure("the result could not be read back", error) from None
+        raise spark.failure_error("the result could not be read back", error) from None
     return [row["total"].asDict() for row in rows], sum(row["versions"] for row in rows)
 
 
 @contextmanager
-def held_back() -> Iterator[None]:
+def delay_signals() -> Iterator[None]:
     """Ctrl-C and SIGTERM wait until the block is over, and then take effect."""
     waiting: list[int] = []
 

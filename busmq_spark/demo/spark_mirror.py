@@ -47,7 +47,7 @@ class MirrorQuery:
     def last_arrived(self) -> int:
         """The last id that is in the files. Raises SparkFailed when the query has ended."""
         if (error := self._query.exception()) is not None:
-            raise self._spark.failure("the streaming query failed", error)
+            raise self._spark.failure_error("the streaming query failed", error)
         progress = self._query.lastProgress
         end = (progress and json.loads(progress.json)["sources"][0]["endOffset"]) or {}
         return int(end.get("queues", {}).get(self._queue, {}).get("last", 0))
@@ -59,5 +59,5 @@ def read_result(spark: LocalSpark, folder: Path) -> QueryResult:
     try:
         [found] = rows.select(F.count("*"), F.countDistinct("id"), F.min("id"), F.max("id"), F.count_if(F.col("id") != F.col("n"))).collect()
     except PySparkException as error:
-        raise spark.failure("the result could not be read back", error) from None
+        raise spark.failure_error("the result could not be read back", error) from None
     return QueryResult(*found)

@@ -49,12 +49,12 @@ class RealtimeOrderStream:
         if kind is None:  # else Spark as a whole is ended
             self._query.stop()
 
-    def check(self) -> None:
+    def raise_if_failed(self) -> None:
         """Raises SparkFailed when the query has ended."""
         if (error := self._query.exception()) is not None:
-            raise self._spark.failure("the streaming query failed", error)
+            raise self._spark.failure_error("the streaming query failed", error)
 
     def is_warm(self) -> bool:
-        """Whether a batch with rows is done. Raises as :meth:`check`."""
-        self.check()
+        """Whether a batch with rows is done. Raises as :meth:`raise_if_failed`."""
+        self.raise_if_failed()
         return any(progress["numInputRows"] for progress in self._query.recentProgress)

@@ -74,7 +74,7 @@ class ArrivalCounter:
         self._seen[n] = 1
         self._last = max(self._last, n)
 
-    def record(self) -> dict[str, Any]:
+    def take_record(self) -> dict[str, Any]:
         """Everything up to now; the times only since the last call."""
         took, self.took_us = self.took_us, []
         return {"arrived": self.rows, "twice": self.twice, "misplaced": self.misplaced, "took_us": took}
@@ -121,8 +121,8 @@ def take_orders(url: str, queue: str, count: int, every_s: float) -> None:
                 arrived.add(n, (now - at_ns) // 1000)
         if every_s and time.monotonic() - said >= every_s:
             said = time.monotonic()
-            print_record(arrived.record())
-    print_record(arrived.record())
+            print_record(arrived.take_record())
+    print_record(arrived.take_record())
 
 
 def print_record(record: dict[str, Any]) -> None:
@@ -151,12 +151,12 @@ class Workload:
 def run_workload(url: str, load: Workload, every_s: float = 0) -> Iterator[Iterator[dict[str, Any]]]:
     """Both clients at work; what the taker says, line by line. They end with the block, whatever happens."""
     with ExitStack() as stack:
-        taker = _begin(stack, "take", url, load.target, load.count, every_s)
-        _begin(stack, "push", url, load.source, load.rate, load.seconds, load.size)
+        taker = _start_process(stack, "take", url, load.target, load.count, every_s)
+        _start_process(stack, "push", url, load.source, load.rate, load.seconds, load.size)
         yield map(json.loads, taker)
 
 
-def _begin(stack: ExitStack, *words: object) -> IO[str]:
+def _start_process(stack: ExitStack, *words: object) -> IO[str]:
     command = [sys.executable, "-m", "busmq_spark.demo.stopwatch", *map(str, words)]
     # A session of its own: a Ctrl-C in the terminal reaches the parent only, which ends it in its turn.
     client = stack.enter_context(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True))

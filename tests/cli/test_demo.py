@@ -19,7 +19,7 @@ import pytest
 
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.demo.flights import FLIGHT_FIELDS, load
+from busmq_spark.demo.flights import FLIGHT_FIELDS, load_flights
 from busmq_spark.demo.report import next_lines
 from busmq_spark.embedded import RedisServer
 from tests.cli.conftest import COMMAND, Busmq, environment
@@ -48,7 +48,7 @@ def run(folder: Path, *arguments: str, url: str | None = None) -> subprocess.Com
 
 def test_messages_are_the_flights_in_the_order_of_departure() -> None:
     expected = departures()
-    messages = [json.loads(message) for message in load(ROWS).messages]
+    messages = [json.loads(message) for message in load_flights(ROWS).messages]
     assert len(messages) == ROWS
     for field in ("carrier", "flight", "tailnum", "origin", "dest", "hour", "dep_delay", "arr_delay", "air_time", "distance"):
         column = expected[field].astype(object).where(expected[field].notna(), None).tolist()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.cli.serve import address, limits_with
+from busmq_spark.cli.serve import limits_with, parse_listen_address
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.gate.handshake import is_loopback
 from busmq_spark.federation.gate.keyring import Keyring
@@ -172,7 +172,7 @@ def test_a_token_lets_in_as_far_as_it_was_narrowed(busmq: Busmq, secrets: Path) 
 
 
 def test_where_to_listen() -> None:
-    assert [address(text) for text in ("127.0.0.1:80", "localhost", "[::1]:0", "[::]", "example.com:443")] == [
+    assert [parse_listen_address(text) for text in ("127.0.0.1:80", "localhost", "[::1]:0", "[::]", "example.com:443")] == [
         ("127.0.0.1", 80),
         ("localhost", 7130),
         ("::1", 0),
@@ -183,7 +183,7 @@ def test_where_to_listen() -> None:
     assert [is_loopback(host) for host in ("0.0.0.0", "::", "10.0.0.1", "localhost.example.com", "")] == [False] * 5
     for text in ("", ":80", "::1:80", "a b:1", "host:port", "host:99999"):
         with pytest.raises(ConfigError):
-            address(text)
+            parse_listen_address(text)
 
 
 def test_limits_by_name() -> None:

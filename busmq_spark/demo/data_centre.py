@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from busmq_spark.cli.target import open_links, place_of
+from busmq_spark.cli.target import locate_queue, open_links
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach, push_many
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost
@@ -23,7 +23,7 @@ MESSAGES_PER_PUSH = 50
 STOP_TIMEOUT_S = 10.0
 
 
-class Centre:
+class DataCentre:
     """Open while the block runs. Its Redis stays; ``leave`` and ``enter`` take its federation server away and bring it back."""
 
     def __init__(self, name: str, queue: str, folder: Path) -> None:
@@ -35,7 +35,7 @@ class Centre:
         self._listen = "127.0.0.1:0"
         self._process: subprocess.Popen[str] | None = None
         self._ended = threading.Event()
-        self._producer = threading.Thread(target=self._produce, name=f"busmq-demo-{name}", daemon=True)
+        self._producer = threading.Thread(target=self._push_until_stopped, name=f"busmq-demo-{name}", daemon=True)
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -43,8 +43,8 @@ class Centre:
             self._redis = stack.enter_context(RedisServer())
             self._keyring.touch(0o600)
             self._keyring.write_text(f'[demo]\nsecret = "{self.secret}"\nread = ["{self._queue}"]\nwrite = ["{self._queue}"]\n')
-            stack.callback(self.leave)
-            self.enter()
+            stack.callback(self.stop_server)
+            self.start_server()
             stack.callback(self._ended.set)
             self._stack = stack.pop_all()
         return self
@@ -52,7 +52,7 @@ class Centre:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stack.close()
 
-    def enter(self) -> None:
+    def start_server(self) -> None:
         """Serve; returns when it does."""
         command = [sys.executable, "-m", "busmq_spark", "serve", "--listen", self._listen, "--secrets", str(self._keyring), "--json"]
         environ = {**os.environ, "BUSMQ_REDIS_URL": self._redis.url}
@@ -69,7 +69,7 @@ class Centre:
         self.url = line.partition('"url": "')[2].partition('"')[0]
         self._listen = self.url.partition("//")[2].partition("/")[0]
 
-    def leave(self) -> None:
+    def stop_server(self) -> None:
         """End the federation server, unless it is gone."""
         if self._process is None:
             return
@@ -83,7 +83,7 @@ class Centre:
         self._process.stdout.close()
         self._process = None
 
-    def produce(self) -> None:
+    def start_producer(self) -> None:
         """Begin to push."""
         self._producer.start()
 
@@ -93,9 +93,9 @@ class Centre:
         self._producer.join()
         return self.pushed
 
-    def _produce(self) -> None:
+    def _push_until_stopped(self) -> None:
         with open_links(RedisOptions(url=self._redis.url)) as links:
-            place = place_of(self._queue, links)
+            place = locate_queue(self._queue, links)
             place.link.run(attach(place.keys, new_token(), ttl_s=MIN_RECORD_TTL_S))
             while not self._ended.wait(PUSH_INTERVAL_S):
                 messages = [b'{"n": %d}' % n for n in range(self.pushed + 1, self.pushed + MESSAGES_PER_PUSH + 1)]
