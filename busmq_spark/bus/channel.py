@@ -22,7 +22,7 @@ from busmq_spark.bus.inbox import Inbox
 from busmq_spark.bus.queue import Queue
 from busmq_spark.core.channel import ChannelFrameKind, encode_frame
 from busmq_spark.core.keys import channel_queue
-from busmq_spark.core.message import Message, encode
+from busmq_spark.core.message import Message, encode_value
 from busmq_spark.errors import BusError, QueueFull, StateError
 
 if TYPE_CHECKING:
@@ -168,11 +168,11 @@ class Channel(BaseChannel):
         """Send to the peer; the result is the id, once stored. Values, order and errors as for Queue.push."""
         if self._connection is None or not self.connected:
             raise self._not_connected("send on")
-        return self._connection.outgoing.push(encode_frame(ChannelFrameKind.MESSAGE, encode(value)))
+        return self._connection.outgoing.push(encode_frame(ChannelFrameKind.MESSAGE, encode_value(value)))
 
     async def send_to(self, endpoint: str, value: object) -> int:
         """Send to the reader of the role ``endpoint``, connected now or later; the result is the id. Needs no connection."""
-        message = encode_frame(ChannelFrameKind.MESSAGE, encode(value))
+        message = encode_frame(ChannelFrameKind.MESSAGE, encode_value(value))
         queue = Queue(self.bus, channel_queue(endpoint, self.name))
         await queue.attach(ttl_s=DEFAULT_QUEUE_TTL_S)
         try:

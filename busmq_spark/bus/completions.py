@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from busmq_spark.core.buffer import DropOldestBuffer
-from busmq_spark.core.job import Outcome, outcome, split_publication
+from busmq_spark.core.job import Outcome, decode_outcome, split_publication
 from busmq_spark.errors import ConfigError, MessageRefused, MessagesMissed
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class Completions:
         while self._connections:
             while self._waiting:
                 try:
-                    return outcome(self._waiting.take())
+                    return decode_outcome(self._waiting.take())
                 except MessageRefused as error:
                     log.warning("%s", error)
             self._wake.clear()
@@ -92,7 +92,7 @@ async def read_stored_outcomes(bus: Bus, name: str, group: str) -> AsyncGenerato
         async for batch in reader.batches(MESSAGES_PER_READ):
             for message in batch:
                 try:
-                    found = outcome(message.value)
+                    found = decode_outcome(message.value)
                 except MessageRefused as error:
                     log.warning("queue %r: %s", name, error)
                     continue

@@ -21,7 +21,7 @@ from busmq_spark.core import queue as flows
 from busmq_spark.core import state
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, Message
-from busmq_spark.core.retention import retention
+from busmq_spark.core.retention import read_retention
 from busmq_spark.core.retry import Pauses, Retry
 from busmq_spark.errors import BusError, ConfigError, LinkLost, QueueBusy
 from busmq_spark.redis_io.endpoint import retry_time_s
@@ -248,7 +248,7 @@ class Consumption(MessageIterator):
         return flows.read_after(keys, self._received, self._options.index, most)
 
     async def _check_not_retained(self) -> None:
-        if await self._run_with_retries(lambda: retention(self._queue.keys)):
+        if await self._run_with_retries(lambda: read_retention(self._queue.keys)):
             remedy = "Read with a group (queue.group), or with remove=False; queue.retain() without limits ends it"
             found = "keeps what is acknowledged, which a consumer that removes would hand out again"
             raise QueueBusy(queue=self._queue.name, found=found, remedy=remedy)

@@ -96,9 +96,9 @@ class Job(Mapping[str, Any]):
             return {}
         queue, token = await self.jobs.attached_queue(), new_token()
         try:
-            stored = await queue.run(flows.load(self.in_redis, names, gone, token))
+            stored = await queue.run(flows.load_fields(self.in_redis, names, gone, token))
         except LinkLost:
-            stored = await queue.run(flows.load(self.in_redis, names, gone, token, again=True))
+            stored = await queue.run(flows.load_fields(self.in_redis, names, gone, token, again=True))
         else:
             if gone:
                 queue.begin(flows.forget_call(self.in_redis, gone, token))  # what is left of them otherwise goes by its ttl
@@ -111,7 +111,7 @@ class Job(Mapping[str, Any]):
     async def outcomes(self) -> dict[str, Outcome]:
         """What there is: group → outcome."""
         queue = await self.jobs.attached_queue()
-        [found] = await queue.run(flows.outcomes([self.in_redis]))
+        [found] = await queue.run(flows.read_outcomes([self.in_redis]))
         return {each.group: each for each in found if each.queue == queue.name}
 
     async def wait(self, groups: Iterable[str], *, timeout_s: float = 5, fail_fast: bool = True) -> dict[str, Outcome]:
@@ -135,7 +135,7 @@ async def save_all(jobs: Iterable[Job]) -> bool:
             fields = [(job.in_redis, job.unsaved_fields(queue.ttl_s)) for job in some]
             for job in some:
                 job._unsaved = {}
-            await queue.run(flows.save_many(fields))
+            await queue.run(flows.save_fields(fields))
         except BaseException:
             for job, unsaved in taken:
                 job._unsaved = {**unsaved, **job._unsaved}

@@ -264,7 +264,7 @@ class JobWaits:
         some = [(wait, job) for wait in waits for job in wait.jobs if job.id in wait.open]
         for first in range(0, len(some), JOBS_PER_OUTCOME_READ):
             part = some[first : first + JOBS_PER_OUTCOME_READ]
-            found = await self._queue.run(flows.outcomes([job.in_redis for _, job in part]))
+            found = await self._queue.run(flows.read_outcomes([job.in_redis for _, job in part]))
             for (wait, _), outcomes in zip(part, found, strict=True):
                 for each in outcomes:
                     wait.add(each)

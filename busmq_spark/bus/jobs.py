@@ -50,7 +50,7 @@ class Jobs:
         """Names this object where outcomes are published."""
         self.done = f"{queue.name}.done" if durable else ""
         """The queue to which outcomes of the jobs sent, or worked on, through this object are pushed as well."""
-        self._reference = flows.references(self.client, self.done)
+        self._reference = flows.reference_encoder(self.client, self.done)
         self.outcome_ttl_s = round(outcome_ttl_s)
         self._waits = JobWaits(self.queue, client_channel(self.client))
         self._groups: set[str] = set()
@@ -233,7 +233,7 @@ class Jobs:
     async def _need_groups(self, names: Iterable[str]) -> None:
         """Raises ConfigError. A group once seen is not asked for again."""
         if unknown := [name for name in names if name not in self._groups]:
-            found = await self.queue.run(flows.readers(self.queue.keys, unknown))
+            found = await self.queue.run(flows.have_readers(self.queue.keys, unknown))
             for name, there in zip(unknown, found, strict=True):
                 if not there:
                     raise ConfigError(reason=f"queue {self.queue.name!r} has no group {name!r} to wait for; it is made when a worker of it begins")

@@ -27,7 +27,7 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.queue import clock_ms
 from busmq_spark.core.retry import Pauses
-from busmq_spark.core.topic import MEMBER_TTL_MS, Membership, ranges
+from busmq_spark.core.topic import MEMBER_TTL_MS, Membership, partition_ranges
 from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
 from busmq_spark.redis_io.holder import is_dead, my_token
 
@@ -161,7 +161,7 @@ class Member(Emitter):
             if self._id:
                 with suppress(LinkLost, TimeoutError):
                     async with asyncio.timeout(REJOIN_INTERVAL_S):
-                        await self.topic.run(flows.leave(self.topic.keys, self.name, self._id))
+                        await self.topic.run(flows.leave_group(self.topic.keys, self.name, self._id))
                 self._id = ""
             self._pubsub.unsubscribe(self.topic.keys.changed_channel, self._on_notification)
             self.bus.release(self)
@@ -199,7 +199,7 @@ class Member(Emitter):
 
     async def _join(self) -> Membership:
         dead = [name for name in self._others if name != self._id and is_dead(name)]
-        found = await self.topic.run(flows.join(self.topic.keys, self.topic.last_known, self.name, self._id, dead))
+        found = await self.topic.run(flows.join_group(self.topic.keys, self.topic.last_known, self.name, self._id, dead))
         self._others, self._heard = found.members, time.monotonic()
         return found
 
@@ -231,7 +231,7 @@ class Member(Emitter):
         if not self._running:
             return
         self.topic.update_known(found.topic)
-        mine = ranges(list(found.members), self.topic.partitions).get(self._id, range(0))
+        mine = partition_ranges(list(found.members), self.topic.partitions).get(self._id, range(0))
         for partition, share in self._shares.items():
             if partition not in mine and not share.leaving:
                 share.leaving = True

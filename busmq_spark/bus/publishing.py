@@ -68,11 +68,11 @@ class Publishing:
         wanted = keys_of(keys)
         event = event_of(wanted, data, about)
         value = event.encode()
-        self._subscribers = found = await self._run_at_table(flows.subscribers(self._subscribers))
+        self._subscribers = found = await self._run_at_table(flows.read_subscribers(self._subscribers))
         queues = found.queues_for(wanted)
         if len(queues) < require:
             raise TooFewDestinations(keys=", ".join(wanted), found=len(queues), wanted=require)
-        outcomes = await asyncio.gather(*(self._deliver(flows.deliver, queue, value) for queue in queues), return_exceptions=True)
+        outcomes = await asyncio.gather(*(self._deliver(flows.deliver_event, queue, value) for queue in queues), return_exceptions=True)
         missing: dict[str, str] = {}
         for queue, outcome in zip(queues, outcomes, strict=True):
             if isinstance(outcome, BusError):
@@ -91,7 +91,7 @@ class Publishing:
         LinkLost: where the connection broke before the reply, it is unknown whether the command is stored.
         """
         event = event_of([check_queue(queue)], data, about)
-        await self._deliver(flows.send, queue, event.encode())
+        await self._deliver(flows.send_command, queue, event.encode())
         return Receipt(event.id, (queue,))
 
     async def subscribe(self, patterns: Sequence[str], *, into: str) -> int:
@@ -108,7 +108,7 @@ class Publishing:
 
     async def forget(self, queue: str) -> int:
         """End every subscription of a queue; what is in it stays. Returns how many there were."""
-        return await self._run_at_table(flows.forget(queue, new_token()))
+        return await self._run_at_table(flows.forget_queue(queue, new_token()))
 
     async def subscriptions(self) -> list[tuple[str, str]]:
         """Every pattern with a queue that is subscribed with it, sorted."""

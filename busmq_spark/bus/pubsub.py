@@ -23,7 +23,7 @@ from busmq_spark.bus.emitter import Emitter
 from busmq_spark.core.buffer import DropOldestBuffer
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import pubsub_channel
-from busmq_spark.core.message import PublishedMessage, encode
+from busmq_spark.core.message import PublishedMessage, encode_value
 from busmq_spark.errors import ConfigError, MessagesMissed, StateError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Pubsub(Emitter):
 
         Raises LinkLost when the connection broke before the reply: whether the message was published is unknown, and it is not published again.
         """
-        await self.bus.servers.commands[0].execute(command("PUBLISH", self.channel, encode(value), idempotent=False))
+        await self.bus.servers.commands[0].execute(command("PUBLISH", self.channel, encode_value(value), idempotent=False))
 
     async def subscribe(self) -> None:
         """Subscribe: what is published after this returns is received. Waits while Redis is unreachable; no error when subscribed already."""

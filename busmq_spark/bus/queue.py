@@ -18,7 +18,7 @@ from busmq_spark.core import mirror, subscription
 from busmq_spark.core import queue as flows
 from busmq_spark.core.flow import Call, Flow, T
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.message import encode
+from busmq_spark.core.message import encode_value
 from busmq_spark.core.retention import MESSAGES_TAKEN_WARNING
 from busmq_spark.errors import BusError, ConfigError, QueueMissing, StateError
 from busmq_spark.redis_io.holder import is_dead
@@ -116,7 +116,7 @@ class Queue(QueueTimes):
         broke before the reply: then it is unknown whether the message is stored. Awaiting it is the back-pressure.
         """
         self._need_attached("push to")
-        return self._push_pipeline.add((encode(value),), single=True)
+        return self._push_pipeline.add((encode_value(value),), single=True)
 
     def push_many(self, values: Iterable[object]) -> asyncio.Future[list[int]]:
         """Append messages in order, in few round trips; the result are their ids. What others push meanwhile may come in between.
@@ -124,7 +124,7 @@ class Queue(QueueTimes):
         The future fails with QueueFull when there is no room for the last ``details["left"]`` of them; those before are stored.
         """
         self._need_attached("push to")
-        return self._push_pipeline.add([encode(value) for value in values], single=False)
+        return self._push_pipeline.add([encode_value(value) for value in values], single=False)
 
     def put(self, push: PendingPush[bytes]) -> None:
         """Append the values of a push, at least one; its methods are called for each chunk that is stored."""
@@ -235,7 +235,7 @@ class Queue(QueueTimes):
         """Set metadata fields of your own; values are stored as text. The bus' own fields are refused."""
         self._check_fields(fields)
         ttl_s = self._need_attached("set metadata of")
-        await self.run(flows.describe(self.keys, {name: str(value) for name, value in fields.items()}, ttl_s))
+        await self.run(flows.set_metadata(self.keys, {name: str(value) for name, value in fields.items()}, ttl_s))
 
     # -- subscriptions, as Spark queries with the option of that name have them ----------------------------------------------------------------
 
@@ -279,7 +279,7 @@ class Queue(QueueTimes):
 
     async def groups(self) -> list[groups.GroupState]:
         """Every group and subscription, by name: its kind, how far it is, and what it has in flight."""
-        return await self.run(groups.groups(self.keys))
+        return await self.run(groups.list_groups(self.keys))
 
     async def promote(self) -> tuple[int, int]:
         """Make a mirror a queue of its own: from now on it takes pushes, and its ids go on after the last one copied.

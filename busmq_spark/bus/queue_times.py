@@ -49,9 +49,9 @@ class QueueTimes(BaseQueue):
         It counts for all readers and for this life of the queue. The result is what is kept now. Raises ConfigError, and QueueBusy while a reliable
         consumer has messages that it has not acknowledged.
         """
-        limits = retention.rule(age, messages, bytes)
+        limits = retention.parse_limits(age, messages, bytes)
         self._need_attached("retain messages of")
-        found = await self.run(retention.retain(self.keys, limits))
+        found = await self.run(retention.set_retention(self.keys, limits))
         if found and found.age_s and found.age_s > self.ttl_s:
             text = "queue %r keeps messages for %d s and has a ttl of %d s, that of its creation: without anybody attached it lives for no longer"
             log.warning(text, self.name, found.age_s, self.ttl_s)
@@ -59,7 +59,7 @@ class QueueTimes(BaseQueue):
 
     async def retention(self) -> retention.Retention | None:
         """What is kept of what is acknowledged; None where that is nothing."""
-        return await self.run(retention.retention(self.keys))
+        return await self.run(retention.read_retention(self.keys))
 
     # -- its clock --------------------------------------------------------------------------------------------------------------------------
 

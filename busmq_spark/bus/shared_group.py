@@ -188,7 +188,7 @@ class SharedGroup(Group):
         keys = self.queue.keys
         await self.queue.run(register(keys, self.name, self._start, is_dead, self._options.to_fields()))
         self._start = "earliest"  # in a later life of the queue
-        stored = await self.queue.run(flows.settings(keys, self.name))
+        stored = await self.queue.run(flows.read_settings(keys, self.name))
         self._born, self.tries, self.dead = stored.get("born", ""), int(stored.get("tries", flows.DEFAULT_TRIES)), stored.get("dead", self.dead)
         self.lease_s = int(stored.get("lease_ms", flows.DEFAULT_LEASE_MS)) / 1000
         self._held.clear()
@@ -272,7 +272,7 @@ class SharedGroup(Group):
                 await dead.attach()
                 self._dead_queue = dead
         letters_to, now = self._dead_queue, await self._run_with_retries(lambda _: self._run(clock_ms(self.queue.keys)))
-        letters = [dead_letter.envelope(self.queue.name, self.name, each, str(error), now) for each in ours]
+        letters = [dead_letter.make_dead_letter(self.queue.name, self.name, each, str(error), now) for each in ours]
         await self._run_with_retries(lambda _: letters_to.push_many(letters))
         await self._on_given_up(ours, str(error))
         return refused + await self._settle(ours, "ack")

@@ -28,8 +28,8 @@ from busmq_spark.bus.partition_queue import PartitionQueue, complete_push, compl
 from busmq_spark.core import topic as flows
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.keys import TopicKeys, hash_index
-from busmq_spark.core.lag import lags
-from busmq_spark.core.topic import GroupLag, Placed, by_group, partition_of, partitions_of
+from busmq_spark.core.lag import read_lags
+from busmq_spark.core.topic import GroupLag, Placed, lags_by_group, partition_of, partitions_of
 from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
 from busmq_spark.redis_io.place import new_token
 
@@ -118,7 +118,7 @@ class Topic:
         await self.attach()
         if partitions > self.partitions:
             await self._prepare([PartitionQueue(self, i) for i in range(self.partitions, partitions)])
-        self.update_known(await self.run(flows.grow(self.keys, partitions)))
+        self.update_known(await self.run(flows.grow_topic(self.keys, partitions)))
         await self._attach_all([queue for queue in self.queues if queue.reachable])
         return self.partitions
 
@@ -197,8 +197,8 @@ class Topic:
     async def groups(self) -> list[GroupLag]:
         """Every group: how far it is behind, over all partitions, and how many of them are read now. Raises LinkLost while a server is away."""
         await self.attach()
-        found = await asyncio.gather(*(queue.run(lags([queue.keys])) for queue in self.queues))
-        return by_group([each for part in found for each in part])
+        found = await asyncio.gather(*(queue.run(read_lags([queue.keys])) for queue in self.queues))
+        return lags_by_group([each for part in found for each in part])
 
     async def seek(self, group: str, where: str | int) -> list[int]:
         """Let a group go on elsewhere in every partition, while it has no members: ``where`` as ``start``. The last ids that count as read now.

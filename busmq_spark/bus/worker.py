@@ -201,7 +201,7 @@ class Worker:
         """Begin what was leased: whose handlers are to start, what names no job, and what has an outcome."""
         asked = [(each, self.work_of(each)) for each in batch]
         works = [work for _, work in asked if work is not None]
-        answers = await self._group.run_with_retries(lambda: flows.begin(works, self.jobs.outcome_ttl_s)) if works else []
+        answers = await self._group.run_with_retries(lambda: flows.begin_work(works, self.jobs.outcome_ttl_s)) if works else []
         found = list(zip(works, answers, strict=True))
         begun = [work for work, (answer, _) in found if answer == "ok"]
         done = [(work, outcome) for work, (answer, outcome) in found if answer == "done"]
@@ -321,7 +321,7 @@ class Worker:
         if not outcomes:
             return []
         name = self.jobs.queue.name
-        answers = await self._group.run_with_retries(lambda: flows.finish(outcomes, name, self.jobs.outcome_ttl_s))
+        answers = await self._group.run_with_retries(lambda: flows.write_outcomes(outcomes, name, self.jobs.outcome_ttl_s))
         taken = [(work, text) for (work, _), (answer, text) in zip(outcomes, answers, strict=True) if answer != "late"]
         if late := len(outcomes) - len(taken):
             log.warning("queue %r, group %r: answers of %d jobs are refused: their leases had ended, others have them", *self._group.names, late)

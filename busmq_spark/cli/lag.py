@@ -12,7 +12,7 @@ from busmq_spark.cli.overview import ask_undamaged
 from busmq_spark.cli.target import keys_of, locate_existing, open_links
 from busmq_spark.cli.terminal_text import escape_control_characters, format_duration, format_number
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.lag import ReaderLag, lags
+from busmq_spark.core.lag import ReaderLag, read_lags
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.holder import is_dead
 from busmq_spark.redis_io.links import Link
@@ -39,7 +39,7 @@ def lag(
     with open_links(redis) as links:
         found: list[ReaderLag] = []
         for link, keys in zip(links, _queues_of(queues or ["*"], links), strict=True):
-            some, damaged = ask_undamaged(lambda part, link=link: link.run(lags(part)), keys)  # type: ignore[misc]
+            some, damaged = ask_undamaged(lambda part, link=link: link.run(read_lags(part)), keys)  # type: ignore[misc]
             found += some
             for name, reason in damaged.items():
                 out.warn(reason if name in reason else f"queue {name!r}: {reason}")

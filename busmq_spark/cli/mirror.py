@@ -21,7 +21,7 @@ from busmq_spark.cli.target import QueueLocation, need_redis, open_links
 from busmq_spark.cli.terminal_text import escape_control_characters, format_duration, format_number
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import MIRROR_REPORTS_PATTERN, QueueKeys
-from busmq_spark.core.mirror import MirrorState, mirror_states
+from busmq_spark.core.mirror import MirrorState, read_mirror_states
 from busmq_spark.core.mirror import promote as promoted
 from busmq_spark.errors import ConfigError
 from busmq_spark.metrics import CONTENT_TYPE, Metrics
@@ -226,7 +226,7 @@ def _find_mirrors(links: list[Link], wanted: Sequence[str]) -> Iterator[tuple[Mi
     for server, link in enumerate(links):
         names = [name for name, where in places if where == server]
         keys = [QueueKeys(name, link.cluster) for name in names]
-        for own, state in zip(keys, link.run(mirror_states(keys)) if keys else [], strict=True):
+        for own, state in zip(keys, link.run(read_mirror_states(keys)) if keys else [], strict=True):
             if state is not None:
                 yield state, QueueLocation(own, link)
 

@@ -9,8 +9,7 @@ from busmq_spark.cli.output import Output
 from busmq_spark.cli.target import locate_existing, locate_queue, open_links
 from busmq_spark.cli.terminal_text import format_count, format_duration, format_size
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
-from busmq_spark.core.retention import Retention, retention, rule
-from busmq_spark.core.retention import retain as set_retention
+from busmq_spark.core.retention import Retention, parse_limits, read_retention, set_retention
 from busmq_spark.core.state import QueueState
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
@@ -38,8 +37,8 @@ def retain(  # noqa: PLR0913  the options of a command
     ```
     """
     out = Output(as_json)
-    limits = rule(age, messages, value_bytes)
-    asked = limits != rule(None, None, None)
+    limits = parse_limits(age, messages, value_bytes)
+    asked = limits != parse_limits(None, None, None)
     if asked and off:
         raise ConfigError(reason="--off keeps nothing, and the other options say what to keep; give one of the two")
     with open_links(redis) as links:
@@ -48,7 +47,7 @@ def retain(  # noqa: PLR0913  the options of a command
             place.link.run(attach(place.keys, new_token(), ttl_s=MIN_RECORD_TTL_S))
         else:
             place, _ = locate_existing(queue, links)
-        found = place.link.run(set_retention(place.keys, limits) if asked or off else retention(place.keys))
+        found = place.link.run(set_retention(place.keys, limits) if asked or off else read_retention(place.keys))
         state = place.read_state()
     _show(out, queue, found, state)
 

@@ -14,9 +14,9 @@ from busmq_spark.cli.target import QueueLocation, find_topic, locate_partitions,
 from busmq_spark.cli.terminal_text import escape_control_characters, format_count, format_duration, format_number
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import hash_index
-from busmq_spark.core.lag import lags
+from busmq_spark.core.lag import read_lags
 from busmq_spark.core.state import QueueState, states
-from busmq_spark.core.topic import GroupLag, by_group, member_counts
+from busmq_spark.core.topic import GroupLag, lags_by_group, member_counts
 from busmq_spark.errors import QueueDamaged, TopicMissing
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.links import Link
@@ -130,4 +130,4 @@ def _states(places: Sequence[QueueLocation]) -> list[QueueState]:
 
 
 def _groups(places: Sequence[QueueLocation]) -> list[GroupLag]:
-    return by_group([each for link, its in _group_by_link(places).items() for each in link.run(lags([place.keys for place in its]))])
+    return lags_by_group([each for link, its in _group_by_link(places).items() for each in link.run(read_lags([place.keys for place in its]))])

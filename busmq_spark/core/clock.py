@@ -15,7 +15,7 @@ from typing import NamedTuple
 from busmq_spark.core.flow import Flow, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK
-from busmq_spark.core.state import parts
+from busmq_spark.core.state import split_into_calls
 from busmq_spark.errors import ConfigError, ServerRefused, TimeUnknown, Unauthorized
 
 PAIRS_PER_CALL, MIN_PAIRS_PER_QUEUE, MAX_PAIRS_PER_QUESTION = 2000, 16, 20_000
@@ -70,7 +70,8 @@ class TimesOfIds(NamedTuple):
 def note_times(queues: Sequence[QueueKeys]) -> Flow[list[int]]:
     """Note the time of the newest id of each queue. For each: 1 noted, 0 was noted before, -1 no such queue."""
     replies = yield [
-        script("note_time", [key for keys in part for key in keys.retention_keys], (MAX_MESSAGES_PER_ACK,)) for part in parts(queues, queues)
+        script("note_time", [key for keys in part for key in keys.retention_keys], (MAX_MESSAGES_PER_ACK,))
+        for part in split_into_calls(queues, queues)
     ]
     return [value for reply in replies for value in reply]
 
@@ -158,7 +159,7 @@ def ages(messages: Sequence[tuple[QueueKeys, int]]) -> Flow[list[int]]:
         return []
     replies = yield [
         script("ages", [key for keys, _ in part for key in (keys.metadata, keys.clock)], [id for _, id in part])
-        for part in parts(messages, [keys for keys, _ in messages[:1]], AGES_PER_CALL)
+        for part in split_into_calls(messages, [keys for keys, _ in messages[:1]], AGES_PER_CALL)
     ]
     return [age for reply in replies for age in reply]
 

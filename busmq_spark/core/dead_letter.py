@@ -46,7 +46,7 @@ class DeadLetter:
     """Name of the federation link over which a query read the queue."""
 
 
-def envelope(queue: str, group: str, delivery: Delivery, error: str, now_ms: int) -> bytes:
+def make_dead_letter(queue: str, group: str, delivery: Delivery, error: str, now_ms: int) -> bytes:
     """The dead letter of a delivery."""
     data: str | bytes = delivery.value
     with suppress(UnicodeDecodeError):

@@ -91,13 +91,13 @@ def _convert(value: Any, hint: Any, *, reading: bool) -> Any:
     if origin in (Union, UnionType):
         return _convert_to_first_fitting(value, args, hint, reading=reading)
     if hint is None or hint in _PLAIN_TYPES:
-        return _scalar(value, NoneType if hint is None else hint, reading=reading)
+        return _convert_scalar(value, NoneType if hint is None else hint, reading=reading)
     if origin is Literal:
-        return _one_of(value, args)
+        return _convert_literal(value, args)
     if _is_kind(hint, Enum):
-        return _member(value, hint, reading=reading)
+        return _convert_enum_member(value, hint, reading=reading)
     if is_dataclass(hint) and isinstance(hint, type):
-        return _record(value, hint, reading=reading)
+        return _convert_record(value, hint, reading=reading)
     kind = origin or hint
     if kind is dict and isinstance(value, dict):
         inner = args[1] if args else Any
@@ -105,11 +105,11 @@ def _convert(value: Any, hint: Any, *, reading: bool) -> Any:
     if kind is list and isinstance(value, list):
         return [_convert(each, args[0] if args else Any, reading=reading) for each in value]
     if kind is tuple and isinstance(value, list if reading else tuple):
-        return _items(value, args, reading=reading)
+        return _convert_items(value, args, reading=reading)
     raise TypeMismatch(f"expected {_type_name(hint)}, found {type(value).__name__}")
 
 
-def _scalar(value: Any, hint: type, *, reading: bool) -> Any:
+def _convert_scalar(value: Any, hint: type, *, reading: bool) -> Any:
     if type(value) is hint or (isinstance(value, hint) and not isinstance(value, bool | Enum)):
         return value
     if hint is float and type(value) is int:
@@ -129,14 +129,14 @@ def _convert_to_first_fitting(value: Any, args: tuple[Any, ...], hint: Any, *, r
     raise TypeMismatch(f"expected {_type_name(hint)}, found {type(value).__name__}")
 
 
-def _one_of(value: Any, args: tuple[Any, ...]) -> Any:
+def _convert_literal(value: Any, args: tuple[Any, ...]) -> Any:
     for arg in args:
         if type(arg) is type(value) and arg == value:
             return value
     raise TypeMismatch(f"expected one of {', '.join(map(repr, args))}, found another {type(value).__name__}")
 
 
-def _member(value: Any, hint: type[Enum], *, reading: bool) -> Any:
+def _convert_enum_member(value: Any, hint: type[Enum], *, reading: bool) -> Any:
     if not reading and isinstance(value, hint):
         return value.value
     if reading:
@@ -146,7 +146,7 @@ def _member(value: Any, hint: type[Enum], *, reading: bool) -> Any:
     raise TypeMismatch(f"expected {_type_name(hint)}, found another {type(value).__name__}")
 
 
-def _items(value: Any, args: tuple[Any, ...], *, reading: bool) -> Any:
+def _convert_items(value: Any, args: tuple[Any, ...], *, reading: bool) -> Any:
     alike = not args or args[-1] is Ellipsis
     hints = [args[0] if args else Any] * len(value) if alike else list(args)
     if len(hints) != len(value):
@@ -155,7 +155,7 @@ def _items(value: Any, args: tuple[Any, ...], *, reading: bool) -> Any:
     return tuple(made) if reading else made
 
 
-def _record(value: Any, shape: type[Any], *, reading: bool) -> Any:
+def _convert_record(value: Any, shape: type[Any], *, reading: bool) -> Any:
     """A dataclass inside a field. Reading ignores names it does not have, and takes defaults for those that are missing."""
     hints = _hints(shape)
     if not reading and type(value) is shape:

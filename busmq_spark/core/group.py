@@ -100,7 +100,7 @@ def settlements_of(deliveries: Sequence[Delivery], action: Action, ms: int = 0) 
 
 @dataclass(frozen=True, slots=True)
 class GroupState:
-    """One group of one queue, as :func:`groups` finds it."""
+    """One group of one queue, as :func:`list_groups` finds it."""
 
     subscription: Subscription
     """Its name and how far it is. Of a shared group ``last`` is the low-water mark, everything up to which is settled."""
@@ -178,7 +178,7 @@ def pause(keys: QueueKeys, name: str, *, paused: bool) -> Flow[bool]:
     return True
 
 
-def settings(keys: QueueKeys, name: str) -> Flow[dict[str, str]]:
+def read_settings(keys: QueueKeys, name: str) -> Flow[dict[str, str]]:
     """What is stored of a shared group; empty when there is none."""
     reply = yield command("HGETALL", keys.group(name)[0])
     return {field.decode(): value.decode("utf-8", "replace") for field, value in zip(reply[0::2], reply[1::2], strict=True)}
@@ -191,7 +191,7 @@ def are_leased(keys: QueueKeys, name: str, ids: Sequence[int]) -> Flow[list[bool
     return list(map(bool, (yield script("group_has", keys.group(name), ids))))
 
 
-def groups(keys: QueueKeys) -> Flow[list[GroupState]]:
+def list_groups(keys: QueueKeys) -> Flow[list[GroupState]]:
     """The groups of a queue, by name."""
     found: list[GroupState] = []
     [state] = yield from states([(keys, -1)])
@@ -199,7 +199,7 @@ def groups(keys: QueueKeys) -> Flow[list[GroupState]]:
         if not (yield command("HEXISTS", keys.acks, f":shared:{each.name}")):
             found.append(GroupState(each, shared=False, unread=max(0, state.last_id - max(each.last, state.floor))))
             continue
-        stored = yield from settings(keys, each.name)
+        stored = yield from read_settings(keys, each.name)
         in_flight, held = yield script("group_count", keys.group(each.name), ())
         newest = int(stored.get("next", stored.get("newest", "0")))
         unread = max(0, state.last_id - max(each.last, state.floor, newest))

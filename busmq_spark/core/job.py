@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from busmq_spark.core.flow import Arg, Call, Flow, command, script
 from busmq_spark.core.group import Delivery
 from busmq_spark.core.keys import JobKeys, QueueKeys, client_channel, jobs_channel
-from busmq_spark.core.message import MAX_VALUE_BYTES, encode
+from busmq_spark.core.message import MAX_VALUE_BYTES, encode_value
 from busmq_spark.errors import ConfigError, MessageRefused
 
 OUTCOME_TTL_S = 3600
@@ -102,7 +102,7 @@ def encode_field(name: str, value: object) -> bytes:
             raise _too_large_error(name, size)
         return _BYTES + bytes(value)
     try:
-        found = encode([value])[1:-1]  # so that text is JSON, too
+        found = encode_value([value])[1:-1]  # so that text is JSON, too
     except MessageRefused as error:
         raise MessageRefused(reason=f"field {name!r} of a job cannot be stored: {error.details['reason']}") from None
     if len(found) >= MAX_VALUE_BYTES:
@@ -138,7 +138,7 @@ def _too_large_error(name: str, size: int) -> MessageRefused:
     )
 
 
-def references(client: str, done: str = "") -> Callable[[str], bytes]:
+def reference_encoder(client: str, done: str = "") -> Callable[[str], bytes]:
     """What makes of each job the message that names it; ``done``: the queue that its outcomes are pushed to as well."""
     rest = _json.encode({"from": client, "done": done} if done else {"from": client})[1:]
     return lambda id: f'{{"job":"{id}",{rest}'.encode()
@@ -160,7 +160,7 @@ def decode_reference(value: bytes) -> tuple[str, str, str]:
 # -- fields ----------------------------------------------------------------------------------------------------------------------------------
 
 
-def save_many(jobs: Iterable[tuple[JobKeys, Fields]]) -> Flow[None]:
+def save_fields(jobs: Iterable[tuple[JobKeys, Fields]]) -> Flow[None]:
     """Store fields of jobs, in few round trips. Safe to repeat."""
     calls: list[Call] = []
     size = 0
@@ -175,14 +175,14 @@ def save_many(jobs: Iterable[tuple[JobKeys, Fields]]) -> Flow[None]:
         yield calls
 
 
-def fields_of(jobs: Sequence[JobKeys], names: Sequence[str]) -> Flow[list[list[bytes | None]]]:
+def read_fields_of(jobs: Sequence[JobKeys], names: Sequence[str]) -> Flow[list[list[bytes | None]]]:
     """The same fields of several jobs, in one round trip."""
     if not jobs:
         return []
     return (yield [command("MGET", *map(keys.field, names)) for keys in jobs])  # type: ignore[no-any-return]
 
 
-def load(keys: JobKeys, names: Sequence[str], forget: Collection[str], token: str, *, again: bool = False) -> Flow[list[bytes | None]]:
+def load_fields(keys: JobKeys, names: Sequence[str], forget: Collection[str], token: str, *, again: bool = False) -> Flow[list[bytes | None]]:
     """Read fields, and then delete those to be forgotten, in one step, under a token that was never used before.
 
     After a lost reply repeat the call with ``again`` and its token, within a minute. Else :func:`forget_call` comes next.
@@ -199,14 +199,14 @@ def load(keys: JobKeys, names: Sequence[str], forget: Collection[str], token: st
 
 
 def forget_call(keys: JobKeys, forget: Iterable[str], token: str) -> Call:
-    """Drops what :func:`load` has put by."""
+    """Drops what :func:`load_fields` has put by."""
     return command("UNLINK", *(keys.spare_field(name, token) for name in forget))
 
 
 # -- outcomes --------------------------------------------------------------------------------------------------------------------------------
 
 
-def begin(works: Sequence[Work], ttl_s: int) -> Flow[list[tuple[Answer, bytes]]]:
+def begin_work(works: Sequence[Work], ttl_s: int) -> Flow[list[tuple[Answer, bytes]]]:
     """Say that work on these begins. For each: ``ok``; ``done``, with the outcome there is; ``late``, when a later lease of its message has begun.
 
     The outcome comes along where it is to be pushed to a queue as well. Where all are first leases, and none of their jobs has a hash of outcomes,
@@ -214,7 +214,7 @@ def begin(works: Sequence[Work], ttl_s: int) -> Flow[list[tuple[Answer, bytes]]]
     """
     if all(work.delivery.is_first for work in works) and not (yield from _count_with_outcomes(works)):
         return [("ok", b"")] * len(works)
-    return (yield from _outcomes([(work, "") for work in works], None, "", ttl_s))
+    return (yield from _outcomes_call([(work, "") for work in works], None, "", ttl_s))
 
 
 def _count_with_outcomes(works: Sequence[Work]) -> Flow[int]:
@@ -225,17 +225,17 @@ def _count_with_outcomes(works: Sequence[Work]) -> Flow[int]:
     return (yield command("EXISTS", *names))  # type: ignore[no-any-return]
 
 
-def finish(
+def write_outcomes(
     works: Sequence[tuple[Work, str | None]], queue: str, ttl_s: int, fields: Sequence[Fields] | None = None
 ) -> Flow[list[tuple[Answer, bytes]]]:
-    """Write outcomes, each with its error or None, and publish them. Answers as of :func:`begin`; a repeated call gets ``done``, too.
+    """Write outcomes, each with its error or None, and publish them. Answers as of :func:`begin_work`; a repeated call gets ``done``, too.
 
     ``fields``, for each work, are stored in the same step as its outcome, and only where the answer is ``ok``.
     """
-    return (yield from _outcomes(_with_outcome_json(works, queue), fields, jobs_channel(queue), ttl_s))
+    return (yield from _outcomes_call(_with_outcome_json(works, queue), fields, jobs_channel(queue), ttl_s))
 
 
-def _outcomes(parts: Sequence[tuple[Work, str]], fields: Sequence[Fields] | None, channel: str, ttl_s: int) -> Flow[list[tuple[Answer, bytes]]]:
+def _outcomes_call(parts: Sequence[tuple[Work, str]], fields: Sequence[Fields] | None, channel: str, ttl_s: int) -> Flow[list[tuple[Answer, bytes]]]:
     texts = int(any(work.done for work, _ in parts))
     at_once = 1 if fields or (parts and parts[0][0].keys.cluster) else _JOBS_PER_OUTCOME_CALL
     calls = []
@@ -276,15 +276,15 @@ def _truncate_error(error: str) -> str:
     return error[:ERROR_CHARACTERS].encode("utf-8", "replace").decode()
 
 
-def outcome(stored: bytes) -> Outcome:
+def decode_outcome(stored: bytes) -> Outcome:
     """What a stored or published outcome says. Raises MessageRefused for what is none."""
     try:
-        return _outcome(json.loads(stored.decode()))
+        return _decode_members(json.loads(stored.decode()))
     except _DECODE_ERRORS:
         raise MessageRefused(reason=f"what begins with {stored[:40]!r} is no outcome of a job") from None
 
 
-def _outcome(said: Any) -> Outcome:
+def _decode_members(said: Any) -> Outcome:
     if "error" not in said:
         said["error"] = ""
     found = _outcome_members(said)
@@ -299,32 +299,32 @@ def split_publication(payload: bytes) -> list[bytes]:
 
 
 def decode_publication(payload: bytes) -> list[Outcome | MessageRefused]:
-    """As :func:`outcome` of each of one publication; in the place of what is none the error."""
+    """As :func:`decode_outcome` of each of one publication; in the place of what is none the error."""
     try:
-        return [_outcome(said) for said in json.loads(f"[{payload.decode()}]".replace("\n", ","))]  # one call of the parser for all
+        return [_decode_members(said) for said in json.loads(f"[{payload.decode()}]".replace("\n", ","))]  # one call of the parser for all
     except _DECODE_ERRORS:
         pass
     found: list[Outcome | MessageRefused] = []
     for stored in split_publication(payload):
         try:
-            found.append(outcome(stored))
+            found.append(decode_outcome(stored))
         except MessageRefused as error:
             found.append(error)
     return found
 
 
-def outcomes(jobs: Sequence[JobKeys]) -> Flow[list[list[Outcome]]]:
+def read_outcomes(jobs: Sequence[JobKeys]) -> Flow[list[list[Outcome]]]:
     """The outcomes that each of these jobs has."""
     if not jobs:
         return []
     replies = yield [command("HGETALL", keys.outcomes) for keys in jobs]
     return [
-        [outcome(text) for name, text in zip(reply[0::2], reply[1::2], strict=True) if not name.startswith(b":")]  # fields of ours begin so
+        [decode_outcome(text) for name, text in zip(reply[0::2], reply[1::2], strict=True) if not name.startswith(b":")]  # fields of ours begin so
         for reply in replies
     ]
 
 
-def readers(keys: QueueKeys, names: Sequence[str]) -> Flow[list[bool]]:
+def have_readers(keys: QueueKeys, names: Sequence[str]) -> Flow[list[bool]]:
     """Whether the queue has a group, or a subscription, of each name."""
     found = yield command("HMGET", keys.acks, *names)
     return [each is not None for each in found]

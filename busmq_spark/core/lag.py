@@ -33,7 +33,7 @@ class ReaderLag:
     """The holder of the lease; empty when there is none, and for a shared group."""
 
 
-def lags(queues: Sequence[QueueKeys]) -> Flow[list[ReaderLag]]:
+def read_lags(queues: Sequence[QueueKeys]) -> Flow[list[ReaderLag]]:
     """Every reader of queues of one server. Queues that do not exist, and those without messages and readers, have none."""
     found: list[ReaderLag] = []
     for part in slices(queues, QUEUES_PER_STEP):

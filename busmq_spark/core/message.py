@@ -49,7 +49,7 @@ class PublishedMessage(NamedTuple):
         return json.loads(self.value)
 
 
-def encode(value: object) -> bytes:
+def encode_value(value: object) -> bytes:
     """What npm busmq stores for the same value (protocol 1.7): text and bytes as they are, everything else as compact JSON.
 
     Raises MessageRefused for what JSON cannot express, and for a value over 512 MB.

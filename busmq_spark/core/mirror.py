@@ -14,7 +14,7 @@ from busmq_spark.core.flow import Flow, command, script
 from busmq_spark.core.keys import QueueKeys, mirror_report
 from busmq_spark.core.position import Range
 from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S
-from busmq_spark.core.state import checked_id, parts
+from busmq_spark.core.state import checked_id, split_into_calls
 from busmq_spark.errors import MirrorStopped, QueueMissing
 
 NEWEST_MESSAGE, NO_MARK = 0, -1
@@ -75,7 +75,7 @@ class MirrorOf:
 
 @dataclass(frozen=True, slots=True)
 class BeginResult:
-    """What :func:`begin` found."""
+    """What :func:`begin_mirror` found."""
 
     status: Literal["ok", "life", "own"]
     """ok: it is the mirror of that life. life: another life than the caller expects is here. own: a queue of this place's own."""
@@ -108,7 +108,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class AppendResult:
-    """What :func:`append` found. ``last``: copied up to this id, of status ok and at."""
+    """What :func:`append_chunk` found. ``last``: copied up to this id, of status ok and at."""
 
     status: Literal["ok", "at", "life", "own", "missing"]
     last: int = 0
@@ -131,11 +131,11 @@ class MirrorState:
         return max(0, self.seen - self.last)
 
 
-def spans(wanted: Sequence[tuple[QueueKeys, tuple[int, int]]]) -> Flow[list[OriginState]]:
+def read_spans(wanted: Sequence[tuple[QueueKeys, tuple[int, int]]]) -> Flow[list[OriginState]]:
     """Each queue at its origin; with each the id copied last, and the id up to which is read next: NEWEST_MESSAGE, or NO_MARK for both."""
     replies = yield [
         script("span", [key for keys, _ in part for key in (keys.metadata, keys.messages, keys.msgid)], [id for _, ids in part for id in ids])
-        for part in parts(wanted, [keys for keys, _ in wanted[:1]])
+        for part in split_into_calls(wanted, [keys for keys, _ in wanted[:1]])
     ]
     rows = [row for reply in replies for row in zip(*[iter(reply)] * _ORIGIN_STATE_ITEMS, strict=True)]
     return [_origin_state(keys.name, row) for (keys, _), row in zip(wanted, rows, strict=True)]
@@ -165,9 +165,9 @@ def stored_ranges(parts: Sequence[Range], spans: Mapping[str, OriginState]) -> l
     return found
 
 
-def positions(queues: Sequence[QueueKeys]) -> Flow[list[tuple[str, Positions]]]:
+def read_group_positions(queues: Sequence[QueueKeys]) -> Flow[list[tuple[str, Positions]]]:
     """The life that the groups of each queue belong to ('' where it has none), and where they are."""
-    replies = yield [script("positions", [keys.acks for keys in part], ()) for part in parts(queues, queues)]
+    replies = yield [script("positions", [keys.acks for keys in part], ()) for part in split_into_calls(queues, queues)]
     found: list[tuple[str, Positions]] = []
     for keys, items in zip(queues, (each for reply in replies for each in reply), strict=True):
         fields = {name.decode("utf-8", "replace"): value for name, value in zip(items[0::2], items[1::2], strict=True)}
@@ -177,7 +177,7 @@ def positions(queues: Sequence[QueueKeys]) -> Flow[list[tuple[str, Positions]]]:
     return found
 
 
-def begin(keys: QueueKeys, span: OriginState, of: MirrorOf, *, expected: str = "", replace: bool = False) -> Flow[BeginResult]:
+def begin_mirror(keys: QueueKeys, span: OriginState, of: MirrorOf, *, expected: str = "", replace: bool = False) -> Flow[BeginResult]:
     """Make a queue the mirror of ``span``, or go on with it. A new life begins only in the place of the life ``expected``.
 
     ``replace``: a queue of this place's own is given up for the copy, if its life is the one expected.
@@ -192,7 +192,7 @@ def begin(keys: QueueKeys, span: OriginState, of: MirrorOf, *, expected: str = "
     return BeginResult("life", life, int(last), mirror_of=text) if found == "life" else BeginResult("ok", life, int(last), text)
 
 
-def append(keys: QueueKeys, chunk: Chunk) -> Flow[AppendResult]:
+def append_chunk(keys: QueueKeys, chunk: Chunk) -> Flow[AppendResult]:
     """Append a chunk to the mirror, as far as it is not there. At most CHUNK_MESSAGES messages, of CHUNK_BYTES about (see core/message.py).
 
     Safe to send twice or late. Raises MirrorStopped when ids were given here, by a program that does not know mirrors.
@@ -233,7 +233,7 @@ def promote(keys: QueueKeys) -> Flow[tuple[bool, int, int]]:
     return status == b"ok", int(last), int(seen)
 
 
-def mirror_states(queues: Sequence[QueueKeys]) -> Flow[list[MirrorState | None]]:
+def read_mirror_states(queues: Sequence[QueueKeys]) -> Flow[list[MirrorState | None]]:
     """What each queue says of itself as a mirror; None for one that is none."""
     replies = yield [command("HMGET", keys.metadata, "mirror_of", "mirrored") for keys in queues]
     found: list[MirrorState | None] = []
@@ -243,6 +243,6 @@ def mirror_states(queues: Sequence[QueueKeys]) -> Flow[list[MirrorState | None]]
     return found
 
 
-def report(name: str, said: str, ttl_s: int) -> Flow[None]:
+def write_report(name: str, said: str, ttl_s: int) -> Flow[None]:
     """Say how a mirroring process is; it is forgotten ``ttl_s`` later."""
     yield command("SET", mirror_report(name), said, "EX", ttl_s)

@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from busmq_spark.core.position import Position
-from busmq_spark.core.sources import qualified_name, split
+from busmq_spark.core.sources import qualified_name, split_name
 from busmq_spark.errors import ConfigError
 
 OFFSET_VERSION = 1
@@ -35,10 +35,10 @@ def encode(positions: Positions, links: Collection[str] = ()) -> dict[str, Any]:
 
 def nest_by_source(queues: Mapping[str, Any], links: Collection[str] = ()) -> dict[str, Any]:
     """Something about every queue in the shape of an offset, sorted."""
-    sources: dict[str, dict[str, Any]] = {link: {"queues": {}} for link in sorted({*links, *(split(name)[0] for name in queues)}) if link}
+    sources: dict[str, dict[str, Any]] = {link: {"queues": {}} for link in sorted({*links, *(split_name(name)[0] for name in queues)}) if link}
     own: dict[str, Any] = {}
     for name in sorted(queues):
-        source, queue = split(name)
+        source, queue = split_name(name)
         (sources[source]["queues"] if source else own)[queue] = queues[name]
     return {"v": OFFSET_VERSION, "queues": own, **({"sources": sources} if sources else {})}
 

@@ -16,7 +16,7 @@ from busmq_spark.core.clock import FoundTime
 from busmq_spark.core.loss import Loss, loss_between
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.position import Position, Range
-from busmq_spark.core.sources import display_name, split
+from busmq_spark.core.sources import display_name, split_name
 from busmq_spark.core.state import UNKNOWN_ID, QueueState
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import ReadOptions
@@ -166,7 +166,7 @@ class Planner:
         ``now_ms`` here and for ``plan``: by a clock that only goes forward."""
         if {*held.queues} - self.unknown_last_ids != {*begin} - {*held.paused}:
             return True
-        reachable = (queue for queue in held.queues if queue in begin and not (away and split(queue)[0] in away))
+        reachable = (queue for queue in held.queues if queue in begin and not (away and split_name(queue)[0] in away))
         counts = (rows for queue in reachable if (rows := self._within_ceiling(queue, self.last_ids.get(queue, 0)) - begin[queue].last) > 0)
         if self._options.min_messages is None:
             return any(counts)  # looks at the first queues only
@@ -217,7 +217,7 @@ class Planner:
 
     def _predict_ends(self, begin: Positions, queues: Sequence[str], *, unlimited: bool) -> dict[str, int]:
         """Where queues of Redis itself that have a position are likely to be read up to, by what the last planning saw: at least the next message."""
-        upto = {queue: self._within_ceiling(queue, MAX_ID) for queue in queues if queue in begin and not split(queue)[0]}
+        upto = {queue: self._within_ceiling(queue, MAX_ID) for queue in queues if queue in begin and not split_name(queue)[0]}
         if not unlimited:
             goals = {queue: max(begin[queue].last, min(upto[queue], self.last_ids.get(queue, 0))) for queue in upto}
             shared = self._share_out_max_messages(begin, goals)
@@ -306,7 +306,7 @@ class Planner:
         wait for the link."""
         if self._options.on_unavailable != "wait":
             return moved
-        few = [queue for queue, goal in moved.items() if split(queue)[0] and goal - entries[queue].last <= PREFETCHED_ROWS]
+        few = [queue for queue, goal in moved.items() if split_name(queue)[0] and goal - entries[queue].last <= PREFETCHED_ROWS]
         if not few:
             return moved
         found = yield FetchRows([Range(queue, entries[queue].born, entries[queue].last + 1, moved[queue]) for queue in few])
@@ -316,7 +316,7 @@ class Planner:
 def first_start(options: ReadOptions, queue: str, sources: Collection[str]) -> Start:
     """Where a queue begins that is not in the checkpoint: as startingOffsets says, but for queues of ``sources``, which the checkpoint knows; these
     begin at their oldest message."""
-    source, name = split(queue)
+    source, name = split_name(queue)
     return "earliest" if source in sources else options.start_of(source, name)
 
 

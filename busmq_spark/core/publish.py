@@ -64,7 +64,7 @@ class Subscribers:
         return found
 
 
-def subscribers(known: Subscribers | None = None) -> Flow[Subscribers]:
+def read_subscribers(known: Subscribers | None = None) -> Flow[Subscribers]:
     """The table as it is now: ``known`` itself where that still is it."""
     if known is not None and known.version is not None and (yield command("HGET", EVENT_SUBSCRIPTIONS_KEY, VERSION_FIELD)) == known.version:
         return known
@@ -76,7 +76,7 @@ def subscribers(known: Subscribers | None = None) -> Flow[Subscribers]:
 
 def read_table() -> Flow[list[tuple[str, str]]]:
     """Every pattern with a queue that is subscribed with it, sorted."""
-    return (yield from subscribers()).pairs
+    return (yield from read_subscribers()).pairs
 
 
 def subscribe(patterns: Sequence[str], queue: str, version: str) -> Flow[int]:
@@ -89,7 +89,7 @@ def unsubscribe(patterns: Sequence[str], queue: str, version: str) -> Flow[int]:
     return (yield from _change_subscriptions("remove", _fields(patterns, queue), version))
 
 
-def forget(queue: str, version: str) -> Flow[int]:
+def forget_queue(queue: str, version: str) -> Flow[int]:
     """End every subscription of a queue. How many there were."""
     check_queue(queue)
     patterns = [pattern for pattern, into in (yield from read_table()) if into == queue]
@@ -104,7 +104,7 @@ def _change_subscriptions(change: str, fields: Sequence[str], version: str) -> F
     return changed
 
 
-def deliver(keys: QueueKeys, value: bytes, born: str) -> Flow[int]:
+def deliver_event(keys: QueueKeys, value: bytes, born: str) -> Flow[int]:
     """Append an event to a queue, which is made, with the name ``born`` for its life, where there is none. The id of the message.
 
     Raises QueueFull.
@@ -117,17 +117,17 @@ def deliver(keys: QueueKeys, value: bytes, born: str) -> Flow[int]:
     return (yield from _check_stored(keys, id))
 
 
-def send(keys: QueueKeys, value: bytes, born: str) -> Flow[int]:
+def send_command(keys: QueueKeys, value: bytes, born: str) -> Flow[int]:
     """The same with a command. Raises QueueBusy where the queue has several groups."""
     try:
-        yield from claim(keys)
+        yield from make_command_queue(keys)
     except QueueMissing:
         yield from attach(keys, born, ttl_s=MIN_RECORD_TTL_S)
-        yield from claim(keys)
+        yield from make_command_queue(keys)
     return (yield from _check_stored(keys, (yield from push(keys, value))))
 
 
-def claim(keys: QueueKeys) -> Flow[None]:
+def make_command_queue(keys: QueueKeys) -> Flow[None]:
     """Let a queue take one group only. Raises QueueMissing, and QueueBusy where it has several."""
     groups = yield script("command", (keys.metadata, keys.acks), ())
     if groups is None:

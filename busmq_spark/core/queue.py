@@ -160,7 +160,7 @@ def clock_ms(keys: QueueKeys) -> Flow[int]:
     return int((yield script("server_time", (keys.metadata,), ())))
 
 
-def index(keys: QueueKeys, position: int, count: int = 1) -> Flow[list[Message]]:
+def read_at(keys: QueueKeys, position: int, count: int = 1) -> Flow[list[Message]]:
     """Read ``count`` messages from ``position`` (0 is the oldest; a position, not an id). Nothing is removed."""
     if position < 0 or count < 1:
         raise ConfigError(reason=f"position {position}, count {count}: expected a position from 0 and a count from 1")
@@ -186,7 +186,7 @@ def metadata(keys: QueueKeys) -> Flow[dict[str, str]]:
     return dict(zip(texts[0::2], texts[1::2], strict=True))
 
 
-def describe(keys: QueueKeys, fields: Mapping[str, str], ttl_s: int) -> Flow[None]:
+def set_metadata(keys: QueueKeys, fields: Mapping[str, str], ttl_s: int) -> Flow[None]:
     """Set metadata fields and let the metadata live for another ``ttl_s`` (protocol 1.10)."""
     _check_ttl(ttl_s)
     yield [command("HSET", keys.metadata, *(word for pair in fields.items() for word in pair)), command("EXPIRE", keys.metadata, ttl_s)]
@@ -229,7 +229,7 @@ def flush(keys: QueueKeys) -> Flow[bool]:
     return bool((yield command("DEL", keys.messages)))
 
 
-def end(keys: QueueKeys) -> Flow[int]:
+def newest_id(keys: QueueKeys) -> Flow[int]:
     """The id of the newest stored message; 0 when none is stored."""
     return int((yield command("LINDEX", keys.messages, -2)) or 0)
 

@@ -151,7 +151,7 @@ class RangeCursor:
         return max(1, min(fitting, REPLY_GROWTH_FACTOR * rows, MAX_REPLY_ROWS))
 
 
-def probe(keys: QueueKeys, first: int) -> Flow[tuple[str, int, int, ValueSizes]]:
+def read_range_start(keys: QueueKeys, first: int) -> Flow[tuple[str, int, int, ValueSizes]]:
     """The incarnation of the queue ('' when it is missing), its oldest stored id (0 when it is empty), and how long values at ``first`` are.
 
     At last what is noted of the sizes of all of them.

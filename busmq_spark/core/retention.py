@@ -39,7 +39,7 @@ class Retention:
     """Whether nothing is kept any more but what a reader that has gone back has still to read."""
 
 
-def rule(age: str | int | timedelta | None, messages: int | None, value_bytes: str | int | None) -> str:
+def parse_limits(age: str | int | timedelta | None, messages: int | None, value_bytes: str | int | None) -> str:
     """The limits as Redis has them, ``end`` for none. Raises ConfigError."""
     if age is None and messages is None and value_bytes is None:
         return _END_RETENTION
@@ -60,8 +60,8 @@ def _parse_limit(name: str, given: str | int, most: int) -> int:
     return found
 
 
-def retain(keys: QueueKeys, limits: str) -> Flow[Retention | None]:
-    """Let the queue keep what :func:`rule` says, and drop what it keeps no longer, in steps that never hold Redis long; None where nothing is kept.
+def set_retention(keys: QueueKeys, limits: str) -> Flow[Retention | None]:
+    """Let the queue keep what :func:`parse_limits` says, and drop what it keeps no longer, in steps that never hold Redis long; None where nothing is kept.
 
     Raises QueueMissing, and QueueBusy while a reliable consumer has messages that it has not acknowledged.
     """
@@ -76,7 +76,7 @@ def retain(keys: QueueKeys, limits: str) -> Flow[Retention | None]:
     return _retention(found[0].decode(), found[1], found[2])
 
 
-def retention(keys: QueueKeys) -> Flow[Retention | None]:
+def read_retention(keys: QueueKeys) -> Flow[Retention | None]:
     """What the queue keeps; None where that is nothing."""
     waiting, kept, limits = yield script("kept", (keys.metadata, keys.messages), ())
     return _retention(limits.decode(), waiting, kept)

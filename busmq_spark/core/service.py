@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-from busmq_spark.core.message import encode, refuse_constant
+from busmq_spark.core.message import encode_value, refuse_constant
 from busmq_spark.errors import MessageRefused
 
 
@@ -105,7 +105,7 @@ def error_text(error: Any) -> str:
 
 def _encode(**fields: Any) -> bytes:
     try:
-        return encode({name: value for name, value in fields.items() if value is not ABSENT})
+        return encode_value({name: value for name, value in fields.items() if value is not ABSENT})
     except RecursionError:
         raise MessageRefused(reason="the value is nested too deeply for JSON") from None
 

@@ -32,10 +32,10 @@ STAGE_TTL_S = 3600
 MAX_ROWS_PER_COMMIT, MAX_QUEUES_PER_COMMIT = 10_000, 1_000
 """Rows and queues that are committed in one round trip, at most; a queue with more rows has its own."""
 STAGED_KEY_SUFFIX = re.compile(r"(?:batch|[0-9a-fA-F-]{36}):[0-9]{1,19}:[0-9]{1,10}:[0-9a-f]{16}", re.ASCII)
-"""What :func:`attempt` makes. No other key of the bus ends like this."""
+"""What :func:`attempt_name` makes. No other key of the bus ends like this."""
 
 
-def attempt(query: str, batch: str, partition: int, token: str) -> str:
+def attempt_name(query: str, batch: str, partition: int, token: str) -> str:
     """What a task calls its try of a partition: ``query`` is empty in a batch write, ``token`` is random."""
     return f"{query or 'batch'}:{batch}:{partition}:{token}"
 
@@ -91,7 +91,7 @@ def by_queue(staged: Sequence[StagedList]) -> dict[str, list[StagedList]]:
     return group_by(staged, lambda part: part.queue)
 
 
-def groups(staged: Sequence[StagedList]) -> list[dict[str, list[StagedList]]]:
+def commit_groups(staged: Sequence[StagedList]) -> list[dict[str, list[StagedList]]]:
     """The lists of each queue, in groups of queues that are committed together."""
     found: list[dict[str, list[StagedList]]] = []
     room = 0

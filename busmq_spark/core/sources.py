@@ -16,7 +16,7 @@ def qualified_name(source: str, queue: str) -> str:
     return f"{source}{_SOURCE_SEPARATOR}{queue}" if source else queue
 
 
-def split(name: str) -> tuple[str, str]:
+def split_name(name: str) -> tuple[str, str]:
     """Source and queue of a name that ``qualified_name`` made."""
     if _SOURCE_SEPARATOR not in name:  # nearly every name, and planning asks for each of thousands
         return "", name
@@ -26,7 +26,7 @@ def split(name: str) -> tuple[str, str]:
 
 def display_name(name: str) -> str:
     """For people."""
-    source, queue = split(name)
+    source, queue = split_name(name)
     return f"{source}/{queue}" if source else queue
 
 
@@ -34,6 +34,6 @@ def by_source(names: Iterable[str]) -> dict[str, list[str]]:
     """The queues of each source, in the order given."""
     found: dict[str, list[str]] = {}
     for name in names:
-        source, queue = split(name)
+        source, queue = split_name(name)
         found.setdefault(source, []).append(queue)
     return found

@@ -82,7 +82,7 @@ def states(queues: Sequence[tuple[QueueKeys, int]]) -> Flow[list[QueueState]]:
     """The state of each queue; the int is the id whose fingerprint is wanted, -1 for none."""
     replies = yield [
         script("state", [key for keys, _ in part for key in (keys.metadata, keys.messages, keys.msgid)], [wanted for _, wanted in part])
-        for part in parts(queues, [keys for keys, _ in queues[:1]])
+        for part in split_into_calls(queues, [keys for keys, _ in queues[:1]])
     ]
     rows = [row for reply in replies for row in zip(*[iter(reply)] * _STATE_ITEMS, strict=True)]
     return [_state(keys.name, row) for (keys, _), row in zip(queues, rows, strict=True)]
@@ -127,7 +127,7 @@ def intact(queues: Sequence[tuple[QueueKeys, Position, int]]) -> Flow[list[tuple
             [key for keys, _, _ in part for key in (keys.metadata, keys.messages, keys.msgid)],
             [word for _, at, upto in part for word in (at.born, at.last, at.mark, upto)],
         )
-        for part in parts(queues, [keys for keys, _, _ in queues[:1]])
+        for part in split_into_calls(queues, [keys for keys, _, _ in queues[:1]])
     ]
     rows = [row for reply in replies for row in zip(reply[0::2], reply[1::2], strict=True)]
     asked = zip(queues, rows, strict=True)
@@ -137,7 +137,8 @@ def intact(queues: Sequence[tuple[QueueKeys, Position, int]]) -> Flow[list[tuple
 def marks(messages: Sequence[tuple[QueueKeys, int]]) -> Flow[list[str]]:
     """The fingerprint of one message of each queue, by id; empty when it is not stored."""
     replies = yield [
-        script("marks", [keys.messages for keys, _ in part], [id for _, id in part]) for part in parts(messages, [keys for keys, _ in messages[:1]])
+        script("marks", [keys.messages for keys, _ in part], [id for _, id in part])
+        for part in split_into_calls(messages, [keys for keys, _ in messages[:1]])
     ]
     return [mark.decode() for reply in replies for mark in reply]
 
@@ -180,7 +181,7 @@ def ack_to(acks: Sequence[AckUpTo], subscription: str = "") -> Flow[list[AckResu
     results: list[AckResult] = [AckResult("ok", "")] * len(acks)
     open_ = list(range(len(acks)))
     while open_:
-        replies = yield [_ack_call([acks[i] for i in part], subscription) for part in parts(open_, [acks[0].keys])]
+        replies = yield [_ack_call([acks[i] for i in part], subscription) for part in split_into_calls(open_, [acks[0].keys])]
         left = []
         for i, (status, detail) in zip(open_, (row for reply in replies for row in reply), strict=True):
             if status == b"more":
@@ -251,7 +252,7 @@ def claim_subscriptions(queues: Sequence[QueueKeys], subscription: str, owner: s
     replies = yield [
         script("own", [key for keys in part for key in (keys.metadata, keys.acks, keys.owners, keys.lease(subscription))], args)
         for args in [(subscription, owner, most, SUBSCRIPTION_OWNER_TTL_S, federated_prefix(owner))]
-        for part in parts(queues, queues)
+        for part in split_into_calls(queues, queues)
     ]
     return [(status.decode(), found.decode()) for reply in replies for status, found in reply]
 
@@ -278,12 +279,12 @@ def keep_alive(queues: Sequence[QueueKeys], subscription: str = "", token: str =
             [key for keys in part for key in (*keys.all, keys.lease(subscription))],
             (token, lease_ms, MIN_RECORD_TTL_S, MAX_MESSAGES_PER_ACK),
         )
-        for part in parts(queues, queues)
+        for part in split_into_calls(queues, queues)
     ]
     return [value for reply in replies for value in reply]
 
 
-def parts(items: Sequence[T], queues: Sequence[QueueKeys], most: int = QUEUES_PER_CALL) -> list[Sequence[T]]:
+def split_into_calls(items: Sequence[T], queues: Sequence[QueueKeys], most: int = QUEUES_PER_CALL) -> list[Sequence[T]]:
     """What goes into one call each. In a cluster that is one queue: the next may be on another node."""
     most = 1 if queues and queues[0].cluster else most
     return list(slices(items, most))

@@ -146,7 +146,7 @@ def partition_home(partition: int, servers: int) -> int:
     return partition % servers
 
 
-def ranges(members: Sequence[str], partitions: int) -> dict[str, range]:
+def partition_ranges(members: Sequence[str], partitions: int) -> dict[str, range]:
     """The partitions of each member: contiguous, in the order of the members' names, and sizes differ by one at most.
 
     With more members than partitions the last ones have none.
@@ -157,7 +157,7 @@ def ranges(members: Sequence[str], partitions: int) -> dict[str, range]:
     return {name: range(first, end) for name, first, end in zip(names, ends, ends[1:], strict=False)}
 
 
-def by_group(readers: Sequence[ReaderLag]) -> list[GroupLag]:
+def lags_by_group(readers: Sequence[ReaderLag]) -> list[GroupLag]:
     """The groups of a topic, by name, from the readers of its partition queues."""
     found = group_by((each for each in readers if each.reader), lambda each: each.reader)
     return [_group_lag(name, its) for name, its in sorted(found.items())]
@@ -212,7 +212,7 @@ def open_topic(keys: TopicKeys, partitions: int | None, born: str) -> Flow[Topic
     return found
 
 
-def grow(keys: TopicKeys, partitions: int) -> Flow[Topic]:
+def grow_topic(keys: TopicKeys, partitions: int) -> Flow[Topic]:
     """Let the topic have so many partitions; those it has stay as they are. As many as it has changes nothing. Safe to repeat.
 
     Raises TopicShrinks when it has more, TopicMissing, ConfigError.
@@ -235,14 +235,14 @@ def read_topic(keys: TopicKeys) -> Flow[Topic | None]:
     return _topic(keys, (yield command("HMGET", keys.base, "partitions", "born")))
 
 
-def join(keys: TopicKeys, known: Topic, group: str, member: str, dead: Sequence[str] = ()) -> Flow[Membership]:
+def join_group(keys: TopicKeys, known: Topic, group: str, member: str, dead: Sequence[str] = ()) -> Flow[Membership]:
     """Be a member of a group for MEMBER_TTL_MS. ``dead`` are members known to be dead, which are forgotten. Does what :func:`keep_alive` does."""
     topic, (now, *items) = yield [_topic_call(keys, *known, grows=True), _member_call(keys, group, member, MEMBER_TTL_MS, dead)]
     pairs = zip(items[0::2], items[1::2], strict=True)
     return Membership(_topic(keys, topic) or known, int(now), {name.decode("utf-8", "replace"): int(float(until)) for name, until in pairs})
 
 
-def leave(keys: TopicKeys, group: str, member: str) -> Flow[None]:
+def leave_group(keys: TopicKeys, group: str, member: str) -> Flow[None]:
     """Be a member no more. Safe to repeat."""
     yield _member_call(keys, group, member, 0, ())
 

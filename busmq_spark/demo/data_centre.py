@@ -24,7 +24,7 @@ STOP_TIMEOUT_S = 10.0
 
 
 class DataCentre:
-    """Open while the block runs. Its Redis stays; ``leave`` and ``enter`` take its federation server away and bring it back."""
+    """Open while the block runs. Its Redis stays; ``stop_server`` and ``start_server`` take its federation server away and bring it back."""
 
     def __init__(self, name: str, queue: str, folder: Path) -> None:
         self.name, self.url = name, ""

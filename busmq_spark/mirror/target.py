@@ -47,7 +47,7 @@ class MirrorTarget:
         """Make these queues mirrors, or go on with them; ``expected``: their lives here, where that is known."""
 
         def flow(queue: str) -> Flow[BeginResult]:
-            return flows.begin(self.keys(queue), wanted[queue], of[queue], expected=expected[queue], replace=replace)
+            return flows.begin_mirror(self.keys(queue), wanted[queue], of[queue], expected=expected[queue], replace=replace)
 
         return self._run_for_each(list(wanted), flow)
 
@@ -60,7 +60,7 @@ class MirrorTarget:
             own = [piece for piece in pieces if self._places[piece[0]] == server]
             for part in _group_into_calls(own):
                 for (queue, _), answer in zip(
-                    part, link.run(run_flows_together([flows.append(self.keys(q), chunk) for q, chunk in part])), strict=True
+                    part, link.run(run_flows_together([flows.append_chunk(self.keys(q), chunk) for q, chunk in part])), strict=True
                 ):
                     if not isinstance(found.get(queue), BusError):
                         found[queue] = answer
@@ -68,7 +68,7 @@ class MirrorTarget:
 
     def trim(self, chunks_: Mapping[str, Chunk]) -> dict[str, AppendResult | BusError]:
         """Drop what the origin has dropped; of each queue the answer."""
-        return self._run_each(list(chunks_), lambda queue: flows.append(self.keys(queue), chunks_[queue]))
+        return self._run_each(list(chunks_), lambda queue: flows.append_chunk(self.keys(queue), chunks_[queue]))
 
     def set_positions(self, of: Mapping[str, tuple[str, Positions]]) -> None:
         """Set groups to where those of the origin are."""
@@ -85,7 +85,7 @@ class MirrorTarget:
 
     def copies(self, of: str, queues: Sequence[str]) -> dict[str, MirrorState]:
         """What those of these queues say of themselves that are copies of the origin ``of``, as it is for people."""
-        states = chain.from_iterable(link.run(flows.mirror_states(keys)) for link, keys in self._keys_by_link(queues))
+        states = chain.from_iterable(link.run(flows.read_mirror_states(keys)) for link, keys in self._keys_by_link(queues))
         return {state.queue: state for state in states if state is not None and state.of.origin == of}
 
     def mark(self, queue: str, id: int) -> str:
@@ -96,7 +96,7 @@ class MirrorTarget:
 
     def report(self, name: str, said: str) -> None:
         """Say how this process is."""
-        self._links[hash_index(mirror_report(name), len(self._links))].run(flows.report(name, said, REPORT_TTL_S))
+        self._links[hash_index(mirror_report(name), len(self._links))].run(flows.write_report(name, said, REPORT_TTL_S))
 
     def close(self) -> None:
         """Close the links."""

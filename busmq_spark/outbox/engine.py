@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from busmq_spark.core.message import encode
+from busmq_spark.core.message import encode_value
 from busmq_spark.core.patterns import check_pattern
 from busmq_spark.core.publish import check_queue
 from busmq_spark.errors import BusError, ConfigError, OutboxWaits, StateError
@@ -95,7 +95,7 @@ class OutboxEngine:
 
     def push_request(self, queue: str, values: Sequence[object]) -> StoreRequest:
         """Messages for one queue. Raises ConfigError, MessageRefused."""
-        return self._append_request(EntryKind.PUSH, check_queue(queue), [encode(value) for value in values], ())
+        return self._append_request(EntryKind.PUSH, check_queue(queue), [encode_value(value) for value in values], ())
 
     def send_request(self, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> StoreRequest:
         """Commands for one queue."""

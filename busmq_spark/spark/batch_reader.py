@@ -13,7 +13,7 @@ from busmq_spark.core.clock import FoundTime
 from busmq_spark.core.flow import run_sync
 from busmq_spark.core.planner import IdsAtTimesQuestion, check_given, loss_before_start, without_times
 from busmq_spark.core.position import Range
-from busmq_spark.core.sources import display_name, qualified_name, split
+from busmq_spark.core.sources import display_name, qualified_name, split_name
 from busmq_spark.core.state import QueueState
 from busmq_spark.core.tasks import tasks
 from busmq_spark.errors import ConfigError, QueueMissing
@@ -74,9 +74,9 @@ class BatchReader(DataSourceReader):
     def _check_ids(self, queue: str, state: QueueState, window: tuple[int, int], store: ReadStore) -> None:
         """What options name by its id must be there. Raises ConfigError, DataLoss."""
         start, last = window
-        if type(self._options.end_of(*split(queue))) is int:
+        if type(self._options.end_of(*split_name(queue))) is int:
             check_given("endingOffsets", queue, last, state)
-        if type(self._options.asked_start(*split(queue))) is int:
+        if type(self._options.asked_start(*split_name(queue))) is int:
             check_given("startingOffsets", queue, start, state)
             if (loss := loss_before_start(start, state)) and start < last and self._options.fail_on_data_loss:
                 raise loss_error(display_name(queue), loss, store.traces(queue))
@@ -92,8 +92,8 @@ def _windows(options: ReadOptions, store: ReadStore, states: Mapping[str, QueueS
     def find(question: IdsAtTimesQuestion) -> Mapping[str, FoundTime]:
         return store.find_times(question.wanted)
 
-    starts = run_sync(without_times({queue: options.start_of(*split(queue)) for queue in states}, options.timestamp_strategy), find)
-    ends = run_sync(without_times({queue: options.end_of(*split(queue)) for queue in states}), find)
+    starts = run_sync(without_times({queue: options.start_of(*split_name(queue)) for queue in states}, options.timestamp_strategy), find)
+    ends = run_sync(without_times({queue: options.end_of(*split_name(queue)) for queue in states}), find)
     return {queue: (_id(starts[queue], state), _id(ends[queue], state)) for queue, state in states.items()}
 
 

@@ -37,7 +37,7 @@ class JobFields:
 
     def _read_fields(self, queue: str, jobs: Sequence[str]) -> list[list[bytes | None]]:
         cluster = self._store.keys(queue).cluster
-        return self._store.run(queue, flows.fields_of([JobKeys(job, cluster) for job in jobs], self._names))
+        return self._store.run(queue, flows.read_fields_of([JobKeys(job, cluster) for job in jobs], self._names))
 
     def _present_fields(self, stored: Sequence[bytes | None]) -> list[tuple[str, bytes]]:
         return [(name, flows.field_bytes(name, value)) for name, value in zip(self._names, stored, strict=True) if value is not None]

@@ -137,7 +137,7 @@ class JobTaskWriter:
         rows = [row for row in rows if row.work not in begun]
         works = [(row.work, row.error) for row in rows]
         fields = [row.fields for row in rows] if any(row.fields for row in rows) else None  # without any, many jobs are one call
-        answers = self._store.run(queue, flows.finish(works, queue, flows.OUTCOME_TTL_S, fields))
+        answers = self._store.run(queue, flows.write_outcomes(works, queue, flows.OUTCOME_TTL_S, fields))
         if late := len(begun) + sum(answer == "late" for answer, _ in answers):
             log.warning("queue %r, group %r: %d jobs are not settled: a worker has them", queue, self._options.settle, late)
         self._publish_durably([(row.work.done, outcome) for row, (_, outcome) in zip(rows, answers, strict=True) if row.work.done and outcome])

@@ -13,7 +13,7 @@ from busmq_spark.core.flow import run_sync
 from busmq_spark.core.idle import EmptyBatches
 from busmq_spark.core.planner import HeldQueues, Planner
 from busmq_spark.core.position import Position
-from busmq_spark.core.sources import split
+from busmq_spark.core.sources import split_name
 from busmq_spark.core.tasks import ranges, tasks
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import compat
@@ -120,13 +120,13 @@ class QueryPlanning:
                 done[queue] = goal[queue].start or 0
         # Where the checkpoint was not known when this was planned; else it was checked then.
         entered = {queue: Position(p.born, p.start) for queue, p in goal.items() if queue not in begin and p.start}
-        first = {queue: start for queue, start in entered.items() if split(queue)[0] not in sources}
+        first = {queue: start for queue, start in entered.items() if split_name(queue)[0] not in sources}
         if self._start_unknown or not self._options.discard:
             reader_queues.check_backlog(first)
         if self._start_unknown and first and self._options.subscription:
             # It was registered at the oldest message, as no more was known: what is before the start would look unread when this batch is read again.
             reader_queues.store.ack(first, self._options.subscription)
-        done.update(reader_queues.ids_before_oldest_messages({queue: start for queue, start in entered.items() if split(queue)[0] in sources}))
+        done.update(reader_queues.ids_before_oldest_messages({queue: start for queue, start in entered.items() if split_name(queue)[0] in sources}))
         prefetched = self.prefetched if end == self._planned else {}  # what is fetched belongs to the batch that was planned last
         self._planned, self._start_unknown = end, False
         cut = tasks(ranges(done, goal, reader_queues.store.locate(list(goal))), self._options.min_partitions, self._options.max_per_partition)
@@ -147,7 +147,7 @@ class QueryPlanning:
 
     def _known_links(self, sources: frozenset[str], reader_queues: ReaderQueues) -> set[str]:
         """The links whose queues are known: a link is in an offset from then on."""
-        entering = {split(queue)[0] for queue in self.planner.unknown_last_ids}
+        entering = {split_name(queue)[0] for queue in self.planner.unknown_last_ids}
         return {*sources & {*self._options.sources}, *reader_queues.store.listed_sources, *self.names.listed_sources, *entering} - {""}
 
     def _has_news(self, begin: Mapping[str, Position], held: HeldQueues, reader_queues: ReaderQueues) -> bool:
@@ -165,7 +165,7 @@ class QueryPlanning:
     def _offset_without_news(self, at: dict[str, Any], begin: Mapping[str, Position], reader_queues: ReaderQueues) -> dict[str, Any]:
         """The same offset again; or one that differs, while messages of the last batch wait for Spark's commit and can be acknowledged."""
         away = reader_queues.store.unavailable
-        waiting = any(split(queue)[0] not in away for queue in self._acks.unacked_positions(begin, reader_queues))
+        waiting = any(split_name(queue)[0] not in away for queue in self._acks.unacked_positions(begin, reader_queues))
         self._planned = self._idle.next(at, time.monotonic(), early=self._acks_put_off, available_now=self.planner.available_now) if waiting else at
         return self._planned
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from busmq_spark.core.position import Position
-from busmq_spark.core.sources import qualified_name, split
+from busmq_spark.core.sources import qualified_name, split_name
 from busmq_spark.core.topic import topic_partition
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import ReadOptions
@@ -33,7 +33,7 @@ def find_queues(options: ReadOptions, store: ReadStore, pace: Callable[[], objec
     """The queues that match the pattern, or the partitions of the topics, which are made where the options say so. Raises TopicMissing."""
     if options.topic:
         return store.topic_queues(options.topic, options.partitions)
-    return store.discover(lambda name: _includes(options, split(name)[1]), pace)
+    return store.discover(lambda name: _includes(options, split_name(name)[1]), pace)
 
 
 class QueueNames:
@@ -47,7 +47,7 @@ class QueueNames:
 
     def includes(self, queue: str) -> bool:
         """Whether the options name the queue or its topic, or their pattern does."""
-        source, own = split(queue)
+        source, own = split_name(queue)
         return source in self.options.sources and _includes(self.options, own)
 
     def queues_to_acquire(self, known: Collection[str], held: Collection[str], store: SourceStore, *, new_ones: bool) -> list[str]:
@@ -61,7 +61,7 @@ class QueueNames:
 
     def check_planned_sources(self, planned: Mapping[str, Position]) -> None:
         """A batch that was planned is read as it was planned, from wherever: raises ConfigError when the options do not name its source any more."""
-        if gone := {split(queue)[0] for queue in planned} - {*self.options.sources, ""}:
+        if gone := {split_name(queue)[0] for queue in planned} - {*self.options.sources, ""}:
             reason = f"the last batch in the checkpoint reads from link {min(gone)!r}, which federation.url does not name any more"
             raise ConfigError(reason=f"{reason}; name it until that batch is done")
 

@@ -13,7 +13,7 @@ from busmq_spark.core.loss import Loss, count_messages_to_delete, loss_between
 from busmq_spark.core.planner import HeldQueues, first_start, starts_after, without_times
 from busmq_spark.core.position import Position
 from busmq_spark.core.retention import MESSAGES_TAKEN_WARNING
-from busmq_spark.core.sources import display_name, split
+from busmq_spark.core.sources import display_name, split_name
 from busmq_spark.core.state import UNKNOWN_ID, AckResult
 from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing, UnreadBacklog
 from busmq_spark.options import ReadOptions
@@ -248,7 +248,11 @@ class ReaderQueues:
                 f"queue {display_name(queue)!r}: {state.floor} messages (ids 1..{state.floor}) had left it before subscription {name!r} came, "
                 f"acknowledged by {', '.join(sorted(others[queue]))}"
             )
-            if split(queue)[0] not in sources and self._options.fail_on_data_loss and self._options.asked_start(*split(queue)) == "earliest":
+            if (
+                split_name(queue)[0] not in sources
+                and self._options.fail_on_data_loss
+                and self._options.asked_start(*split_name(queue)) == "earliest"
+            ):
                 remedy = "Leave startingOffsets out, or set failOnDataLoss=false, to begin with the oldest message that is stored"
                 raise ConfigError(reason=f"{text}, and startingOffsets=earliest asks for them. {remedy}")
             log.warning("%s; it begins with the oldest that is stored. To register one before others ack: busmq subscribe QUEUE NAME", text)
@@ -282,8 +286,10 @@ class ReaderQueues:
             last = ends[queue].last
             count = count_messages_to_delete(states[queue], last, names.get(self._options.subscription), others)
             if count and not self._options.discard:
-                earliest = self._options.start_of(*split(queue)) == "earliest"  # now, but not when the batch was planned that is in the checkpoint
-                start = "the checkpoint" if earliest else self._options.shown_start(*split(queue))
+                earliest = (
+                    self._options.start_of(*split_name(queue)) == "earliest"
+                )  # now, but not when the batch was planned that is in the checkpoint
+                start = "the checkpoint" if earliest else self._options.shown_start(*split_name(queue))
                 raise UnreadBacklog(queue=display_name(queue), count=count, last=last, start=start)
             if count:
                 log.warning("queue %r: %d unread messages up to id %d will be deleted, as discardBacklog=true says", display_name(queue), count, last)

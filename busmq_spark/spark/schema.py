@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, MapType, StringType, StructType, TimestampType
 
-from busmq_spark.core.sources import display_name, split
+from busmq_spark.core.sources import display_name, split_name
 from busmq_spark.errors import ConfigError
 from busmq_spark.parsers import LOCAL_SOURCE
 from busmq_spark.spark.job_fields import FIELDS_COLUMN_NAME as FIELDS
@@ -119,7 +119,7 @@ def _column(name: str, kind: Any, rows: MessageRows) -> Any:
         return _cast_values(kind, rows.queue, rows.first, rows.values)
     if name == "id":
         return pa.array(np.arange(rows.first, rows.first + len(rows.values), dtype=np.int64))
-    return pa.repeat(pa.scalar(_column_value(name, *split(rows.queue)), kind), len(rows.values))
+    return pa.repeat(pa.scalar(_column_value(name, *split_name(rows.queue)), kind), len(rows.values))
 
 
 def _column_value(name: str, source: str, queue: str) -> str | int:

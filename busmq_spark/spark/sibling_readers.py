@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from busmq_spark.core.position import Position
-from busmq_spark.core.sources import split
+from busmq_spark.core.sources import split_name
 from busmq_spark.options import ReadOptions
 from busmq_spark.redis_io.holder import is_alive, is_dead, process_name
 from busmq_spark.spark.queue_names import names_queue
@@ -124,7 +124,7 @@ def _reads_queue(reader: Mapping[str, Any], name: str) -> bool:
 def _lowest_position(queue: str, position: Position, others: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]) -> Position | None:
     """None where one of the others that read the queue has still to begin, or has ended and may go on at a restart."""
     for other, acked in others:
-        if _reads_queue(other, split(queue)[1]):
+        if _reads_queue(other, split_name(queue)[1]):
             born, last, mark = acked.get(queue, ("", 0, ""))
             if born != position.born:
                 return None

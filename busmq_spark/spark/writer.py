@@ -12,7 +12,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
 from busmq_spark.core.sink import StagedList, by_queue
-from busmq_spark.core.sink import attempt as attempt_of
+from busmq_spark.core.sink import attempt_name as attempt_of
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.topic import partition_queues, topic_partition
 from busmq_spark.errors import BatchChanged, BusError, ConfigError, LinkLost, QueueMissing, StagingLost, StaleBatch, StaleRun

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Position, Range
-from busmq_spark.core.sources import by_source, qualified_name, split
+from busmq_spark.core.sources import by_source, qualified_name, split_name
 from busmq_spark.errors import BusError
 from busmq_spark.redis_io.place import no_pause
 from busmq_spark.store.per_queue import PerQueueOperations, restrict_to
@@ -50,18 +50,18 @@ class MultiSourceStore(PerQueueOperations):
 
     def keys(self, queue: str) -> QueueKeys:
         """How the keys would be spelt on one server; a link's are its own affair."""
-        return QueueKeys(split(queue)[1])
+        return QueueKeys(split_name(queue)[1])
 
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]:
         """A link's queues are located where they are read: planning may not wait for it."""
-        own = [queue for queue in queues if not split(queue)[0]]
+        own = [queue for queue in queues if not split_name(queue)[0]]
         return {**dict.fromkeys(queues, 0), **(self.ask_each("locate", own) if own else {})}
 
     def failure_domains(self, queues: Collection[str]) -> Mapping[str, FailureDomain]:
         """A link is one failure domain, whatever is behind it."""
-        own = [queue for queue in queues if not split(queue)[0]]
+        own = [queue for queue in queues if not split_name(queue)[0]]
         return {
-            **{queue: (split(queue)[0], 0, "") for queue in queues},
+            **{queue: (split_name(queue)[0], 0, "") for queue in queues},
             **(self.redis_store.failure_domains(own) if own and self.redis_store else {}),
         }
 
@@ -73,7 +73,7 @@ class MultiSourceStore(PerQueueOperations):
         def ask(source: str) -> Callable[[ReadStore], list[str]]:
             # A name that does not come back whole would be taken for another source's.
             return lambda store: store.discover(
-                lambda queue: split(qualified_name(source, queue)) == (source, queue) and accept(qualified_name(source, queue)), pace
+                lambda queue: split_name(qualified_name(source, queue)) == (source, queue) and accept(qualified_name(source, queue)), pace
             )
 
         return self._list_queues({source: ask(source) for source in self._callers})
@@ -109,7 +109,7 @@ class MultiSourceStore(PerQueueOperations):
         """The rows of ranges of links; None for what is over ``most_bytes`` of a link or slow. Queues of an unreachable link are left out."""
         asked: dict[str, list[Range]] = {}
         for part in parts:
-            source, queue = split(part.queue)
+            source, queue = split_name(part.queue)
             asked.setdefault(source, []).append(replace(part, queue=queue))
         found = self._ask_with_full_names(
             {s: _bind_part(lambda store, own: _fetch_parts(store, own, most_bytes, fail_on_data_loss), own) for s, own in asked.items()}
@@ -121,11 +121,11 @@ class MultiSourceStore(PerQueueOperations):
 
     def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
         """For tasks, so with direct callers only. With patience it resumes after the last row received, however long its link was unreachable."""
-        for source, group in groupby(parts, key=lambda part: split(part.queue)[0]):
+        for source, group in groupby(parts, key=lambda part: split_name(part.queue)[0]):
             if not source and self.redis_store is not None:
                 yield from self.redis_store.read_many(list(group), fail_on_data_loss)
             else:
-                yield from self._read(source, [replace(part, queue=split(part.queue)[1]) for part in group], fail_on_data_loss)
+                yield from self._read(source, [replace(part, queue=split_name(part.queue)[1]) for part in group], fail_on_data_loss)
 
     def _read(self, source: str, rest: list[Range], strict: bool) -> Iterator[MessageRows]:
         caller = self._callers[source]
@@ -150,7 +150,7 @@ class MultiSourceStore(PerQueueOperations):
             caller.close()
 
     def _ask_one(self, name: str, ask: Callable[[ReadStore, str], T], absent: T) -> T:
-        source, queue = split(name)
+        source, queue = split_name(name)
         return self._answers({source: _bind_part(ask, queue)}).get(source, absent)
 
     def _ask_with_full_names(self, asks: Mapping[str, Callable[[ReadStore], Mapping[str, T]]]) -> dict[str, T]:

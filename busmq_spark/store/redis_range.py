@@ -19,7 +19,7 @@ from busmq_spark.core.flow import Call, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.pairs import ValueSpans
 from busmq_spark.core.position import Range
-from busmq_spark.core.ranges import TARGET_REPLY_BYTES, RangeCursor, ReplySlice, find_id, probe, read_short_ranges
+from busmq_spark.core.ranges import TARGET_REPLY_BYTES, RangeCursor, ReplySlice, find_id, read_range_start, read_short_ranges
 from busmq_spark.core.retry import Retry
 from busmq_spark.errors import LinkLost, QueueExpired, QueueRecreated
 from busmq_spark.redis_io.endpoint import retry_time_s
@@ -83,7 +83,7 @@ def _read_until_lost(links: RangeConnections, part: Range, need: int, strict: bo
     keys = links.keys(part.queue)
     misses = 0
     while need <= part.last:
-        born, oldest, value_bytes, sizes = links.single.run(probe(keys, need))
+        born, oldest, value_bytes, sizes = links.single.run(read_range_start(keys, need))
         check_life(part, born, need)
         found = oldest
         if misses > MAX_MISSES and 0 < oldest <= need:  # the head stands still and yet the id is not where it should be: the list has a hole

@@ -165,7 +165,7 @@ class RedisStore:
 
     def spans(self, wanted: Mapping[str, tuple[int, int]]) -> Mapping[str, OriginState]:
         """Each queue as a mirror of it must know it: with each the id copied last, and that up to which it reads next."""
-        return self._run_per_server(list(wanted), lambda part: mirrors.spans([(self.keys(q), wanted[q]) for q in part]))
+        return self._run_per_server(list(wanted), lambda part: mirrors.read_spans([(self.keys(q), wanted[q]) for q in part]))
 
     def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, OriginState], RowStream]:
         spans, servers = self.spans(mirrors.spans_around(parts)), self.locate([part.queue for part in parts])
@@ -173,7 +173,7 @@ class RedisStore:
 
     def positions(self, queues: Sequence[str]) -> Mapping[str, tuple[str, Positions]]:
         """The groups of each queue, and the life they belong to."""
-        return self._run_per_server(queues, lambda part: mirrors.positions([self.keys(q) for q in part]))
+        return self._run_per_server(queues, lambda part: mirrors.read_group_positions([self.keys(q) for q in part]))
 
     def claim_subscriptions(self, queues: Sequence[str], subscription: str, owner: str, most: int) -> dict[str, tuple[str, str]]:
         """Whose the subscription is in each queue (core/state.py)."""
@@ -244,7 +244,7 @@ class RedisStore:
 
     def take_commands(self, queue: str) -> None:
         """Let the queue take one group only, as a queue of commands does. Raises QueueMissing, and QueueBusy where it has several."""
-        self._run(queue, publish.claim(self.keys(queue)))
+        self._run(queue, publish.make_command_queue(self.keys(queue)))
 
     def event_subscriptions(self) -> list[tuple[str, str]]:
         """Every pattern with a queue that is subscribed with it."""
@@ -297,7 +297,7 @@ class RedisStore:
     def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> dict[str, CommitStopped | QueueMissing | None]:
         found: dict[str, CommitStopped | QueueMissing | None] = {}
         for server, part in _staged_by_server(staged).items():
-            for group in sinks.groups(part):
+            for group in sinks.commit_groups(part):
                 flows = [sinks.commit(self.keys(queue), sink, batch, own) for queue, own in group.items()]
                 for (queue, own), result in zip(group.items(), self._links[server].run(run_flows_together(flows)), strict=True):
                     if isinstance(result, BusError) and not isinstance(result, QueueMissing):
@@ -319,7 +319,7 @@ class RedisStore:
 
     def newest_ids(self, queues: Sequence[str]) -> dict[str, int]:
         """The id of the newest message of each; 0 when it has none."""
-        return {queue: self._run(queue, queues_.end(self.keys(queue))) for queue in queues}
+        return {queue: self._run(queue, queues_.newest_id(self.keys(queue))) for queue in queues}
 
     def trim(self, ends: Mapping[str, int]) -> None:
         """Delete the messages of each up to an id. However late this reaches Redis, what was pushed meanwhile stays."""

@@ -18,7 +18,7 @@ import psutil
 from busmq_spark.core import queue as q
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.mirror import MirrorOf, begin, spans
+from busmq_spark.core.mirror import MirrorOf, begin_mirror, read_spans
 from busmq_spark.core.position import Range
 from busmq_spark.federation.bulk.client import READ_CREDIT_BYTES
 from busmq_spark.mirror.origin import open_origin
@@ -87,7 +87,7 @@ def lags(runs: int) -> Iterator[Row]:
 
         def ours(keys: QueueKeys) -> list[float]:
             with mirroring(there.url, here.url, keys.name):
-                wait_until(lambda: near.run(spans([(keys, (-1, -1))]))[0].ttl_s > 0, what="the queue is mirrored")
+                wait_until(lambda: near.run(read_spans([(keys, (-1, -1))]))[0].ttl_s > 0, what="the queue is mirrored")
                 return mirror_lag.lags_ms(lambda count: link.run(q.push_many(keys, [mirror_lag.VALUE] * count)), lambda: last(near, keys.name))
 
         yield from mirror_lag.beside_nats(link, runs, ours)
@@ -125,7 +125,7 @@ def appending(near: SyncLink, there: str, here: str, runs: int) -> Row:
 
     def mirrored() -> float:
         near.run(q.close(keys))
-        near.run(begin(keys, span, MirrorOf(there)))
+        near.run(begin_mirror(keys, span, MirrorOf(there)))
         before = cpu_s(near)
         target.append([WindowRows(Window("bench", span.born, 0, SMALL_ROWS, SMALL_ROWS), span, SMALL_ROWS, 0, parts, sound=True)])
         return (cpu_s(near) - before) / SMALL_ROWS * 1e6
@@ -193,7 +193,7 @@ def apart_s(near: SyncLink, origin: str, here: str, whole: Range) -> float:
     """Reading in one thread, window by window, each appended before the next is read."""
     store, target = open_origin(MirrorSettings(origin=origin, patterns=("bench",))), MirrorTarget(RedisOptions(url=here))
     span = store.spans({"bench": (-1, 0)})["bench"]
-    near.run(begin(QueueKeys("bench"), span, MirrorOf(origin)))
+    near.run(begin_mirror(QueueKeys("bench"), span, MirrorOf(origin)))
     began, rows, window = time.perf_counter(), None, Window("bench", span.born, 0, ROWS, ROWS)
     for piece in store.read(whole, True):
         upto = piece.first + len(piece.values) - 1
@@ -223,15 +223,15 @@ def many(link: SyncLink, near: SyncLink, there: object, here: object) -> Iterato
     for each in keys:
         link.run(q.attach(each, secrets.token_hex(8), ttl_s=86_400))
     with mirroring(origin, place, "slow-*") as process:
-        while sum(1 for each in near.run(spans([(each, (-1, -1)) for each in keys])) if each.ttl_s) < QUEUES:
+        while sum(1 for each in near.run(read_spans([(each, (-1, -1)) for each in keys])) if each.ttl_s) < QUEUES:
             time.sleep(0.1)  # before what is measured: until every queue is mirrored
         took = []
         for _ in range(RUNS):
-            before = [each.last_id for each in near.run(spans([(each, (-1, -1)) for each in keys]))]
+            before = [each.last_id for each in near.run(read_spans([(each, (-1, -1)) for each in keys]))]
             began = time.perf_counter()
             for each in keys:
                 link.run(q.push(each, b"x" * 100))
-            while any(each.last_id <= old for each, old in zip(near.run(spans([(k, (-1, -1)) for k in keys])), before, strict=True)):
+            while any(each.last_id <= old for each, old in zip(near.run(read_spans([(k, (-1, -1)) for k in keys])), before, strict=True)):
                 time.sleep(0.01)
             took.append(time.perf_counter() - began)
         spread = Spread.of(took)

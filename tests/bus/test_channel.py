@@ -239,7 +239,7 @@ async def test_a_full_peer_refuses_messages_and_learns_of_us_all_the_same_later(
         one, two, seen_one, seen_two = pair(bus, fresh())
         async with bus.queue(channel_queue("remote", one.name)) as peers:
             pass
-        await bus.servers.commands[peers.server].run(flows.describe(peers.keys, {"maxsize": "2"}, 30))
+        await bus.servers.commands[peers.server].run(flows.set_metadata(peers.keys, {"maxsize": "2"}, 30))
         await one.connect()
         await one.send("a")
         with pytest.raises(QueueFull):
@@ -292,7 +292,7 @@ async def test_leaving_the_bus_disconnects_and_leaves_no_task(open_bus: OpenBus,
     async with open_bus() as bus:
         queue = QueueKeys(channel_queue("remote", name), bus.options.layout == "cluster")
         server = await bus.servers.locate(queue.metadata)
-        stored = await bus.servers.commands[server].run(flows.index(queue, 0, 99))
+        stored = await bus.servers.commands[server].run(flows.read_at(queue, 0, 99))
         assert b":3:" in [message.value for message in stored]  # one had no reader any more
 
 

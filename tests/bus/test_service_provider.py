@@ -55,7 +55,9 @@ class Gate:
 
 async def stored(bus: Bus, name: str) -> list[Any]:
     """The data of the requests that no provider has taken."""
-    return [ServiceRequest(message.json()["data"]).data for message in await bus.queue(service_queue(name)).run(flows.index(keys(bus, name), 0, 999))]
+    return [
+        ServiceRequest(message.json()["data"]).data for message in await bus.queue(service_queue(name)).run(flows.read_at(keys(bus, name), 0, 999))
+    ]
 
 
 def keys(bus: Bus, name: str) -> QueueKeys:

@@ -261,7 +261,7 @@ async def test_a_partition_that_another_program_added_is_read_from_its_oldest_me
     async with Bus(redis_url) as bus, bus.topic(name, 2) as topic, bus.queue(f"{name}/2") as plain:
         await plain.push("early")
         async with topic.group("g", start="latest") as member:
-            await topic.run(flows.grow(topic.keys, 3))  # in which no group is registered beforehand
+            await topic.run(flows.grow_topic(topic.keys, 3))  # in which no group is registered beforehand
             await owns(member, 0, 1, 2)
             assert [each.text for each in await next_of(member)] == ["early"]
 

@@ -32,13 +32,15 @@ def give_up(link: SyncLink, keys: QueueKeys, values: Sequence[bytes], *, dead: s
     """Dead letters of so many messages of a queue."""
     to = QueueKeys(dead or f"{keys.name}.dead")
     link.run(flows.attach(to, new_token(), ttl_s=600))
-    letters = [dead_letter.envelope(keys.name, "send", Delivery(n, value, 3, 1000 * n, "t"), f"error {n}", 5000) for n, value in enumerate(values, 1)]
+    letters = [
+        dead_letter.make_dead_letter(keys.name, "send", Delivery(n, value, 3, 1000 * n, "t"), f"error {n}", 5000) for n, value in enumerate(values, 1)
+    ]
     assert link.run(flows.push_many(to, letters)) == len(values)
     return to
 
 
 def values_of(link: SyncLink, keys: QueueKeys) -> list[bytes]:
-    return [message.value for message in link.run(flows.index(keys, 0, 10_000))]
+    return [message.value for message in link.run(flows.read_at(keys, 0, 10_000))]
 
 
 def test_groups_of_both_kinds_are_listed_with_what_is_left(busmq: Busmq, keys: QueueKeys, link: SyncLink) -> None:
@@ -108,7 +110,7 @@ def test_replay_into_a_queue_that_gets_full_keeps_the_rest(busmq: Busmq, keys: Q
 
 def test_what_a_query_read_over_a_link_is_not_put_back_into_another_server(busmq: Busmq, keys: QueueKeys, link: SyncLink) -> None:
     dead = give_up(link, keys, [b"mine"])
-    event = Event.decode(dead_letter.envelope(keys.name, "spark", Delivery(1, b"theirs", 1, 1000, ""), "no JSON", 5000))
+    event = Event.decode(dead_letter.make_dead_letter(keys.name, "spark", Delivery(1, b"theirs", 1, 1000, ""), "no JSON", 5000))
     link.run(flows.push_many(dead, [replace(event, extensions={**event.extensions, "link": "eu"}).encode()]))
     assert [each.get("link") for each in busmq("dead", "list", dead.name, "--json").records] == [None, "eu"]
     refused = busmq("dead", "replay", dead.name)

@@ -67,7 +67,7 @@ class Shared:
 
     @property
     def state(self) -> flows.GroupState:
-        [found] = [each for each in self.run(flows.groups(self.keys)) if each.subscription.name == self.name]
+        [found] = [each for each in self.run(flows.list_groups(self.keys)) if each.subscription.name == self.name]
         return found
 
 

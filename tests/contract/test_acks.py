@@ -27,7 +27,7 @@ def state_of(run: Run, keys: QueueKeys, wanted: int) -> state.QueueState:
 
 
 def stored_ids(run: Run, keys: QueueKeys) -> list[int]:
-    return [message.id for message in run(queue.index(keys, 0, 100_000))]
+    return [message.id for message in run(queue.read_at(keys, 0, 100_000))]
 
 
 def ack(run: Run, keys: QueueKeys, id: int, born: str, *, subscription: str = "", mark: str = "") -> AckResult:

@@ -87,21 +87,21 @@ def test_a_source_with_a_subscription_starts_and_acks(run: Run, stored: QueueKey
 def test_what_is_kept_is_moved_past_and_let_go(run: Run, link: Link, born: Born, full: Callable[[], None]) -> None:
     keys, attached = born()
     link.run(queue.push_many(keys, [b"%d" % n for n in range(1, 21)]))
-    link.run(retention.retain(keys, retention.rule("7d", None, None)))
+    link.run(retention.set_retention(keys, retention.parse_limits("7d", None, None)))
     full()
     assert run(state.ack_to([AckUpTo(keys, 15, attached.born, "")])) == [AckResult("ok", "0")]
     assert run(state.keep_alive([keys])) == [1]
-    found = run(retention.retain(keys, retention.rule("7d", 10, "1g")))
+    found = run(retention.set_retention(keys, retention.parse_limits("7d", 10, "1g")))
     assert found is not None
     assert (found.waiting, found.kept) == (5, 5)
     assert run(state.subscribe([keys], "s", ["earliest"])) == [10]
     assert run(state.ack_to([AckUpTo(keys, 20, attached.born, "")], "s"))[0].status == "ok"
-    assert run(retention.retain(keys, retention.rule(None, None, None))) is None
-    assert run(queue.index(keys, 0)) == []
+    assert run(retention.set_retention(keys, retention.parse_limits(None, None, None))) is None
+    assert run(queue.read_at(keys, 0)) == []
 
 
 def test_a_queue_that_keeps_nothing_yet_can_be_told_to(run: Run, stored: QueueKeys) -> None:
-    assert run(retention.retain(stored, retention.rule(None, 10, None))) is not None
+    assert run(retention.set_retention(stored, retention.parse_limits(None, 10, None))) is not None
 
 
 def test_groups_are_made_read_and_settled(run: Run, stored: QueueKeys) -> None:
@@ -160,25 +160,25 @@ def test_a_consumer_of_the_simple_kind_pops_and_acks(run: Run, stored: QueueKeys
 
 def test_nothing_is_published_and_subscriptions_of_events_can_end(run: Run, stored: QueueKeys) -> None:
     with pytest.raises(ServerFull):
-        run(publish.deliver(stored, b"event", "born"))
+        run(publish.deliver_event(stored, b"event", "born"))
     with pytest.raises(ServerFull):
-        run(publish.send(stored, b"command", "born"))
+        run(publish.send_command(stored, b"command", "born"))
     with pytest.raises(ServerFull):
         run(publish.subscribe(["a.*"], stored.name, "v"))
     assert run(publish.unsubscribe(["a.*"], stored.name, "v")) == 0
-    assert run(publish.forget(stored.name, "v")) == 0
+    assert run(publish.forget_queue(stored.name, "v")) == 0
     assert run(queue.count(stored)) == 20
 
 
 def test_a_job_is_read_and_its_outcome_written(run: Run, link: Link, fresh_keys: FreshKeys, full: Callable[[], None]) -> None:
     keys = JobKeys(fresh_keys().name, isinstance(link, ClusterLink))
-    run(job.save_many([(keys, {"a": (b"j1", 60_000)})]))
+    run(job.save_fields([(keys, {"a": (b"j1", 60_000)})]))
     full()
     work = job.Work(Delivery(1, b"", 1, 1, "t", 1), keys, "", "g", "life", "")
-    assert run(job.begin([work], 60)) == [("ok", b"")]
-    assert run(job.load(keys, ["a"], ["a"], "t")) == [b"j1"]
+    assert run(job.begin_work([work], 60)) == [("ok", b"")]
+    assert run(job.load_fields(keys, ["a"], ["a"], "t")) == [b"j1"]
     with pytest.raises(ServerFull):
-        run(job.finish([(work, None)], "q", 60, [{"a": (b"j2", 60_000), "b": (b"j3", 60_000)}]))
-    assert run(job.fields_of([keys], ["a", "b"])) == [[None, None]]
-    [(answer, _)] = run(job.finish([(work, None)], "q", 60))
+        run(job.write_outcomes([(work, None)], "q", 60, [{"a": (b"j2", 60_000), "b": (b"j3", 60_000)}]))
+    assert run(job.read_fields_of([keys], ["a", "b"])) == [[None, None]]
+    [(answer, _)] = run(job.write_outcomes([(work, None)], "q", 60))
     assert answer == "ok", "without the fields, and none was written with them"

@@ -201,7 +201,7 @@ def test_a_name_is_that_of_one_kind_of_group(shared: Make, run: Run) -> None:
     with pytest.raises(QueueBusy, match="has a group 'audit', which is ordered"):
         run(register(group.keys, "audit", shared={"lease_ms": LEASE_MS}))
     assert run(state.subscribe([group.keys], "audit", ["earliest"])) == [6]
-    found = {each.subscription.name: (each.shared, each.unread) for each in run(flows.groups(group.keys))}
+    found = {each.subscription.name: (each.shared, each.unread) for each in run(flows.list_groups(group.keys))}
     assert found == {"g": (True, 6), "audit": (False, 0)}
 
 

@@ -174,7 +174,7 @@ class SharedGroup(RuleBasedStateMachine):
         assert int(self.link.execute(command("HGET", self.keys.acks, "g"))) == low
         stored = [int(id) for id in self.link.execute(command("LRANGE", self.keys.messages, 0, -1))[0::2]]
         assert stored == list(range(min(low, self.other) + 1, self.given + 1))
-        [found] = [each for each in self.link.run(flows.groups(self.keys)) if each.shared]
+        [found] = [each for each in self.link.run(flows.list_groups(self.keys)) if each.shared]
         assert (found.in_flight, found.waiting, found.unread) == (self._in_flight(), len(self.open) - self._in_flight(), self.given - self.next)
 
     def _in_flight(self) -> int:

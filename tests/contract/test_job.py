@@ -33,16 +33,16 @@ class Worked:
         return self.work("f", message, 1, ms)._replace(delivery=Delivery(message, b"", 1, ms, "f", ms))
 
     def begin(self, token: str, *work: int, life: str = "life") -> Answer:
-        [(answer, _)] = self.run(flows.begin([self.work(token, *work, life=life)], TTL_S))
+        [(answer, _)] = self.run(flows.begin_work([self.work(token, *work, life=life)], TTL_S))
         return answer
 
     def finish(self, token: str, *work: int, error: str | None = None, life: str = "life") -> Answer:
-        [(answer, _)] = self.run(flows.finish([(self.work(token, *work, life=life), error)], "q", TTL_S))
+        [(answer, _)] = self.run(flows.write_outcomes([(self.work(token, *work, life=life), error)], "q", TTL_S))
         return answer
 
     @property
     def outcome(self) -> tuple[bool, str, int, int] | None:
-        [found] = self.run(flows.outcomes([self.keys]))
+        [found] = self.run(flows.read_outcomes([self.keys]))
         return (found[0].ok, found[0].error, found[0].message, found[0].tries) if found else None
 
 
@@ -57,11 +57,11 @@ def worked(run: Run, redis: Redis, keys: JobKeys) -> Worked:
 
 
 def saved(run: Run, keys: JobKeys, ttl_ms: int = 60_000, **fields: Any) -> None:
-    run(flows.save_many([(keys, {name: (flows.encode_field(name, value), ttl_ms) for name, value in fields.items()})]))
+    run(flows.save_fields([(keys, {name: (flows.encode_field(name, value), ttl_ms) for name, value in fields.items()})]))
 
 
 def loaded(run: Run, keys: JobKeys, *names: str, forget: tuple[str, ...] = (), token: str = "", again: bool = False) -> list[Any]:
-    found = run(flows.load(keys, names, forget, token or new_token(), again=again))
+    found = run(flows.load_fields(keys, names, forget, token or new_token(), again=again))
     return [flows.decode_field(name, value) for name, value in zip(names, found, strict=True)]
 
 
@@ -80,7 +80,7 @@ def test_fields_live_for_their_ttl(run: Run, redis: Redis, keys: JobKeys) -> Non
 
 
 def test_nothing_is_sent_where_nothing_is_asked_for(run: Run, keys: JobKeys) -> None:
-    for flow in (flows.save_many([(keys, {})]), flows.load(keys, (), (), "t")):
+    for flow in (flows.save_fields([(keys, {})]), flows.load_fields(keys, (), (), "t")):
         with pytest.raises(StopIteration):
             next(flow)
 
@@ -147,10 +147,10 @@ def test_a_lease_that_was_given_back_and_had_again_is_the_later_one(worked: Work
 
 def test_a_first_lease_begins_without_a_record_and_is_refused_once_the_next_has_begun(worked: Worked, run: Run, redis: Redis) -> None:
     first = worked.first()
-    assert run(flows.begin([first, worked.first(8)], TTL_S)) == [("ok", b"")] * 2
+    assert run(flows.begin_work([first, worked.first(8)], TTL_S)) == [("ok", b"")] * 2
     assert redis("EXISTS", worked.keys.outcomes) == 0
     assert worked.begin("b", 7, 2, 200) == "ok"
-    assert run(flows.finish([(first, None)], "q", TTL_S)) == [("late", b"")]
+    assert run(flows.write_outcomes([(first, None)], "q", TTL_S)) == [("late", b"")]
     assert worked.outcome is None
     assert worked.finish("b", 7, 2, 200) == "ok"
 
@@ -158,14 +158,19 @@ def test_a_first_lease_begins_without_a_record_and_is_refused_once_the_next_has_
 def test_a_first_lease_sees_what_is_written_of_its_job(worked: Worked, run: Run) -> None:
     """The group was made anew, or was set back; or the job was sent again, and then this message was leased."""
     worked.finish("a", 8)
-    assert [answer for answer, _ in run(flows.begin([worked.first(7), worked.first(8), worked.first(9)], TTL_S))] == ["done", "done", "ok"]
+    assert [answer for answer, _ in run(flows.begin_work([worked.first(7), worked.first(8), worked.first(9)], TTL_S))] == ["done", "done", "ok"]
     assert worked.finish("b", 8, 2, 300) == "done"
     assert worked.finish("f", 9, 1, 100) == "ok"
 
 
 def test_a_job_that_one_call_names_twice_has_the_outcome_of_the_later_message(worked: Worked, run: Run) -> None:
     works = [worked.first(8), worked.first(7), worked.first(9), worked.first(9)]
-    assert [answer for answer, _ in run(flows.finish([(work, str(work.delivery.id)) for work in works], "q", TTL_S))] == ["ok", "done", "ok", "done"]
+    assert [answer for answer, _ in run(flows.write_outcomes([(work, str(work.delivery.id)) for work in works], "q", TTL_S))] == [
+        "ok",
+        "done",
+        "ok",
+        "done",
+    ]
     assert worked.outcome == (False, "9", 9, 1)
 
 
@@ -189,7 +194,7 @@ def test_a_job_that_is_sent_again_has_another_outcome_and_the_older_one_counts_n
 def test_fields_are_stored_with_an_outcome_and_only_with_it(worked: Worked, run: Run, redis: Redis) -> None:
     def finish(message: int, tries: int, **fields: str) -> Answer:
         stored = {name: (flows.encode_field(name, value), 60_000) for name, value in fields.items()}
-        [(answer, _)] = run(flows.finish([(worked.work("a", message, tries), None)], "q", TTL_S, [stored]))
+        [(answer, _)] = run(flows.write_outcomes([(worked.work("a", message, tries), None)], "q", TTL_S, [stored]))
         return answer
 
     worked.begin("b", 7, 2, 200)
@@ -207,37 +212,40 @@ def test_fields_are_stored_with_an_outcome_and_only_with_it(worked: Worked, run:
 def test_groups_do_not_meet_and_neither_do_jobs(run: Run, worked: Worked, fresh: Fresh) -> None:
     other = JobKeys(fresh("job"), worked.keys.cluster)
     works = [worked.work("a"), worked.work("b")._replace(group="h"), worked.work("c")._replace(keys=other)]
-    assert run(flows.begin(works, TTL_S)) == [("ok", b"")] * 3
-    assert [answer for answer, _ in run(flows.finish([(work, None) for work in works], "q", TTL_S))] == ["ok"] * 3
-    assert [sorted(each.group for each in found) for found in run(flows.outcomes([worked.keys, other]))] == [["g", "h"], ["g"]]
-    assert run(flows.outcomes([])) == []
+    assert run(flows.begin_work(works, TTL_S)) == [("ok", b"")] * 3
+    assert [answer for answer, _ in run(flows.write_outcomes([(work, None) for work in works], "q", TTL_S))] == ["ok"] * 3
+    assert [sorted(each.group for each in found) for found in run(flows.read_outcomes([worked.keys, other]))] == [["g", "h"], ["g"]]
+    assert run(flows.read_outcomes([])) == []
 
 
 def test_many_works_of_one_call_are_answered_each_for_itself(run: Run, worked: Worked, fresh: Fresh) -> None:
     keys = [JobKeys(fresh("job"), worked.keys.cluster) for _ in range(250)]
     works = [worked.work("a", message)._replace(keys=each) for message, each in enumerate(keys, 1)]
-    assert run(flows.begin(works, TTL_S)) == [("ok", b"")] * 250
-    assert run(flows.begin([work._replace(delivery=work.delivery._replace(tries=2, token="b")) for work in works[::5]], TTL_S)) == [("ok", b"")] * 50
+    assert run(flows.begin_work(works, TTL_S)) == [("ok", b"")] * 250
+    assert (
+        run(flows.begin_work([work._replace(delivery=work.delivery._replace(tries=2, token="b")) for work in works[::5]], TTL_S))
+        == [("ok", b"")] * 50
+    )
     errors = [None if number % 2 else "\u20ac" * 3000 for number in range(250)]
-    answers = run(flows.finish(list(zip(works, errors, strict=True)), "q", TTL_S))
+    answers = run(flows.write_outcomes(list(zip(works, errors, strict=True)), "q", TTL_S))
     assert answers == [("ok" if number % 5 else "late", b"") for number in range(250)]
-    found = run(flows.outcomes(keys))
+    found = run(flows.read_outcomes(keys))
     assert [[(each.job, each.message, each.ok, each.error) for each in some] for some in found] == [
         [(each.id, number + 1, errors[number] is None, (errors[number] or "")[: flows.ERROR_CHARACTERS])] if number % 5 else []
         for number, each in enumerate(keys)
     ]
-    answers = run(flows.finish([(work, None) for work in works], "q", TTL_S))
+    answers = run(flows.write_outcomes([(work, None) for work in works], "q", TTL_S))
     assert [answer for answer, _ in answers] == ["done" if number % 5 else "late" for number in range(250)]
 
 
 def test_outcomes_come_along_where_they_are_to_be_pushed_to_a_queue_as_well(run: Run, worked: Worked, fresh: Fresh) -> None:
     other = worked.work("b")._replace(keys=JobKeys(fresh("job"), worked.keys.cluster))
-    [(first, text), (second, _)] = run(flows.finish([(worked.work("a")._replace(done="q.done"), None), (other, None)], "q", TTL_S))
+    [(first, text), (second, _)] = run(flows.write_outcomes([(worked.work("a")._replace(done="q.done"), None), (other, None)], "q", TTL_S))
     assert (first, second) == ("ok", "ok")
-    [[stored]] = run(flows.outcomes([worked.keys]))
-    assert flows.outcome(text) == stored
-    [(again, text)] = run(flows.begin([worked.work("c", 7, 2, 300)._replace(done="q.done")], TTL_S))
-    assert (again, flows.outcome(text)) == ("done", stored)
+    [[stored]] = run(flows.read_outcomes([worked.keys]))
+    assert flows.decode_outcome(text) == stored
+    [(again, text)] = run(flows.begin_work([worked.work("c", 7, 2, 300)._replace(done="q.done")], TTL_S))
+    assert (again, flows.decode_outcome(text)) == ("done", stored)
 
 
 def test_who_has_not_begun_may_finish_until_another_has_begun(worked: Worked) -> None:

@@ -40,11 +40,11 @@ class Pair:
         self.run(queue.push_many(self.origin, [b"v%d" % id for id in range(now.last_id + 1, now.last_id + many + 1)]))
 
     def span(self, after: int = NO_MARK, upto: int = NEWEST_MESSAGE) -> OriginState:
-        [found] = self.run(flows.spans([(self.origin, (after, upto))]))
+        [found] = self.run(flows.read_spans([(self.origin, (after, upto))]))
         return found
 
     def begin(self, **more: Any) -> flows.BeginResult:
-        found = self.run(flows.begin(self.keys, self.span(), OF, **more))
+        found = self.run(flows.begin_mirror(self.keys, self.span(), OF, **more))
         self.last = found.last
         return found
 
@@ -57,7 +57,7 @@ class Pair:
         return Chunk(span.born, after, upto, span.last_id, floor, len(stored), pairs)
 
     def append(self, chunk: Chunk) -> AppendResult:
-        found = self.run(flows.append(self.keys, chunk))
+        found = self.run(flows.append_chunk(self.keys, chunk))
         self.last = max(self.last, found.last)
         return found
 
@@ -103,9 +103,9 @@ def test_a_mirror_has_the_ids_the_bytes_the_life_and_the_settings_of_its_origin(
     assert both.field("sizes") == redis("HGET", both.origin.metadata, "sizes")
     assert run(clock.ms_of(both.keys, 5)) is not None
     assert all(0 < redis("TTL", key) <= 90 for key in (both.keys.metadata, both.keys.messages, both.keys.msgid))
-    [found] = run(flows.mirror_states([both.keys]))
+    [found] = run(flows.read_mirror_states([both.keys]))
     assert found == flows.MirrorState(both.keys.name, OF, 5, 5)
-    assert run(flows.mirror_states([both.origin])) == [None]
+    assert run(flows.read_mirror_states([both.origin])) == [None]
 
 
 def test_what_comes_twice_late_or_too_early_changes_nothing(pair: Make) -> None:
@@ -268,9 +268,9 @@ def test_a_new_life_begins_only_in_the_place_of_the_one_that_was_seen(pair: Make
     assert both.begin().status == "life", "the caller expects no queue"
     assert both.begin(expected=before) == flows.BeginResult("ok", "c" * 16, 0)
     assert both.append(old) == AppendResult("life")
-    late = run(flows.begin(both.keys, old_span, OF, expected=""))
+    late = run(flows.begin_mirror(both.keys, old_span, OF, expected=""))
     assert (late.status, late.born) == ("life", "c" * 16)
-    late = run(flows.begin(both.keys, old_span, OF, expected=before))
+    late = run(flows.begin_mirror(both.keys, old_span, OF, expected=before))
     assert (late.status, late.born) == ("life", "c" * 16)
     both.copy()
     assert both.stored() == [(1, b"v1"), (2, b"v2")]
@@ -318,7 +318,7 @@ def test_fingerprints_are_those_of_the_ids_asked_for(pair: Make, run: Run) -> No
     assert (both.span(5).after_mark, both.span().upto, both.span().floor) == ("", 0, 5)
     both.begin()
     assert both.span().mirror_of == ""
-    assert run(flows.spans([(both.keys, (-1, -1))]))[0].mirror_of == OF.to_json()
+    assert run(flows.read_spans([(both.keys, (-1, -1))]))[0].mirror_of == OF.to_json()
     assert MirrorOf.parse(OF.to_json()) == OF
 
 
@@ -335,7 +335,7 @@ def test_groups_of_the_origin_are_had_where_it_has_them_and_never_behind_what_is
     born = both.begin().born
     run(register(both.origin, "billing", 2))
     run(register(both.origin, "mail", "earliest", shared={"lease_ms": 1000}))
-    [(life, wanted)] = run(flows.positions([both.origin]))
+    [(life, wanted)] = run(flows.read_group_positions([both.origin]))
     assert (life, dict(wanted)) == (born, {"billing": (2, False), "mail": (0, True)})
     both.append(both.chunk(0, 4))
     assert run(flows.set_positions(both.keys, born, {**wanted, "ahead": (6, False)}))
@@ -357,7 +357,7 @@ def test_a_shared_group_goes_on_at_a_promoted_mirror_behind_what_is_settled(pair
     run(register(both.origin, "mail", "earliest", shared={"lease_ms": 1000}))
     leased = run(group.lease(both.origin, "mail", "t1", 3)).deliveries
     run(group.settle(both.origin, "mail", born, [group.Settlement(each.id, each.token, "ack") for each in leased[:2]]))
-    [(_, wanted)] = run(flows.positions([both.origin]))
+    [(_, wanted)] = run(flows.read_group_positions([both.origin]))
     run(flows.set_positions(both.keys, born, wanted))
     run(flows.promote(both.keys))
     run(register(both.keys, "mail", "latest", shared={"lease_ms": 1000}))

@@ -20,31 +20,31 @@ from tests.contract.conftest import Born, Redis, Run
 
 
 def test_a_queue_that_does_not_exist_is_probed_as_nothing(run: Run, fresh_keys: FreshKeys) -> None:
-    assert run(ranges.probe(fresh_keys(), 1)) == ("", 0, 0, ValueSizes())
+    assert run(ranges.read_range_start(fresh_keys(), 1)) == ("", 0, 0, ValueSizes())
 
 
 def test_a_probe_has_the_incarnation_the_oldest_id_and_how_long_values_are_there(run: Run, born: Born) -> None:
     keys, there = born()
     run(queue.push_many(keys, [b"x" * n for n in (9000, 1, 2, 3, 40, 5)]))
     run(queue.pop(keys))
-    assert run(ranges.probe(keys, 2)) == (there.born, 2, 40, ValueSizes(1, 6, 9000))
-    assert run(ranges.probe(keys, 6)) == (there.born, 2, 5, ValueSizes(1, 6, 9000))
-    assert run(ranges.probe(keys, 99)) == (there.born, 2, 0, ValueSizes(1, 6, 9000))
+    assert run(ranges.read_range_start(keys, 2)) == (there.born, 2, 40, ValueSizes(1, 6, 9000))
+    assert run(ranges.read_range_start(keys, 6)) == (there.born, 2, 5, ValueSizes(1, 6, 9000))
+    assert run(ranges.read_range_start(keys, 99)) == (there.born, 2, 0, ValueSizes(1, 6, 9000))
 
 
 def test_a_probe_far_from_the_head_looks_at_a_few_values_only(run: Run, born: Born, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ranges, "DEEP_WINDOW_MESSAGES", 2)
     keys, there = born()
     run(queue.push_many(keys, [b"x" * n for n in (1, 2, 3, 4, 5, 6, 70)]))
-    assert run(ranges.probe(keys, 2)) == (there.born, 1, 70, ValueSizes(1, 7, 70))
-    assert run(ranges.probe(keys, 3)) == (there.born, 1, 6, ValueSizes(1, 7, 70))
+    assert run(ranges.read_range_start(keys, 2)) == (there.born, 1, 70, ValueSizes(1, 7, 70))
+    assert run(ranges.read_range_start(keys, 3)) == (there.born, 1, 6, ValueSizes(1, 7, 70))
 
 
 def test_a_probe_of_a_queue_without_a_born_token_has_no_incarnation(run: Run, fresh_keys: FreshKeys, redis: Redis) -> None:
     keys = fresh_keys()
     redis("HSET", keys.metadata, "ttl", 30)
     redis("RPUSH", keys.messages, 5, "x")
-    assert run(ranges.probe(keys, 5)) == ("", 5, 1, ValueSizes())
+    assert run(ranges.read_range_start(keys, 5)) == ("", 5, 1, ValueSizes())
 
 
 def noted(redis: Redis, keys: QueueKeys) -> ValueSizes:
@@ -87,7 +87,7 @@ def test_what_peers_push_is_read_by_plain_commands_where_all_that_is_stored_fits
         part = values[first : first + 500]
         redis("RPUSH", keys.messages, *(word for n, size in enumerate(part, 11 + first) for word in (n, b"x" * size)))
     last = redis("INCRBY", keys.msgid, len(values))
-    _, oldest, value_bytes, found = run(ranges.probe(keys, 11))
+    _, oldest, value_bytes, found = run(ranges.read_range_start(keys, 11))
     call = ranges.RangeCursor(keys, 11, last, oldest, value_bytes, sizes=found).ask()
     assert call is not None
     assert (call.words[0] == "LRANGE") is fits

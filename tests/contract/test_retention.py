@@ -12,7 +12,7 @@ from busmq_spark.core.flow import script
 from busmq_spark.core.group import Settlement
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.loss import count_messages_to_delete
-from busmq_spark.core.retention import Retention, rule
+from busmq_spark.core.retention import Retention, parse_limits
 from busmq_spark.core.sink import StagedList, commit
 from busmq_spark.core.state import AckResult, AckUpTo
 from busmq_spark.embedded import RedisServer
@@ -24,7 +24,7 @@ from tests.conftest import Fresh
 from tests.contract.conftest import Redis, Run
 
 BORN = "b" * 16
-WEEK, HUNDRED = rule("7d", None, None), rule(None, 100, None)
+WEEK, HUNDRED = parse_limits("7d", None, None), parse_limits(None, 100, None)
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def ids(redis: Redis, keys: QueueKeys) -> list[int]:
 
 def numbers(run: Run, keys: QueueKeys) -> tuple[int, int]:
     """How many wait, and how many are kept: as everybody counts them."""
-    found = run(retention.retention(keys))
+    found = run(retention.read_retention(keys))
     [known] = run(state.states([(keys, -1)]))
     waiting = run(queue.count(keys))
     assert (known.waiting, known.kept_count) == (waiting, found.kept if found else 0)
@@ -66,7 +66,7 @@ def numbers(run: Run, keys: QueueKeys) -> tuple[int, int]:
 
 def test_an_ack_moves_the_position_and_deletes_nothing(run: Run, redis: Redis, keys: QueueKeys) -> None:
     push(run, keys, 10)
-    assert run(retention.retain(keys, HUNDRED)) == Retention(None, 100, None, 10, 0)
+    assert run(retention.set_retention(keys, HUNDRED)) == Retention(None, 100, None, 10, 0)
     assert ack(run, redis, keys, 7) == AckResult("ok", "0")
     assert numbers(run, keys) == (3, 7)
     assert redis("HGET", keys.metadata, "acked") == b"7"
@@ -75,7 +75,9 @@ def test_an_ack_moves_the_position_and_deletes_nothing(run: Run, redis: Redis, k
     assert numbers(run, keys) == (3, 7)
 
 
-@pytest.mark.parametrize("limits", [rule("1h", None, None), rule("7d", 4, None), rule(None, 4, None), rule(None, None, 4)])
+@pytest.mark.parametrize(
+    "limits", [parse_limits("1h", None, None), parse_limits("7d", 4, None), parse_limits(None, 4, None), parse_limits(None, None, 4)]
+)
 def test_what_is_acked_and_beyond_a_limit_goes_with_an_ack(run: Run, redis: Redis, keys: QueueKeys, limits: str) -> None:
     for _ in range(3):
         push(run, keys, 1)
@@ -83,7 +85,7 @@ def test_what_is_acked_and_beyond_a_limit_goes_with_an_ack(run: Run, redis: Redi
     pass_by(redis, keys, 2 * HOUR)
     for _ in range(4):
         push(run, keys, 1)
-    run(retention.retain(keys, limits))
+    run(retention.set_retention(keys, limits))
     assert numbers(run, keys) == (10, 0), "nobody has read any of it"
     ack(run, redis, keys, 3)
     assert ids(redis, keys) == list(range(4, 11)), "6 are beyond the limit, of which 3 are acknowledged"
@@ -97,13 +99,13 @@ def test_what_is_acked_and_beyond_a_limit_goes_with_an_ack(run: Run, redis: Redi
 def test_within_a_second_an_ack_moves_the_position_and_looks_no_further(run: Run, redis: Redis, keys: QueueKeys) -> None:
     push(run, keys, 10)
     while True:
-        run(retention.retain(keys, rule(None, 2, None)))
+        run(retention.set_retention(keys, parse_limits(None, 2, None)))
         looked_at = redis("HGET", keys.metadata, "lets").partition(b":")[0]
         [found] = run(state.ack_to([AckUpTo(keys, 9, BORN, "")]))
         stored = ids(redis, keys)
         if redis("TIME")[0] == looked_at:
             break
-        run(retention.retain(keys, rule(None, 3, None)))
+        run(retention.set_retention(keys, parse_limits(None, 3, None)))
     assert (found, stored[-1]) == (AckResult("ok", "0"), 10)
     assert numbers(run, keys)[0] == 1
     soon(redis, keys)
@@ -113,7 +115,7 @@ def test_within_a_second_an_ack_moves_the_position_and_looks_no_further(run: Run
 
 @pytest.mark.parametrize("how", ["push", "push_from", "push_once", "commit", "note", "touch", "retain"])
 def test_time_goes_on_while_nobody_acks(run: Run, redis: Redis, keys: QueueKeys, how: str) -> None:
-    run(retention.retain(keys, rule("1h", None, None)))
+    run(retention.set_retention(keys, parse_limits("1h", None, None)))
     push(run, keys, 10)
     run(subscription.register(keys, "s"))
     ack(run, redis, keys, 9, "s")
@@ -136,7 +138,7 @@ def test_time_goes_on_while_nobody_acks(run: Run, redis: Redis, keys: QueueKeys,
         case "touch":
             run(state.keep_alive([keys]))
         case "retain":
-            run(retention.retain(keys, ""))
+            run(retention.set_retention(keys, ""))
     assert ids(redis, keys)[0] == 10, "what nobody has acknowledged stays, however old it is"
 
 
@@ -146,7 +148,7 @@ def _one(call: Any) -> Any:
 
 def test_the_slowest_reader_holds_back_and_one_that_goes_back_too(run: Run, redis: Redis, keys: QueueKeys) -> None:
     push(run, keys, 10)
-    run(retention.retain(keys, rule(None, 2, None)))
+    run(retention.set_retention(keys, parse_limits(None, 2, None)))
     for name in ("slow", "quick"):
         run(subscription.register(keys, name))
     ack(run, redis, keys, 9, "quick")
@@ -155,12 +157,12 @@ def test_the_slowest_reader_holds_back_and_one_that_goes_back_too(run: Run, redi
     assert (ids(redis, keys)[0], numbers(run, keys)) == (5, (6, 0))
     ack(run, redis, keys, 9, "slow")
     assert (ids(redis, keys)[0], numbers(run, keys)) == (9, (1, 1))
-    run(retention.retain(keys, HUNDRED))
+    run(retention.set_retention(keys, HUNDRED))
     push(run, keys, 10)
     for name in ("slow", "quick"):
         ack(run, redis, keys, 20, name)
     assert run(subscription.seek(keys, "slow", 12)) == 12
-    run(retention.retain(keys, rule(None, 2, None)))
+    run(retention.set_retention(keys, parse_limits(None, 2, None)))
     assert ids(redis, keys)[0] == 13, "it has still to read them"
     assert numbers(run, keys) == (0, 8), "and a producer need not wait for that"
     assert [each.behind for each in run(subscription.list_subscriptions(keys))] == [0, 8]
@@ -170,7 +172,7 @@ def test_the_slowest_reader_holds_back_and_one_that_goes_back_too(run: Run, redi
 
 def test_a_shared_group_leases_again_what_is_kept(run: Run, redis: Redis, keys: QueueKeys) -> None:
     push(run, keys, 6)
-    run(retention.retain(keys, WEEK))
+    run(retention.set_retention(keys, WEEK))
     run(subscription.register(keys, "g", shared={"lease_ms": 60_000, "limit": 0}))
     for round_ in (1, 2):
         held = run(group.lease(keys, "g", f"t{round_}", 10)).deliveries
@@ -179,14 +181,14 @@ def test_a_shared_group_leases_again_what_is_kept(run: Run, redis: Redis, keys: 
         assert numbers(run, keys) == (0, 6)
         assert run(subscription.seek(keys, "g", "earliest")) == 0
     run(subscription.seek(keys, "g", "latest"))
-    run(retention.retain(keys, rule(None, 2, None)))
+    run(retention.set_retention(keys, parse_limits(None, 2, None)))
     assert ids(redis, keys) == [5, 6]
 
 
 def test_maxsize_counts_what_waits(run: Run, redis: Redis, fresh_keys: Any) -> None:
     keys = fresh_keys("small")
     run(queue.attach(keys, BORN, ttl_s=600, maxsize=10))
-    run(retention.retain(keys, HUNDRED))
+    run(retention.set_retention(keys, HUNDRED))
     assert run(queue.push_many(keys, [b"v"] * 12)) == 10
     ack(run, redis, keys, 4)
     assert run(queue.push_many(keys, [b"v"] * 12)) == 4
@@ -197,19 +199,19 @@ def test_maxsize_counts_what_waits(run: Run, redis: Redis, fresh_keys: Any) -> N
 
 
 def test_an_end_deletes_what_is_acked_in_steps(run: Run, redis: Redis, keys: QueueKeys) -> None:
-    run(retention.retain(keys, WEEK))
+    run(retention.set_retention(keys, WEEK))
     push(run, keys, 5001)
     ack(run, redis, keys, 5000)
-    assert run(retention.retain(keys, rule(None, None, None))) is None
+    assert run(retention.set_retention(keys, parse_limits(None, None, None))) is None
     assert (ids(redis, keys), numbers(run, keys)) == ([5001], (1, 0))
     assert redis("HMGET", keys.metadata, "retain", "done", "lets", "bytes") == [None] * 4
     ack(run, redis, keys, 5001)
     assert ids(redis, keys) == []
-    assert run(retention.retain(keys, rule(None, None, None))) is None, "again"
+    assert run(retention.set_retention(keys, parse_limits(None, None, None))) is None, "again"
 
 
 def test_an_end_that_was_killed_half_way_goes_on_with_whatever_comes(run: Run, redis: Redis, keys: QueueKeys) -> None:
-    run(retention.retain(keys, WEEK))
+    run(retention.set_retention(keys, WEEK))
     push(run, keys, 5001)
     ack(run, redis, keys, 5000)
     names = (keys.metadata, keys.messages, keys.msgid, keys.toack, keys.acks, keys.clock, keys.bytes)
@@ -221,21 +223,21 @@ def test_an_end_that_was_killed_half_way_goes_on_with_whatever_comes(run: Run, r
 
 
 def test_an_end_waits_for_a_reader_that_has_gone_back(run: Run, redis: Redis, keys: QueueKeys) -> None:
-    run(retention.retain(keys, WEEK))
+    run(retention.set_retention(keys, WEEK))
     push(run, keys, 10)
     run(subscription.register(keys, "s"))
     ack(run, redis, keys, 10, "s")
     run(subscription.seek(keys, "s", 6))
-    found = run(retention.retain(keys, rule(None, None, None)))
+    found = run(retention.set_retention(keys, parse_limits(None, None, None)))
     assert found is not None
     assert found.ends
     assert ids(redis, keys) == [7, 8, 9, 10]
     ack(run, redis, keys, 10, "s")
-    assert (ids(redis, keys), run(retention.retention(keys))) == ([], None)
+    assert (ids(redis, keys), run(retention.read_retention(keys))) == ([], None)
 
 
 def test_messages_of_peers_are_kept_from_when_they_were_seen(run: Run, redis: Redis, keys: QueueKeys) -> None:
-    run(retention.retain(keys, rule("1h", None, None)))
+    run(retention.set_retention(keys, parse_limits("1h", None, None)))
     npm_push(redis, keys, 5)
     soon(redis, keys)
     ack(run, redis, keys, 5)
@@ -249,7 +251,7 @@ def test_messages_of_peers_are_kept_from_when_they_were_seen(run: Run, redis: Re
 
 def test_bytes_of_peers_are_counted_too(run: Run, redis: Redis, keys: QueueKeys) -> None:
     npm_push(redis, keys, 5)
-    run(retention.retain(keys, rule(None, None, 10)))
+    run(retention.set_retention(keys, parse_limits(None, None, 10)))
     push(run, keys, 3, 2)
     npm_push(redis, keys, 3)
     push(run, keys, 1, 4)
@@ -261,7 +263,7 @@ def test_bytes_of_peers_are_counted_too(run: Run, redis: Redis, keys: QueueKeys)
 
 
 def test_a_call_counts_a_bounded_number_of_bytes_of_peers(run: Run, redis: Redis, keys: QueueKeys) -> None:
-    run(retention.retain(keys, rule(None, None, 10**9)))
+    run(retention.set_retention(keys, parse_limits(None, None, 10**9)))
     redis("RPUSH", keys.messages, *(word for id in range(1, 1501) for word in (id, "v")))
     redis("SET", keys.msgid, 1500)
     for counted in (b"1000", b"1500"):
@@ -271,46 +273,46 @@ def test_a_call_counts_a_bounded_number_of_bytes_of_peers(run: Run, redis: Redis
 
 def test_a_late_reader_goes_back_to_where_its_checkpoint_is(run: Run, redis: Redis, keys: QueueKeys) -> None:
     """What a query does that begins anew, or with an older checkpoint, below what its subscription has acknowledged."""
-    run(retention.retain(keys, HUNDRED))
+    run(retention.set_retention(keys, HUNDRED))
     push(run, keys, 10)
     run(state.subscribe([keys], "s", ["earliest"]))
     ack(run, redis, keys, 10, "s")
     assert run(state.subscribe([keys], "s", [4])) == [10], "one who only registers keeps its place"
     assert run(state.subscribe([keys], "s", ["=4"])) == [4]
     assert run(state.subscribe([keys], "s", ["=6"])) == [4], "it goes back only"
-    run(retention.retain(keys, rule(None, 1, None)))
+    run(retention.set_retention(keys, parse_limits(None, 1, None)))
     assert ids(redis, keys) == [5, 6, 7, 8, 9, 10]
     ack(run, redis, keys, 10, "s")
     assert ids(redis, keys) == [10]
-    run(retention.retain(keys, rule(None, None, None)))
+    run(retention.set_retention(keys, parse_limits(None, None, None)))
     assert run(state.subscribe([keys], "s", ["=4"])) == [10], "nothing is kept"
 
 
 def test_what_all_have_acked_is_no_backlog(run: Run, redis: Redis, keys: QueueKeys) -> None:
-    run(retention.retain(keys, HUNDRED))
+    run(retention.set_retention(keys, HUNDRED))
     push(run, keys, 10)
     ack(run, redis, keys, 6)
     [now] = run(state.states([(keys, -1)]))
     assert (now.done, now.floor) == (6, 0)
     assert [count_messages_to_delete(now, last, None, []) for last in (3, 6, 8, 10)] == [0, 0, 2, 4]
-    assert [each.behind for each in run(lag.lags([keys]))] == [4]
+    assert [each.behind for each in run(lag.read_lags([keys]))] == [4]
 
 
 def test_a_queue_that_is_made_anew_keeps_nothing(run: Run, redis: Redis, keys: QueueKeys) -> None:
-    run(retention.retain(keys, rule(None, 100, 100)))
+    run(retention.set_retention(keys, parse_limits(None, 100, 100)))
     push(run, keys, 10)
     ack(run, redis, keys, 10)
     run(queue.close(keys))
     assert redis("EXISTS", keys.bytes) == 0
     run(queue.attach(keys, "c" * 16, ttl_s=600))
     push(run, keys, 3)
-    assert (run(retention.retention(keys)), numbers(run, keys)) == (None, (3, 0))
+    assert (run(retention.read_retention(keys)), numbers(run, keys)) == (None, (3, 0))
     assert ack(run, redis, keys, 2) == AckResult("recreated", "c" * 16), "an ack of the life before, that comes late"
     assert ids(redis, keys) == [1, 2, 3]
 
 
 def test_ids_that_begin_again_do_not_count_as_acknowledged(run: Run, redis: Redis, keys: QueueKeys) -> None:
-    run(retention.retain(keys, rule(None, 1, None)))
+    run(retention.set_retention(keys, parse_limits(None, 1, None)))
     push(run, keys, 10)
     run(subscription.register(keys, "s", "latest"))
     ack(run, redis, keys, 10, "s")
@@ -323,7 +325,7 @@ def test_ids_that_begin_again_do_not_count_as_acknowledged(run: Run, redis: Redi
 
 def test_ids_of_16_digits(run: Run, redis: Redis, keys: QueueKeys) -> None:
     redis("SET", keys.msgid, 2**53 - 12)
-    run(retention.retain(keys, rule("7d", 4, "10g")))
+    run(retention.set_retention(keys, parse_limits("7d", 4, "10g")))
     push(run, keys, 10)
     soon(redis, keys)
     ack(run, redis, keys, 2**53 - 2)
@@ -332,7 +334,7 @@ def test_ids_of_16_digits(run: Run, redis: Redis, keys: QueueKeys) -> None:
 
 
 def test_a_clock_that_is_set_back_keeps_what_is_there(run: Run, redis: Redis, keys: QueueKeys) -> None:
-    run(retention.retain(keys, rule("1h", None, None)))
+    run(retention.set_retention(keys, parse_limits("1h", None, None)))
     push(run, keys, 5)
     pass_by(redis, keys, -DAY)
     soon(redis, keys)
@@ -342,33 +344,33 @@ def test_a_clock_that_is_set_back_keeps_what_is_there(run: Run, redis: Redis, ke
 
 def test_limits_are_changed_while_readers_run(run: Run, redis: Redis, keys: QueueKeys) -> None:
     push(run, keys, 10, 10)
-    run(retention.retain(keys, rule(None, None, 1000)))
+    run(retention.set_retention(keys, parse_limits(None, None, 1000)))
     ack(run, redis, keys, 10)
     assert numbers(run, keys) == (0, 10)
-    assert run(retention.retain(keys, rule(None, 4, None))) == Retention(None, 4, None, 0, 4)
+    assert run(retention.set_retention(keys, parse_limits(None, 4, None))) == Retention(None, 4, None, 0, 4)
     assert redis("EXISTS", keys.bytes) == 0
-    assert run(retention.retain(keys, rule(None, 100, None))) == Retention(None, 100, None, 0, 4), "what is gone stays so"
+    assert run(retention.set_retention(keys, parse_limits(None, 100, None))) == Retention(None, 100, None, 0, 4), "what is gone stays so"
 
 
 def test_what_readers_of_a_mirror_have_acknowledged_counts_as_such(run: Run, redis: Redis, keys: QueueKeys) -> None:
     push(run, keys, 6)
     redis("HSET", keys.acks, "one", 4, "two", 5, ":born", BORN)
-    assert run(retention.retain(keys, HUNDRED)) == Retention(None, 100, None, 2, 4)
+    assert run(retention.set_retention(keys, HUNDRED)) == Retention(None, 100, None, 2, 4)
 
 
 def test_what_cannot_be_kept_is_refused(run: Run, redis: Redis, keys: QueueKeys, fresh_keys: Any) -> None:
     with pytest.raises(QueueMissing):
-        run(retention.retain(fresh_keys("none"), WEEK))
+        run(retention.set_retention(fresh_keys("none"), WEEK))
     push(run, keys, 3)
     run(queue.pop(keys, reliable=True, ttl_s=60))
     with pytest.raises(QueueBusy, match="reliable consumer took"):
-        run(retention.retain(keys, WEEK))
+        run(retention.set_retention(keys, WEEK))
     assert redis("HEXISTS", keys.metadata, "retain") == 0
 
 
 def test_a_queue_that_keeps_for_months_notes_fewer_times(run: Run, redis: Redis, keys: QueueKeys) -> None:
     """At most 604,800 of them: of 90 days one in 13 s. To that time it is right, then."""
-    run(retention.retain(keys, rule("90d", None, None)))
+    run(retention.set_retention(keys, parse_limits("90d", None, None)))
     for _ in range(20):
         push(run, keys, 1)
         pass_by(redis, keys, 2 * SECOND)
@@ -384,16 +386,16 @@ def test_a_user_without_the_right_to_the_time_sets_no_age_and_may_do_everything_
     try:
         link.run(queue.attach(keys, BORN, ttl_s=60))
         with pytest.raises(Unauthorized):
-            link.run(retention.retain(keys, WEEK))
-        assert link.run(retention.retention(keys)) is None
-        link.run(retention.retain(keys, rule(None, 2, None)))
+            link.run(retention.set_retention(keys, WEEK))
+        assert link.run(retention.read_retention(keys)) is None
+        link.run(retention.set_retention(keys, parse_limits(None, 2, None)))
         link.run(queue.push_many(keys, [b"x"] * 9))
         assert link.run(state.ack_to([AckUpTo(keys, 9, BORN, "")]))[0].status == "ok"
-        assert link.run(queue.index(keys, 0))[0].id == 8
-        other.run(retention.retain(keys, WEEK))
+        assert link.run(queue.read_at(keys, 0))[0].id == 8
+        other.run(retention.set_retention(keys, WEEK))
         link.run(queue.push_many(keys, [b"x"] * 9))
         assert link.run(state.ack_to([AckUpTo(keys, 18, BORN, "")]))[0].status == "ok"
-        assert link.run(queue.index(keys, 0))[0].id == 8, "only others let it go by its age"
+        assert link.run(queue.read_at(keys, 0))[0].id == 8, "only others let it go by its age"
     finally:
         link.close()
         other.close()

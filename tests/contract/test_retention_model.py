@@ -111,7 +111,7 @@ class Kept(RuleBasedStateMachine):
         age, newest, size = limits or (0, 0, 0)
         self._next_second()
         given = (60 * (60 * age - 1) if age else None, newest or None, size or None)
-        found = self.link.run(retention.retain(self.keys, retention.rule(*given)))
+        found = self.link.run(retention.set_retention(self.keys, retention.parse_limits(*given)))
         if self.limits is None and limits:  # what all readers there are have acknowledged, also where it is still stored
             self.done = max(self.done, self._floor, min(self.acks.values(), default=0))
         if limits != self.limits:
@@ -124,7 +124,7 @@ class Kept(RuleBasedStateMachine):
     def what_is_stored_and_counted(self) -> None:
         stored = [int(id) for id in self._redis("LRANGE", self.keys.messages, 0, -1)[0::2]]
         assert stored == sorted(self.values)
-        found = self.link.run(retention.retention(self.keys))
+        found = self.link.run(retention.read_retention(self.keys))
         kept = sum(id <= self.done for id in self.values) if self.limits is not None else 0
         assert (self.link.run(queue.count(self.keys)), found.kept if found else 0) == (len(self.values) - kept, kept)
 

@@ -72,7 +72,7 @@ def test_what_only_a_forgotten_subscription_held_back_leaves_at_once(run: Run, b
     run(state.ack_to([AckUpTo(keys, 8, there.born, "")], "here"))
     run(state.ack_to([AckUpTo(keys, 6, there.born, "")], "also"))
     assert run(unsubscribe(keys, "gone"))
-    assert [message.id for message in run(queue.index(keys, 0, 99))] == [7, 8, 9]
+    assert [message.id for message in run(queue.read_at(keys, 0, 99))] == [7, 8, 9]
     assert not run(unsubscribe(keys, "gone"))
     assert sorted(redis("HKEYS", keys.acks)) == [b":at:also", b":at:here", b":born", b"also", b"here"]
 

@@ -33,26 +33,26 @@ def test_a_topic_that_nobody_has_made_is_missing(run: Run, keys: TopicKeys, redi
     with pytest.raises(TopicMissing, match="does not exist"):
         run(flows.open_topic(keys, None, "b"))
     with pytest.raises(TopicMissing):
-        run(flows.grow(keys, 5))
+        run(flows.grow_topic(keys, 5))
     assert not redis("EXISTS", keys.base)
 
 
 def test_a_topic_grows_and_never_shrinks(run: Run, keys: TopicKeys) -> None:
     run(flows.open_topic(keys, 10, "b"))
-    assert run(flows.grow(keys, 20)) == run(flows.grow(keys, 20)) == Topic(20, "b")
+    assert run(flows.grow_topic(keys, 20)) == run(flows.grow_topic(keys, 20)) == Topic(20, "b")
     with pytest.raises(TopicShrinks, match="has 20 partitions and cannot have 10") as refused:
-        run(flows.grow(keys, 10))
+        run(flows.grow_topic(keys, 10))
     assert refused.value.details == {"topic": keys.name, "found": 20, "expected": 10}
     assert run(flows.read_topic(keys)) == Topic(20, "b")
 
 
 def test_a_growth_that_comes_late_or_again_takes_nothing_back(run: Run, keys: TopicKeys) -> None:
     run(flows.open_topic(keys, 10, "b"))
-    late = flows.grow(keys, 20)
+    late = flows.grow_topic(keys, 20)
     call = next(late)
     first = run(_only(call))
     late.send(first)  # it is about to ask for 20
-    run(flows.grow(keys, 30))
+    run(flows.grow_topic(keys, 30))
     run(_only(flows._topic_call(keys, 20, "b", grows=True)))
     assert run(flows.read_topic(keys)) == Topic(30, "b")
 
@@ -67,7 +67,7 @@ def test_a_topic_that_redis_has_lost_is_made_anew_by_who_uses_it(run: Run, keys:
     assert run(flows.keep_alive(keys, known)) == Topic(10, "b")
     redis("DEL", keys.base)
     run(flows.open_topic(keys, 4, "b2"))
-    assert run(flows.join(keys, known, "g", "m")).topic == Topic(10, "b2")  # partitions that are in use are not forgotten
+    assert run(flows.join_group(keys, known, "g", "m")).topic == Topic(10, "b2")  # partitions that are in use are not forgotten
 
 
 @pytest.mark.parametrize("stored", ["x", "-3", "1001", ""])
@@ -79,39 +79,39 @@ def test_a_number_of_partitions_that_is_none_is_told(run: Run, keys: TopicKeys, 
 
 
 def test_a_bad_name_or_number_never_reaches_redis(run: Run, keys: TopicKeys) -> None:
-    for flow in (flows.open_topic(TopicKeys("a:members:b"), 3, "b"), flows.open_topic(keys, 0, "b"), flows.grow(keys, 1001)):
+    for flow in (flows.open_topic(TopicKeys("a:members:b"), 3, "b"), flows.open_topic(keys, 0, "b"), flows.grow_topic(keys, 1001)):
         with pytest.raises(ConfigError):
             run(flow)
 
 
 def test_members_come_and_go(run: Run, keys: TopicKeys, redis: Redis) -> None:
     known = run(flows.open_topic(keys, 10, "b"))
-    assert list(run(flows.join(keys, known, "g", "m1")).members) == ["m1"]
-    found = run(flows.join(keys, known, "g", "m2"))
+    assert list(run(flows.join_group(keys, known, "g", "m1")).members) == ["m1"]
+    found = run(flows.join_group(keys, known, "g", "m2"))
     assert sorted(found.members) == ["m1", "m2"]
     assert found.members["m2"] == found.now_ms + MEMBER_TTL_MS
-    assert list(run(flows.join(keys, known, "other", "m3")).members) == ["m3"]
-    run(flows.leave(keys, "g", "m1"))
-    run(flows.leave(keys, "g", "m1"))
-    assert list(run(flows.join(keys, known, "g", "m2")).members) == ["m2"]
-    run(flows.leave(keys, "g", "m2"))
+    assert list(run(flows.join_group(keys, known, "other", "m3")).members) == ["m3"]
+    run(flows.leave_group(keys, "g", "m1"))
+    run(flows.leave_group(keys, "g", "m1"))
+    assert list(run(flows.join_group(keys, known, "g", "m2")).members) == ["m2"]
+    run(flows.leave_group(keys, "g", "m2"))
     assert not redis("EXISTS", keys.members("g"))
 
 
 def test_who_is_not_heard_of_or_known_to_be_dead_is_no_member(run: Run, keys: TopicKeys, redis: Redis) -> None:
     known = run(flows.open_topic(keys, 10, "b"))
-    now = run(flows.join(keys, known, "g", "m1")).now_ms
+    now = run(flows.join_group(keys, known, "g", "m1")).now_ms
     redis("ZADD", keys.members("g"), now - 1, "silent", now + 10_000, "killed", now + 10**9, "of another clock", now + 9_000, "well")
-    assert sorted(run(flows.join(keys, known, "g", "m1", ["killed", "never there"])).members) == ["m1", "well"]
+    assert sorted(run(flows.join_group(keys, known, "g", "m1", ["killed", "never there"])).members) == ["m1", "well"]
     assert sorted(redis("ZRANGE", keys.members("g"), 0, -1)) == [b"m1", b"well"]
 
 
 def test_one_member_that_joins_again_stays_one(run: Run, keys: TopicKeys) -> None:
     known = run(flows.open_topic(keys, 10, "b"))
-    first = run(flows.join(keys, known, "g", "m")).members["m"]
-    assert run(flows.join(keys, known, "g", "m")).members["m"] >= first
+    first = run(flows.join_group(keys, known, "g", "m")).members["m"]
+    assert run(flows.join_group(keys, known, "g", "m")).members["m"] >= first
 
 
 def test_members_are_forgotten_when_nobody_is_there(run: Run, keys: TopicKeys, redis: Redis) -> None:
-    run(flows.join(keys, run(flows.open_topic(keys, 10, "b")), "g", "m"))
+    run(flows.join_group(keys, run(flows.open_topic(keys, 10, "b")), "g", "m"))
     assert 0 < redis("TTL", keys.members("g")) <= flows.MEMBERS_KEY_TTL_S

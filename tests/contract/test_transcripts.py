@@ -100,7 +100,7 @@ def script_flow(keys: QueueKeys, script: str, keys_given: int, args: list[str]) 
     if script == "POP":
         return queue.pop(keys, reliable=keys_given == 2, ttl_s=int(args[0]))
     if script == "INDEX":
-        return queue.index(keys, int(args[0]))
+        return queue.read_at(keys, int(args[0]))
     last: Any = int(args[0]) if args[0].isdigit() else args[0]
     return queue.ack(keys, last, ttl_s=int(args[1]), restore=keys_given == 2)
 

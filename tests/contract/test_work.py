@@ -149,7 +149,7 @@ def test_taking_acking_and_giving_back_with_many_messages_not_acked(own: Watched
     bounded(own, take(last), queue.give_back(keys, keys.toack, last, ttl_s=600, token="me"))
     bounded(own, queue.ack(keys, 100_000, ttl_s=600))
     bounded(own, queue.ack(keys, 150_000, ttl_s=600, restore=True))
-    stored = own.link.run(queue.index(keys, 0, MANY))
+    stored = own.link.run(queue.read_at(keys, 0, MANY))
     assert [message.id for message in stored] == list(range(150_001, MANY + 3 * CHUNK_MESSAGES + 1))
 
 
@@ -158,7 +158,7 @@ def test_giving_back_everything_of_a_long_record(own: Watched, filled: Callable[
     own.link.run(state.lease([keys], "", "me", 600_000, [""]))
     taken(own, keys, 20_000)
     bounded(own, queue.give_back(keys, keys.toack, 0, ttl_s=600, token="me"))
-    assert [message.id for message in own.link.run(queue.index(keys, 0, 30_000))] == list(range(1, 25_001))
+    assert [message.id for message in own.link.run(queue.read_at(keys, 0, 30_000))] == list(range(1, 25_001))
     assert own.link.run(queue.take(keys, keys.toack, 0, most=5, ttl_s=600, token="me"))
 
 
@@ -170,7 +170,7 @@ def test_giving_back_behind_many_that_another_has_given_back(own: Watched, fille
     own.link.run(queue.take(keys, keys.in_flight("h"), 0, most=100, ttl_s=600))
     own.link.run(queue.ack(keys, 0, ttl_s=600, restore=True))
     bounded(own, queue.give_back(keys, keys.in_flight("h"), 0, ttl_s=600))
-    assert [message.id for message in own.link.run(queue.index(keys, 0, 60_000))] == list(range(1, 50_101 + behind))
+    assert [message.id for message in own.link.run(queue.read_at(keys, 0, 60_000))] == list(range(1, 50_101 + behind))
 
 
 @pytest.mark.parametrize(("before", "behind"), [(20_000, 20_000), (30_000, 10_000), (10_000, 30_000)])
@@ -184,14 +184,16 @@ def test_giving_back_between_many_moves_the_shorter_side_once(own: Watched, fill
     shorter = 2 * min(before, behind)
     assert work.items <= 3 * shorter + MOST_ITEMS  # read, taken off, put back
     assert work.commands <= MOST_COMMANDS
-    assert [message.id for message in own.link.run(queue.index(keys, 0, 60_000))] == list(range(1, before + 100 + behind + 1))
+    assert [message.id for message in own.link.run(queue.read_at(keys, 0, 60_000))] == list(range(1, before + 100 + behind + 1))
 
 
 @pytest.mark.parametrize("most", [1, CHUNK_MESSAGES])
 def test_pushing_popping_and_reading(own: Watched, filled: Callable[[int], QueueKeys], most: int) -> None:
     keys = filled(MANY)
     bounded(own, queue.push_many(keys, [b"x"] * 5_000), queue.pop(keys, reliable=True, ttl_s=60, most=most), queue.pop(keys, most=most))
-    bounded(own, queue.read_after(keys, 300_000, 0, most), ranges.probe(keys, 200_000), ranges.find_id(keys, 200_000), queue.trim(keys, 10_000))
+    bounded(
+        own, queue.read_after(keys, 300_000, 0, most), ranges.read_range_start(keys, 200_000), ranges.find_id(keys, 200_000), queue.trim(keys, 10_000)
+    )
     bounded(own, queue.take(keys, keys.in_flight("h"), 0, most=most, ttl_s=60), queue.give_back(keys, keys.in_flight("h"), 0, ttl_s=60))
 
 
@@ -204,14 +206,14 @@ def test_acking_positions(own: Watched, filled: Callable[[int], QueueKeys]) -> N
 @pytest.mark.parametrize("limits", [(1, None, None), (None, 10, None), (None, None, 10)])
 def test_dropping_what_is_kept_no_longer(own: Watched, filled: Callable[[int], QueueKeys], limits: tuple[int | None, ...]) -> None:
     keys = filled(60_000)
-    own.link.run(retention.retain(keys, retention.rule("7d", None, None)))
+    own.link.run(retention.set_retention(keys, retention.parse_limits("7d", None, None)))
     own.link.run(state.ack_to([AckUpTo(keys, 50_000, "b", "")]))
     own.link.execute(command("HSET", keys.metadata, "clock", "1:60000"))
-    bounded(own, retention.retain(keys, retention.rule(*limits)))
-    assert own.link.run(queue.index(keys, 0))[0].id == 50_001
+    bounded(own, retention.set_retention(keys, retention.parse_limits(*limits)))
+    assert own.link.run(queue.read_at(keys, 0))[0].id == 50_001
     own.link.execute(command("HSET", keys.metadata, "lets", "0:0"))
     bounded(own, state.ack_to([AckUpTo(keys, 60_000, "b", "")]), clock.note_times([keys]), state.keep_alive([keys]), queue.push(keys, b"v"))
-    bounded(own, retention.retain(keys, retention.rule(None, None, None)))
+    bounded(own, retention.set_retention(keys, retention.parse_limits(None, None, None)))
 
 
 @pytest.mark.parametrize("action", ["ack", "retry", "extend", "release"])

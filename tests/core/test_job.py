@@ -60,7 +60,7 @@ def test_names_near_the_borders_are_taken() -> None:
 
 @given(st.from_regex(r"\A[A-Za-z0-9_-]{1,100}\Z"), st.text(st.characters(exclude_categories=["Cs"])), st.sampled_from(["", "concat.done"]))
 def test_a_reference_is_read_as_it_was_written(id: str, client: str, done: str) -> None:
-    assert job.decode_reference(job.references(client, done)(id)) == (id, client, done)
+    assert job.decode_reference(job.reference_encoder(client, done)(id)) == (id, client, done)
 
 
 @pytest.mark.parametrize("value", [b"", b"text", b"{}", b"[]", b'{"job":3}', b'{"job":"a:b"}', b"\xff", b"[" * 100_000, b'"job"'])
@@ -74,7 +74,7 @@ def test_a_message_that_names_no_job_is_refused(value: bytes) -> None:
 )
 def test_what_is_no_outcome_is_refused(stored: bytes) -> None:
     with pytest.raises(MessageRefused, match="is no outcome of a job"):
-        job.outcome(stored)
+        job.decode_outcome(stored)
 
 
 def test_a_publication_has_an_outcome_a_line() -> None:
@@ -82,13 +82,13 @@ def test_a_publication_has_an_outcome_a_line() -> None:
         f'{{"ms":5,"job":"{name}","queue":"q","group":"g","life":"l","ok":false,"error":"two\\nlines","tries":1,"message":{number}}}'.encode()
         for number, name in enumerate("ab", 1)
     ]
-    found = [job.outcome(each) for each in job.split_publication(b"\n".join(texts))]
+    found = [job.decode_outcome(each) for each in job.split_publication(b"\n".join(texts))]
     assert [(each.job, each.message, each.error, each.ok) for each in found] == [("a", 1, "two\nlines", False), ("b", 2, "two\nlines", False)]
 
 
 def test_fields_of_many_jobs_go_in_parts() -> None:
     keys = [JobKeys(str(number)) for number in range(1500)]
-    parts = list(job.save_many([(each, {"a": (b"j1", 5), "b": (b"b", 5)}) for each in keys]))
+    parts = list(job.save_fields([(each, {"a": (b"j1", 5), "b": (b"b", 5)}) for each in keys]))
     assert [len(part) for part in parts] == [1000, 1000, 1000]
-    large = list(job.save_many([(each, {"a": (bytes(3 * 1024 * 1024), 5)}) for each in keys[:7]]))
+    large = list(job.save_fields([(each, {"a": (bytes(3 * 1024 * 1024), 5)}) for each in keys[:7]]))
     assert [len(part) for part in large] == [3, 3, 1]

@@ -23,7 +23,7 @@ from busmq_spark.core.ranges import (
     RangeCursor,
     ReplySlice,
     ValueSizes,
-    probe,
+    read_range_start,
 )
 
 KEYS = QueueKeys("q")
@@ -242,5 +242,5 @@ def test_after_a_reply_of_fewer_messages_the_next_window_begins_behind_them() ->
 
 
 def test_the_head_of_a_queue_without_a_name_or_messages_is_empty() -> None:
-    assert run_sync(probe(KEYS, 1), lambda step: [b"", b"", 0, b""]) == ("", 0, 0, ValueSizes())
-    assert run_sync(probe(KEYS, 1), lambda step: [b"b1", b"12", 100, b"9:20:100:0:0"]) == ("b1", 12, 100, ValueSizes(9, 20, 100))
+    assert run_sync(read_range_start(KEYS, 1), lambda step: [b"", b"", 0, b""]) == ("", 0, 0, ValueSizes())
+    assert run_sync(read_range_start(KEYS, 1), lambda step: [b"b1", b"12", 100, b"9:20:100:0:0"]) == ("b1", 12, 100, ValueSizes(9, 20, 100))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core.retention import rule
+from busmq_spark.core.retention import parse_limits
 from busmq_spark.errors import ConfigError
 
 
@@ -22,7 +22,7 @@ from busmq_spark.errors import ConfigError
     ],
 )
 def test_limits_are_spelled_one_way(given: Any, text: str) -> None:
-    assert rule(*given) == text
+    assert parse_limits(*given) == text
 
 
 @pytest.mark.parametrize(
@@ -39,4 +39,4 @@ def test_limits_are_spelled_one_way(given: Any, text: str) -> None:
 )
 def test_a_limit_that_is_none_is_named(given: Any, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
-        rule(*given)
+        parse_limits(*given)

@@ -23,8 +23,8 @@ from busmq_spark.core.topic import (
     partition_of,
     partition_queue,
     partition_queues,
+    partition_ranges,
     partitions_of,
-    ranges,
     topic_partition,
 )
 from busmq_spark.errors import ConfigError
@@ -72,7 +72,7 @@ def test_random_keys_are_spread_within_five_percent() -> None:
 
 @given(st.lists(st.text(), max_size=40), sizes)
 def test_ranges_are_contiguous_cover_every_partition_once_and_differ_by_one_at_most(members: list[str], partitions: int) -> None:
-    found = ranges(members, partitions)
+    found = partition_ranges(members, partitions)
     assert list(found) == sorted(set(members))
     if members:
         assert [i for part in found.values() for i in part] == list(range(partitions))
@@ -83,16 +83,16 @@ def test_ranges_are_contiguous_cover_every_partition_once_and_differ_by_one_at_m
 def test_every_member_computes_the_same_whatever_the_order_it_has_heard_in(members: list[str], chance: random.Random, partitions: int) -> None:
     heard = [*members, members[0]]
     chance.shuffle(heard)
-    assert ranges(heard, partitions) == ranges(members, partitions)
+    assert partition_ranges(heard, partitions) == partition_ranges(members, partitions)
 
 
 def test_of_more_members_than_partitions_the_last_ones_are_idle() -> None:
-    found = ranges([f"m{n:02}" for n in range(12)], 10)
+    found = partition_ranges([f"m{n:02}" for n in range(12)], 10)
     assert [len(part) for part in found.values()] == [1] * 10 + [0] * 2
 
 
 def test_without_members_nobody_has_anything() -> None:
-    assert ranges([], 10) == {}
+    assert partition_ranges([], 10) == {}
 
 
 @given(names, st.integers(0, MAX_PARTITIONS - 1))

@@ -14,7 +14,7 @@ from busmq_spark.core import mirror as mirrors
 from busmq_spark.core.event import Event
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import TopicKeys
-from busmq_spark.core.retention import retain, rule
+from busmq_spark.core.retention import parse_limits, set_retention
 from busmq_spark.core.topic import open_topic, partition_of, partition_queues
 from busmq_spark.embedded import RedisServer
 from tests.clocks import HOUR, pass_by
@@ -105,7 +105,7 @@ def test_what_is_kept_is_run_again_from_ten_minutes_ago_beside_the_running_query
     keys = bus.keys("in")
     daily = Pipeline(bus, tmp_path / "daily", subscription="daily", maxMessagesPerPartition="100")
     again = Pipeline(bus, tmp_path / "again", sink="again", subscription="again", startingOffsets="-10m", maxMessagesPerPartition="100")
-    bus.link.run(retain(keys, rule("7d", None, None)))
+    bus.link.run(set_retention(keys, parse_limits("7d", None, None)))
     for ms in (HOUR, 5 * MINUTE):
         daily.feed(300)
         pass_by(lambda *words: bus.link.execute(command(*words)), keys, ms)

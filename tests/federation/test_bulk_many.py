@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from busmq_spark.core.position import Range
-from busmq_spark.core.sink import StagedList, attempt
+from busmq_spark.core.sink import StagedList, attempt_name
 from busmq_spark.embedded import DirectServers, RedisServer
 from busmq_spark.errors import DataLoss, QueueMissing, WireError
 from busmq_spark.federation.bulk import frames
@@ -149,7 +149,7 @@ def test_questions_about_more_queues_than_fit_a_call_are_under_way_together(stor
 def staged_in(store: FederatedStore, names: list[str]) -> list[StagedList]:
     appender = store.appender()
     for name in names:
-        appender.stage(name, store.keys(name).stage(attempt("", "0", 0, secrets.token_hex(8))), [b"a", b"b"])
+        appender.stage(name, store.keys(name).stage(attempt_name("", "0", 0, secrets.token_hex(8))), [b"a", b"b"])
     return appender.finish()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.sink import STAGE_TTL_S, StagedList, attempt
+from busmq_spark.core.sink import STAGE_TTL_S, StagedList, attempt_name
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import StaleRun, WireError
@@ -47,7 +47,7 @@ def queues(store: Store, fresh: Fresh) -> list[str]:
 
 def stage(store: Store, run: SinkRun, queue: str, batch: int = 0) -> StagedList:
     appender = store.appender()
-    appender.stage(queue, store.keys(queue).stage(attempt("", str(batch), 0, secrets.token_hex(8))), ROWS, run)
+    appender.stage(queue, store.keys(queue).stage(attempt_name("", str(batch), 0, secrets.token_hex(8))), ROWS, run)
     [part] = appender.finish()
     return part
 

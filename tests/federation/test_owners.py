@@ -11,7 +11,7 @@ import pytest
 from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.position import Position
 from busmq_spark.core.queue import close
-from busmq_spark.core.sink import StagedList, attempt
+from busmq_spark.core.sink import StagedList, attempt_name
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.subscription import register, unsubscribe
 from busmq_spark.embedded import RedisServer
@@ -68,7 +68,7 @@ def queue(direct: RedisStore, fresh: Fresh) -> str:
 
 def staged(store: FederatedStore | RedisStore, queue: str, query: str, batch: int, rows: int = 2) -> list[StagedList]:
     appender = store.appender()
-    appender.stage(queue, store.keys(queue).stage(attempt(query, str(batch), 0, secrets.token_hex(8))), [b"row"] * rows)
+    appender.stage(queue, store.keys(queue).stage(attempt_name(query, str(batch), 0, secrets.token_hex(8))), [b"row"] * rows)
     return appender.finish()
 
 
@@ -102,7 +102,7 @@ def test_who_may_push_nowhere_has_no_sinks(as_: As, fresh: Fresh, who: str) -> N
 def test_what_a_run_has_staged_is_out_of_reach_of_runs_of_other_secrets_and_of_later_ones_beside_the_server(
     as_: As, direct: RedisStore, queue: str, fresh: Fresh
 ) -> None:
-    sink, key = fresh("sink"), direct.keys(queue).stage(attempt("", "0", 0, secrets.token_hex(8)))
+    sink, key = fresh("sink"), direct.keys(queue).stage(attempt_name("", "0", 0, secrets.token_hex(8)))
     victim = as_("victim")
     appender = victim.appender()
     appender.stage(queue, key, [b"row"], victim.begin(sink, "one", [queue]))

@@ -352,7 +352,7 @@ def test_a_mirror_of_a_mirror_names_its_path_and_none_is_its_own_origin(far: Cen
             copied(first, far, [name])
             copied(second, near, [name])
         assert asia.stored(name) == far.stored(name)
-        [found] = asia.run(name, flows.mirror_states([asia.keys(name)]))
+        [found] = asia.run(name, flows.read_mirror_states([asia.keys(name)]))
         assert found is not None
         assert found.of.path == ("eu", "us")
         with mirroring(url(asia), far, name, name="eu", origin_name="asia", replace=True) as runner:

@@ -80,7 +80,7 @@ def test_a_queue_lives_its_whole_life_on_its_server(three_links: list[SyncLink],
     assert [m.id for m in link.run(queue.pop(keys, reliable=True, ttl_s=60, most=2))] == [1, 2]
     link.run(queue.ack(keys, 1, ttl_s=60, restore=True))
     assert [result.status for result in link.run(state.ack_to([AckUpTo(keys, 2, there.born, "")]))] == ["ok"]
-    assert [(m.id, m.value) for m in link.run(queue.index(keys, 0, 9))] == [(3, b"c")]
+    assert [(m.id, m.value) for m in link.run(queue.read_at(keys, 0, 9))] == [(3, b"c")]
     others = [other for other in three_links if other is not link]
     assert [other.execute(command("EXISTS", *keys.all)) for other in others] == [0, 0]
     link.run(queue.close(keys))

@@ -46,7 +46,7 @@ def test_a_stream_survives_a_script_cache_flushed_in_its_middle(fresh_keys: Fres
             assert stored == 1
             assert first
             server.command("SCRIPT", "FLUSH")
-        assert [m.value for m in link.run(queue.index(keys, 0, 99))] == [b"%d" % n for n in range(1, 40)]
+        assert [m.value for m in link.run(queue.read_at(keys, 0, 99))] == [b"%d" % n for n in range(1, 40)]
         link.close()
 
 

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import MIRROR_REPORTS_PATTERN
-from busmq_spark.core.mirror import mirror_states
+from busmq_spark.core.mirror import read_mirror_states
 from busmq_spark.embedded import RedisServer
 from busmq_spark.mirror.status import MirrorReport
 from tests.cli.conftest import COMMAND, environment
@@ -69,7 +69,7 @@ class MirrorRun(Run):
 
     def last_copied(self) -> int:
         """So many messages of the queue the mirror has had; -1 before it has found the queue."""
-        [found] = self.sink_bus.link.run(mirror_states([self.sink_bus.keys(self.source)]))
+        [found] = self.sink_bus.link.run(read_mirror_states([self.sink_bus.keys(self.source)]))
         return found.last if found else -1
 
     # The end of the round

@@ -46,7 +46,7 @@ class TopicRun(Run):
         """Let one of the topics have more partitions."""
         self.find_broken_link()
         self.sizes[name].append(self.sizes[name][-1] + more)
-        self.bus.link.run(topics.grow(self.topics[name], self.sizes[name][-1]))
+        self.bus.link.run(topics.grow_topic(self.topics[name], self.sizes[name][-1]))
         self.sources = partition_queues(self.topics["in"].name, self.sizes["in"][-1])
 
     def feed(self, rows: int) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, expr, lit
 
 from busmq_spark import Event, dead_letters, json_columns
-from busmq_spark.core.dead_letter import decode_letter, envelope
+from busmq_spark.core.dead_letter import decode_letter, make_dead_letter
 from busmq_spark.core.group import Delivery
 from busmq_spark.errors import ConfigError
 from tests.cli import forked
@@ -40,7 +40,10 @@ def test_a_dead_letter_is_the_one_that_a_group_makes(spark: SparkSession) -> Non
         assert (row.queue, row.id) == (f"{queue}.dead", made.index(row) + 1)
         letter = decode_letter(row.value.encode())
         assert (letter.queue, letter.group, letter.id, letter.value, letter.tries, letter.error) == (queue, "g", row.id, value, 1, "why not")
-        ours, theirs = Event.decode(row.value.encode()), Event.decode(envelope(queue, "g", Delivery(row.id, value, 1, 1, ""), "why\n\tnot", 1))
+        ours, theirs = (
+            Event.decode(row.value.encode()),
+            Event.decode(make_dead_letter(queue, "g", Delivery(row.id, value, 1, 1, ""), "why\n\tnot", 1)),
+        )
         assert (ours.source, ours.type, ours.datacontenttype, ours.data) == (theirs.source, theirs.type, theirs.datacontenttype, theirs.data)
         assert [*json.loads(row.value)] == [*json.loads(theirs.encode())]
         assert {name: type(value) for name, value in ours.extensions.items()} == {name: type(value) for name, value in theirs.extensions.items()}

@@ -6,7 +6,7 @@ import secrets
 
 import pytest
 
-from busmq_spark.core.sink import attempt
+from busmq_spark.core.sink import attempt_name
 from busmq_spark.embedded import RedisServer
 from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.option_table import parse
@@ -27,7 +27,7 @@ def test_a_batch_over_many_queues_is_committed_with_all_calls_under_way(redis_se
         store.attach(names[1:], HOUR)
         appender = store.appender()
         for name in names:
-            appender.stage(name, store.keys(name).stage(attempt("", "0", 0, secrets.token_hex(8))), [b"a", b"b"])
+            appender.stage(name, store.keys(name).stage(attempt_name("", "0", 0, secrets.token_hex(8))), [b"a", b"b"])
         answered = list[str]()
         result, post, most = store._link.wait_for_result, store._link.send_call, 0
         under_way = 0

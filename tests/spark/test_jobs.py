@@ -166,13 +166,13 @@ def test_a_job_that_a_worker_has_is_left_to_it_and_that_is_logged(bus: Bus, jobs
     for n in range(tries):
         [delivery] = bus.link.run(groups.lease(keys, "g", f"t{n}", 1)).deliveries
         work = Work(delivery, JobKeys(job.id), "", "g", bus("HGET", keys.metadata, "born").decode(), "")
-        assert bus.link.run(flows.begin([work], 60)) == [("ok", b"")]
+        assert bus.link.run(flows.begin_work([work], 60)) == [("ok", b"")]
         if n + 1 < tries:
             bus.link.run(groups.settle(keys, "g", work.life, groups.settlements_of([delivery], "retry")))
     settle(bus.url, jobs.queue.name, {"job": job.id, "id": 1, "fields": {"by": b"row"}})
     assert (job.outcomes(), job.load("by")) == ({}, {"by": None})
     assert f"queue {jobs.queue.name!r}, group 'g': 1 jobs are not settled: a worker has them" in caplog.messages
-    assert bus.link.run(flows.finish([(work, None)], keys.name, 60)) == [("ok", b"")]
+    assert bus.link.run(flows.write_outcomes([(work, None)], keys.name, 60)) == [("ok", b"")]
 
 
 @pytest.mark.parametrize("named", [True, False])
@@ -180,7 +180,7 @@ def test_a_job_that_a_program_had_begun_before_first_leases_went_without_a_recor
     job = sent(jobs)
     born = bus("HGET", QueueKeys(jobs.queue.name).metadata, "born").decode()
     work = Work(Delivery(1, b"", 1, 4, "token", 5), JobKeys(job.id), "", "g", born, "")  # not leased at 4 first, as it were
-    assert bus.link.run(flows.begin([work], 60)) == [("ok", b"")]
+    assert bus.link.run(flows.begin_work([work], 60)) == [("ok", b"")]
     settle(bus.url, jobs.queue.name, {"job": job.id, "fields": {"by": b"row"}, **({"id": 1} if named else {})})
     assert (job.outcomes(), job.load("by")) == ({}, {"by": None})
 
@@ -194,7 +194,9 @@ def test_outcomes_are_pushed_to_the_queue_that_their_jobs_name(bus: Bus, fresh: 
         settle(bus.url, name, {"job": found[0].id, "id": 1})  # does not know of that queue
         assert bus.stored(f"{name}.done") == []
         settle(bus.url, name, *rows)
-        assert [(each.job, each.group, each.ok) for each in map(flows.outcome, bus.stored(f"{name}.done"))] == [(job.id, "g", True) for job in found]
+        assert [(each.job, each.group, each.ok) for each in map(flows.decode_outcome, bus.stored(f"{name}.done"))] == [
+            (job.id, "g", True) for job in found
+        ]
 
 
 def test_without_ids_the_newest_message_counts(write: Callable[..., None], jobs: Any) -> None:

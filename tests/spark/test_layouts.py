@@ -39,7 +39,7 @@ class Servers:
         assert self.store._run(queue, core.push_many(self.store.keys(queue), values)) == len(values)
 
     def stored(self, queue: str) -> list[bytes]:
-        return [message.value for message in self.store._run(queue, core.index(self.store.keys(queue), 0, 1000))]
+        return [message.value for message in self.store._run(queue, core.read_at(self.store.keys(queue), 0, 1000))]
 
 
 @pytest.fixture(params=LAYOUTS[1:])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.sources import qualified_name, split
+from busmq_spark.core.sources import qualified_name, split_name
 from busmq_spark.errors import ConfigError, LinkLost, QueueBusy, QueueFlushed, QueueMissing
 from busmq_spark.option_table import parse
 from busmq_spark.options import ReadOptions
@@ -396,5 +396,5 @@ def test_redis_itself_is_not_waited_for(linked: Callable[..., Engine], buses: di
 @given(st.from_regex(r"[a-z][a-z0-9_-]*", fullmatch=True) | st.just(""), st.text())
 def test_a_name_of_a_link_is_taken_apart_as_it_was_made(source: str, queue: str) -> None:
     if source:
-        assert split(qualified_name(source, queue)) == (source, queue)
-    assert qualified_name(*split(queue)) == queue
+        assert split_name(qualified_name(source, queue)) == (source, queue)
+    assert qualified_name(*split_name(queue)) == queue

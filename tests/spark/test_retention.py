@@ -13,7 +13,7 @@ from pyspark.sql.streaming import StreamingQuery
 from busmq_spark.core import queue as core
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.retention import retain, retention, rule
+from busmq_spark.core.retention import parse_limits, read_retention, set_retention
 from busmq_spark.core.state import AckUpTo, ack_to
 from busmq_spark.core.subscription import seek
 from busmq_spark.errors import CheckpointOlder, ConsumedElsewhere, UnreadBacklog
@@ -29,7 +29,7 @@ from tests.spark.sink_engines import SinkEngine
 from tests.support import wait_until
 
 MakeEngine = Callable[..., Engine]
-WEEK, ONE = rule("7d", None, None), rule(None, 1, None)
+WEEK, ONE = parse_limits("7d", None, None), parse_limits(None, 1, None)
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def kept(bus: Bus, queue: str) -> QueueKeys:
     """A queue that keeps a week, with the messages 1..3 of two hours ago and 4..6 of one."""
     keys = QueueKeys(queue)
     bus.attach(queue)
-    bus.link.run(retain(keys, WEEK))
+    bus.link.run(set_retention(keys, WEEK))
     for first in (1, 4):
         bus.fill(queue, 3, first=first)
         pass_by(bus, keys, HOUR)
@@ -60,7 +60,7 @@ def done(query: Engine) -> list[int]:
 
 
 def waiting(bus: Bus, keys: QueueKeys) -> tuple[int, int]:
-    found = bus.link.run(retention(keys))
+    found = bus.link.run(read_retention(keys))
     assert found is not None
     return found.waiting, found.kept
 
@@ -87,11 +87,11 @@ def test_a_new_checkpoint_begins_below_what_its_subscription_has_acknowledged_an
     first.kill()
     again = made(engine, bus, kept, subscription="s", startingOffsets="-90m", maxMessagesPerTrigger="1")
     assert ids([again.step() or []]) == [4]
-    bus.link.run(retain(kept, ONE))
+    bus.link.run(set_retention(kept, ONE))
     assert bus.ids(kept.name)[0] in (4, 5), "what it has still to read stays"
     assert ids(again.drain()) == [5, 6]
     again.reader.commit(again.planned[-1])
-    bus.link.run(retain(kept, ONE))
+    bus.link.run(set_retention(kept, ONE))
     assert bus.ids(kept.name) == [6]
 
 
@@ -128,7 +128,7 @@ def test_an_older_checkpoint_below_what_is_kept_is_told(bus: Bus, engine: MakeEn
     old = list(query.planned)
     query.drain()
     query.reader.commit(query.planned[-1])
-    bus.link.run(retain(kept, ONE))
+    bus.link.run(set_retention(kept, ONE))
     assert bus.ids(kept.name) == [6]
     query.kill()
     query.planned, query.committed = old, 1
@@ -168,7 +168,7 @@ def test_a_group_that_is_moved_back_is_read_by_its_query_from_there(bus: Bus, en
     done(first)
     first.kill()
     assert bus.link.run(seek(kept, "s", 2)) == 2
-    assert bus.link.run(retain(kept, ONE)) is not None
+    assert bus.link.run(set_retention(kept, ONE)) is not None
     assert bus.ids(kept.name) == [3, 4, 5, 6]
     assert done(made(engine, bus, kept, subscription="s", startingOffsets=f'{{"{kept.name}": 2}}')) == [3, 4, 5, 6]
 
@@ -177,7 +177,7 @@ def test_a_group_that_is_moved_back_is_read_by_its_query_from_there(bus: Bus, en
 def test_a_sink_has_room_where_all_is_acknowledged(sink_engine: Callable[..., SinkEngine], bus: Bus, queue: str, delivery: str) -> None:
     keys = QueueKeys(queue)
     bus.attach(queue, maxsize=4)
-    bus.link.run(retain(keys, WEEK))
+    bus.link.run(set_retention(keys, WEEK))
     for batch in range(3):
         once = {"sinkId": queue, "batchId": str(batch)} if delivery == "exactly-once" else {}
         write = sink_engine({"redis.url": bus.url, "queue": queue, "delivery": delivery, "onFull": "fail", **once})
@@ -203,7 +203,7 @@ class Layout:
         self.store._run(queue, core.push_many(self.store.keys(queue), [b"%d" % id for id in ids]))
 
     def stored(self, queue: str) -> list[int]:
-        return [int(message.value) for message in self.store._run(queue, core.index(self.store.keys(queue), 0, 1000))]
+        return [int(message.value) for message in self.store._run(queue, core.read_at(self.store.keys(queue), 0, 1000))]
 
     def later(self, queue: str) -> None:
         keys = self.store.keys(queue)
@@ -241,7 +241,7 @@ def test_a_pipeline_is_run_again_into_another_queue_while_it_goes_on(
     inputs = [f"{hint}-in-{n}" for n in range(3)]
     for queue in inputs:
         servers.push(queue, range(0))
-        servers.store._run(queue, retain(servers.store.keys(queue), WEEK))
+        servers.store._run(queue, set_retention(servers.store.keys(queue), WEEK))
         for first in (1, 51):
             servers.push(queue, range(first, first + 50))
             servers.later(queue)

@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pyspark.sql.types import StructType
 
-from busmq_spark.core.sources import qualified_name, split
+from busmq_spark.core.sources import qualified_name, split_name
 from busmq_spark.errors import ConfigError
 from busmq_spark.spark.schema import BATCH_ROWS, SHARED_BATCH_BYTES, SHORT_PIECE_ROWS, ArrowRows
 from busmq_spark.store.protocol import MessageRows
@@ -40,7 +40,7 @@ def batches(schema: StructType, *found: MessageRows) -> list[Any]:
 def test_every_row_comes_once_and_in_order_in_batches_of_a_good_size(wanted: list[tuple[str, int, int, int]]) -> None:
     found = batches(BINARY, *(piece(*each) for each in wanted))
     rows = [tuple(row.values()) for batch in found for row in batch.to_pylist()]
-    assert rows == [(split(queue)[1], first + n, b"%d" % n + b"x" * size) for queue, first, count, size in wanted for n in range(count)]
+    assert rows == [(split_name(queue)[1], first + n, b"%d" % n + b"x" * size) for queue, first, count, size in wanted for n in range(count)]
     assert all(batch.num_rows <= BATCH_ROWS for batch in found)
 
 

@@ -68,7 +68,7 @@ class Place:
         assert self.store._run(queue, core.push_many(self.store.keys(queue), values)) == len(values)
 
     def values(self, queue: str) -> list[bytes]:
-        return [message.value for message in self.store._run(queue, core.index(self.store.keys(queue), 0, 10_000))]
+        return [message.value for message in self.store._run(queue, core.read_at(self.store.keys(queue), 0, 10_000))]
 
     def offences(self) -> list[Any]:
         """What the servers noted that the user tried and may not."""

@@ -17,7 +17,7 @@ def make_topic(bus: Bus, name: str, partitions: int, *values: str) -> str:
 
 
 def grow(bus: Bus, name: str, partitions: int) -> None:
-    bus.link.run(core.grow(TopicKeys(name), partitions))
+    bus.link.run(core.grow_topic(TopicKeys(name), partitions))
 
 
 def partitions_of(bus: Bus, name: str) -> list[list[bytes]]:

@@ -38,7 +38,7 @@ def names(fresh: Fresh, many: int) -> list[str]:
 def stage(store: RedisStore, queue: str, chunks: list[list[bytes]]) -> StagedList:
     """A list for a queue that may not exist."""
     keys, server = store.keys(queue), store.locate([queue])[queue]
-    key, before = keys.stage(sinks.attempt("", "1", 0, new_token())), 0
+    key, before = keys.stage(sinks.attempt_name("", "1", 0, new_token())), 0
     for chunk in chunks:
         before = store._links[server].execute(sinks.stage(key, before, chunk))
     return StagedList(queue, server, key, sinks.encode_chunks([len(chunk) for chunk in chunks]), sinks.digest([v for chunk in chunks for v in chunk]))
@@ -106,11 +106,11 @@ def test_queues_with_many_rows_are_committed_apart() -> None:
         return StagedList(queue, 0, queue, ((1000, rows // 1000),))
 
     small = [part(f"small {i}", 1000) for i in range(15)]
-    groups = sinks.groups([part("large", 50_000), *small[:5], part("middle", 6000), *small[5:]])
+    groups = sinks.commit_groups([part("large", 50_000), *small[:5], part("middle", 6000), *small[5:]])
     assert [list(group) for group in groups] == [
         ["large"],
         [f"small {i}" for i in range(5)],
         ["middle", *(f"small {i}" for i in range(5, 9))],
         [f"small {i}" for i in range(9, 15)],
     ]
-    assert [len(group) for group in sinks.groups([part(f"q{i}", 0) for i in range(2500)])] == [1000, 1000, 500]
+    assert [len(group) for group in sinks.commit_groups([part(f"q{i}", 0) for i in range(2500)])] == [1000, 1000, 500]

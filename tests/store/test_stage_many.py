@@ -63,7 +63,7 @@ class UnderWay:
 
 def stage(store: RedisStore, queues: list[str], rounds: int, rows: int) -> tuple[sinks.StagedList, ...]:
     """Rows of each queue in turn, as a task stages them."""
-    appender, attempts = store.appender(), {queue: sinks.attempt("", "1", 0, new_token()) for queue in queues}
+    appender, attempts = store.appender(), {queue: sinks.attempt_name("", "1", 0, new_token()) for queue in queues}
     for number in range(rounds):
         for queue in queues:
             values = [f"{queue}:{number}:{row}".encode() for row in range(rows)]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from busmq_spark.bus.channel import BaseChannel, ChannelOptions, ConnectionState
 from busmq_spark.bus.emitter import Handler
 from busmq_spark.core.channel import ChannelFrameKind
-from busmq_spark.core.message import Message, encode
+from busmq_spark.core.message import Message, encode_value
 from busmq_spark.core.queue import check_id
 from busmq_spark.errors import BusError, ConfigError, FederationLost, QueueFull
 from busmq_spark.federation.client import values
@@ -63,11 +63,11 @@ class RemoteChannel(BaseChannel, RemoteOwner):
         """As Channel.send. The future fails with FederationLost when the link broke and it is unknown whether the message is stored."""
         if not self.connected:
             raise self._not_connected("send on")
-        return self._pushes.add((decode_utf8(encode(value)),), single=True)
+        return self._pushes.add((decode_utf8(encode_value(value)),), single=True)
 
     async def send_to(self, endpoint: str, value: object) -> int:
         """As Channel.send_to."""
-        found = await self._handle.call_for_result("sendTo", endpoint, decode_utf8(encode(value)), again=False)
+        found = await self._handle.call_for_result("sendTo", endpoint, decode_utf8(encode_value(value)), again=False)
         return values.expect_first_number(found, "an id")
 
     async def ack(self, id: int) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.bus.pubsub import Pubsub
-from busmq_spark.core.message import encode
+from busmq_spark.core.message import encode_value
 from busmq_spark.errors import BusError
 from busmq_spark.federation.client import values
 from busmq_spark.federation.client.push import decode_utf8
@@ -41,7 +41,7 @@ class RemotePubsub(Pubsub, RemoteOwner):
 
     async def publish(self, value: object) -> None:
         """As Pubsub.publish. Raises FederationLost when the link broke and it is unknown whether the message was published."""
-        await self._handle.call_for_result("publish", decode_utf8(encode(value)), again=False)
+        await self._handle.call_for_result("publish", decode_utf8(encode_value(value)), again=False)
 
     async def _start_receiving(self, on_message: Callable[[bytes | None], None]) -> None:
         self._handle.close()  # a remote object that has only published

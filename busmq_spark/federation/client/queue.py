@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 
 from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S, BaseQueue
 from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions
-from busmq_spark.core.message import Message, encode
+from busmq_spark.core.message import Message, encode_value
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, check_id
 from busmq_spark.errors import BusError, ConfigError, FederationLost, FederationRefused, MessageRefused, QueueBusy, StateError, WireError
 from busmq_spark.federation.client import values
@@ -123,12 +123,12 @@ class RemoteQueue(BaseQueue, RemoteOwner):
     def push(self, value: object) -> asyncio.Future[int]:
         """As Queue.push. The future fails with FederationLost when the link broke and it is unknown whether the message is stored."""
         self._need_attached("push to")
-        return self._pushes.add((decode_utf8(encode(value)),), single=True)
+        return self._pushes.add((decode_utf8(encode_value(value)),), single=True)
 
     def push_many(self, values: Iterable[object]) -> asyncio.Future[list[int]]:
         """As Queue.push_many: one call each, many under way."""
         self._need_attached("push to")
-        return self._pushes.add([decode_utf8(encode(value)) for value in values], single=False)
+        return self._pushes.add([decode_utf8(encode_value(value)) for value in values], single=False)
 
     # -- consuming --------------------------------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from busmq_spark.core import persisted
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.keys import persisted_key
-from busmq_spark.core.message import encode
+from busmq_spark.core.message import encode_value
 from busmq_spark.core.persisted import PendingSave
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.federation.npm_wire.dnode import encode_json
@@ -69,4 +69,4 @@ class ServedPersisted(ServedObject):
 
 def _encode_stored(value: Any) -> bytes:
     """JSON of any value, text included: in a field it stands in quotes."""
-    return encode(encode_json(value))
+    return encode_value(encode_json(value))
