@@ -14,9 +14,9 @@ from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.errors import ConfigError, StateError
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.buffered import MessageIterator
     from busmq_spark.bus.bus import Bus
     from busmq_spark.bus.consume import ConsumeKeywords
+    from busmq_spark.bus.message_iterator import MessageIterator
     from busmq_spark.core.group import GroupState
     from busmq_spark.core.message import Message
     from busmq_spark.core.subscription import Subscription

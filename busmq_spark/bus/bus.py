@@ -37,8 +37,8 @@ from busmq_spark.core.queue import MIN_RECORD_TTL_S, queue_cap_field
 from busmq_spark.errors import BusError, StateError, TlsFailed, Unauthorized
 from busmq_spark.option_table import from_keywords
 from busmq_spark.options import BusOptions
-from busmq_spark.redis_io.holder import my_token
 from busmq_spark.redis_io.layout import redis_layout
+from busmq_spark.redis_io.lease_holder import my_token
 
 if TYPE_CHECKING:
     from busmq_spark.bus.sync import SyncBus

@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from busmq_spark.bus.buffered import IterationPhase, MessageIterator
 from busmq_spark.bus.deadline import wait_at_most
+from busmq_spark.bus.message_iterator import IterationPhase, MessageIterator
 from busmq_spark.core import queue as flows
 from busmq_spark.core import state
 from busmq_spark.core.flow import Flow, T
@@ -25,8 +25,8 @@ from busmq_spark.core.retention import read_retention
 from busmq_spark.core.retry import Pauses, Retry
 from busmq_spark.errors import BusError, ConfigError, LinkLost, QueueBusy
 from busmq_spark.redis_io.endpoint import retry_time_s
-from busmq_spark.redis_io.holder import LEASE_MS, is_dead
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.lease_holder import LEASE_MS, is_dead
+from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue

@@ -15,7 +15,7 @@ from busmq_spark.core import job as flows
 from busmq_spark.core.job import Outcome
 from busmq_spark.core.keys import JobKeys
 from busmq_spark.errors import LinkLost
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
     from busmq_spark.bus.jobs import Jobs

@@ -32,7 +32,7 @@ from busmq_spark.core.job import Outcome
 from busmq_spark.core.keys import client_channel, jobs_channel
 from busmq_spark.core.subscription import check_name
 from busmq_spark.errors import BusError, ConfigError, JobsNotSent, LinkLost
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue

@@ -15,11 +15,11 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from busmq_spark.bus.background_loop import next_message_with_retries
 from busmq_spark.bus.clock import ServerClock
 from busmq_spark.bus.consume import Consumption
 from busmq_spark.bus.replies import ReplyQueues
 from busmq_spark.bus.request import Request
-from busmq_spark.bus.unawaited import next_message_with_retries
 from busmq_spark.core.keys import reply_queue, service_queue
 from busmq_spark.core.message import Message
 from busmq_spark.core.service import ServiceRequest, decode_request

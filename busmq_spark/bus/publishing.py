@@ -24,7 +24,7 @@ from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, hash_index
 from busmq_spark.core.patterns import check_key
 from busmq_spark.core.publish import Receipt, Subscribers, check_queue
 from busmq_spark.errors import BusError, ConfigError, PublishIncomplete, TooFewDestinations
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
     from busmq_spark.bus.servers import Servers

@@ -10,13 +10,13 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
+from busmq_spark.bus.background_loop import next_message_with_retries
 from busmq_spark.bus.clock import ServerClock
-from busmq_spark.bus.unawaited import next_message_with_retries
 from busmq_spark.core.keys import reply_queue, service_queue
 from busmq_spark.core.message import Message
 from busmq_spark.core.service import ABSENT, ServiceReply, ServiceRequest, decode_reply, error_text
 from busmq_spark.errors import BusError, ConfigError, RequestFailed, RequestTimeout, StateError
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
     from busmq_spark.bus.consume import Consumption

@@ -1,9 +1,9 @@
 """The servers of a bus on the running loop: links for commands, for taking messages and for listening, and which server owns what.
 
 Rule 1. Consumers have a link of their own, so that they do not wait behind pushes (protocol Q34).
-Rule 2. A queue lives where it exists, else where ``server`` says, or where its name hashes to (redis_io/place.py), also while other servers cannot be
-        reached: one that is dead stops no queue of the others. What was found holds for ten minutes, but not what was assumed without one of the
-        servers.
+Rule 2. A queue lives where it exists, else where ``server`` says, or where its name hashes to (redis_io/queue_location.py), also while other servers
+        cannot be reached: one that is dead stops no queue of the others. What was found holds for ten minutes, but not what was assumed without
+        one of the servers.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from busmq_spark.errors import BusError, ConfigError, LinkLost
 from busmq_spark.redis_io import eviction
 from busmq_spark.redis_io.layout import RedisLayout
 from busmq_spark.redis_io.links import async_links
-from busmq_spark.redis_io.place import choose_server
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
+from busmq_spark.redis_io.queue_location import choose_server
 
 if TYPE_CHECKING:
     from busmq_spark.redis_io.links import AnyAsyncLink

@@ -33,8 +33,8 @@ from busmq_spark.core.queue import clock_ms
 from busmq_spark.core.retry import Pauses
 from busmq_spark.core.subscription import register
 from busmq_spark.errors import BusError, ConfigError, StateError
-from busmq_spark.redis_io.holder import is_dead
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.lease_holder import is_dead
+from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue

@@ -31,7 +31,7 @@ from busmq_spark.core.keys import TopicKeys, hash_index
 from busmq_spark.core.lag import read_lags
 from busmq_spark.core.topic import GroupLag, Placed, lags_by_group, partition_of, partitions_of
 from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus

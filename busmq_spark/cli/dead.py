@@ -21,7 +21,7 @@ from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach, trim
 from busmq_spark.errors import ConfigError, MessageRefused, QueueFull
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.links import Link
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 
 SHOWN_CHARS = 60
 MESSAGES_PER_REPLAY_STEP = 1000

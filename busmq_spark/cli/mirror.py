@@ -31,7 +31,7 @@ from busmq_spark.mirror.status import MirrorReport
 from busmq_spark.options import LAYOUTS, RedisOptions
 from busmq_spark.parsers import one_of, size
 from busmq_spark.redis_io.links import Link
-from busmq_spark.redis_io.place import discover_queues
+from busmq_spark.redis_io.queue_location import discover_queues
 
 MALLOPT_ARENA_MAX = -8
 """M_ARENA_MAX of mallopt."""

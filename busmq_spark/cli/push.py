@@ -21,7 +21,7 @@ from busmq_spark.core.topic import partition_of
 from busmq_spark.errors import ConfigError, LinkLost
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.links import Link
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 
 
 def push(  # noqa: PLR0913  the options of a command

@@ -14,7 +14,7 @@ from busmq_spark.cli.terminal_text import escape_control_characters, format_dura
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.links import Link
-from busmq_spark.redis_io.place import discover_queues
+from busmq_spark.redis_io.queue_location import discover_queues
 
 
 def queues(

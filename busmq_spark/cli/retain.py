@@ -13,7 +13,7 @@ from busmq_spark.core.retention import Retention, parse_limits, read_retention, 
 from busmq_spark.core.state import QueueState
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 
 
 def retain(  # noqa: PLR0913  the options of a command

@@ -14,8 +14,8 @@ from busmq_spark.core.subscription import Subscription, check_name, list_subscri
 from busmq_spark.core.subscription import unsubscribe as forget
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.holder import is_dead
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.lease_holder import is_dead
+from busmq_spark.redis_io.queue_location import new_token
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the subscription.", show_default=False)]
 

@@ -20,7 +20,7 @@ from busmq_spark.core.topic import GroupLag, lags_by_group, member_counts
 from busmq_spark.errors import QueueDamaged, TopicMissing
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.links import Link
-from busmq_spark.redis_io.place import discover_topics as found_topics
+from busmq_spark.redis_io.queue_location import discover_topics as found_topics
 
 
 def topics(

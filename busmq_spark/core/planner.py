@@ -11,7 +11,7 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
-from busmq_spark.core.caps import LastIdWithinBytesQuestion, share_out, within_bytes
+from busmq_spark.core.batch_limits import LastIdWithinBytesQuestion, share_out, within_bytes
 from busmq_spark.core.clock import FoundTime
 from busmq_spark.core.loss import Loss, loss_between
 from busmq_spark.core.message import MAX_ID

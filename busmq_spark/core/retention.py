@@ -61,7 +61,7 @@ def _parse_limit(name: str, given: str | int, most: int) -> int:
 
 
 def set_retention(keys: QueueKeys, limits: str) -> Flow[Retention | None]:
-    """Let the queue keep what :func:`parse_limits` says, and drop what it keeps no longer, in steps that never hold Redis long. None: it keeps nothing.
+    """Let the queue keep what :func:`parse_limits` says, and drop the rest, in steps that never hold Redis long; None where nothing is kept.
 
     Raises QueueMissing, and QueueBusy while a reliable consumer has messages that it has not acknowledged.
     """

@@ -25,7 +25,7 @@ from busmq_spark.demo.report import Report, Stage
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, LocalToolMissing
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
     from busmq_spark.demo.spark_job import DelayJob

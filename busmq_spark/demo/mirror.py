@@ -21,7 +21,7 @@ from busmq_spark.errors import BusError, StateError
 from busmq_spark.mirror.runner import MirrorRunner
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
     from busmq_spark.demo.spark_mirror import MirrorQuery

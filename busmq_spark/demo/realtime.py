@@ -21,7 +21,7 @@ from busmq_spark.demo.stopwatch import Workload, percentiles, run_workload
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import StateError
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
     from busmq_spark.demo.spark_realtime import RealtimeOrderStream

@@ -28,7 +28,7 @@ from busmq_spark.mirror.status import MirrorMetrics, MirrorStatus, encode_report
 from busmq_spark.mirror.target import MirrorTarget
 from busmq_spark.mirror.windows import WindowRows
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 
 MAX_READS_AT_ONCE = 6
 """Calls that read at the origin at once, each in a thread: 18 MB, which a link 100 ms away carries at 180 MB/s. A federation server works on eight

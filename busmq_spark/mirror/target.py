@@ -20,7 +20,7 @@ from busmq_spark.mirror.windows import WindowRows
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.links import Link, sync_links
-from busmq_spark.redis_io.place import discover_queues, locate
+from busmq_spark.redis_io.queue_location import discover_queues, locate
 
 T = TypeVar("T")
 MAX_CHUNKS_PER_ROUND_TRIP, MAX_BYTES_PER_ROUND_TRIP = 100, 1024 * 1024

@@ -22,7 +22,7 @@ from busmq_spark.outbox.opener import lane_of, target_opener
 from busmq_spark.outbox.reserve import Reserve
 from busmq_spark.outbox.rows import Destination, EntryKind
 from busmq_spark.outbox.writer import TransactionWork, Writer, not_open_error
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 
 MAX_CACHED_DESTINATIONS = 100_000
 """Queues whose place in the store is remembered."""

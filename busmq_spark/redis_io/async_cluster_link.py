@@ -16,9 +16,9 @@ from busmq_spark.redis_io.cluster_step import ClusterStep, NodeBatch
 from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.endpoint import ServerUnreachable, retry_time_s
 from busmq_spark.redis_io.slots import NodeAddress, SlotMap, key_of, slot_of_key
+from busmq_spark.redis_io.step_encoding import calls_of, step_result
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 from busmq_spark.redis_io.urls import Server
-from busmq_spark.redis_io.wire import calls_of, step_result
 
 
 class AsyncClusterLink:

@@ -17,8 +17,8 @@ from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.dial import dial_async
 from busmq_spark.redis_io.endpoint import Endpoint, retry_time_s
+from busmq_spark.redis_io.step_encoding import calls_of, first_error, is_repeatable, step_result, unknown_scripts
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
-from busmq_spark.redis_io.wire import calls_of, first_error, is_repeatable, step_result, unknown_scripts
 from busmq_spark.redis_io.wire_protocol import WireProtocol
 
 _PING = command("PING")

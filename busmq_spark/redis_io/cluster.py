@@ -11,9 +11,9 @@ from busmq_spark.errors import BusError, ConfigError, LinkLost
 from busmq_spark.redis_io.connect import async_connection, keep_cancellation, sync_connection
 from busmq_spark.redis_io.endpoint import ServerUnreachable
 from busmq_spark.redis_io.slots import NodeAddress, SlotMap
+from busmq_spark.redis_io.step_encoding import pack_words
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 from busmq_spark.redis_io.urls import Server
-from busmq_spark.redis_io.wire import pack_words
 
 _NODE_TIMEOUT_S = 2.0
 """Longest wait for one node: the others may know better."""

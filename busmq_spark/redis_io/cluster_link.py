@@ -17,8 +17,8 @@ from busmq_spark.redis_io.cluster_step import ClusterStep, NodeBatch, redirectio
 from busmq_spark.redis_io.endpoint import ServerUnreachable, retry_time_s, stopped_error
 from busmq_spark.redis_io.link import SyncLink, stream_calls
 from busmq_spark.redis_io.slots import NodeAddress, SlotMap, key_of, slot_of_key
+from busmq_spark.redis_io.step_encoding import calls_of, script_as_eval, step_result
 from busmq_spark.redis_io.translate import translate_redis_error
-from busmq_spark.redis_io.wire import calls_of, script_as_eval, step_result
 
 R = TypeVar("R")
 

@@ -10,7 +10,7 @@ import redis.exceptions as rx
 
 from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S, async_connection, keep_cancellation, sync_connection
 from busmq_spark.redis_io.endpoint import Endpoint
-from busmq_spark.redis_io.wire import pack_words
+from busmq_spark.redis_io.step_encoding import pack_words
 
 _ROLE_COMMAND = pack_words(("ROLE",))
 

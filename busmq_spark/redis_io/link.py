@@ -15,8 +15,8 @@ from busmq_spark.core.retry import Retry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.dial import dial
 from busmq_spark.redis_io.endpoint import Endpoint, retry_time_s, stopped_error
+from busmq_spark.redis_io.step_encoding import calls_of, first_error, is_repeatable, pack, step_result, unknown_scripts
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
-from busmq_spark.redis_io.wire import calls_of, first_error, is_repeatable, pack, step_result, unknown_scripts
 
 R = TypeVar("R")
 

@@ -1,4 +1,4 @@
-"""Connections for range reads: windows of a list, several under way, each reply taken apart in one buffer (core/pairs.py)."""
+"""Connections for range reads: windows of a list, several under way, each reply taken apart in one buffer (core/range_reply.py)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import redis
 import redis.exceptions as rx
 
 from busmq_spark.core.flow import Call
-from busmq_spark.core.pairs import NO_PAIRS, PairScanner, ValueSpans
+from busmq_spark.core.range_reply import NO_PAIRS, PairScanner, ValueSpans
 from busmq_spark.errors import BusError, LinkLost, ServerRefused
 from busmq_spark.redis_io.cluster_link import ClusterLink
 from busmq_spark.redis_io.dial import dial
 from busmq_spark.redis_io.endpoint import Endpoint
 from busmq_spark.redis_io.links import Link
 from busmq_spark.redis_io.slots import NodeAddress, Redirect, key_of, parse_redirect
+from busmq_spark.redis_io.step_encoding import pack
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
-from busmq_spark.redis_io.wire import pack
 
 INITIAL_BUFFER_BYTES = 4 * 1024 * 1024
 _READ_BYTES = 256 * 1024

@@ -10,9 +10,9 @@ import redis.exceptions as rx
 from busmq_spark.errors import BusError, ConfigError
 from busmq_spark.redis_io.connect import async_connection, keep_cancellation, sync_connection
 from busmq_spark.redis_io.endpoint import ServerUnreachable
+from busmq_spark.redis_io.step_encoding import pack_words
 from busmq_spark.redis_io.translate import translate_redis_error
 from busmq_spark.redis_io.urls import NO_LOGIN, Credentials, Server
-from busmq_spark.redis_io.wire import pack_words
 
 DEFAULT_MASTER = "mymaster"
 SENTINEL_PORT = 26379

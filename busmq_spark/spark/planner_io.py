@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from busmq_spark.core.caps import LastIdWithinBytesQuestion
+from busmq_spark.core.batch_limits import LastIdWithinBytesQuestion
 from busmq_spark.core.clock import TimesOfIds
 from busmq_spark.core.planner import (
     FetchRows,

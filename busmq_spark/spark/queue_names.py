@@ -11,7 +11,7 @@ from busmq_spark.core.sources import qualified_name, split_name
 from busmq_spark.core.topic import topic_partition
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import ReadOptions
-from busmq_spark.redis_io.place import no_pause
+from busmq_spark.redis_io.queue_location import no_pause
 from busmq_spark.spark.discovery import QueueDiscovery
 from busmq_spark.spark.stores import planning_store
 from busmq_spark.store.protocol import ReadStore, SourceStore

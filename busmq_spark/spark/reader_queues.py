@@ -18,7 +18,7 @@ from busmq_spark.core.state import UNKNOWN_ID, AckResult
 from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing, UnreadBacklog
 from busmq_spark.options import ReadOptions
 from busmq_spark.redis_io import eviction
-from busmq_spark.redis_io.holder import is_dead, my_token
+from busmq_spark.redis_io.lease_holder import is_dead, my_token
 from busmq_spark.spark import lease
 from busmq_spark.spark.keepalive import KeepAlive
 from busmq_spark.spark.sibling_readers import SiblingReaders

@@ -21,7 +21,7 @@ from typing import Any
 from busmq_spark.core.position import Position
 from busmq_spark.core.sources import split_name
 from busmq_spark.options import ReadOptions
-from busmq_spark.redis_io.holder import is_alive, is_dead, process_name
+from busmq_spark.redis_io.lease_holder import is_alive, is_dead, process_name
 from busmq_spark.spark.queue_names import names_queue
 
 log = logging.getLogger("busmq_spark")

@@ -17,7 +17,7 @@ from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.topic import partition_queues, topic_partition
 from busmq_spark.errors import BatchChanged, BusError, ConfigError, LinkLost, QueueMissing, StagingLost, StaleBatch, StaleRun
 from busmq_spark.options import WriteOptions
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.spark import compat
 from busmq_spark.spark.batch_span import read_batch_span, sync_batch_to_disk
 from busmq_spark.spark.process import freeze_imports

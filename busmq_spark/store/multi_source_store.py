@@ -16,7 +16,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.sources import by_source, qualified_name, split_name
 from busmq_spark.errors import BusError
-from busmq_spark.redis_io.place import no_pause
+from busmq_spark.redis_io.queue_location import no_pause
 from busmq_spark.store.per_queue import PerQueueOperations, restrict_to
 from busmq_spark.store.protocol import FailureDomain, MessageRows, ReadStore, RemovalTraces
 from busmq_spark.store.redis_store import RedisStore

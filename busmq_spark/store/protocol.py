@@ -20,7 +20,7 @@ from busmq_spark.core.sink import CommitStopped, StagedList
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import QueueFull, QueueMissing
-from busmq_spark.redis_io.place import no_pause
+from busmq_spark.redis_io.queue_location import no_pause
 
 FailureDomain: TypeAlias = tuple[str, int, str]
 """Link ('' for Redis itself), server and node of a cluster ('' elsewhere): queues of one failure domain are unavailable together."""

@@ -20,7 +20,7 @@ from busmq_spark.core.sink import RESTART_REMEDY, StagedList, digest, discard, e
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.errors import LinkLost, QueueMissing, ServerRefused, StagingLost
 from busmq_spark.redis_io.links import Link
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.store.protocol import FullQueuePolicy
 
 MAX_FULL_CHUNKS_UNDER_WAY = 3

@@ -33,10 +33,10 @@ from busmq_spark.errors import BatchChanged, BusError, LinkLost, QueueMissing, S
 from busmq_spark.options import RedisOptions, redis_options
 from busmq_spark.redis_io import eviction
 from busmq_spark.redis_io.endpoint import Endpoint
-from busmq_spark.redis_io.holder import LEASE_MS
 from busmq_spark.redis_io.layout import RedisLayout, redis_layout
+from busmq_spark.redis_io.lease_holder import LEASE_MS
 from busmq_spark.redis_io.links import Link, sync_links
-from busmq_spark.redis_io.place import discover_queues, locate, new_token, no_pause
+from busmq_spark.redis_io.queue_location import discover_queues, locate, new_token, no_pause
 from busmq_spark.redis_io.range_connection import INITIAL_BUFFER_BYTES, range_connection
 from busmq_spark.store.protocol import FailureDomain, MessageRows, QueueCreation, RemovalTraces, RowStream
 from busmq_spark.store.redis_append import RedisAppender, append, stage_at

@@ -16,7 +16,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.state import states
 from busmq_spark.core.subscription import register
 from busmq_spark.redis_io.link import SyncLink
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 from tests.cli.conftest import Busmq
 from tests.conftest import Fresh
 

@@ -15,7 +15,7 @@ from busmq_spark.core.queue import AttachResult, attach, push_many
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.layout import RedisLayout, redis_layout
 from busmq_spark.redis_io.links import Link, async_links, sync_links
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 from tests.conftest import Fresh, FreshKeys
 from tests.contract.group_tools import Make, Shared
 from tests.layouts import LAYOUTS, servers_of

@@ -14,7 +14,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S
 from busmq_spark.core.state import AckResult, AckUpTo
 from busmq_spark.redis_io.links import Link
-from busmq_spark.redis_io.wire import calls_of
+from busmq_spark.redis_io.step_encoding import calls_of
 from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Redis, Run
 from tests.support import Life

@@ -12,7 +12,7 @@ from busmq_spark.core.group import Delivery
 from busmq_spark.core.job import Answer, Work
 from busmq_spark.core.keys import JobKeys
 from busmq_spark.redis_io.layout import RedisLayout
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 from tests.conftest import Fresh
 from tests.contract.conftest import Redis, Run
 

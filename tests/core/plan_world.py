@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from busmq_spark.core.caps import LastIdWithinBytesQuestion
+from busmq_spark.core.batch_limits import LastIdWithinBytesQuestion
 from busmq_spark.core.clock import FoundTime
 from busmq_spark.core.loss import loss_between
 from busmq_spark.core.message import MAX_ID

@@ -19,7 +19,7 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.cluster_link import ClusterLink
 from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.links import sync_links
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 from tests.faults.process import DriverProcess
 from tests.faults.proxy import SCRIPTS, Gate, Held
 from tests.support import wait_until

@@ -16,7 +16,7 @@ from busmq_spark import __version__, errors, options, parsers
 from busmq_spark.core import clock, idle, keys, message, offsets, queue, ranges, retention, retry, sink, staging, state, tasks, topic
 from busmq_spark.errors import BusError, DataLoss
 from busmq_spark.option_table import KAFKA_CLIENT_HINT, KAFKA_OPTION_HINTS, SPARK_ENGINE_OPTIONS
-from busmq_spark.redis_io import cluster, cluster_step, connect, eviction, holder, sentinel, slots, translate, urls
+from busmq_spark.redis_io import cluster, cluster_step, connect, eviction, lease_holder, sentinel, slots, translate, urls
 from busmq_spark.spark import acks, batch_span, compat, discovery, jar, lease, polling, reader_queues, renewal, topic_columns
 from busmq_spark.store import redis_range
 from tests.jvm.module import MODULE
@@ -114,7 +114,7 @@ def _of_links() -> dict[str, int]:
         "maxRedirections": cluster_step._MAX_REDIRECTIONS,
         "port": urls.DEFAULT_PORT,
         "sentinelPort": sentinel.SENTINEL_PORT,
-        "leaseMs": holder.LEASE_MS,
+        "leaseMs": lease_holder.LEASE_MS,
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 from busmq_spark.core import scripts
 from busmq_spark.core.keys import QueueKeys, hash_index
 from busmq_spark.embedded import ClusterServers, DirectServers, RedisServer, SentinelServers
-from busmq_spark.redis_io import place
+from busmq_spark.redis_io import queue_location
 from busmq_spark.redis_io.urls import Server
 from tests.conftest import Fresh, link_to
 from tests.faults.test_acl import rights
@@ -199,7 +199,7 @@ def test_of_two_servers_that_have_a_queue_its_hash_decides(probe: Probe, three_s
     expected = 2 if with_home else 0
     java, python = probe.open(",".join(three_servers.urls)), [link_to(url) for url in three_servers.urls]
     assert java.locate(keys.name)[keys.name] == java.discover()[keys.name] == expected
-    assert place.locate([keys], python)[0] == dict(place.discover_queues(python))[keys.name] == expected
+    assert queue_location.locate([keys], python)[0] == dict(queue_location.discover_queues(python))[keys.name] == expected
     for link in python:
         link.close()
 

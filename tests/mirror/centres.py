@@ -16,7 +16,7 @@ from busmq_spark.mirror.status import MirrorStatus
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.links import sync_links
-from busmq_spark.redis_io.place import locate, new_token
+from busmq_spark.redis_io.queue_location import locate, new_token
 from tests.support import wait_until
 
 

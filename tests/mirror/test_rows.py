@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, MAX_ID
 from busmq_spark.mirror.rows import WiredRows
-from busmq_spark.redis_io.wire import pack_words
+from busmq_spark.redis_io.step_encoding import pack_words
 
 VALUES = st.lists(st.binary(max_size=40) | st.sampled_from([b"", b"\r\n", b"$3\r\nabc\r\n", b"*1\r\n"]), min_size=1, max_size=20)
 FIRST = st.integers(1, MAX_ID - 20) | st.sampled_from([1, 9, 98, 995, 99_990])

@@ -22,7 +22,7 @@ from busmq_spark.federation.npm import queue_object
 from busmq_spark.federation.npm.store import NpmStore
 from busmq_spark.option_table import parse
 from busmq_spark.options import WriteOptions
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.spark import lease, polling
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.writer import TaskWriter

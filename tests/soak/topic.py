@@ -9,7 +9,7 @@ from busmq_spark.core import topic as topics
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import TopicKeys
 from busmq_spark.core.topic import partition_of, partition_queues
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 from tests.soak.drivers import Drivers
 from tests.soak.run import Run, Violation
 from tests.soak.site import Site

@@ -17,7 +17,7 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import RedisServer
 from busmq_spark.redis_io.link import SyncLink
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.urls import parse
 from busmq_spark.spark import discovery, lease, stores
 from busmq_spark.spark.java import ensure_java, ensure_python

@@ -15,7 +15,7 @@ from busmq_spark.core.sources import qualified_name, split_name
 from busmq_spark.errors import ConfigError, LinkLost, QueueBusy, QueueFlushed, QueueMissing
 from busmq_spark.option_table import parse
 from busmq_spark.options import ReadOptions
-from busmq_spark.redis_io.holder import my_token
+from busmq_spark.redis_io.lease_holder import my_token
 from busmq_spark.spark import lease
 from busmq_spark.spark.batch_reader import BatchReader
 from busmq_spark.store import source_caller

@@ -15,7 +15,7 @@ from busmq_spark.core.sink import STAGE_TTL_S
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import MessageRefused, QueueFull, ServerFull
 from busmq_spark.options import WriteOptions
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.writer import TaskWriter
 from tests.faults.proxy import Proxy

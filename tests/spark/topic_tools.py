@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from busmq_spark.core import topic as core
 from busmq_spark.core.keys import TopicKeys
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 from tests.spark.conftest import Bus
 
 

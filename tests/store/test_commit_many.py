@@ -13,7 +13,7 @@ from busmq_spark.core.sink import CommitStopped, StagedList
 from busmq_spark.errors import QueueMissing, StagingLost
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.link import SyncLink
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.store.protocol import QueueCreation
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh

@@ -12,7 +12,7 @@ from busmq_spark.core.flow import command
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import StagingLost
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.store.protocol import QueueCreation
 from busmq_spark.store.redis_append import MAX_CHUNKS_UNDER_WAY, MAX_FULL_CHUNKS_UNDER_WAY
 from busmq_spark.store.redis_store import RedisStore, open_store

@@ -29,7 +29,7 @@ from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.client import MAX_CALLS_UNDER_WAY, BulkLink
 from busmq_spark.federation.bulk.push_notifier import FederatedPushNotifier
 from busmq_spark.federation.bulk.row_frames import MAX_RANGES_PER_READ
-from busmq_spark.redis_io.place import no_pause
+from busmq_spark.redis_io.queue_location import no_pause
 from busmq_spark.store.per_queue import Method, P, PerQueueOperations, T, make_forwarder, make_per_queue_method, restrict_to
 from busmq_spark.store.protocol import FullQueuePolicy, MessageRows, OriginStore, QueueAppender, ReadStore, RowStream, WriteStore
 

@@ -16,8 +16,8 @@ from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.bus.buffered import IterationPhase, MessageIterator
 from busmq_spark.bus.consume import ConsumeOptions
+from busmq_spark.bus.message_iterator import IterationPhase, MessageIterator
 from busmq_spark.core.message import Message
 from busmq_spark.errors import BusError, FederationLost
 from busmq_spark.federation.client import values

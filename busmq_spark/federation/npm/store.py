@@ -35,7 +35,7 @@ from busmq_spark.federation.client.target import FederationTarget
 from busmq_spark.federation.npm.append import NpmAppender, expect_text_value
 from busmq_spark.federation.npm.queue import NO_REMOVAL_TRACES, Message, NpmQueue, encode_text
 from busmq_spark.federation.npm.queue_object import NpmQueueObject
-from busmq_spark.redis_io.place import no_pause
+from busmq_spark.redis_io.queue_location import no_pause
 from busmq_spark.store.protocol import MessageRows, QueueCreation, RemovalTraces
 
 FIRST_QUESTION_ROWS, MAX_QUESTION_ROWS, TARGET_QUESTION_BYTES = 16, 2000, 1024 * 1024

@@ -92,8 +92,8 @@ public final class Links implements AutoCloseable {
     }
 
     /**
-     * The index of the server of each queue: the one that has it, else the one its name hashes to (as {@code redis_io/place.py}). Throws when a
-     * server does not answer: to guess then would split a queue over two servers.
+     * The index of the server of each queue: the one that has it, else the one its name hashes to (as {@code redis_io/queue_location.py}). Throws when
+     * a server does not answer: to guess then would split a queue over two servers.
      */
     public Map<String, Integer> locate(Collection<String> queues) {
         return locate(queues, Map.of());

@@ -12,7 +12,7 @@ import java.util.HexFormat;
 
 /**
  * The holder of a lease: a token that names its host and process, so that a holder that died on this machine is replaced at once. The Python
- * package (redis_io/holder.py) reads and writes the same.
+ * package (redis_io/lease_holder.py) reads and writes the same.
  */
 public final class LeaseHolder {
     private static final SecureRandom RANDOM = new SecureRandom();

@@ -9,7 +9,7 @@ import os
 import socket
 from pathlib import Path
 
-from busmq_spark.redis_io.place import new_token
+from busmq_spark.redis_io.queue_location import new_token
 
 LEASE_MS = 15_000
 """How long a killed reader keeps its queues, unless it ran on the machine of the next reader."""

@@ -14,7 +14,7 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.links import sync_links
-from busmq_spark.redis_io.place import discover_queues, locate, new_token
+from busmq_spark.redis_io.queue_location import discover_queues, locate, new_token
 from busmq_spark.redis_io.urls import Server
 from tests.conftest import Fresh, FreshKeys
 
