@@ -23,7 +23,7 @@ class FederationLinks(Protocol):
 
 
 class Mirror(Protocol):
-    """Copies queues of another data centre here, while its block runs (mirror/handle.py)."""
+    """Copies queues of another data centre here, while its block runs (mirror/bus_mirror.py)."""
 
     async def __aenter__(self) -> Self: ...
     async def __aexit__(self, *failed: Any) -> None: ...
@@ -48,5 +48,5 @@ def make_federation_links(bus: Bus) -> FederationLinks:
 
 
 def make_mirror(bus: Bus, origin: str, queues: tuple[str, ...], metrics: Metrics | None, options: dict[str, Any]) -> Any:
-    """A mirror (mirror/handle.py), which stands on stores, as federation does."""
-    return import_module(f"{MIRROR_MODULE}.handle").Mirror(bus, origin, queues, metrics, options)
+    """A mirror (mirror/bus_mirror.py), which stands on stores, as federation does."""
+    return import_module(f"{MIRROR_MODULE}.bus_mirror").BusMirror(bus, origin, queues, metrics, options)

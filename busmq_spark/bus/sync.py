@@ -33,7 +33,7 @@ from busmq_spark.errors import StateError
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
 
-_PROXIED_MODULES = ("busmq_spark.bus.", f"{links.FEDERATION_CLIENT_MODULE}.", f"{links.MIRROR_MODULE}.handle")
+_PROXIED_MODULES = ("busmq_spark.bus.", f"{links.FEDERATION_CLIENT_MODULE}.", f"{links.MIRROR_MODULE}.bus_mirror")
 log = logging.getLogger("busmq_spark")
 
 
