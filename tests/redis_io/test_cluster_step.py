@@ -9,6 +9,7 @@ import redis.exceptions as rx
 
 from busmq_spark.core.flow import Call, command, script
 from busmq_spark.errors import LinkLost, ServerRefused
+from busmq_spark.redis_io.async_cluster_link import _as_link_lost
 from busmq_spark.redis_io.cluster import ClusterSeeds
 from busmq_spark.redis_io.cluster_step import ASKING_COMMAND, ClusterStep
 from busmq_spark.redis_io.slots import CLUSTER_SLOTS, SlotMap, slot_of_key
@@ -154,3 +155,9 @@ def test_the_first_error_is_raised_when_every_call_is_answered() -> None:
     round_(made, 1)
     with pytest.raises(ServerRefused, match="first"):
         made.raise_if_failed()
+
+
+def test_a_connection_that_tls_breaks_under_way_is_a_lost_link() -> None:
+    found = _as_link_lost(rx.ConnectionError("[SSL: BAD_RECORD_MAC] bad record mac"), Server("node", 1))
+    assert isinstance(found, LinkLost)
+    assert "redis://node:1" in str(found)
