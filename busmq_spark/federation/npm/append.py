@@ -22,7 +22,7 @@ class NpmAppender(QueueAppender):
 
     def stage(self, queue: str, key: str, values: Sequence[bytes], run: SinkRun | None = None) -> NoReturn:  # noqa: ARG002  # as the protocol has it
         """What exactly-once needs."""
-        self._store.once()
+        self._store.refuse_exactly_once()
 
     def push(self, queue: str, values: Sequence[bytes], full: FullQueuePolicy) -> None:
         """Append values to the queue. Those under way when the link breaks are pushed again, since it is unknown whether they are stored."""

@@ -60,11 +60,11 @@ class NpmQueue:
             if not creation.allowed:
                 raise QueueMissing(queue=self.name)
             existed = await remote.attach(creation.ttl_s, creation.maxsize)
-            fields = await remote.fields()
+            fields = await remote.read_metadata()
         if not fields.get("born"):
-            await remote.write(born=new_token())
+            await remote.set_metadata(born=new_token())
             await asyncio.sleep(WRITE_SETTLED_S)
-            fields = await remote.fields()
+            fields = await remote.read_metadata()
         if not fields.get("born"):
             raise QueueMissing(queue=self.name)
         return AttachResult(existed, int(fields["ttl"]), int(fields.get("maxsize") or 0), fields["born"])
@@ -77,7 +77,7 @@ class NpmQueue:
             if not fields:
                 return MISSING_QUEUE_STATE
             known = (int(fields["ttl"]), fields.get("born") or "", int(fields.get("maxsize") or 0))
-            count = await remote.count()
+            count = await remote.count_messages()
             if not count:
                 return QueueState(*known, max(wanted, int(fields.get(LAST_ACKED_FIELD) or UNKNOWN_ID)), 0, 0, 0, "", "")
             oldest, newest = await remote.peek(0), await remote.peek(count - 1)
@@ -102,11 +102,11 @@ class NpmQueue:
     async def newest_id(self) -> int:
         """Something that changes with every push: the newest id as far as ids follow each other. 0 for an empty queue, -1 for none."""
         remote, fields = await self._object_and_fields()
-        count = await remote.count() if fields else -1
+        count = await remote.count_messages() if fields else -1
         oldest = await remote.peek(0) if count > 0 else []
         return oldest[0][0] + count - 1 if oldest else min(count, 0)
 
-    async def rows(self, part: Range, need: int, most: int, strict: bool, at: int | None) -> tuple[list[Message], int]:
+    async def read_rows(self, part: Range, need: int, most: int, strict: bool, at: int | None) -> tuple[list[Message], int]:
         """The next messages of a range and the position after them. Ids follow each other, and begin with ``need`` if ``strict``.
 
         ``most`` at most, and none when nothing of the range is left. ``at`` is where ``need`` should be. Raises DataLoss.
@@ -119,13 +119,13 @@ class NpmQueue:
                 if place is None or place[1] != need:
                     if attempt == 0 or (attempt == 1 and await self._was_put_back(fields)):
                         continue  # what moves is not what is missing
-                    place = await self._skip_gap(remote, part, need, place, strict)
+                    place = await self._find_next_stored(remote, part, need, place, strict)
                     if place is None:
                         return [], 0
                 at, need = place
             found = await remote.peek(at, min(most, part.last - need + 1))
             # Lives do not come back: if it is this one still, it was so all the time.
-            check_life(part, (await remote.fields()).get("born") or "", need)
+            check_life(part, (await remote.read_metadata()).get("born") or "", need)
             if run := [message for message, id in zip(found, itertools.count(need), strict=False) if message[0] == id]:
                 return run, at + len(run)
             at = None
@@ -138,7 +138,7 @@ class NpmQueue:
             return AckResult("missing", "")
         if fields.get("born") != position.born:
             return AckResult("recreated", fields.get("born") or "")
-        count = await remote.count()
+        count = await remote.count_messages()
         place = await find_position(remote, position.last)
         if count and place is None and (newest := await remote.peek(count - 1)) and newest[0][0] < position.last:
             return AckResult("older", str(newest[0][0]))
@@ -147,7 +147,7 @@ class NpmQueue:
             return AckResult("reissued", found)
         await (await self._object_for_removal(fields)).remove(place[0] + exact if place else 0, position.last)
         if int(fields.get(LAST_ACKED_FIELD) or 0) < position.last:
-            await remote.write(**{LAST_ACKED_FIELD: str(position.last)})
+            await remote.set_metadata(**{LAST_ACKED_FIELD: str(position.last)})
         return AckResult("ok", "")
 
     async def lease(self, token: str, dead: str) -> str:
@@ -162,10 +162,10 @@ class NpmQueue:
                 self._reader = (held, since)
             if since - self._reader[1] < LEASE_MS / 1000:
                 return holder
-        await remote.write(**{READER_FIELD: f"{token}#{new_token()}"})
+        await remote.set_metadata(**{READER_FIELD: f"{token}#{new_token()}"})
         if holder != token:
             await asyncio.sleep(WRITE_SETTLED_S)
-        return ((await remote.fields()).get(READER_FIELD) or "").rpartition("#")[0]
+        return ((await remote.read_metadata()).get(READER_FIELD) or "").rpartition("#")[0]
 
     async def keep_alive(self, token: str) -> int:
         """1 alive, 0 missing, -1 another reader has the lease. An attached object keeps its queue alive; the lease is renewed here."""
@@ -175,7 +175,7 @@ class NpmQueue:
         holder = (fields.get(READER_FIELD) or "").rpartition("#")[0]
         if holder not in ("", token):
             return -1
-        await remote.write(**{READER_FIELD: f"{token}#{new_token()}"})
+        await remote.set_metadata(**{READER_FIELD: f"{token}#{new_token()}"})
         return 1
 
     async def push(self, left: list[str]) -> int:
@@ -208,16 +208,16 @@ class NpmQueue:
     async def _object_and_fields(self) -> tuple[NpmQueueObject, dict[str, str]]:
         """The object and the metadata. Attached where there is such a queue, so that messages can be looked at."""
         remote = await self._open_object(texts=True)
-        fields = await remote.fields()
+        fields = await remote.read_metadata()
         if not fields and remote.attached:  # to one that was closed: its ttl is not that of the next
             for dead in self._objects.values():
                 dead.close()
             remote = await self._open_object(texts=True)
-            fields = await remote.fields()
+            fields = await remote.read_metadata()
         if fields and not remote.attached:
             # Should the queue end just now, attach creates it again without a ``born`` field: readers of the old one see that.
             await remote.attach(int(fields["ttl"]), int(fields.get("maxsize") or 0))
-            fields = await remote.fields()
+            fields = await remote.read_metadata()
         return remote, fields
 
     async def _object_for_removal(self, fields: dict[str, str]) -> NpmQueueObject:
@@ -234,10 +234,12 @@ class NpmQueue:
             await (await self._object_for_removal(fields)).remove(0, 0)
         return bool(fields.get(READER_FIELD))
 
-    async def _skip_gap(self, remote: NpmQueueObject, part: Range, need: int, place: PositionAndId | None, strict: bool) -> PositionAndId | None:
+    async def _find_next_stored(
+        self, remote: NpmQueueObject, part: Range, need: int, place: PositionAndId | None, strict: bool
+    ) -> PositionAndId | None:
         """Ids from ``need`` on are not stored: an error, or a warning. Position and id of the next that is; None when none is in the range."""
         if strict:
-            count = await remote.count()
+            count = await remote.count_messages()
             newest = await remote.peek(count - 1) if count and place is None else []
             kind, found = ("rolled-back", f"last id {newest[0][0]}") if newest else ("removed", f"next stored id {place[1] if place else 'none'}")
             raise loss_error(self.name, Loss(kind, f"ids {need}..{part.last}", found), NO_REMOVAL_TRACES)
@@ -247,7 +249,7 @@ class NpmQueue:
 
 async def find_position(remote: NpmQueueObject, id: int) -> PositionAndId | None:
     """Where the first message from ``id`` on is; None when all that is stored is before it."""
-    low, high, found = 0, await remote.count(), None
+    low, high, found = 0, await remote.count_messages(), None
     guess = 0
     while low < high:
         at = min(max(guess, low), high - 1)

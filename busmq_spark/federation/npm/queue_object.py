@@ -70,7 +70,7 @@ class NpmQueueObject:
         self._on_lost("the queue was let go of here")
         self._remote.close()
 
-    async def fields(self) -> dict[str, str]:
+    async def read_metadata(self) -> dict[str, str]:
         """The metadata; nothing where there is no such queue, or only a stub that says it is elsewhere (protocol 1.11)."""
         if not self.located:
             await self._call_for_result("exists")
@@ -86,11 +86,11 @@ class NpmQueueObject:
         assert self._existed is not None
         return self._existed
 
-    async def write(self, **fields: str) -> None:
+    async def set_metadata(self, **fields: str) -> None:
         """Set some metadata."""
         await self._call_for_result("metadata", fields)
 
-    async def count(self) -> int:
+    async def count_messages(self) -> int:
         """How many messages are stored."""
         return int(await self._call_for_result("count"))
 
@@ -99,7 +99,7 @@ class NpmQueueObject:
         self._messages = []
 
         async def is_at_end() -> bool:
-            return await self.count() <= position + len(self._messages)
+            return await self.count_messages() <= position + len(self._messages)
 
         await self._consume({"remove": False, "index": position, "max": most}, is_at_end)
         return self._messages
@@ -110,14 +110,14 @@ class NpmQueueObject:
 
         async def is_at_end() -> bool:
             nonlocal left
-            self._steps += (now := await self.count()) != left
+            self._steps += (now := await self.count_messages()) != left
             left = now
             return now == 0
 
         if many:
             await self._consume({"reliable": True, "last": last, "max": many}, is_at_end)
         await self._consume({"reliable": True, "last": last, "max": 0}, self._is_never_stuck)
-        await self.count()  # goes the same way after it: now it is done
+        await self.count_messages()  # goes the same way after it: now it is done
 
     async def push(self, text: str) -> int | None:
         """Push a message; its id, or None when the queue is full."""
@@ -150,7 +150,7 @@ class NpmQueueObject:
             if not await self._wait_for_end(lambda: self._consuming is False, stuck):
                 self._remote.call_without_reply("stop")
                 await self._wait_for_end(lambda: self._consuming is False, self._is_never_stuck)
-                await self.count()  # what it had asked of Redis is answered before this
+                await self.count_messages()  # what it had asked of Redis is answered before this
         except BaseException:
             if not self.is_over:
                 self.close()
@@ -200,16 +200,16 @@ class NpmQueueObject:
 
     def _on_attached(self, existed: bool) -> None:
         self._existed = existed
-        self._note_progress()
+        self._count_step()
 
     def _on_consuming(self, state: bool) -> None:
         self._consuming = state
-        self._note_progress()
+        self._count_step()
 
     def _on_message(self, text: str, id: int | str) -> None:
         self._messages.append((int(id), text))
-        self._note_progress()
+        self._count_step()
 
-    def _note_progress(self) -> None:
+    def _count_step(self) -> None:
         self._steps += 1
         self._happened.set()

@@ -164,7 +164,7 @@ class NpmStore:
 
         async def rows(at: int | None = None) -> tuple[list[Message], int]:
             async with queue.lock:
-                return await queue.rows(part, need, most, fail_on_data_loss, at)
+                return await queue.read_rows(part, need, most, fail_on_data_loss, at)
 
         coming = self._start_in_loop(rows())
         try:
@@ -224,11 +224,11 @@ class NpmStore:
     def appender(self) -> NpmAppender:
         return NpmAppender(self)
 
-    def once(self, *_: Any) -> NoReturn:
+    def refuse_exactly_once(self, *_: Any) -> NoReturn:
         """Raises ConfigError: nothing is written exactly once."""
         raise self.impossible_error("nothing is written exactly once, or instead of something else; set delivery=at-least-once and mode append")
 
-    begin = renew = record = commit = forget = truncate = once
+    begin = renew = record = commit = forget = truncate = refuse_exactly_once
 
     def recorded(self, *_: Any) -> tuple[StagedList, ...]:
         return ()
