@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 from busmq_spark.bus.deadline import wait_at_most
 from busmq_spark.bus.message_iterator import IterationPhase, MessageIterator
@@ -30,6 +30,7 @@ from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
+    from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 
 LEASE_POLL_S = 0.5
 
@@ -154,7 +155,7 @@ class Consumption(MessageIterator):
             await self._acquire_lease()
             await self._run_with_retries(lambda: flows.ack(queue.keys, self._options.last, ttl_s=queue.ttl_s, restore=True))
         if not self.ending:
-            await self._pubsub_connection.add(queue.keys.available, self._on_notification)
+            await self._pubsub_connection.subscribe(queue.keys.available, self._on_notification)
         if not self.ending:
             self._phase = IterationPhase.RUNNING
             queue._emit("consuming", True)
@@ -299,7 +300,7 @@ class Consumption(MessageIterator):
 
     async def _release_resources(self) -> None:
         queue = self._queue
-        self._pubsub_connection.remove(queue.keys.available, self._on_notification)
+        self._pubsub_connection.unsubscribe(queue.keys.available, self._on_notification)
         self._buffer.clear()
         if self._out and (not self._token or queue.bus.claim_lease(queue.name, self)):
             try:
@@ -339,7 +340,7 @@ class Consumption(MessageIterator):
         self._wake.clear()
 
     @property
-    def _pubsub_connection(self) -> Any:
+    def _pubsub_connection(self) -> PubSubConnection:
         return self._queue.bus.servers.pubsub[self._queue.server]
 
     def _on_notification(self, id: bytes | None) -> None:
