@@ -75,9 +75,7 @@ def test_an_ack_moves_the_position_and_deletes_nothing(run: Run, redis: Redis, k
     assert numbers(run, keys) == (3, 7)
 
 
-@pytest.mark.parametrize(
-    "limits", [parse_limits("1h", None, None), parse_limits("7d", 4, None), parse_limits(None, 4, None), parse_limits(None, None, 4)]
-)
+@pytest.mark.parametrize("limits", [parse_limits(*given) for given in (("1h", None, None), ("7d", 4, None), (None, 4, None), (None, None, 4))])
 def test_what_is_acked_and_beyond_a_limit_goes_with_an_ack(run: Run, redis: Redis, keys: QueueKeys, limits: str) -> None:
     for _ in range(3):
         push(run, keys, 1)
