@@ -317,7 +317,7 @@ class RedisStore:
     def recorded(self, sink: str, batch: int) -> tuple[StagedList, ...]:
         return self._link_of_sink_record(sink).run(sinks.recorded_lists(sink, batch))
 
-    def newest_ids(self, queues: Sequence[str]) -> dict[str, int]:
+    def ends(self, queues: Sequence[str]) -> dict[str, int]:
         """The id of the newest message of each; 0 when it has none."""
         return {queue: self._run(queue, queues_.newest_id(self.keys(queue))) for queue in queues}
 
@@ -327,7 +327,7 @@ class RedisStore:
             self._run(queue, queues_.trim(self.keys(queue), last))
 
     def truncate(self, queues: Sequence[str]) -> None:
-        self.trim(self.newest_ids(queues))
+        self.trim(self.ends(queues))
 
     def stop(self) -> None:
         """From any thread: nothing is sent to Redis from now on, not even by a call under way. Then ``close``."""

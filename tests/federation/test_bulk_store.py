@@ -188,8 +188,8 @@ def test_a_full_queue_says_how_many_are_left(store: Store, fresh: Fresh) -> None
 
 def test_what_is_pushed_while_a_queue_is_emptied_stays(store: Store, direct: RedisStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     queue = filled(store, fresh(), [b"old"] * 3).queue
-    ends = RedisStore.newest_ids
-    monkeypatch.setattr(RedisStore, "newest_ids", lambda *a: (ends(*a), direct.push(queue, [b"new"]))[0])
+    ends = RedisStore.ends
+    monkeypatch.setattr(RedisStore, "ends", lambda *a: (ends(*a), direct.push(queue, [b"new"]))[0])
     store.truncate([queue, fresh()])
     assert (state := store.states({queue: -1})[queue]).count == 1
     assert read(store, Range(queue, state.born, 4, 4)) == [(4, b"new")]

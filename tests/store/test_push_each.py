@@ -47,7 +47,7 @@ def test_a_round_trip_is_for_several_queues(redis_url: str, fresh: Fresh, monkey
     monkeypatch.setattr(link, "execute", lambda step: (trips.append(step), execute(step))[1])
     store.appender().push_each({queue: [b"1", b"2"] for queue in queues}, NOW)
     assert len(trips) < QUEUES / 10
-    assert set(store.newest_ids(queues).values()) == {2}
+    assert set(store.ends(queues).values()) == {2}
     store.close()
 
 
