@@ -133,7 +133,7 @@ def test_a_clock_that_is_set_is_set_for_the_processes_of_its_machine_alone(tmp_p
         before, steady = map(float, process.stdout.readline().split())
         machine.set_clock(-86_400)
         after, later = map(float, process.communicate("\n")[0].split())
-    assert after - before == pytest.approx(later - steady - 86_400, abs=0.1)
+    assert after - before == pytest.approx(later - steady - 86_400, abs=PATIENCE_S)
     assert time.time() >= before
 
 
