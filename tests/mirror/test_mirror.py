@@ -226,6 +226,7 @@ def test_a_mirror_lives_as_long_as_its_origin(far: Centre, near: Centre, fresh: 
         copied(runner, far, [name])
         near.redis(name, "EXPIRE", near.keys(name).metadata, 300)
         runner._book.queues[name].touched = 0.0  # as a quarter of its ttl later
+        looked(runner)
         wait_until(lambda: int(near.redis(name, "TTL", near.keys(name).metadata)) > 300)
         far.run(name, queues.close(far.keys(name)))
         looked(runner)

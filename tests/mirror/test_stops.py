@@ -66,6 +66,7 @@ def test_a_new_life_stops_the_mirror_and_the_copy_of_the_old_one_is_kept(far: Ce
         assert after in str(error)
         near.redis(name, "EXPIRE", near.keys(name).metadata, 300)
         runner._book.queues[name].touched = 0.0  # as a quarter of its ttl later
+        looked(runner)
         wait_until(lambda: int(near.redis(name, "TTL", near.keys(name).metadata)) > 300, what="the copy lives while it is mirrored no further")
         assert near.stored(name) == kept
     assert near.run(name, flows.promote(near.keys(name))) == (True, 5, 5)
