@@ -101,7 +101,7 @@ def test_an_unexpected_error_is_logged_and_does_not_end_the_keep_alive(
 ) -> None:
     store = open_store(RedisOptions(url=redis_server.url))
     keys = store.keys(fresh())
-    store.attach([keys.name], QueueCreation(True, 3))
+    store.attach([keys.name], QueueCreation(True, 60))
     failing = Failing(open_store(RedisOptions(url=redis_server.url)))
     keep = KeepAlive(lambda: failing, "", "")  # type: ignore[arg-type,return-value]  # it has what it needs
     keep.add_queues({keys.name: 3}, store.failure_domains([keys.name]))
