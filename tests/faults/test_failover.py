@@ -15,7 +15,7 @@ from busmq_spark.embedded import ClusterServers, RedisServer, SentinelServers
 from tests.faults.process import DriverProcess
 from tests.faults.scene import Bus, Pipeline
 from tests.moves import Move
-from tests.support import wait_until
+from tests.support import wait_in_sync, wait_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.spark, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -41,7 +41,7 @@ class Scene:
         """SIGKILL once its replica has everything that anybody was told is stored."""
         master = self.master(queue)
         master.command("CLIENT", "PAUSE", 20_000, "WRITE")
-        wait_until(lambda: master.command("WAIT", 1, 1000) == 1, what="the replica is in sync")
+        wait_in_sync(master)
         master.kill()
         return master
 

@@ -23,7 +23,7 @@ from tests.federation.bulk_site import SECRET, site
 from tests.federation.cutting import Cutter, cutter
 from tests.layouts import servers_of
 from tests.mirror.centres import Centre, centre, copied, looked, mirroring, of
-from tests.support import FACTOR, wait_until
+from tests.support import FACTOR, wait_in_sync, wait_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.redis, pytest.mark.slow, pytest.mark.timeout(600)]
 QUEUES = ("a", "b", "c")
@@ -250,7 +250,7 @@ def test_a_fail_over_at_the_origin_that_lost_pushes_and_gave_their_ids_anew_is_t
             runner = stack.enter_context(mirroring(str(options.url), near, "q", layout="sentinel"))
             copied(runner, far, ["q"])
             master = group.master
-            wait_until(lambda: master.command("WAIT", 1, 1000) == 1, what="the replica is in sync")
+            wait_in_sync(master)
             replica = next(server for server in group.servers if server.port != master.port)
             replica.pause()
             master.command("CLIENT", "KILL", "TYPE", "replica")

@@ -10,7 +10,7 @@ from busmq_spark.embedded import ClusterServers, RedisServer, SentinelServers
 from busmq_spark.errors import DataLoss, IdsReissued, RedisRolledBack
 from tests.faults.scene import Bus
 from tests.spark.engine import Engine
-from tests.support import wait_until
+from tests.support import wait_in_sync, wait_until
 
 pytestmark = [pytest.mark.fault, pytest.mark.redis, pytest.mark.slow]
 
@@ -35,7 +35,7 @@ class Split:
 
     def part(self) -> RedisServer:
         """The replica has everything up to now, and nothing of what comes."""
-        wait_until(lambda: self.master.command("WAIT", 1, 1000) == 1, what="the replica is in sync")
+        wait_in_sync(self.master)
         replica = self.replica()
         replica.pause()
         self.master.command("CLIENT", "KILL", "TYPE", "replica")

@@ -13,7 +13,7 @@ from busmq_spark.embedded import RedisServer, SentinelServers
 from tests.spark.conftest import MakeBus
 from tests.spark.live_engine import LiveEngine
 from tests.spark.test_layouts import Servers, expected, queues, servers  # noqa: F401  # two of them are fixtures
-from tests.support import PATIENCE_S, wait_until
+from tests.support import PATIENCE_S, wait_in_sync, wait_until
 
 MakeLive = Callable[[dict[str, Any]], LiveEngine]
 
@@ -64,7 +64,7 @@ def test_a_fail_over_in_the_middle_of_a_batch_costs_a_pause_and_no_message(live:
         query = live({"redis.url": ",".join(group.urls), "redis.layout": "sentinel", "subscribe": "q"}).begin()
         assert len(query.rows(2)) == 2
         dead = group.master
-        wait_until(lambda: dead.command("WAIT", 1, 1000) == 1, PATIENCE_S, "the replica has everything")
+        wait_in_sync(dead)
         dead.kill()
         wait_until(lambda: group.master is not dead, PATIENCE_S, "a new master")
         bus_of(group.master).fill("q", 2, first=4)
