@@ -73,6 +73,7 @@ def test_slots_that_move_under_load_cost_a_pause_and_no_message(cluster_servers:
     for queue in ("moved-in", "moved-out", "moved-in"):
         keys = bus.keys(queue)
         arrived = bus.count("moved-out")
+        run.feed(1000)
         wait_until(lambda before=arrived: bus.count("moved-out") > before, what="the query goes on")
         move = Move(cluster_servers, keys.metadata)
         move.begin()
@@ -80,6 +81,6 @@ def test_slots_that_move_under_load_cost_a_pause_and_no_message(cluster_servers:
         move.migrate()
         move.end()
         assert cluster_servers.owner(keys.metadata) is move.target
-        run.feed(1000)
+    run.feed(1000)
     run.check_whole(workshop)
     assert run.attempts == 1
