@@ -48,7 +48,7 @@ def publish(  # noqa: PLR0913  the options of a command
     """
     out = Output(as_json)
     with _open_bus(redis) as bus:
-        receipt = bus.publish([key], _parse_data(data), require=require, **_event_attributes(kind, id, subject))
+        receipt = bus.publish([key], _parse_data(data), require=require, **_given_event_attributes(kind, id, subject))
     if as_json:
         out.print_json(id=receipt.id, destinations=list(receipt.destinations))
     elif receipt.destinations:
@@ -74,7 +74,7 @@ def send(
     """
     out = Output(as_json)
     with _open_bus(redis) as bus:
-        receipt = bus.send(queue, _parse_data(data), **_event_attributes(kind, id))
+        receipt = bus.send(queue, _parse_data(data), **_given_event_attributes(kind, id))
     if as_json:
         out.print_json(id=receipt.id, queue=queue)
     else:
@@ -178,6 +178,6 @@ def _parse_data(text: str | None) -> Any:
         return text
 
 
-def _event_attributes(kind: str | None, id: str | None, subject: str | None = None) -> dict[str, str]:
+def _given_event_attributes(kind: str | None, id: str | None, subject: str | None = None) -> dict[str, str]:
     given = {"type": kind, "id": id, "subject": subject}
     return {name: value for name, value in given.items() if value is not None}

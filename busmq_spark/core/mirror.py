@@ -149,7 +149,7 @@ def _origin_state(queue: str, row: tuple[Any, ...]) -> OriginState:
     )
 
 
-def spans_around(parts: Sequence[Range]) -> dict[str, tuple[int, int]]:
+def spans_to_ask_for(parts: Sequence[Range]) -> dict[str, tuple[int, int]]:
     """The spans to ask for before ranges are read, one of each queue: with the id before the first, and the last, which may be NEWEST_MESSAGE."""
     return {part.queue: (part.first - 1, part.last) for part in parts}
 

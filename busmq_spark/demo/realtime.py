@@ -17,7 +17,7 @@ from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.target import locate_queue, open_links
 from busmq_spark.cli.terminal_text import format_count, format_number
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
-from busmq_spark.demo.stopwatch import Workload, percentiles, run_workload
+from busmq_spark.demo.stopwatch import Workload, percentiles, workload_clients
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import StateError
 from busmq_spark.options import RedisOptions
@@ -89,7 +89,7 @@ def _measure_latency(show: "_Printer", url: str, name: str, seconds: float, stre
     took: list[int] = []
     record: dict[str, Any] = {}
     load = Workload(source, target, ORDERS_PER_S, seconds)
-    with run_workload(url, load, DISPLAY_INTERVAL_S) as said, show.live_percentiles(name) as live:
+    with workload_clients(url, load, DISPLAY_INTERVAL_S) as said, show.live_percentiles(name) as live:
         for record in said:
             took += record["took_us"]
             live.update(took, record["took_us"])
@@ -104,7 +104,7 @@ def _warm_up(show: "_Printer", url: str, name: str, stream: "RealtimeOrderStream
     """Traffic until the first batch has ended: the first start of the next one takes Java far longer than all that follow."""
     with show.out.spinner(f"{name}: warming up"):
         while not stream.is_warm():
-            with run_workload(url, Workload(stream.source, stream.target, ORDERS_PER_S, WARM_UP_S)) as said:
+            with workload_clients(url, Workload(stream.source, stream.target, ORDERS_PER_S, WARM_UP_S)) as said:
                 for _ in said:
                     pass
 

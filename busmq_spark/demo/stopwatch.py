@@ -148,7 +148,7 @@ class Workload:
 
 
 @contextmanager
-def run_workload(url: str, load: Workload, every_s: float = 0) -> Iterator[Iterator[dict[str, Any]]]:
+def workload_clients(url: str, load: Workload, every_s: float = 0) -> Iterator[Iterator[dict[str, Any]]]:
     """Both clients at work; what the taker says, line by line. They end with the block, whatever happens."""
     with ExitStack() as stack:
         taker = _start_process(stack, "take", url, load.target, load.count, every_s)

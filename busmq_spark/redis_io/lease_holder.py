@@ -55,12 +55,12 @@ def process_name(pid: int) -> str:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except OSError:
-        return "" if _is_gone(pid) else f"{pid}"
+        return "" if _is_process_gone(pid) else f"{pid}"
     fields = stat.rpartition(")")[2].split()
     return "" if fields[0] in "ZX" else f"{pid}.{fields[19]}"  # a zombie is dead; field 22 of proc(5) is the start time
 
 
-def _is_gone(pid: int) -> bool:
+def _is_process_gone(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

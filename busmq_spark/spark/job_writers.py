@@ -35,8 +35,8 @@ class _JobWriterBase:
         """What was written stays, and the batch that comes again leaves it as it is."""
 
 
-class JobBatchWriter(_JobWriterBase, DataSourceArrowWriter):
-    """``df.write``."""
+class OutcomeBatchWriter(_JobWriterBase, DataSourceArrowWriter):
+    """``df.write`` of rows that are outcomes of jobs."""
 
     def __init__(self, options: WriteOptions, columns: JobColumns) -> None:
         super().__init__(options, columns)

@@ -58,7 +58,7 @@ class PlannerIO:
             case HandleLoss(queue, at, loss):
                 return self._reader_queues.handle_loss(queue, at, loss)
             case StopHoldingQueue(queue):
-                return self._reader_queues.stop_holding_queue(queue)
+                return self._reader_queues.drop_expired_queue(queue)
 
     def _prefetch_rows(self, ranges: Sequence[Range]) -> Collection[str]:
         """A link that goes away now must not be needed by the batch: its queues are left out, also where only their times are missing."""

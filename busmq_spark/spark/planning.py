@@ -64,7 +64,7 @@ class QueryPlanning:
         at = start or self._planned or offsets.INITIAL_OFFSET
         self._compared |= at == offsets.INITIAL_OFFSET and not self._start_unknown
         begin, sources = self._offsets.decode(at), offsets.sources_of(at)
-        reader_queues = self._acquire_queues(begin, sources)
+        reader_queues = self._acquire_reader_queues(begin, sources)
         self._times.note_new_times(self.planner.last_ids, reader_queues.store)
         self._acks_put_off = not self._acks.ack_start(start, begin, reader_queues)
         held = reader_queues.held_queues(sources)
@@ -109,7 +109,7 @@ class QueryPlanning:
         self.names.check_planned_sources(goal)
         sources = offsets.sources_of(start)
         done = {queue: offsets.last_id_before_batch(begin.get(queue), position) for queue, position in goal.items()}
-        reader_queues = self._acquire_queues({**begin, **goal}, sources, done)
+        reader_queues = self._acquire_reader_queues({**begin, **goal}, sources, done)
         self._acks.count_synchronous_commits(start, end, reader_queues, planned_here=end == self._planned)
         # Where a queue that was entered without the checkpoint lost messages, its start is the oldest message that was stored then.
         unseen = {queue for queue, position in goal.items() if queue in begin and is_planned_without_checkpoint(begin[queue], position)}
@@ -137,7 +137,7 @@ class QueryPlanning:
         """Acknowledge a batch that is in the commit log."""
         end = self._offsets.canonical(end)
         done = self._offsets.decode(end)
-        self._acks.ack_end(end, done, self._acquire_queues(done, {"", *self._options.sources}))
+        self._acks.ack_end(end, done, self._acquire_reader_queues(done, {"", *self._options.sources}))
 
     def stop(self) -> None:
         """End threads and connections."""
@@ -169,7 +169,7 @@ class QueryPlanning:
         self._planned = self._idle.next(at, time.monotonic(), early=self._acks_put_off, available_now=self.planner.available_now) if waiting else at
         return self._planned
 
-    def _acquire_queues(
+    def _acquire_reader_queues(
         self, known: Mapping[str, Position], sources: Collection[str], done: Mapping[str, int] = MappingProxyType({})
     ) -> ReaderQueues:
         """Take hold of the queues of the query: at the first call, and of new ones later. ``known``: positions of the checkpoint, or of a batch."""

@@ -170,7 +170,7 @@ class ReaderQueues:
             raise self._loss_error(queue, loss, at)
         return self._resume_after_loss(queue, at, loss)
 
-    def stop_holding_queue(self, queue: str) -> None:
+    def drop_expired_queue(self, queue: str) -> None:
         """Hold a queue no more that expired before it was read; it is acquired anew when it is found again."""
         with suppress(ValueError):
             self.queues.remove(queue)

@@ -83,7 +83,7 @@ class ArrowRows:
                 waiting.append(piece)
                 rows, size = rows + more, size + bytes_
             else:
-                yield from map(self._batch, _slice(piece))
+                yield from map(self._batch, _split_by_batch_rows(piece))
         if waiting:
             yield self._batch(waiting)
 
@@ -105,7 +105,7 @@ def _arrow_schema(schema: StructType) -> Any:
     )
 
 
-def _slice(piece: MessageRows) -> Iterator[list[MessageRows]]:
+def _split_by_batch_rows(piece: MessageRows) -> Iterator[list[MessageRows]]:
     for at in range(0, len(piece.values), BATCH_ROWS):
         yield [MessageRows(piece.queue, piece.first + at, piece.values.slice(at, BATCH_ROWS))]
 

@@ -21,7 +21,7 @@ from busmq_spark.spark.batch_reader import BatchReader
 from busmq_spark.spark.jar import VERSION_OPTION
 from busmq_spark.spark.job_fields import check_job_field_names
 from busmq_spark.spark.job_task_writer import JobColumns
-from busmq_spark.spark.job_writers import JobBatchWriter, job_stream_writer
+from busmq_spark.spark.job_writers import OutcomeBatchWriter, job_stream_writer
 from busmq_spark.spark.message_times import TIMESTAMP_COLUMN_NAME
 from busmq_spark.spark.missing_jar import MissingJarSource
 from busmq_spark.spark.process import freeze_imports
@@ -90,7 +90,7 @@ class BusmqDataSource(DataSource):
         if options.settle:
             if overwrite:
                 raise ConfigError(reason="mode overwrite deletes messages, and with settle rows are outcomes of jobs; use mode append")
-            return JobBatchWriter(options, _job_columns(schema, options, self.options))
+            return OutcomeBatchWriter(options, _job_columns(schema, options, self.options))
         return BatchWriter(options, SinkColumns.of(schema, options.queue, options.topic), overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # Spark passes these by name

@@ -168,7 +168,7 @@ class RedisStore:
         return self._run_per_server(list(wanted), lambda part: mirrors.read_spans([(self.keys(q), wanted[q]) for q in part]))
 
     def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, OriginState], RowStream]:
-        spans, servers = self.spans(mirrors.spans_around(parts)), self.locate([part.queue for part in parts])
+        spans, servers = self.spans(mirrors.spans_to_ask_for(parts)), self.locate([part.queue for part in parts])
         return spans, self.read_many([replace(part, server=servers[part.queue]) for part in mirrors.stored_ranges(parts, spans)], False)
 
     def positions(self, queues: Sequence[str]) -> Mapping[str, tuple[str, Positions]]:

@@ -14,7 +14,7 @@ from typing import Any
 import busmq_spark
 from busmq_spark.core import queue as q
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.demo.stopwatch import PERCENTILE_POINTS, Workload, percentiles, run_workload
+from busmq_spark.demo.stopwatch import PERCENTILE_POINTS, Workload, percentiles, workload_clients
 from tests.benchmarks.harness import Row, Spread, add_batch_s, alternating, drain, fill, ratios, redis, session
 from tests.benchmarks.latency import apart as python_apart
 from tests.spark.monitor import Monitor
@@ -121,7 +121,7 @@ def pipeline(spark: Any, way: Way, url: str, folder: str) -> Any:
 
 def timed(url: str, load: Workload) -> dict[str, float]:
     """Milliseconds from push to arrival at some points, the most as the last."""
-    with run_workload(url, load) as said:
+    with workload_clients(url, load) as said:
         found = list(said)[-1]
     took = found.pop("took_us")
     assert found == {"arrived": load.count, "twice": 0, "misplaced": 0}, found

@@ -13,7 +13,7 @@ import pytest
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import attach, push_many
-from busmq_spark.demo.stopwatch import ArrivalCounter, Workload, make_order, percentiles, read_order, run_workload
+from busmq_spark.demo.stopwatch import ArrivalCounter, Workload, make_order, percentiles, read_order, workload_clients
 from tests.cli.conftest import environment
 from tests.conftest import Fresh, link_to
 
@@ -44,7 +44,7 @@ def test_points_are_those_of_the_sorted_times() -> None:
 def test_what_one_pushes_the_other_takes_each_once_in_order(redis_url: str, fresh: Fresh, rate: int) -> None:
     queue, link = fresh("q"), link_to(redis_url)
     link.run(attach(QueueKeys(queue), "born", ttl_s=60))
-    with run_workload(redis_url, Workload(queue, queue, rate, 0.5), every_s=0.1) as said:
+    with workload_clients(redis_url, Workload(queue, queue, rate, 0.5), every_s=0.1) as said:
         records = list(said)
     times = [took for record in records for took in record["took_us"]]
     assert {name: records[-1][name] for name in ("arrived", "twice", "misplaced")} == {"arrived": rate // 2, "twice": 0, "misplaced": 0}

@@ -22,7 +22,7 @@ from tests.federation.hostile import Bender
 from tests.support import FACTOR
 
 SECRET = "a-secret-of-some-length"
-RING = Keyring({"all": (SECRET, Grants.all_verbs()), "other": ("another-secret-of-some-length", Grants.all_verbs())})
+RING = Keyring({"all": (SECRET, Grants.all_allowed()), "other": ("another-secret-of-some-length", Grants.all_allowed())})
 POLICY = HandshakePolicy(RING, origins=("https://app.example.com",))
 TOKEN = RING.sign("all", 3600, {"read": ["orders-*"]})
 

@@ -191,7 +191,7 @@ async def test_a_method_that_is_no_name_ends_the_channel_and_nothing_else(redis_
 async def test_no_secret_is_logged_counted_or_shown(redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
     for name in (None, "websockets", "websockets.server", "asyncio", "busmq_spark"):
         caplog.set_level(logging.DEBUG, logger=name)
-    ring = Keyring({"all": (secret_of("all"), Grants.all_verbs())})
+    ring = Keyring({"all": (secret_of("all"), Grants.all_allowed())})
     token, wrong = ring.sign("all", 60), "wrong-secret-0123456789"
     heard = ""
     async with Bus(redis_url) as bus, FederationServer(bus, ring) as server:

@@ -130,7 +130,7 @@ async def test_notifications_reach_all_who_may_use_the_queue_and_are_sent_by_adm
 
 async def test_a_peer_whose_token_runs_out_is_cut_off(federation: Serve, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [time.time()]
-    keyring = Keyring({"peer": (SECRET, Grants.all_verbs())}, clock=lambda: now[0])
+    keyring = Keyring({"peer": (SECRET, Grants.all_allowed())}, clock=lambda: now[0])
     monkeypatch.setattr("busmq_spark.federation.serve.server.time", SimpleNamespace(time=lambda: now[0]))
     async with federation(keyring) as (_, server), Wire(server, keyring.sign("peer", 3600)) as wire:
         await wire.open("queue", fresh())

@@ -96,7 +96,7 @@ def test_heads_wait_as_bytes_until_it_is_their_turn(redis_url: str, monkeypatch:
 
 
 async def test_the_sockets_of_one_secret_are_counted_and_shown(federation: Serve) -> None:
-    ring = Keyring({name: (f"the-secret-of-{name}", Grants.all_verbs()) for name in ("greedy", "other")})
+    ring = Keyring({name: (f"the-secret-of-{name}", Grants.all_allowed()) for name in ("greedy", "other")})
     async with federation(ring, limits=PeerLimits(connections_per_secret=2)) as (_, server):
         first, second = [await Raw.open(server.port, "/bus?secret=the-secret-of-greedy") for _ in range(2)]
         with pytest.raises(ConnectionRefusedError, match="503"):

@@ -210,7 +210,7 @@ async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis
 
 
 def test_one_secret_does_not_take_all_places_of_readers(redis_url: str, fresh: Fresh) -> None:
-    keyring = Keyring({name: (f"{name}-" + "s" * 40, Grants.all_verbs()) for name in ("greedy", "second", "other")})
+    keyring = Keyring({name: (f"{name}-" + "s" * 40, Grants.all_allowed()) for name in ("greedy", "second", "other")})
     with site(redis_url, keyring) as there:
         store = FederatedStore(there.address("other-" + "s" * 40))
         queue = fresh()

@@ -72,7 +72,7 @@ def test_deny_wins_over_every_verb_and_kind() -> None:
 
 def test_the_queues_inside_channels_and_services_are_theirs_too() -> None:
     grants = Grants.parse({"read": ["*"], "write": ["queue:*"], "deny": ["channel:private", "service:pay"]}, "test")
-    somebody, narrowed = Identity("a", grants), Identity("a", Grants.all_verbs(), grants)
+    somebody, narrowed = Identity("a", grants), Identity("a", Grants.all_allowed(), grants)
     replies = ":replyTo:0123456789abcdef"
     for name in ("channel:any:private", "service:pay", f"service:pay{replies}"):
         assert rights(somebody, name) == rights(narrowed, name) == ""
@@ -82,7 +82,7 @@ def test_the_queues_inside_channels_and_services_are_theirs_too() -> None:
 
 
 def test_an_unknown_verb_or_kind_is_not_granted_by_a_star() -> None:
-    everything = Grants.all_verbs()
+    everything = Grants.all_allowed()
     assert not everything.may("delete", "queue", "x")
     assert not everything.may("read", "disconnect", "x")
     assert all(everything.may(verb, kind, "") for verb in VERBS for kind in OBJECT_KINDS)
@@ -171,7 +171,7 @@ def test_a_secret_that_npm_clients_would_garble_is_warned_about_by_name(caplog: 
 
 
 def test_every_secret_is_compared_whichever_matches(monkeypatch: pytest.MonkeyPatch) -> None:
-    ring = Keyring({name: (f"{name}-0123456789abcdef", Grants.all_verbs()) for name in "abc"})
+    ring = Keyring({name: (f"{name}-0123456789abcdef", Grants.all_allowed()) for name in "abc"})
     compared: list[tuple[int, int]] = []
     genuine = hmac.compare_digest
 
@@ -214,7 +214,7 @@ class Clock:
 
 def test_a_token_counts_until_its_end() -> None:
     clock = Clock()
-    ring = Keyring({"a": (SECRET, Grants.all_verbs()), "b": (OTHER, Grants.all_verbs())}, clock=clock)
+    ring = Keyring({"a": (SECRET, Grants.all_allowed()), "b": (OTHER, Grants.all_allowed())}, clock=clock)
     token = ring.sign("b", 60)
     found = ring.identify_token(token)
     assert found is not None
@@ -267,13 +267,13 @@ def test_a_token_can_only_narrow_what_its_secret_may() -> None:
     ids=lambda claim: str(claim)[:40],
 )
 def test_a_claim_that_makes_no_sense_is_refused_though_it_is_signed(claim: object) -> None:
-    ring = Keyring({"all": (SECRET, Grants.all_verbs())}, clock=Clock())
+    ring = Keyring({"all": (SECRET, Grants.all_allowed())}, clock=Clock())
     assert ring.identify_token(claim_of(SECRET, {"n": "all", "e": 1_000_100})) is not None
     assert ring.identify_token(claim_of(SECRET, claim)) is None
 
 
 def test_a_token_of_another_version_is_refused() -> None:
-    ring = Keyring({"all": (SECRET, Grants.all_verbs())}, clock=Clock())
+    ring = Keyring({"all": (SECRET, Grants.all_allowed())}, clock=Clock())
     assert ring.identify_token(claim_of(SECRET, {"n": "all", "e": 1_000_100}, head="bt2")) is None
 
 
@@ -350,4 +350,4 @@ def test_sinks_and_subscriptions_are_left_to_what_patterns_of_their_kind_name() 
 
 def test_what_names_no_object_is_refused() -> None:
     with pytest.raises(FederationRefused, match="names no object"):
-        Identity("x", Grants.all_verbs()).require_rights([])
+        Identity("x", Grants.all_allowed()).require_rights([])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from busmq_spark.core.mirror import OriginState, spans_around, stored_ranges
+from busmq_spark.core.mirror import OriginState, spans_to_ask_for, stored_ranges
 from busmq_spark.core.position import Range
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import Frame, make_wire_error
@@ -76,7 +76,7 @@ def ask_spans_and_stored_ranges(store: RedisStore, parts: Sequence[Range]) -> tu
     """The spans around ranges whose server is known, one of each queue, and what of them is to be read; in a thread."""
     for part in parts:
         store.set_failure_domain([part.queue], ("", part.server, ""))
-    spans = store.spans(spans_around(parts))
+    spans = store.spans(spans_to_ask_for(parts))
     return spans, stored_ranges(parts, spans)
 
 

@@ -78,8 +78,8 @@ class Grants:
     denied: tuple[NamePattern, ...] = ()
 
     @classmethod
-    def all_verbs(cls) -> Self:
-        """All verbs on everything."""
+    def all_allowed(cls) -> Self:
+        """Everything is allowed: all verbs, on all names."""
         return cls({verb: (NamePattern.parse("*"),) for verb in VERBS})
 
     @classmethod

@@ -74,7 +74,7 @@ class Keyring:
     @classmethod
     def single(cls, secret: str, *, name: str = "all", shortest: int = MIN_SECRET_CHARACTERS) -> Self:
         """One secret that may do everything."""
-        return cls({name: (secret, Grants.all_verbs())}, shortest=shortest)
+        return cls({name: (secret, Grants.all_allowed())}, shortest=shortest)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:

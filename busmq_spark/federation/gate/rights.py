@@ -96,5 +96,5 @@ def _may_own(grants: Grants, verb: str, kind: str, name: str) -> bool:
     return grants.may(verb, kind, name) if grants.may_any(verb, kind) else grants.may_any(verb, "queue")
 
 
-ANYONE = Identity("anyone", Grants.all_verbs())
+ANYONE = Identity("anyone", Grants.all_allowed())
 """Who connects to a server without secrets, which listens on this machine only."""

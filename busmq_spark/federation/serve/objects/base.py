@@ -114,7 +114,7 @@ class ServedObject:
         """Invoke the function at the next event."""
         self._add_listener(call, once=True)
 
-    def take_listeners(self, event: str) -> list[tuple[int, bool]]:
+    def listeners_to_invoke(self, event: str) -> list[tuple[int, bool]]:
         """The callbacks to invoke now; those registered with ``once`` are removed."""
         found = self._listeners.get(event)
         if not found:
@@ -127,7 +127,7 @@ class ServedObject:
     def emit(self, event: str, *arguments: Any) -> None:
         """Send an event to its listeners; without one it is dropped, ``error`` too. An event that is too long becomes an error."""
         try:
-            for id, _ in self.take_listeners(event):
+            for id, _ in self.listeners_to_invoke(event):
                 self.session.invoke(id, *arguments)
         except MessageRefused as error:
             if event != "error":
@@ -191,7 +191,7 @@ class ServedObject:
 
     def send_message(self, message: Message, arrived: Callable[[], None]) -> None:
         """Send a message to its listeners; ``arrived`` is called once it has left for the last of them, at once where there is none."""
-        listeners = self.take_listeners("message")
+        listeners = self.listeners_to_invoke("message")
         for place, (id, _) in enumerate(listeners, 1):
             self.session.send(message_line(id, message.text, message.id), arrived if place == len(listeners) else None)
         if not listeners:

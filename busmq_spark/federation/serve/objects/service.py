@@ -116,7 +116,7 @@ class ServedService(ServedObject):
         replies = _ProviderReplies(self)
         try:
             try:
-                for id, _ in self.take_listeners("request"):
+                for id, _ in self.listeners_to_invoke("request"):
                     self.session.invoke(id, data, replies.on_reply)
             except MessageRefused as refusal:
                 replies.on_reply(error_codec.error_to_wire(refusal))

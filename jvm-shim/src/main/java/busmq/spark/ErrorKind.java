@@ -1,7 +1,7 @@
 package busmq.spark;
 
 /**
- * The errors of {@code busmq_spark/errors.py} that this module can meet. Their words are those of the contract, in Python's form: {@code {name}} and
+ * The errors of {@code busmq_spark/errors} that this module can meet. Their words are those of the contract, in Python's form: {@code {name}} and
  * {@code {name!r}}.
  */
 public enum ErrorKind {

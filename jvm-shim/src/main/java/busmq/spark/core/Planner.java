@@ -208,7 +208,7 @@ public final class Planner {
 
     private Position enter(String queue, QueueState state, HeldQueues held) {
         if (!state.exists() || state.born().isEmpty()) {
-            io.stopHoldingQueue(queue);
+            io.dropExpiredQueue(queue);
             return null;
         }
         Position decided = held.entering().get(queue);

@@ -47,5 +47,5 @@ public interface PlannerIO {
     Position handleLoss(String queue, Position at, Loss loss);
 
     /** A queue that was new has expired: it is not held any more, and acquired anew when it is found again. */
-    void stopHoldingQueue(String queue);
+    void dropExpiredQueue(String queue);
 }

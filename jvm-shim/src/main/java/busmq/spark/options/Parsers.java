@@ -16,7 +16,7 @@ import java.util.regex.Pattern;
 import java.util.regex.PatternSyntaxException;
 import java.util.stream.Stream;
 
-/** Texts to values, as {@code options.py} parses them. */
+/** Texts to values, as {@code parsers.py} parses them. */
 final class Parsers {
     private static final Pattern DURATION = Pattern.compile("\\s*(\\d+)\\s*([smhd]?)\\s*");
     private static final Map<String, Long> SECONDS_PER_UNIT = Contract.units("seconds");

@@ -142,10 +142,10 @@ final class JedisConnection extends Connection {
             socket.setSoTimeout(replyMs);
             return socket;
         } catch (IOException error) {
-            close(plain);
+            closeQuietly(plain);
             throw new JedisConnectionException("connecting failed", error);
         } catch (RuntimeException error) {
-            close(plain);
+            closeQuietly(plain);
             throw error;
         }
     }
@@ -158,14 +158,14 @@ final class JedisConnection extends Connection {
                 socket.connect(new InetSocketAddress(address, server.port()), connectMs);
                 return socket;
             } catch (IOException error) {
-                close(socket);
+                closeQuietly(socket);
                 last = error;
             }
         }
         throw last;
     }
 
-    private static void close(Socket socket) {
+    private static void closeQuietly(Socket socket) {
         try {
             if (socket != null) {
                 socket.close();

@@ -200,7 +200,7 @@ final class ReaderQueues implements PlannerIO, AutoCloseable {
     }
 
     @Override
-    public void stopHoldingQueue(String queue) {
+    public void dropExpiredQueue(String queue) {
         queues.remove(queue);
     }
 

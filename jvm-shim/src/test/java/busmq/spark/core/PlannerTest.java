@@ -159,7 +159,7 @@ class PlannerTest {
         }
 
         @Override
-        public void stopHoldingQueue(String queue) {
+        public void dropExpiredQueue(String queue) {
             asked.add("gone " + queue);
         }
 
