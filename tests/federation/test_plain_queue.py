@@ -17,7 +17,7 @@ class Stored:
     def __init__(self, ids: list[int]) -> None:
         self.ids, self.looks = ids, 0
 
-    async def count(self) -> int:
+    async def count_messages(self) -> int:
         return len(self.ids)
 
     async def peek(self, position: int) -> list[tuple[int, str]]:
@@ -49,7 +49,7 @@ class Full:
         self.stored: list[str] = []
         self.pushes = 0
 
-    async def fields(self) -> dict[str, str]:
+    async def read_metadata(self) -> dict[str, str]:
         return {"ttl": "30", "maxsize": "3", "born": "b"}
 
     async def push(self, text: str) -> int | None:
