@@ -28,7 +28,7 @@ RECORDS: dict[str, JsonCodec] = {
     "RemovalTraces": operations.REMOVAL_TRACES_CODEC,
     "Staged": operations.STAGED_LIST_CODEC,
     "Run": operations.SINK_RUN_CODEC,
-    "Full": operations.COMMIT_STOPPED_CODEC,
+    "Full": operations.PARTIAL_COMMIT_CODEC,
 }
 TEXT = PAGE.read_text("utf-8")
 _CITED = re.compile(r"protocol (?:chapter )?(Q\d+|\d+(?:\.\d+)?)")

@@ -143,7 +143,7 @@ class Consumption(MessageIterator):
 
         Returns early when it is stopped meanwhile.
         """
-        if self.running or self.ending:
+        if self.running or self.is_stopping:
             return
         if self.follows is not None:
             await self.follows.stop()
@@ -154,17 +154,17 @@ class Consumption(MessageIterator):
         if self._token:
             await self._acquire_lease()
             await self._run_with_retries(lambda: flows.ack(queue.keys, self._options.last, ttl_s=queue.ttl_s, restore=True))
-        if not self.ending:
+        if not self.is_stopping:
             await self._pubsub_connection.subscribe(queue.keys.available, self._on_notification)
-        if not self.ending:
+        if not self.is_stopping:
             self._phase = IterationPhase.RUNNING
             queue._emit("consuming", True)
 
     async def wait_filled(self) -> None:
         """Returns when there is a ``head``. Raises StopAsyncIteration at the end."""
         while True:
-            if self.ending or (self._left == 0 and not self._buffer):
-                asked = self.ending
+            if self.is_stopping or (self._left == 0 and not self._buffer):
+                asked = self.is_stopping
                 try:
                     await self.stop()
                 except LinkLost:
@@ -210,7 +210,7 @@ class Consumption(MessageIterator):
             await self._wake.wait()
         self._wake.clear()
         async with self._lock:
-            if not self.ending:
+            if not self.is_stopping:
                 await self._take_messages()
 
     async def _take_messages(self) -> None:
@@ -260,9 +260,9 @@ class Consumption(MessageIterator):
         """Become the one reliable consumer of the queue. Returns without it when stopped."""
         queue, dead = self._queue, ""
         self._leasing = True
-        while not self.ending:
+        while not self.is_stopping:
             holder = await self._request_lease(dead)
-            if holder is None or self.ending:
+            if holder is None or self.is_stopping:
                 return  # ending releases it
             if holder == self._token and queue.bus.claim_lease(queue.name, self):
                 queue.leased = True
@@ -327,7 +327,7 @@ class Consumption(MessageIterator):
 
     async def _run_with_retries(self, flow: Callable[[], Flow[T]]) -> T | None:
         """Run a flow, again after every LinkLost; None when stopped meanwhile."""
-        while not self.ending:
+        while not self.is_stopping:
             try:
                 return await self._queue.run(flow())
             except LinkLost as error:

@@ -95,7 +95,7 @@ class Inbox:
 
     async def _wait_until_all_handed_over(self) -> None:
         """Returns early when the connection ends."""
-        while self._consumption.under_way and not self._consumption.ending:
+        while self._consumption.under_way and not self._consumption.is_stopping:
             self._changed.clear()
             await self._changed.wait()
 
@@ -117,7 +117,7 @@ class Inbox:
         """Hand over the message at the head, if there is one."""
         if not self._is_application_message_next:
             return None
-        if self._consumption.ending:
+        if self._consumption.is_stopping:
             self._changed.set()  # ``run`` finds out why
             return None
         message = frame_body(self._consumption.pop_head(arrived=arrived))

@@ -53,7 +53,7 @@ class MessageIterator:
     def next_stored(self) -> Message | None:
         """Hand over the next message of those that are here; None when it has to be waited for."""
         with self._handing_over:
-            return None if self.ending or not self._buffer else self.pop_head()
+            return None if self.is_stopping or not self._buffer else self.pop_head()
 
     async def deliver(self, handler: Callable[[Message], Any] | None) -> None:
         """Hand every message to ``handler`` and to the queue's event ``message``, one after the other."""
@@ -113,7 +113,7 @@ class MessageIterator:
         return self._phase in STARTED_PHASES
 
     @property
-    def ending(self) -> bool:
+    def is_stopping(self) -> bool:
         """Whether it is being stopped, or has been: nothing more is handed over."""
         return self._phase not in CONTINUING_PHASES
 

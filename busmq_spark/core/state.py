@@ -20,7 +20,7 @@ T = TypeVar("T")
 QUEUES_PER_CALL = 100
 """Most queues in one script call: planning looks at each in some ten commands, and 100 take Redis 1 to 3 ms."""
 UNKNOWN_ID = -1
-"""Stands for the last id of an empty queue where that cannot be read: the next message reveals it (federation/npm/queue.py)."""
+"""Stands for the last id of an empty queue where that cannot be read: the next message reveals it (federation/npm_servers/queue.py)."""
 SAMPLE_EVERY_MESSAGES = 16
 """Where bytes are estimated, one message in so many is measured, at most."""
 MIN_SAMPLE_RUN, MAX_SAMPLE_RUN, LARGE_MESSAGE_BYTES = 4, 16, 16 * 1024

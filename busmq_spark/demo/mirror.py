@@ -24,7 +24,7 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
-    from busmq_spark.demo.spark_mirror import MirrorQuery
+    from busmq_spark.demo.failover_query import FailoverQuery
 
 ORDERS_QUEUE = "orders"
 SPARK_LOG = "busmq-demo-spark.log"
@@ -67,8 +67,8 @@ class OrderProducer:
 
 def mirror(out: Output) -> None:
     """The whole scene."""
+    from busmq_spark.demo.failover_query import read_result
     from busmq_spark.demo.spark_job import LocalSpark
-    from busmq_spark.demo.spark_mirror import read_result
 
     began = time.monotonic()
     with ExitStack() as stack:
@@ -87,7 +87,7 @@ def mirror(out: Output) -> None:
 
 def _run_scenario(show: "_Printer", spark: object, folder: Path, eu: RedisServer, us: RedisServer) -> int:
     """The origin, its end, the mirror; the result is the last id of the mirror."""
-    from busmq_spark.demo.spark_mirror import MirrorQuery
+    from busmq_spark.demo.failover_query import FailoverQuery
 
     runner = MirrorRunner(MirrorSettings(origin=eu.url, patterns=(ORDERS_QUEUE,)), RedisOptions(url=us.url))
     with ExitStack() as stack:
@@ -95,7 +95,7 @@ def _run_scenario(show: "_Printer", spark: object, folder: Path, eu: RedisServer
         _wait_until(lambda: shop.last > 0, "the shop is open")
         stack.callback(runner.stop)
         runner.start()
-        with MirrorQuery(spark, eu.url, ORDERS_QUEUE, folder) as query:  # type: ignore[arg-type]  # a LocalSpark, which is imported where pyspark is there
+        with FailoverQuery(spark, eu.url, ORDERS_QUEUE, folder) as query:  # type: ignore[arg-type]  # a LocalSpark, which is imported where pyspark is there
             _wait_until(lambda: query.last_arrived() > 0, "the query flows")
             show.show_flow("eu", *_count_during(query, BEFORE_LOSS_S), behind=sum(each.behind for each in runner.status()))
             at = query.last_arrived()
@@ -105,7 +105,7 @@ def _run_scenario(show: "_Printer", spark: object, folder: Path, eu: RedisServer
         place = locate_queue(ORDERS_QUEUE, links)
         _, last, _ = place.link.run(promote(place.keys))
     show.show_loss(at, last, shop.last)
-    with OrderProducer(us.url, last) as shop, MirrorQuery(spark, us.url, ORDERS_QUEUE, folder) as query:  # type: ignore[arg-type]
+    with OrderProducer(us.url, last) as shop, FailoverQuery(spark, us.url, ORDERS_QUEUE, folder) as query:  # type: ignore[arg-type]
         _wait_until(lambda: query.last_arrived() > last, "the query goes on at the mirror")
         show.show_flow("us", *_count_during(query, AFTER_PROMOTION_S))
         shop.close()
@@ -122,7 +122,7 @@ def _wait_until(reached: Callable[[], bool], what: str) -> None:
         time.sleep(POLL_S)
 
 
-def _count_during(query: "MirrorQuery", seconds: float) -> tuple[int, float]:
+def _count_during(query: "FailoverQuery", seconds: float) -> tuple[int, float]:
     """How many orders the query has read meanwhile, and how long that was."""
     before, began = query.last_arrived(), time.monotonic()
     _wait_until(lambda: time.monotonic() - began >= seconds and query.last_arrived() > before, "orders flow")

@@ -61,7 +61,7 @@ def create_or_open(path: Path) -> sqlite3.Connection:
         connection = _connect(path, "rwc")
         try:
             if fresh:
-                _create_tables(connection, path)
+                _initialize_file(connection, path)
             else:
                 _check_is_outbox(connection, path)
             connection.execute("PRAGMA synchronous=FULL")
@@ -148,7 +148,7 @@ def _connect(path: Path, mode: str) -> sqlite3.Connection:
     return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", _BUSY_TIMEOUT_S, uri=True, isolation_level=None, check_same_thread=False)
 
 
-def _create_tables(connection: sqlite3.Connection, path: Path) -> None:
+def _initialize_file(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("PRAGMA auto_vacuum=INCREMENTAL")
     connection.execute("PRAGMA journal_mode=WAL")
     connection.execute("PRAGMA synchronous=FULL")
@@ -171,7 +171,7 @@ def _check_is_outbox(connection: sqlite3.Connection, path: Path) -> None:
         with closing(connection.execute("SELECT count(*) FROM sqlite_master")) as found:
             empty = found.fetchone() == (0,)
         if empty and version == 0 and not connection.execute("PRAGMA query_only").fetchone()[0]:
-            _create_tables(connection, path)  # the process that made the file died before it was done
+            _initialize_file(connection, path)  # the process that made the file died before it was done
             return
         raise OutboxUnusable(
             path=str(path),

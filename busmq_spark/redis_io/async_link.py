@@ -17,9 +17,9 @@ from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.dial import dial_async
 from busmq_spark.redis_io.endpoint import Endpoint, retry_time_s
+from busmq_spark.redis_io.pipelined_connection import PipelinedConnection
 from busmq_spark.redis_io.step_encoding import calls_of, first_error, is_repeatable, step_result, unknown_scripts
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
-from busmq_spark.redis_io.wire_protocol import WireProtocol
 
 _PING = command("PING")
 
@@ -34,7 +34,7 @@ class AsyncLink:
         """
         self.endpoint = endpoint
         self._patience_s, self._reply_s = patience_s, reply_s
-        self._wire: WireProtocol | None = None
+        self._wire: PipelinedConnection | None = None
         self._connecting = asyncio.Lock()
 
     def run(self, flow: Flow[T]) -> Coroutine[Any, Any, T]:
@@ -79,12 +79,12 @@ class AsyncLink:
                 raise refused from None
             await self._pause_or_raise(refused, retry, wire)
 
-    async def connect(self) -> WireProtocol:
+    async def connect(self) -> PipelinedConnection:
         """The open connection; tasks that ask at once share one attempt. Raises LinkLost and other errors of connecting, without patience."""
         async with self._connecting:
             if self._wire is None or not self._wire.is_open:
                 try:
-                    self._wire = WireProtocol(await dial_async(self.endpoint, self._reply_s), self._reply_s)
+                    self._wire = PipelinedConnection(await dial_async(self.endpoint, self._reply_s), self._reply_s)
                 except (rx.RedisError, OSError) as error:
                     raise translate_redis_error(error, self.endpoint) from error
             return self._wire
@@ -98,7 +98,7 @@ class AsyncLink:
             raise translate_redis_error(error, self.endpoint) from error
 
     @property
-    def wire(self) -> WireProtocol | None:
+    def wire(self) -> PipelinedConnection | None:
         """The open connection, if there is one: what is asked on it now goes out before anything asked later."""
         return self._wire if self._wire is not None and self._wire.is_open else None
 
@@ -112,13 +112,13 @@ class AsyncLink:
         """Close the connection. A later step opens a new one."""
         self.drop()
 
-    async def _pause_or_raise(self, error: BusError, retry: Retry, wire: WireProtocol | None) -> None:
+    async def _pause_or_raise(self, error: BusError, retry: Retry, wire: PipelinedConnection | None) -> None:
         if isinstance(error, LinkLost) and self.endpoint.may_move and wire is self._wire:
             self.drop()  # who is master is asked anew
         await asyncio.sleep(retry.pause_s(error, retry_time_s(self.endpoint, error, self._patience_s)))
 
 
-async def _resend_unknown(wire: WireProtocol, calls: Sequence[Call], replies: list[Any]) -> Exception | None:
+async def _resend_unknown(wire: PipelinedConnection, calls: Sequence[Call], replies: list[Any]) -> Exception | None:
     """Send scripts that Redis no longer has again, with their text, and put their replies in place. Result: the first error left."""
     if missing := unknown_scripts(replies):
         for i, reply in zip(missing, await wire.ask([calls[i] for i in missing], whole=True), strict=True):

@@ -1,4 +1,4 @@
-"""Connections for range reads: windows of a list, several under way, each reply taken apart in one buffer (core/range_reply.py)."""
+"""Connections for range reads: windows of a list, several under way, each reply taken apart in one buffer (core/range_reply_parser.py)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import redis
 import redis.exceptions as rx
 
 from busmq_spark.core.flow import Call
-from busmq_spark.core.range_reply import NO_PAIRS, PairScanner, ValueSpans
+from busmq_spark.core.range_reply_parser import NO_PAIRS, PairScanner, ValueSpans
 from busmq_spark.errors import BusError, LinkLost, ServerRefused
 from busmq_spark.redis_io.cluster_link import ClusterLink
 from busmq_spark.redis_io.dial import dial

@@ -33,7 +33,7 @@ class DiscoveredQueues:
     """The links that have said which queues they have."""
 
 
-class QueueDiscovery(threading.Thread):
+class DiscoveryThread(threading.Thread):
     """A daemon thread with a store of its own. It ends with the process, with ``stop``, or when the driver that started the process is gone."""
 
     def __init__(self, open_store: Callable[[], SourceStore], find_queues: FindQueues, *, links: bool) -> None:

@@ -20,10 +20,10 @@ from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.spark.batch_reader import BatchReader
 from busmq_spark.spark.jar import VERSION_OPTION
 from busmq_spark.spark.job_fields import check_job_field_names
-from busmq_spark.spark.job_task_writer import JobColumns
-from busmq_spark.spark.job_writers import OutcomeBatchWriter, job_stream_writer
 from busmq_spark.spark.message_times import TIMESTAMP_COLUMN_NAME
 from busmq_spark.spark.missing_jar import MissingJarSource
+from busmq_spark.spark.outcome_task_writer import OutcomeColumns
+from busmq_spark.spark.outcome_writers import OutcomeBatchWriter, outcome_stream_writer
 from busmq_spark.spark.process import freeze_imports
 from busmq_spark.spark.reader import StreamReader
 from busmq_spark.spark.schema import FIELDS_COLUMN, LINKED_SCHEMA, SOURCE_SCHEMA, TIME_COLUMN, TOPIC_COLUMNS, check_source_schema
@@ -90,14 +90,14 @@ class BusmqDataSource(DataSource):
         if options.settle:
             if overwrite:
                 raise ConfigError(reason="mode overwrite deletes messages, and with settle rows are outcomes of jobs; use mode append")
-            return OutcomeBatchWriter(options, _job_columns(schema, options, self.options))
+            return OutcomeBatchWriter(options, _outcome_columns(schema, options, self.options))
         return BatchWriter(options, SinkColumns.of(schema, options.queue, options.topic), overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # Spark passes these by name
         _refuse_unlogged_batches(self.options)
         options = _check_options(parse(WriteOptions, self.options))
         if options.settle:
-            return job_stream_writer(options, _job_columns(schema, options, self.options, needs_id=True))
+            return outcome_stream_writer(options, _outcome_columns(schema, options, self.options, needs_id=True))
         return stream_writer(options, SinkColumns.of(schema, options.queue, options.topic), _option_text(self.options, "checkpointLocation"))
 
     def _read_options(self, schema: StructType) -> ReadOptions:
@@ -116,14 +116,14 @@ def _source_columns(options: ReadOptions, *, topic: bool) -> str:
     return ", ".join([base, *([FIELDS_COLUMN] if check_job_field_names(options.job_fields) else []), *([TOPIC_COLUMNS] if topic else [])])
 
 
-def _job_columns(schema: StructType, options: WriteOptions, given: Mapping[str, str], *, needs_id: bool = False) -> JobColumns:
+def _outcome_columns(schema: StructType, options: WriteOptions, given: Mapping[str, str], *, needs_id: bool = False) -> OutcomeColumns:
     if unused := [name for name in UNUSED_BY_SETTLE if _option_text(given, name)]:
         reason = f"option {unused[0]!r} is for messages, and with settle rows are outcomes of jobs: each is written once, by its task; leave it out"
         raise ConfigError(reason=reason)
     if options.links or options.topic:
         what = "a federation server has no jobs" if options.links else "jobs are messages of one queue, not of a topic"
         raise ConfigError(reason=f"option 'settle' writes outcomes of jobs to Redis, and {what}; leave one of them out")
-    return JobColumns.of(schema, options.queue, needs_id=needs_id)
+    return OutcomeColumns.of(schema, options.queue, needs_id=needs_id)
 
 
 def _refuse_table_options(given: Mapping[str, str]) -> None:

@@ -26,7 +26,7 @@ from busmq_spark.store.source_caller import DirectCaller, SourceCaller, Threaded
 
 if TYPE_CHECKING:  # they need websockets, which only queries with links do
     from busmq_spark.federation.address import FederationAddress
-    from busmq_spark.federation.npm.detected_store import ReadWriteStore
+    from busmq_spark.federation.npm_servers.detected_store import ReadWriteStore
 
 
 PLANNING_PATIENCE_S = 1.0
@@ -48,7 +48,7 @@ def import_federation() -> None:
         return
     try:
         from busmq_spark.federation.address import FederationAddress
-        from busmq_spark.federation.npm.detected_store import open_detected
+        from busmq_spark.federation.npm_servers.detected_store import open_detected
     except ImportError as error:
         remedy = "Install busmq_spark with the extra federation on driver and executors: pip install 'busmq_spark[spark,federation]'"
         raise LocalToolMissing(

@@ -19,7 +19,7 @@ from busmq_spark.errors import BatchChanged, BusError, ConfigError, LinkLost, Qu
 from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.spark import compat
-from busmq_spark.spark.batch_span import read_batch_span, sync_batch_to_disk
+from busmq_spark.spark.offset_log import read_batch_span, sync_batch_to_disk
 from busmq_spark.spark.process import freeze_imports
 from busmq_spark.spark.renewal import StagingRenewal
 from busmq_spark.spark.sink_schema import SinkColumns

@@ -16,7 +16,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.mirror import OriginState, Positions
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
-from busmq_spark.core.sink import CommitStopped, StagedList
+from busmq_spark.core.sink import PartialCommit, StagedList
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import QueueFull, QueueMissing
@@ -238,8 +238,8 @@ class WriteStore(Protocol):
     def record(
         self, sink: str, batch: int, staged: Sequence[StagedList], query: str = "", span: str = "", epoch: int = 0
     ) -> tuple[StagedList, ...]: ...
-    def commit(self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]) -> CommitStopped | None: ...
-    def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> Mapping[str, CommitStopped | QueueMissing | None]:
+    def commit(self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]) -> PartialCommit | None: ...
+    def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> Mapping[str, PartialCommit | QueueMissing | None]:
         """As ``commit`` of each queue of ``staged``, in fewer round trips where that can be; a queue that is missing is an answer."""
         ...
 

@@ -26,7 +26,7 @@ from busmq_spark.core.mirror import OriginState, Positions
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, AttachResult
 from busmq_spark.core.ranges import TARGET_REPLY_BYTES
-from busmq_spark.core.sink import CommitStopped, RecordConflict, StagedList
+from busmq_spark.core.sink import PartialCommit, RecordConflict, StagedList
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.state import AckResult, AckUpTo, QueueState
 from busmq_spark.errors import BatchChanged, BusError, LinkLost, QueueMissing, ServerReadOnly, StagingLost, StaleRun, TopicMissing, Unauthorized
@@ -283,7 +283,7 @@ class RedisStore:
             home.execute(command("UNLINK", sink_queues(sink)))  # tasks name them anew with the next batch; names that no row has any more end here
         return recorded
 
-    def commit(self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]) -> CommitStopped | None:
+    def commit(self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]) -> PartialCommit | None:
         link, keys = self._links[staged[0].server], self.keys(queue)
         self._places[queue] = staged[0].server  # should it be missing, it is made anew there
         found = link.run(sinks.commit(keys, sink, batch, staged))
@@ -294,8 +294,8 @@ class RedisStore:
             raise BatchChanged(sink=sink, batch=batch, **sinks.other_record_details(queue, staged))
         return found
 
-    def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> dict[str, CommitStopped | QueueMissing | None]:
-        found: dict[str, CommitStopped | QueueMissing | None] = {}
+    def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> dict[str, PartialCommit | QueueMissing | None]:
+        found: dict[str, PartialCommit | QueueMissing | None] = {}
         for server, part in _staged_by_server(staged).items():
             for group in sinks.commit_groups(part):
                 flows = [sinks.commit(self.keys(queue), sink, batch, own) for queue, own in group.items()]

@@ -12,7 +12,7 @@ import hiredis
 import numpy as np
 import pyarrow as pa
 
-from busmq_spark.core.range_reply import HeaderScan, PairScanner, ValueSpans
+from busmq_spark.core.range_reply_parser import HeaderScan, PairScanner, ValueSpans
 from busmq_spark.core.ranges import TARGET_REPLY_BYTES, ReplySlice
 from busmq_spark.store.redis_range import _value_array
 from tests.benchmarks.harness import RUNS, Row, Spread, alternating, ratios

@@ -13,7 +13,7 @@ from busmq_spark.core.flow import Call, Flow, Step, command, run_async, run_sync
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_MESSAGES, Message
 from busmq_spark.core.scripts import load
-from busmq_spark.core.sink import CommitStopped, StagedList
+from busmq_spark.core.sink import PartialCommit, StagedList
 from busmq_spark.core.state import AckResult, AckUpTo
 from busmq_spark.errors import BusError, ConfigError, LinkLost, QueueMissing, StagingLost, StaleBatch
 
@@ -157,7 +157,7 @@ def test_states_of_many_queues_are_cut_into_calls_of_a_bounded_number() -> None:
 PART = StagedList("q", 0, "k", ((3, 2),))
 
 
-def commit(*replies: Any) -> CommitStopped | None:
+def commit(*replies: Any) -> PartialCommit | None:
     return run_sync(sink.commit(KEYS, "s", 4, [PART, StagedList("q", 0, "k2", ((1, 1),))]), Canned(*replies))
 
 
@@ -173,7 +173,7 @@ def test_a_commit_that_another_has_finished_is_done() -> None:
 
 
 def test_a_full_queue_ends_the_commit_with_what_is_left() -> None:
-    assert commit([b"moved", 3, 0], [b"full", 5, 0]) == CommitStopped("q", 5, 4)
+    assert commit([b"moved", 3, 0], [b"full", 5, 0]) == PartialCommit("q", 5, 4)
 
 
 @pytest.mark.parametrize(("reply", "error"), [([b"lost", 2, 0], StagingLost), ([b"stale", 9, 0], StaleBatch), ([b"missing", 0, 0], QueueMissing)])

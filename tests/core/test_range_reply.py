@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.range_reply import PairScanner
+from busmq_spark.core.range_reply_parser import PairScanner
 
 TRICKS = [b"", b"$", b"\r\n$", b"\r\n$3\r\nabc", b"x\r\n$1\r\n1\r\n$2\r\nab", b"\r\n", b"$5\r\nhello\r\n", b"a" * 9, b"b" * 10, b"c" * 99, b"d" * 100]
 

@@ -18,7 +18,7 @@ from busmq_spark import errors
 from busmq_spark.core.clock import FoundTime, TimesOfIds
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
-from busmq_spark.core.sink import CommitStopped, StagedList
+from busmq_spark.core.sink import PartialCommit, StagedList
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import BusError, FederationRefused, QueueFlushed, QueueFull, RemoteError, WireError
@@ -110,7 +110,7 @@ RESULTS: dict[str, st.SearchStrategy[Any]] = {
     "begin": RUN,
     "stage": st.tuples(WHOLE, WHOLE),
     "record": st.lists(STAGED, max_size=3).map(tuple),
-    "commit": st.none() | st.builds(CommitStopped, TEXT, WHOLE, WHOLE),
+    "commit": st.none() | st.builds(PartialCommit, TEXT, WHOLE, WHOLE),
     "ends": by_queue(WHOLE),
     "trim": st.none(),
 }

@@ -17,7 +17,7 @@ from busmq_spark.core import clock, idle, keys, message, offsets, queue, ranges,
 from busmq_spark.errors import BusError, DataLoss
 from busmq_spark.option_table import KAFKA_CLIENT_HINT, KAFKA_OPTION_HINTS, SPARK_ENGINE_OPTIONS
 from busmq_spark.redis_io import cluster, cluster_step, connect, eviction, lease_holder, sentinel, slots, translate, urls
-from busmq_spark.spark import acks, batch_span, compat, discovery, jar, lease, polling, reader_queues, renewal, topic_columns
+from busmq_spark.spark import acks, compat, discovery, jar, lease, offset_log, polling, reader_queues, renewal, topic_columns
 from busmq_spark.store import redis_range
 from tests.jvm.module import MODULE
 
@@ -134,7 +134,7 @@ def _of_streams() -> dict[str, int]:
         "rowsPerPackedTask": tasks.ROWS_PER_PACKED_TASK,
         "offsetVersion": offsets.OFFSET_VERSION,
         "rowsPerRecordBatch": compat.ROWS_PER_RECORD_BATCH,
-        "maxShownCharacters": batch_span.MAX_SHOWN_CHARACTERS,
+        "maxShownCharacters": offset_log.MAX_SHOWN_CHARACTERS,
     }
 
 

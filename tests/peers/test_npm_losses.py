@@ -17,9 +17,9 @@ from busmq_spark.errors import (
     RedisRolledBack,
 )
 from busmq_spark.federation.address import FederationAddress
-from busmq_spark.federation.npm import queue_object
-from busmq_spark.federation.npm.queue_object import NpmQueueObject
-from busmq_spark.federation.npm.store import NpmStore
+from busmq_spark.federation.npm_servers import remote_queue
+from busmq_spark.federation.npm_servers.remote_queue import RemoteNpmQueue
+from busmq_spark.federation.npm_servers.store import NpmServerStore
 from busmq_spark.store.protocol import QueueCreation
 from tests.conftest import Fresh
 from tests.peers.queries import SECRET, Queries, gather, settle, upto
@@ -147,16 +147,16 @@ def test_an_incarnation_that_ends_while_its_messages_are_read_is_reported(querie
     queries.fill(queue := fresh(), 1, 30)
     query = queries.query(queue, onUnavailable="fail")
     assert query.step("planned") is None
-    peek = NpmQueueObject.peek
+    peek = RemoteNpmQueue.peek
 
-    async def peek_late(line: NpmQueueObject, position: int, most: int = 1) -> list[tuple[int, str]]:
+    async def peek_late(line: RemoteNpmQueue, position: int, most: int = 1) -> list[tuple[int, str]]:
         if most > 1:
             monkeypatch.undo()
             recreated(queries, queue)
             queries.fill(queue, 13, 40)
         return await peek(line, position, most)
 
-    monkeypatch.setattr(NpmQueueObject, "peek", peek_late)
+    monkeypatch.setattr(RemoteNpmQueue, "peek", peek_late)
     with pytest.raises(QueueExpired, match=r"ids 1\.\.30"):
         query.step()
 
@@ -183,7 +183,7 @@ def test_a_removal_that_was_cut_short_or_took_too_much_removes_nothing_that_was_
     queries.server.peer.consume(queue, reliable=True, max=25)  # as a removal would do that took 5 too many and died
     queries.server.peer.received(queue, 25)
     assert (queries.ids(queue, "toack"), queries.ids(queue)) == (upto(25), upto(30, 26))
-    store = NpmStore(FederationAddress(f"ws://127.0.0.1:{queries.port}/bus", SECRET, secret_in_url=True))
+    store = NpmServerStore(FederationAddress(f"ws://127.0.0.1:{queries.port}/bus", SECRET, secret_in_url=True))
     try:
         born = queries.fields(queue)["born"]
         assert store.ack({queue: Position(born, 20)}, "")[queue].status == "ok"
@@ -222,9 +222,9 @@ def test_a_query_that_removes_nothing_leaves_alone_what_a_reliable_consumer_hold
 
 def test_a_look_behind_the_end_ends_there(queries: Queries, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     """A consumption that finds nothing waits for pushes, without a word."""
-    monkeypatch.setattr(queue_object, "ANSWER_TIMEOUT_S", 1000.0)
+    monkeypatch.setattr(remote_queue, "ANSWER_TIMEOUT_S", 1000.0)
     queries.fill(queue := fresh(), 1, 10)
-    store = NpmStore(FederationAddress(f"ws://127.0.0.1:{queries.port}/bus", SECRET, secret_in_url=True))
+    store = NpmServerStore(FederationAddress(f"ws://127.0.0.1:{queries.port}/bus", SECRET, secret_in_url=True))
     try:
         born = store.attach([queue], QueueCreation(allowed=False, ttl_s=600))[queue].born
         read = [(rows.first, len(rows.values)) for rows in store.read(Range(queue, born, 1, 50), fail_on_data_loss=False)]

@@ -18,8 +18,8 @@ from busmq_spark.errors import (
     QueueFull,
     UnreadBacklog,
 )
-from busmq_spark.federation.npm import queue_object
-from busmq_spark.federation.npm.store import NpmStore
+from busmq_spark.federation.npm_servers import remote_queue
+from busmq_spark.federation.npm_servers.store import NpmServerStore
 from busmq_spark.option_table import parse
 from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.queue_location import new_token
@@ -86,7 +86,7 @@ def test_an_empty_queue_that_has_not_entered_is_asked_about_as_seldom_as_any_oth
     monkeypatch.setattr(polling, "LINK_POLL_S", 1000.0)
     assert [query.step() for _ in range(3)] == [None] * 3
     asked: list[object] = []
-    monkeypatch.setattr(NpmStore, "states", lambda *args: asked.append(args))
+    monkeypatch.setattr(NpmServerStore, "states", lambda *args: asked.append(args))
     assert [query.step() for _ in range(10)] == [None] * 10
     assert asked == []
 
@@ -183,7 +183,7 @@ def test_links_that_are_cut_and_a_server_that_dies_lose_repeat_and_reorder_nothi
 def test_a_link_that_falls_silent_is_given_up_and_what_it_was_removing_is_neither_lost_nor_repeated(
     queries: Queries, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_object, "ANSWER_TIMEOUT_S", 2.0)
+    monkeypatch.setattr(remote_queue, "ANSWER_TIMEOUT_S", 2.0)
     with cutter(queries.server.port) as link:
         queries.port = link.port
         queries.fill(queue := fresh(), 1, 1000)

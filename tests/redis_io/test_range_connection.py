@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from busmq_spark.core.flow import Call, command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.range_reply import ValueSpans
+from busmq_spark.core.range_reply_parser import ValueSpans
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost, ServerRefused
 from busmq_spark.redis_io import connect

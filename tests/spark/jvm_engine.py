@@ -23,7 +23,7 @@ class JvmReader:
         tail = self._jvm.java.lang.Class.forName("busmq.spark.source.BusmqStream").getDeclaredField("emptyBatchAfterNs")
         tail.setAccessible(True)
         tail.setLong(None, 0)  # idle at once, as in engine.py
-        pause = self._jvm.java.lang.Class.forName("busmq.spark.source.QueueDiscovery").getDeclaredField("betweenWalksMs")
+        pause = self._jvm.java.lang.Class.forName("busmq.spark.source.DiscoveryThread").getDeclaredField("betweenWalksMs")
         pause.setAccessible(True)
         pause.setLong(None, 20)
         given = self._jvm.java.util.HashMap()

@@ -27,7 +27,7 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark.job_fields import check_job_field_names
-from busmq_spark.spark.job_task_writer import JobColumns, JobTaskWriter
+from busmq_spark.spark.outcome_task_writer import OutcomeColumns, OutcomeTaskWriter
 from busmq_spark.spark.source import BusmqDataSource
 from tests.conftest import Fresh
 from tests.faults.job_scene import settles
@@ -129,7 +129,7 @@ def test_a_batch_that_comes_again_changes_nothing(write: Callable[..., None], jo
 def settle(url: str, queue: str, *rows: dict[str, Any]) -> None:
     """What a task does with these rows."""
     options = WriteOptions(url=url, queue=queue, settle="g")
-    JobTaskWriter(options, JobColumns(queue), {}).write(iter([pa.RecordBatch.from_pylist(list(rows))]))
+    OutcomeTaskWriter(options, OutcomeColumns(queue), {}).write(iter([pa.RecordBatch.from_pylist(list(rows))]))
 
 
 def test_rows_of_spark_4_0_are_written_too(bus: Bus, jobs: Any) -> None:
@@ -237,7 +237,7 @@ def test_a_query_needs_the_ids_of_the_messages_that_its_rows_answer(bus: Bus, jo
         source.streamWriter(schema, overwrite=False)
     source.streamWriter(schema.add("id", "long"), overwrite=False)
     job, name = sent(jobs), jobs.queue.name
-    writer = JobTaskWriter(WriteOptions(url=bus.url, queue=name, settle="g"), JobColumns.of(schema, name, needs_id=True), {})
+    writer = OutcomeTaskWriter(WriteOptions(url=bus.url, queue=name, settle="g"), OutcomeColumns.of(schema, name, needs_id=True), {})
     with pytest.raises(MessageRefused, match="column 'id' is NULL in some rows"):
         writer.write(iter([pa.RecordBatch.from_pylist([{"job": job.id, "id": None}])]))
     assert job.outcomes() == {}
@@ -279,9 +279,9 @@ def test_a_queue_that_does_not_exist_is_none_of_jobs(write: Callable[..., None],
 def test_columns_that_make_no_sense_are_refused(spark: SparkSession, columns: str, found: str) -> None:
     schema = spark.createDataFrame([], columns).schema
     with pytest.raises(ConfigError, match=found):
-        JobColumns.of(schema, "q")
+        OutcomeColumns.of(schema, "q")
     with pytest.raises(ConfigError, match="no queue is named"):
-        JobColumns.of(spark.createDataFrame([], "job string").schema, None)
+        OutcomeColumns.of(spark.createDataFrame([], "job string").schema, None)
 
 
 @pytest.mark.parametrize(

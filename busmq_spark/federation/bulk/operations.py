@@ -17,7 +17,7 @@ from busmq_spark.core.clock import FoundTime, TimesOfIds
 from busmq_spark.core.mirror import OriginState
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
-from busmq_spark.core.sink import CommitStopped, StagedList
+from busmq_spark.core.sink import PartialCommit, StagedList
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.core.topic import partition_queue
@@ -159,7 +159,7 @@ REMOVAL_TRACES_CODEC = codec_of_fields(
 STAGED_LIST_CODEC = record_of(
     StagedList, TEXT, WHOLE_NUMBER, TEXT, list_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER)), or_null(WHOLE_NUMBER), WHOLE_NUMBER
 )
-COMMIT_STOPPED_CODEC = record_of(CommitStopped, TEXT, WHOLE_NUMBER, WHOLE_NUMBER)
+PARTIAL_COMMIT_CODEC = record_of(PartialCommit, TEXT, WHOLE_NUMBER, WHOLE_NUMBER)
 SINK_RUN_CODEC = record_of(SinkRun, TEXT, WHOLE_NUMBER, NAMES)
 
 
@@ -326,7 +326,7 @@ OPERATIONS: dict[str, Operation] = {
         tuple_of(*SINK_BATCH_CODECS, list_of(STAGED_LIST_CODEC), TEXT, TEXT, WHOLE_NUMBER), list_of(STAGED_LIST_CODEC), _rights_on_sink, ServedBy.PEER
     ),
     "commit": Operation(
-        tuple_of(TEXT, *SINK_BATCH_CODECS, list_of(STAGED_LIST_CODEC)), or_null(COMMIT_STOPPED_CODEC), _rights_to_commit, ServedBy.PEER
+        tuple_of(TEXT, *SINK_BATCH_CODECS, list_of(STAGED_LIST_CODEC)), or_null(PARTIAL_COMMIT_CODEC), _rights_to_commit, ServedBy.PEER
     ),
     "recorded": Operation(tuple_of(*SINK_BATCH_CODECS), list_of(STAGED_LIST_CODEC), _rights_on_sink, ServedBy.PEER),
     "discard": Operation(tuple_of(list_of(STAGED_LIST_CODEC)), NULL_CODEC, _rights_on_lists, ServedBy.PEER),

@@ -20,7 +20,7 @@ from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.patterns import check_key, destinations
 from busmq_spark.core.position import Position
 from busmq_spark.core.queue import AttachResult
-from busmq_spark.core.sink import STAGED_KEY_SUFFIX, CommitStopped, StagedList
+from busmq_spark.core.sink import STAGED_KEY_SUFFIX, PartialCommit, StagedList
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.state import AckResult
 from busmq_spark.errors import BusError, QueueMissing
@@ -179,7 +179,7 @@ class PeerOperations:
         with self._sink_name_in_redis(sink) as own:
             return self.store.recorded(own, batch)
 
-    def commit(self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]) -> CommitStopped | None:
+    def commit(self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]) -> PartialCommit | None:
         """As the store's, for lists of that queue."""
         self._check_staged_lists(staged)
         if not staged or {part.queue for part in staged} != {queue}:

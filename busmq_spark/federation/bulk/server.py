@@ -31,7 +31,7 @@ from busmq_spark.federation.bulk.peer_operations import check_rights_and_names
 from busmq_spark.federation.bulk.push_subscriptions import PushSubscriptions
 from busmq_spark.federation.bulk.row_frames import MAX_RANGES_PER_READ, RowFrames, ask_spans_and_stored_ranges
 from busmq_spark.federation.bulk.server_replies import make_error_frame, send_or_disconnect
-from busmq_spark.federation.bulk.store_executor import ClientExecutors, PeerThreadPool, QueueServerCache, RunningRead, StoreExecutor, StorePool
+from busmq_spark.federation.bulk.store_executor import ClientExecutorRegistry, PeerThreadPool, QueueServerCache, RunningRead, StoreExecutor, StorePool
 from busmq_spark.federation.gate.budgets import SecretBudgets
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.rights import Identity
@@ -74,7 +74,7 @@ class BulkServer:
         self.pubsub = [PubSubConnection(endpoint) for endpoint in self.layout.pubsub_endpoints]
         each = max(2, MAX_READS_IN_ALL // len(self.pubsub))
         self.reads = [asyncio.Semaphore(each) for _ in self.pubsub]  # for each Redis, so that one that is silent holds up its own readers only
-        self.places, self.clients, self.stores = QueueServerCache(), ClientExecutors(), StorePool(self.layout, MAX_READS_IN_ALL)
+        self.places, self.clients, self.stores = QueueServerCache(), ClientExecutorRegistry(), StorePool(self.layout, MAX_READS_IN_ALL)
         self._listening: list[asyncio.Task[None]] = []
         self._leaving: set[asyncio.Task[None]] = set()
         self._sessions: set[_BulkSession] = set()

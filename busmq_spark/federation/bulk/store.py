@@ -21,7 +21,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
 from busmq_spark.core.mirror import OriginState
 from busmq_spark.core.position import Range
-from busmq_spark.core.sink import RESTART_REMEDY, CommitStopped, StagedList, by_queue, digest, encode_chunks, total_digest
+from busmq_spark.core.sink import RESTART_REMEDY, PartialCommit, StagedList, by_queue, digest, encode_chunks, total_digest
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.topic import topic_partition
 from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, QueueMissing, StagingLost
@@ -134,7 +134,7 @@ class FederatedStore(PerQueueOperations):
     commit = _forward_to_server(WriteStore.commit)
     forget = _forward_to_server(WriteStore.forget)
 
-    def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> dict[str, CommitStopped | QueueMissing | None]:
+    def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> dict[str, PartialCommit | QueueMissing | None]:
         """As commit of each queue of ``staged``, all under way at once; a queue that is missing is an answer."""
         asked = [(queue, sink, batch, parts) for queue, parts in by_queue(staged).items()]
         return dict(zip([queue for queue, *_ in asked], self._link.call_many("commit", asked, (QueueMissing,)), strict=True))

@@ -131,7 +131,7 @@ class RunningRead:
         self._credit -= amount
 
 
-class ClientExecutors:
+class ClientExecutorRegistry:
     """Which executor works for which client, so that one client never has two of them at work."""
 
     def __init__(self) -> None:

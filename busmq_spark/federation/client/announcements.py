@@ -59,7 +59,7 @@ class AnnouncementReceiver(RemoteOwner):
 
     async def _restore(self, remote: RemoteObject) -> None:
         remote.on("error", lambda found=None, *_: log.warning("%r: %s", self, error_from_event(found)))
-        remote.on("message", lambda text=None, *_: self._on_announcement(values.expect_text(text, "an announcement")))
+        remote.on("message", lambda text=None, *_: self._on_announcement(values.expect_text_as_bytes(text, "an announcement")))
         subscribed = remote.next_event("subscribed")
         remote.call_without_reply("subscribe")
         await subscribed

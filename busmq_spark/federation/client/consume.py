@@ -69,26 +69,26 @@ class RemoteConsumption(MessageIterator):
 
     async def begin(self) -> None:
         """Begin now; a reliable one has then what was not acked before. Returns early when it is stopped. Waits while the server is unreachable."""
-        if self.running or self.ending:
+        if self.running or self.is_stopping:
             return
         queue = self._queue
         if (before := self.follows) is not None:
             if not await self._try_take_over(before):
                 await before.stop()
             self.follows = None  # not earlier: this may be cancelled on the way
-        while self._remote is None and not self.ending:
+        while self._remote is None and not self.is_stopping:
             try:
                 self._remote = await queue.handle.wait_open()
             except FederationLost as error:
                 queue._report(error)
-        if self.ending:
+        if self.is_stopping:
             return
         self._phase, queue.current = IterationPhase.RUNNING, self
         if self._takes:
             self._adopt_undelivered()  # and nothing more yet: what has come cannot go back
         else:
             self._request_messages()
-        while self._remote_state is not RemoteConsumeState.IDLE and not self._begun.is_set() and not self.ending:
+        while self._remote_state is not RemoteConsumeState.IDLE and not self._begun.is_set() and not self.is_stopping:
             self._wake.clear()
             await self._wake.wait()
         queue._emit("consuming", True)
@@ -96,12 +96,12 @@ class RemoteConsumption(MessageIterator):
     async def wait_filled(self) -> None:
         """Returns when there is a ``head``. Raises StopAsyncIteration at the end."""
         while True:
-            if self._buffer and not self.ending:
+            if self._buffer and not self.is_stopping:
                 return
-            if not self.running and not self.ending and self._left != 0:
+            if not self.running and not self.is_stopping and self._left != 0:
                 await self.begin()
                 continue
-            if self.ending or self._left == 0:
+            if self.is_stopping or self._left == 0:
                 await self.stop()
                 failed, self._failed = self._failed, None
                 raise failed or StopAsyncIteration
@@ -222,7 +222,7 @@ class RemoteConsumption(MessageIterator):
     def _request_messages(self, *, probed: bool = False) -> None:
         """Have the server consume for us, when it does not, and there is room."""
         options, left, waiting, state = self._options, self._left, len(self._buffer), RemoteConsumeState.CONSUMING
-        if self._remote is None or self._remote_state is not RemoteConsumeState.IDLE or self.ending or not self.running:
+        if self._remote is None or self._remote_state is not RemoteConsumeState.IDLE or self.is_stopping or not self.running:
             return
         if self._is_requested_in_parts:
             if left == 0 or waiting * 2 > self.prefetch:

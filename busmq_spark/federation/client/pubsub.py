@@ -77,7 +77,7 @@ class RemotePubsub(Pubsub, RemoteOwner):
         if (on_message := self._on_message) is None:
             return
         answered = self._failing = remote.next_event("subscribed")
-        remote.on("message", lambda text=None, *_: on_message(values.expect_text(text, "a message")))
+        remote.on("message", lambda text=None, *_: on_message(values.expect_text_as_bytes(text, "a message")))
         remote.call_without_reply("subscribe")
         await answered
         self._failing = None

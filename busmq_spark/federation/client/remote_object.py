@@ -157,7 +157,7 @@ class RemoteObject:
         if isinstance(message.method, int):
             if (asked := self._asked.pop(message.method, None)) is not None:
                 self._free.append(message.method)
-                self._release_window(asked[2])
+                self._free_window_space(asked[2])
                 asked[0](message.arguments)
             elif (handler := self._handlers.get(message.method)) is not None:
                 handler(*message.arguments)
@@ -190,7 +190,7 @@ class RemoteObject:
         self.send_window.under_way += size
         return id
 
-    def _release_window(self, size: int) -> None:
+    def _free_window_space(self, size: int) -> None:
         self.send_window.under_way -= size
         self.send_window.resume_if_room()
 
@@ -205,7 +205,7 @@ class RemoteObject:
             self._opening.exception()  # retrieved: there may be no waiting caller
         asked, self._asked = self._asked, {}
         for answered, _, size in asked.values():
-            self._release_window(size)
+            self._free_window_space(size)
             answered(why)
         for future in tuple(self._expected):
             if not future.done():

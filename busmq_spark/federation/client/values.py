@@ -22,7 +22,7 @@ def expect_first_number(found: list[Any], what: str) -> int:
     return expect_number(found[0] if found else None, what)
 
 
-def expect_text(found: Any, what: str) -> bytes:
+def expect_text_as_bytes(found: Any, what: str) -> bytes:
     """A text, as bytes."""
     if not isinstance(found, str):
         raise WireError(found=f"{what} that is {_describe_kind(found)}", expected="text")
@@ -31,7 +31,7 @@ def expect_text(found: Any, what: str) -> bytes:
 
 def make_message(value: Any, id: Any) -> Message:
     """A message of a queue or channel."""
-    return Message(expect_number(id, "the id of a message"), expect_text(value, "a message"))
+    return Message(expect_number(id, "the id of a message"), expect_text_as_bytes(value, "a message"))
 
 
 def expect_texts_by_name(found: list[Any], what: str) -> dict[str, str]:

@@ -90,14 +90,14 @@ class ServedObject:
         method = self.methods.get(name)
         if method is None:
             raise refused_error(f"a {self.kind} has no method {name}")
-        need = self.required_rights(name, method, values)
+        need = self.needed_verbs(name, method, values)
         if need not in self._granted:  # found out once, since neither changes
             self.session.identity.require_rights(Right(verbs, self.kind, self.name) for verbs in need)
             self._granted.add(need)
         return method
 
-    def required_rights(self, name: str, method: ServedMethod, values: list[Any]) -> NeededVerbs:  # noqa: ARG002  # some look at name and values
-        """What a call needs."""
+    def needed_verbs(self, name: str, method: ServedMethod, values: list[Any]) -> NeededVerbs:  # noqa: ARG002  # some look at name and values
+        """The verbs that a call needs, one of each entry."""
         return method.need
 
     def may(self, verb: Verb) -> bool:

@@ -54,7 +54,7 @@ class ServedPubsub(ServedObject):
         self._sending: asyncio.Task[None] | None = None
         self._missed = 0
 
-    def required_rights(self, name: str, method: ServedMethod, values: list[Any]) -> NeededVerbs:  # noqa: ARG002  # only the name counts here
+    def needed_verbs(self, name: str, method: ServedMethod, values: list[Any]) -> NeededVerbs:  # noqa: ARG002  # only the name counts here
         """Every peer may subscribe to notifications and receives those of queues it may use; other buses trust them, so only admins may send."""
         if not self._notifications:
             return method.need

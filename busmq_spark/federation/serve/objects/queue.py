@@ -65,7 +65,7 @@ class ServedQueue(ServedObject):
         self._deferred: list[MethodCall] = []
         self._pending_consume: MethodCall | None = None
 
-    def required_rights(self, name: str, method: ServedMethod, values: list[Any]) -> NeededVerbs:
+    def needed_verbs(self, name: str, method: ServedMethod, values: list[Any]) -> NeededVerbs:
         """Metadata are read with any verb and set with the one that creates; to look at messages that stay is to browse."""
         if name == "consume" and values and isinstance(values[0], dict):
             return NEEDS_BROWSE if values[0].get("remove") is False and values[0].get("reliable") is not True else NEEDS_CONSUME

@@ -29,7 +29,7 @@ final class QueueCommit {
     private final long firstValidEpoch;
     private final String rowsDigest;
     private Status status = Status.OPEN;
-    private SinkStore.CommitStopped commitStopped;
+    private SinkStore.PartialCommit partialCommit;
     private int listIndex;
     private long rowsMoved;
 
@@ -91,8 +91,8 @@ final class QueueCommit {
     }
 
     /** What is left where the queue had no room; else null. */
-    SinkStore.CommitStopped commitStopped() {
-        return commitStopped;
+    SinkStore.PartialCommit partialCommit() {
+        return partialCommit;
     }
 
     /** The next call. */
@@ -128,7 +128,7 @@ final class QueueCommit {
             case "at" -> setProgress((int) a, (Long) found.get(2));
             case "full" -> {
                 long later = staged.subList(listIndex + 1, staged.size()).stream().mapToLong(StagedList::rows).sum();
-                commitStopped = new SinkStore.CommitStopped(a, staged.get(listIndex).rows() - rowsMoved + later);
+                partialCommit = new SinkStore.PartialCommit(a, staged.get(listIndex).rows() - rowsMoved + later);
                 status = Status.FULL;
             }
             case "missing" -> status = Status.MISSING;

@@ -243,13 +243,13 @@ final class SinkStore implements AutoCloseable {
     }
 
     /** A commit that stopped because the queue is at its {@code maxsize}; calling it again goes on. */
-    record CommitStopped(long maxsize, long left) {
+    record PartialCommit(long maxsize, long left) {
     }
 
     /**
      * Append the staged lists of one queue in their order; null when all is appended. Safe to repeat at any time, by any process, until then.
      */
-    CommitStopped commit(String sink, long batch, List<StagedList> staged) {
+    PartialCommit commit(String sink, long batch, List<StagedList> staged) {
         try {
             return commit(sink, batch, staged, 0);
         } catch (RecordConflict other) {
@@ -273,7 +273,7 @@ final class SinkStore implements AutoCloseable {
     }
 
     /** {@code voidBelow}: progress of records that were made by runs with lower epochs counts for nothing. */
-    private CommitStopped commit(String sink, long batch, List<StagedList> staged, long voidBelow) throws RecordConflict {
+    private PartialCommit commit(String sink, long batch, List<StagedList> staged, long voidBelow) throws RecordConflict {
         QueueCommit queue = new QueueCommit(keys(staged.get(0).queue()), sink, batch, staged, voidBelow);
         int server = staged.get(0).server();
         while (queue.isOpen()) {
@@ -285,7 +285,7 @@ final class SinkStore implements AutoCloseable {
                 throw new RecordConflict();
             }
         }
-        return queue.commitStopped();
+        return queue.partialCommit();
     }
 
     /**

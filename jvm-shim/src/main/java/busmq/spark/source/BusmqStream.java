@@ -84,7 +84,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     private String lastDecodedText = "";
     private Map<String, Position> lastDecoded = Map.of();
     private long nextPollNs;
-    private QueueDiscovery discovery;
+    private DiscoveryThread discovery;
     private boolean stopped;
 
     BusmqStream(ReadOptions options, StructType schema, String folder) {
@@ -347,7 +347,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             return discovery.takeFoundQueues();
         }
         Collection<String> first = queueNames.findQueues(readerQueues.store, () -> { }, true);
-        discovery = new QueueDiscovery(options.redis(), (store, pace) -> queueNames.findQueues(store, pace, true));
+        discovery = new DiscoveryThread(options.redis(), (store, pace) -> queueNames.findQueues(store, pace, true));
         if (!availableNow) { // what comes after its start is not available now
             discovery.start();
         }

@@ -29,7 +29,7 @@ def _reply_error(text: str) -> Exception:
     return rx.NoScriptError(text) if text.startswith("NOSCRIPT") else rx.ResponseError(text)
 
 
-class WireProtocol(asyncio.Protocol):
+class PipelinedConnection(asyncio.Protocol):
     """Asks and answers on one connection. Once it is not ``open`` it stays so; everything in flight then fails with redis-py's error."""
 
     def __init__(self, connection: aredis.Connection, reply_s: float = REPLY_TIMEOUT_S) -> None:

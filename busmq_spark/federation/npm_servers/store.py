@@ -32,9 +32,9 @@ from busmq_spark.errors import ConfigError, LinkLost, QueueExpired, QueueRecreat
 from busmq_spark.federation.address import CONNECT_TIMEOUT_S, FederationAddress
 from busmq_spark.federation.client.socket_pool import SocketPool
 from busmq_spark.federation.client.target import FederationTarget
-from busmq_spark.federation.npm.append import NpmAppender, expect_text_value
-from busmq_spark.federation.npm.queue import NO_REMOVAL_TRACES, Message, NpmQueue, encode_text
-from busmq_spark.federation.npm.queue_object import NpmQueueObject
+from busmq_spark.federation.npm_servers.append import NpmServerAppender, expect_text_value
+from busmq_spark.federation.npm_servers.queue import NO_REMOVAL_TRACES, Message, NpmServerQueue, encode_text
+from busmq_spark.federation.npm_servers.remote_queue import RemoteNpmQueue
 from busmq_spark.redis_io.queue_location import no_pause
 from busmq_spark.store.protocol import MessageRows, QueueCreation, RemovalTraces
 
@@ -57,7 +57,7 @@ class _PlainTarget(FederationTarget):
         return self.context
 
 
-class NpmStore:
+class NpmServerStore:
     """A thread of its own runs the link, so that heartbeats go on between calls, and attached queues stay alive."""
 
     def __init__(self, address: FederationAddress) -> None:
@@ -69,7 +69,7 @@ class NpmStore:
         target = _PlainTarget(address.url, address.secret, None, address.secret_in_url, context=address.make_ssl_context() if secure else None)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._pool = SocketPool(target, 1, self._spawn)
-        self._queues: dict[str, NpmQueue] = {}
+        self._queues: dict[str, NpmServerQueue] = {}
 
     def connect(self) -> bool:
         """Whether a server of ours is there, and not npm's. Raises FederationLost, and FederationRefused where the secret is not known."""
@@ -188,7 +188,7 @@ class NpmStore:
             coming.cancel()
 
     def push(self, queue: str, left: list[str]) -> int:
-        """As NpmQueue.push. What was under way when the link broke is pushed again."""
+        """As NpmServerQueue.push. What was under way when the link broke is pushed again."""
 
         async def push() -> int:
             asked = self._queue(queue)
@@ -221,8 +221,8 @@ class NpmStore:
     def subscribe_events(self, queue: str, patterns: Sequence[str], end: bool) -> None:
         """The server keeps none: who asks keeps them."""
 
-    def appender(self) -> NpmAppender:
-        return NpmAppender(self)
+    def appender(self) -> NpmServerAppender:
+        return NpmServerAppender(self)
 
     def refuse_exactly_once(self, *_: Any) -> NoReturn:
         """Raises ConfigError: nothing is written exactly once."""
@@ -265,14 +265,14 @@ class NpmStore:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _open(self, queue: str, texts: bool) -> NpmQueueObject:
-        return await NpmQueueObject.open(self._pool, queue, CONNECT_TIMEOUT_S, texts=texts)
+    async def _open(self, queue: str, texts: bool) -> RemoteNpmQueue:
+        return await RemoteNpmQueue.open(self._pool, queue, CONNECT_TIMEOUT_S, texts=texts)
 
-    async def _ask_all(self, queues: Sequence[str], ask: Callable[[NpmQueue], Awaitable[T]]) -> list[T]:
+    async def _ask_all(self, queues: Sequence[str], ask: Callable[[NpmServerQueue], Awaitable[T]]) -> list[T]:
         """All are waited for, also when one fails: on none of them may two questions be under way."""
         limit = asyncio.Semaphore(MAX_QUEUES_ASKED_AT_ONCE)
 
-        async def one(queue: NpmQueue) -> T:
+        async def one(queue: NpmServerQueue) -> T:
             async with limit, queue.lock:
                 return await ask(queue)
 
@@ -290,12 +290,12 @@ class NpmStore:
 
     # -- from outside ---------------------------------------------------------------------------------------------------------------------
 
-    def _queue(self, name: str) -> NpmQueue:
+    def _queue(self, name: str) -> NpmServerQueue:
         if name not in self._queues:
-            self._queues[name] = NpmQueue(name, self._open)
+            self._queues[name] = NpmServerQueue(name, self._open)
         return self._queues[name]
 
-    def _ask_each(self, queues: Sequence[str], ask: Callable[[NpmQueue], Awaitable[T]]) -> dict[str, T]:
+    def _ask_each(self, queues: Sequence[str], ask: Callable[[NpmServerQueue], Awaitable[T]]) -> dict[str, T]:
         return dict(zip(queues, self._ask_with_patience(lambda: self._ask_all(queues, ask)), strict=True))
 
     def _start_in_loop(self, asked: Coroutine[Any, Any, T]) -> Future[T]:

@@ -25,18 +25,18 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /** Which part of its sources a batch covers, as the offset log of the checkpoint says: a batch that comes again is the same where its span is. */
-final class BatchSpan {
-    private static final Logger LOG = LoggerFactory.getLogger(BatchSpan.class);
+final class OffsetLog {
+    private static final Logger LOG = LoggerFactory.getLogger(OffsetLog.class);
     /** The files with ids of queries that this process has put on the disk, with their names: what a checkpoint has of the query never changes. */
     private static final Set<FileIdentity> SYNCED_QUERIES = ConcurrentHashMap.newKeySet();
     /** Puts a file or the names of a folder on the disk, if it can. Another one in tests. */
-    static Predicate<java.nio.file.Path> syncToDisk = BatchSpan::syncPath;
+    static Predicate<java.nio.file.Path> syncToDisk = OffsetLog::syncPath;
     private static final int MAX_SHOWN_CHARACTERS = Contract.intNumber("maxShownCharacters");
 
-    private BatchSpan() {
+    private OffsetLog() {
     }
 
-    /** {@code digest:end offsets}, as spark/batch_span.py of the Python package; empty where the checkpoint is not known, or cannot be read. */
+    /** {@code digest:end offsets}, as spark/offset_log.py of the Python package; empty where the checkpoint is not known, or cannot be read. */
     static String readBatchSpan(String checkpoint, long batch) {
         String end = checkpoint == null ? null : readPlannedOffsets(checkpoint, batch);
         if (end == null) {
@@ -49,7 +49,7 @@ final class BatchSpan {
     }
 
     /**
-     * Put on the disk what says that this query planned this batch, as spark/batch_span.py of the Python package: Spark's own managers sync
+     * Put on the disk what says that this query planned this batch, as spark/offset_log.py of the Python package: Spark's own managers sync
      * nothing. What is there since this process has put it there is left alone. Nothing is done where the checkpoint is not known or not a folder of
      * this machine, and no error is thrown where its disk syncs nothing.
      */

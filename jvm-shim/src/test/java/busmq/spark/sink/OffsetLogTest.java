@@ -18,8 +18,8 @@ import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.io.TempDir;
 
-/** What is put on the disk before a batch is recorded; tests/spark/test_batch_span.py is the same for the sink in Python. */
-class BatchSpanTest {
+/** What is put on the disk before a batch is recorded; tests/spark/test_offset_log.py is the same for the sink in Python. */
+class OffsetLogTest {
     private static final List<String> ENTRY = List.of(".crc", "entry", "offsets");
     private static final List<String> QUERY = List.of(".metadata.crc", "above", "checkpoint", "metadata");
 
@@ -37,8 +37,8 @@ class BatchSpanTest {
         for (int batch = 0; batch < 4; batch++) {
             Files.writeString(checkpoint.resolve("offsets").resolve("" + batch), "v1\n{}\n" + batch);
         }
-        before = BatchSpan.syncToDisk;
-        BatchSpan.syncToDisk = path -> {
+        before = OffsetLog.syncToDisk;
+        OffsetLog.syncToDisk = path -> {
             String name = path.equals(above) ? "above" : path.getFileName().toString().replaceAll("^\\d+$", "entry").replaceAll("^\\.\\d+", "");
             synced.add(name);
             return !failing.contains(name);
@@ -47,12 +47,12 @@ class BatchSpanTest {
 
     @AfterEach
     void end() {
-        BatchSpan.syncToDisk = before;
+        OffsetLog.syncToDisk = before;
     }
 
     private List<String> sync(long batch) {
         synced.clear();
-        BatchSpan.syncBatchToDisk("file:" + checkpoint, batch);
+        OffsetLog.syncBatchToDisk("file:" + checkpoint, batch);
         return synced.stream().sorted().toList();
     }
 

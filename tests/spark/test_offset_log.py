@@ -1,4 +1,4 @@
-"""What is put on the disk before a batch is recorded; BatchSpanTest.java is the same for the sink in Java."""
+"""What is put on the disk before a batch is recorded; OffsetLogTest.java is the same for the sink in Java."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark.spark.batch_span import sync_batch_to_disk
+from busmq_spark.spark.offset_log import sync_batch_to_disk
 
 ENTRY = [".crc", "entry", "offsets"]
 ALL = sorted([*ENTRY, ".metadata.crc", "above", "checkpoint", "metadata"])

@@ -20,7 +20,7 @@ from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
 from busmq_spark.core.state import UNKNOWN_ID, AckResult, QueueState
 from busmq_spark.errors import FederationLost, QueueMissing
-from busmq_spark.federation.npm.queue_object import NpmQueueObject
+from busmq_spark.federation.npm_servers.remote_queue import RemoteNpmQueue
 from busmq_spark.redis_io.lease_holder import LEASE_MS
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.store.loss_errors import check_life, loss_error
@@ -41,15 +41,15 @@ PositionAndId = tuple[int, int]
 log = logging.getLogger("busmq_spark")
 
 
-class NpmQueue:
+class NpmServerQueue:
     """One queue. Two objects at most: one to read messages, one that removes them without receiving them."""
 
-    def __init__(self, name: str, open_: Callable[[str, bool], Awaitable[NpmQueueObject]]) -> None:
+    def __init__(self, name: str, open_: Callable[[str, bool], Awaitable[RemoteNpmQueue]]) -> None:
         self.name = name
         self.lock = asyncio.Lock()
         """Held during each call of the server: one at a time."""
         self._open = open_
-        self._objects: dict[bool, NpmQueueObject] = {}
+        self._objects: dict[bool, RemoteNpmQueue] = {}
         self._reader: tuple[str, float] = ("", 0.0)  # what READER_FIELD was, and since when it has not changed
 
     async def attach(self, creation: QueueCreation) -> AttachResult:
@@ -200,12 +200,12 @@ class NpmQueue:
 
     # -- inside ---------------------------------------------------------------------------------------------------------------------------
 
-    async def _open_object(self, *, texts: bool) -> NpmQueueObject:
+    async def _open_object(self, *, texts: bool) -> RemoteNpmQueue:
         if (remote := self._objects.get(texts)) is None or remote.is_over:
             remote = self._objects[texts] = await self._open(self.name, texts)
         return remote
 
-    async def _object_and_fields(self) -> tuple[NpmQueueObject, dict[str, str]]:
+    async def _object_and_fields(self) -> tuple[RemoteNpmQueue, dict[str, str]]:
         """The object and the metadata. Attached where there is such a queue, so that messages can be looked at."""
         remote = await self._open_object(texts=True)
         fields = await remote.read_metadata()
@@ -220,7 +220,7 @@ class NpmQueue:
             fields = await remote.read_metadata()
         return remote, fields
 
-    async def _object_for_removal(self, fields: dict[str, str]) -> NpmQueueObject:
+    async def _object_for_removal(self, fields: dict[str, str]) -> RemoteNpmQueue:
         remote = await self._open_object(texts=False)
         if not remote.attached:
             await remote.attach(int(fields["ttl"]))
@@ -235,7 +235,7 @@ class NpmQueue:
         return bool(fields.get(READER_FIELD))
 
     async def _find_next_stored(
-        self, remote: NpmQueueObject, part: Range, need: int, place: PositionAndId | None, strict: bool
+        self, remote: RemoteNpmQueue, part: Range, need: int, place: PositionAndId | None, strict: bool
     ) -> PositionAndId | None:
         """Ids from ``need`` on are not stored: an error, or a warning. Position and id of the next that is; None when none is in the range."""
         if strict:
@@ -247,7 +247,7 @@ class NpmQueue:
         return place if place and place[1] <= part.last else None
 
 
-async def find_position(remote: NpmQueueObject, id: int) -> PositionAndId | None:
+async def find_position(remote: RemoteNpmQueue, id: int) -> PositionAndId | None:
     """Where the first message from ``id`` on is; None when all that is stored is before it."""
     low, high, found = 0, await remote.count_messages(), None
     guess = 0

@@ -26,7 +26,7 @@ class QueryResult:
     """Rows whose order is not the one that has their id."""
 
 
-class MirrorQuery:
+class FailoverQuery:
     """Notes each order in files, while the block runs."""
 
     def __init__(self, spark: LocalSpark, redis: str, queue: str, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""The writers of outcomes that Spark sees; the work is in job_task_writer.py. Tasks do all of it: there is nothing to commit."""
+"""The writers of outcomes that Spark sees; the work is in outcome_task_writer.py. Tasks do all of it: there is nothing to commit."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark import compat
-from busmq_spark.spark.job_task_writer import JobColumns, JobTaskWriter, QueueLife
+from busmq_spark.spark.outcome_task_writer import OutcomeColumns, OutcomeTaskWriter, QueueLife
 from busmq_spark.spark.process import freeze_imports
 from busmq_spark.spark.tracebacks import without_traceback
 
 
 @without_traceback
-class _JobWriterBase:
+class _OutcomeWriterBase:
     """What all writers share."""
 
-    def __init__(self, options: WriteOptions, columns: JobColumns) -> None:
+    def __init__(self, options: WriteOptions, columns: OutcomeColumns) -> None:
         self._options, self._columns = options, columns
         self._lives: dict[str, QueueLife] = {}
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         freeze_imports()
-        JobTaskWriter(self._options, self._columns, self._lives).write(iterator)
+        OutcomeTaskWriter(self._options, self._columns, self._lives).write(iterator)
         return WriterCommitMessage()
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int = 0) -> None:
@@ -35,29 +35,29 @@ class _JobWriterBase:
         """What was written stays, and the batch that comes again leaves it as it is."""
 
 
-class OutcomeBatchWriter(_JobWriterBase, DataSourceArrowWriter):
+class OutcomeBatchWriter(_OutcomeWriterBase, DataSourceArrowWriter):
     """``df.write`` of rows that are outcomes of jobs."""
 
-    def __init__(self, options: WriteOptions, columns: JobColumns) -> None:
+    def __init__(self, options: WriteOptions, columns: OutcomeColumns) -> None:
         super().__init__(options, columns)
         if columns.queue is not None:  # else each row says which message it answers
             self._lives[columns.queue] = QueueLife.fetch(columns.queue, options)
 
 
 @without_traceback
-class _RowStreamWriter(_JobWriterBase, DataSourceStreamWriter):
+class _RowStreamWriter(_OutcomeWriterBase, DataSourceStreamWriter):
     """For Spark 4.0, which hands over rows."""
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         return super().write(pa.RecordBatch.from_pylist([row.asDict() for row in rows]) for rows in compat.row_slices(iterator))
 
 
-def job_stream_writer(options: WriteOptions, columns: JobColumns) -> DataSourceStreamWriter:
+def outcome_stream_writer(options: WriteOptions, columns: OutcomeColumns) -> DataSourceStreamWriter:
     """The streaming writer for the Spark that runs here."""
     return (_RowStreamWriter if compat.StreamArrowWriter is None else _ArrowStreamWriter)(options, columns)
 
 
 if compat.StreamArrowWriter is not None:
 
-    class _ArrowStreamWriter(_JobWriterBase, compat.StreamArrowWriter):
+    class _ArrowStreamWriter(_OutcomeWriterBase, compat.StreamArrowWriter):
         """Takes Arrow batches as they come."""

@@ -23,7 +23,7 @@ QUIET_BEFORE_COUNT_S = 0.25
 """After so long without an event the server is asked whether it has more: a consumption of an empty queue waits for pushes, without an event."""
 
 
-class NpmQueueObject:
+class RemoteNpmQueue:
     """Every method raises FederationLost when the object is lost or the server reports an error; then ``is_over`` is true."""
 
     def __init__(self, pool: SocketPool) -> None:
@@ -40,7 +40,7 @@ class NpmQueueObject:
         self._steps = 0
 
     @classmethod
-    async def open(cls, pool: SocketPool, queue: str, patience_s: float, *, texts: bool) -> NpmQueueObject:
+    async def open(cls, pool: SocketPool, queue: str, patience_s: float, *, texts: bool) -> RemoteNpmQueue:
         """``texts``: whether to receive messages; without it the server does not send those that are removed."""
         made = cls(pool)
         try:

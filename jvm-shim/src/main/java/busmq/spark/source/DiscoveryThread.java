@@ -17,8 +17,8 @@ import org.slf4j.LoggerFactory;
  * Looks for the queues that match a pattern, or are partitions of a topic: beside the planning, and slowly where there are many keys. It ends with
  * {@link #close}.
  */
-final class QueueDiscovery implements AutoCloseable {
-    private static final Logger LOG = LoggerFactory.getLogger(QueueDiscovery.class);
+final class DiscoveryThread implements AutoCloseable {
+    private static final Logger LOG = LoggerFactory.getLogger(DiscoveryThread.class);
     /** Pause between two steps of 1,000 keys each: a walk takes about a hundredth of the time of a Redis. */
     private static final long SCAN_STEP_PAUSE_MS = Contract.number("scanStepPauseMs");
 
@@ -31,7 +31,7 @@ final class QueueDiscovery implements AutoCloseable {
     private final CountDownLatch ended = new CountDownLatch(1);
 
     /** {@code findQueues} finds the queues of the query; what it is given runs between two steps of a walk over keys, and waits. */
-    QueueDiscovery(RedisOptions options, BiFunction<ReadStore, Runnable, Collection<String>> findQueues) {
+    DiscoveryThread(RedisOptions options, BiFunction<ReadStore, Runnable, Collection<String>> findQueues) {
         this.options = options;
         this.findQueues = findQueues;
     }

@@ -44,7 +44,7 @@ log = logging.getLogger("busmq_spark")
 
 
 @dataclass(frozen=True, slots=True)
-class JobColumns:
+class OutcomeColumns:
     """What rows say beside the job and its outcome."""
 
     queue: str | None
@@ -53,7 +53,7 @@ class JobColumns:
     """Whether each row must say which message it answers: what comes again may do so when another message is the newest."""
 
     @classmethod
-    def of(cls, schema: StructType, queue: str | None, *, needs_id: bool = False) -> JobColumns:
+    def of(cls, schema: StructType, queue: str | None, *, needs_id: bool = False) -> OutcomeColumns:
         """``needs_id``: also where the queue is known. Raises ConfigError for a missing or unknown column, a wrong type, or no queue."""
         for column in schema.fields:
             types = _TYPES.get(column.name.lower())
@@ -111,10 +111,10 @@ class _OutcomeRow(NamedTuple):
     fields: Fields
 
 
-class JobTaskWriter:
+class OutcomeTaskWriter:
     """Rows of one task."""
 
-    def __init__(self, options: WriteOptions, columns: JobColumns, lives: Mapping[str, QueueLife]) -> None:
+    def __init__(self, options: WriteOptions, columns: OutcomeColumns, lives: Mapping[str, QueueLife]) -> None:
         """``lives``: of queues that were looked at when the write was planned."""
         self._options, self._columns = options, columns
         self._store = _job_store(options)

@@ -11,7 +11,7 @@ from busmq_spark.errors import FederationRefused
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.push_notifier import FederatedPushNotifier
 from busmq_spark.federation.bulk.store import FederatedStore
-from busmq_spark.federation.npm.store import NpmStore
+from busmq_spark.federation.npm_servers.store import NpmServerStore
 from busmq_spark.store.protocol import PushNotifiers, ReadStore, WriteStore
 
 STATUSES_WITHOUT_BULK = (401, 101)
@@ -34,7 +34,7 @@ class DetectedStore:
     def __init__(self, address: FederationAddress) -> None:
         self.address = address
         self._bulk = FederatedStore(address)
-        self._found: FederatedStore | NpmStore | None = None
+        self._found: FederatedStore | NpmServerStore | None = None
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -49,7 +49,7 @@ class DetectedStore:
         """What is open."""
         (self._found or self._bulk).close()
 
-    def _detect(self) -> FederatedStore | NpmStore:
+    def _detect(self) -> FederatedStore | NpmServerStore:
         if self._found is None:
             try:
                 self._bulk.connect()
@@ -61,9 +61,9 @@ class DetectedStore:
                 self._found = self._make_npm_store(refused)
         return self._found
 
-    def _make_npm_store(self, refused: FederationRefused) -> NpmStore:
+    def _make_npm_store(self, refused: FederationRefused) -> NpmServerStore:
         """Raises ``refused`` when the server does not know the secret in this protocol either, or is one of ours."""
-        plain = NpmStore(self.address)
+        plain = NpmServerStore(self.address)
         with ExitStack() as undo:
             undo.callback(plain.close)
             try:

@@ -11,13 +11,13 @@ from busmq_spark.errors import MessageRefused
 from busmq_spark.store.protocol import FullQueuePolicy, QueueAppender
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.npm.store import NpmStore
+    from busmq_spark.federation.npm_servers.store import NpmServerStore
 
 
-class NpmAppender(QueueAppender):
+class NpmServerAppender(QueueAppender):
     """Writes of one task to a server of npm busmq."""
 
-    def __init__(self, store: NpmStore) -> None:
+    def __init__(self, store: NpmServerStore) -> None:
         self._store = store
 
     def stage(self, queue: str, key: str, values: Sequence[bytes], run: SinkRun | None = None) -> NoReturn:  # noqa: ARG002  # as the protocol has it
