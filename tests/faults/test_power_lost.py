@@ -48,7 +48,7 @@ def test_rows_that_are_appended_do_not_come_again_after_a_loss_of_power(bus: Bus
     for cut in (True, True, False):
         with DriverProcess(tmp_path / f"driver-{run.attempts}", more=machine.environment) as driver:
             driver.ask("set", name=CHECKPOINT_MANAGER_SETTING, value=SPARKS_MANAGER)
-            run.start(driver, proxy.url, of=form, into=form)
+            run.start(driver, proxy.url, of=f"{form}-quick", into=form)
             run.check_whole(driver)
             if not cut:
                 break
