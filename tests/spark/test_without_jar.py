@@ -1,4 +1,4 @@
-"""``format("busmq-realtime")`` in a Spark that does not have the jar on its class path: one error that says which call or option adds it."""
+"""What only Java can do, in a Spark that does not have the jar on its class path: one error that says which call or option adds it."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ for use in (
     lambda: spark.read.format("busmq-realtime").options(**options).load(),
     lambda: spark.readStream.format("busmq-realtime").options(**options).load(),
     lambda: rows.write.format("busmq-realtime").mode("append").option("queue", "q").save(),
+    lambda: spark.read.format("busmq").options(**options, engine="java").load(),
 ):
     try:
         use()
@@ -40,12 +41,14 @@ def test_every_use_says_how_the_jar_is_added(spark: SparkSession, tmp_path: Path
     program.write_text(PROGRAM)
     done = subprocess.run([sys.executable, str(program)], capture_output=True, text=True, check=True, timeout=880, env=clean(str(ROOT)), cwd=tmp_path)
     said = [line for line in done.stdout.splitlines() if line.startswith("SAID")]
-    assert len(said) == 3
-    for line in said:
+    *realtime, engine = said
+    assert len(realtime) == 3
+    for line in realtime:
         assert "[BUSMQ_TOOL_MISSING] busmq-spark-shim.jar is missing" in line
         assert "Call busmq_spark.realtime(SparkSession.builder) before the first session, or start Spark with --jars $(busmq jar)" in line
         assert len(line) < 700
-        assert "Traceback" not in line
+    assert "[BUSMQ_ENGINE] engine=java is not possible: the jar that has it is not on the class path" in engine
+    assert "Traceback" not in done.stdout
 
 
 @pytest.mark.spark
