@@ -37,9 +37,12 @@ help: ## Show this list
 demo: $(VENV)/.installed-demo $(if $(filter realtime,$(ARGS)),$(JAR),$(if $(shell command -v mvn),.jar-if-possible)) ## Run the demo: an embedded Redis, real flight data, a live stream
 	@$(PY) -m busmq_spark demo $(ARGS)
 
+# pip makes a wheel of each Spark with one core, so the environments are made side by side; in CI beside the tests of Redis, which mostly wait.
+SPARK_ENVIRONMENTS := $(foreach v,40 41 42,.venv-spark$(v)/.installed)
+
 .PHONY: test
 test: $(VENV)/.installed-dev tests/peers/node_modules/.installed ## Run the tests, lint included (ARGS="tests/core -x" runs some)
-	@$(if $(filter true,$(CI)),$(MAKE) --no-print-directory test-redis ARGS=)
+	@$(if $(filter true,$(CI)),$(MAKE) --no-print-directory -j4 test-redis $(SPARK_ENVIRONMENTS) ARGS=)
 	@tests/browser/install.sh
 	@tests/jvm/install.sh
 	@$(if $(filter true,$(CI)),$(MAKE) --no-print-directory test-sparks ARGS=)
@@ -69,10 +72,9 @@ bench: $(VENV)/.installed-dev $(if $(shell command -v mvn),$(JAR)) ## Measure th
 bench-peers: .venv-spark42/.installed $(JAR) ## Compare with Kafka, which Maven fetches (ARGS="--runs 1 --messages 20000 --seconds 5" tries it)
 	@.venv-spark42/bin/python -m tests.benchmarks peers $(ARGS)
 
-# pip makes a wheel of each Spark with one core, so the environments are made side by side.
 .PHONY: test-sparks test-spark40 test-spark41 test-spark42
 test-sparks: ## Run the smoke tests on the Sparks before 4.3, each in an environment of its own
-	@$(MAKE) --no-print-directory -j3 $(foreach v,40 41 42,.venv-spark$(v)/.installed)
+	@$(MAKE) --no-print-directory -j3 $(SPARK_ENVIRONMENTS)
 	@$(MAKE) --no-print-directory -j1 test-spark40 test-spark41 test-spark42
 
 test-spark40: .venv-spark40/.installed
