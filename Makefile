@@ -88,7 +88,7 @@ test-spark41 test-spark42: test-spark%: .venv-spark%/.installed
 # Spark 4.3.
 SOURCES_AND_SINKS := $(addprefix tests/spark/test_,$(addsuffix .py,acks batch changed_batch dead_letters discovery entry groups hold idle \
 	late_subscription limits linked linked_blind linked_links linked_model loss one_format other_checkpoint reader realtime_sink replay retention \
-	rollback schema sink sink_schema source sparks task_writer times timestamps topic_sink topics)) tests/faults/test_replay.py
+	rollback schema sink sink_schema source sparks task_writer times timestamps topic_sink topics without_jar)) tests/faults/test_replay.py
 
 .PHONY: test-sparks-whole test-spark41-whole test-spark42-whole
 test-sparks-whole: test-spark41-whole test-spark42-whole ## Run all tests of sources and sinks on Spark 4.1 and 4.2, in Python and in Java
