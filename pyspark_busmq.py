@@ -19,7 +19,7 @@ def _source() -> type[DataSource]:
     try:
         from busmq_spark.spark.source import BusmqDataSource
     except (ImportError, BusError) as error:
-        from busmq_spark.spark.missing_jar import make_failing_source
+        from busmq_spark.spark.failing_source import make_failing_source
 
         return make_failing_source(error)
     return BusmqDataSource

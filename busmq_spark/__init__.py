@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from busmq_spark.federation.gate.keyring import Keyring
     from busmq_spark.federation.serve.server import FederationServer
     from busmq_spark.outbox.outbox import Outbox
-    from busmq_spark.spark.columns import json_columns
+    from busmq_spark.spark.cloud_event_values import to_events
+    from busmq_spark.spark.cloud_events import events
     from busmq_spark.spark.dead_letters import dead_letters
-    from busmq_spark.spark.event_values import to_events
-    from busmq_spark.spark.events import events
+    from busmq_spark.spark.json_columns import json_columns
     from busmq_spark.spark.realtime import realtime, realtime_foreach
     from busmq_spark.spark.source import BusmqDataSource, register
     from busmq_spark.spark.tune import tune
@@ -36,12 +36,12 @@ HOMES = {
     "Outbox": "outbox.outbox",
     "Reject": "errors",
     "dead_letters": "spark.dead_letters",
-    "events": "spark.events",
-    "json_columns": "spark.columns",
+    "events": "spark.cloud_events",
+    "json_columns": "spark.json_columns",
     "realtime": "spark.realtime",
     "realtime_foreach": "spark.realtime",
     "register": "spark.source",
-    "to_events": "spark.event_values",
+    "to_events": "spark.cloud_event_values",
     "tune": "spark.tune",
 }
 

@@ -34,7 +34,7 @@ from busmq_spark.cli import (
     token,
     topics,
 )
-from busmq_spark.cli.output import Output, WarningPrinter
+from busmq_spark.cli.output import Output, WarningHandler
 from busmq_spark.cli.redis_options import with_redis_options
 from busmq_spark.demo.command import demo
 from busmq_spark.errors import BusError, ConfigError
@@ -137,7 +137,7 @@ def run(arguments: Sequence[str], *, interrupts: bool = True) -> int:
     signal.signal(signal.SIGTERM, _terminate)
     sys.stdout, sys.stderr = _open_tolerant_stream(sys.stdout), _open_tolerant_stream(sys.stderr)
     out = Output(as_json="--json" in arguments)
-    logging.basicConfig(handlers=[WarningPrinter(out)])
+    logging.basicConfig(handlers=[WarningHandler(out)])
     try:
         if interrupts:
             signal.signal(signal.SIGINT, signal.default_int_handler)

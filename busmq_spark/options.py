@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.option_table import LINK_SECRETS, option
+from busmq_spark.option_parsing import LINK_SECRETS, option
 from busmq_spark.parsers import (
     LOCAL_SOURCE,
     duration_s,

@@ -30,7 +30,7 @@ class AtTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Newest:
+class NewestMessages:
     """The newest messages, so many."""
 
     count: int
@@ -39,17 +39,17 @@ class Newest:
         return f"-{self.count} messages"
 
 
-Start: TypeAlias = str | int | AtTime | Newest
+Start: TypeAlias = str | int | AtTime | NewestMessages
 """``earliest``, ``latest``, the last id that counts as read, or one of the above."""
 
 
-def parse_relative(text: str) -> AtTime | Newest | None:
+def parse_relative(text: str) -> AtTime | NewestMessages | None:
     """``-10m`` or ``-1000 messages``; None for any other text."""
     found = re.fullmatch(r"\s*-\s*([0-9]{1,12})\s*(ms|s|m|h|d|messages?)\s*", text.lower())
     if not found or int(found[1]) < 1:
         return None
     if found[2].startswith("message"):
-        return Newest(int(found[1]))
+        return NewestMessages(int(found[1]))
     unit = _UNITS_MS[found[2]]
     return AtTime(-min(int(found[1]), LATEST_MS // unit) * unit, text.strip())
 

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, settings
 
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import ClusterServers, DirectServers, RedisServer, SentinelServers
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 from tests import java
 from tests.share import keep_ports_apart, pytest_xdist_auto_num_workers, pytest_xdist_make_scheduler, starts_sparks, turn

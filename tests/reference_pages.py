@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from busmq_spark import errors
-from busmq_spark.option_table import rows as option_rows
+from busmq_spark.option_parsing import rows as option_rows
 from busmq_spark.options import BusOptions, ReadOptions, StoreOptions, WriteOptions
 
 ROOT = Path(__file__).parents[1]

@@ -16,7 +16,7 @@ import pytest
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import BusError
 from busmq_spark.federation.gate.keyring import Keyring
-from busmq_spark.option_table import rows
+from busmq_spark.option_parsing import rows
 from busmq_spark.options import ReadOptions, WriteOptions
 from tests.jvm import module
 from tests.peers.node import need

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.option_table import KAFKA_OPTION_HINTS, parse
+from busmq_spark.option_parsing import KAFKA_OPTION_HINTS, parse
 from busmq_spark.options import ReadOptions, WriteOptions
 
 PAGE = Path(__file__).parents[1] / "docs" / "kafka.md"

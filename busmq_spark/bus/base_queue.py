@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
     from busmq_spark.bus.consume import ConsumeKeywords
     from busmq_spark.bus.message_iterator import MessageIterator
-    from busmq_spark.core.group import GroupState
     from busmq_spark.core.message import Message
+    from busmq_spark.core.shared_group import GroupState
     from busmq_spark.core.subscription import Subscription
 
 DEFAULT_QUEUE_TTL_S = 30

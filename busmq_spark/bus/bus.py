@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, cast, o
 
 from busmq_spark.bus.channel import Channel
 from busmq_spark.bus.emitter import Emitter
+from busmq_spark.bus.event_publishing import EventPublishing
 from busmq_spark.bus.jobs import Jobs
 from busmq_spark.bus.keepalive import KeepAlive
 from busmq_spark.bus.links import FederationLinks, Mirror, make_federation_links, make_mirror
-from busmq_spark.bus.persistable import DEFAULT_OBJECT_TTL_S, D, PersistedDict, PersistedRecord
-from busmq_spark.bus.publishing import Publishing
+from busmq_spark.bus.persistable import DEFAULT_OBJECT_TTL_S, D, PersistedDataclass, PersistedDict
 from busmq_spark.bus.pubsub import MAX_BUFFERED_MESSAGES, Pubsub
 from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.servers import Servers
@@ -35,10 +35,10 @@ from busmq_spark.bus.workers import Workers
 from busmq_spark.core.job import OUTCOME_TTL_S
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, queue_cap_field
 from busmq_spark.errors import BusError, StateError, TlsFailed, Unauthorized
-from busmq_spark.option_table import from_keywords
+from busmq_spark.option_parsing import from_keywords
 from busmq_spark.options import BusOptions
 from busmq_spark.redis_io.layout import redis_layout
-from busmq_spark.redis_io.lease_holder import my_token
+from busmq_spark.redis_io.lease_token import my_token
 
 if TYPE_CHECKING:
     from busmq_spark.bus.sync import SyncBus
@@ -60,7 +60,7 @@ class QueueKeywords(TypedDict, total=False):
     overflow: str | None
 
 
-class Bus(Publishing, Emitter):
+class Bus(EventPublishing, Emitter):
     """A bus on the Redis servers of ``url`` (one, or a comma list in the same order as every peer; default BUSMQ_REDIS_URL).
 
     ``settings`` are the fields of BusOptions: ``layout``, ``user``, ``password``, ``master``, ``tls_ca`` …
@@ -191,15 +191,15 @@ class Bus(Publishing, Emitter):
     @overload
     def persist(self, name: str, *, ttl_s: int = ...) -> PersistedDict: ...
     @overload
-    def persist(self, name: str, shape: type[D], *, ttl_s: int = ...) -> PersistedRecord[D]: ...
+    def persist(self, name: str, shape: type[D], *, ttl_s: int = ...) -> PersistedDataclass[D]: ...
     @overload
-    def persist(self, name: str, shape: D, *, ttl_s: int = ...) -> PersistedRecord[D]: ...
+    def persist(self, name: str, shape: D, *, ttl_s: int = ...) -> PersistedDataclass[D]: ...
     def persist(self, name: str, shape: Any = None, *, ttl_s: int = DEFAULT_OBJECT_TTL_S) -> Any:
         """The persisted object with this name: a dictionary, or in the shape of a dataclass (the class, or an instance with first values).
 
         It lives for ``ttl_s`` after the last save or touch.
         """
-        return PersistedDict(self, name, ttl_s) if shape is None else PersistedRecord(self, name, shape, ttl_s)
+        return PersistedDict(self, name, ttl_s) if shape is None else PersistedDataclass(self, name, shape, ttl_s)
 
     def federate(self, thing: T, url: str | None = None, *, secret: str | None = None, secret_in_url: bool | None = None) -> T:
         """The same object on the bus behind a federation server, with the same methods: ``bus.federate(bus.queue("orders"), "wss://dc2.example/bus")``.

@@ -17,8 +17,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
 
 from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S
+from busmq_spark.bus.channel_inbox import ChannelInbox
 from busmq_spark.bus.emitter import Emitter, Handler
-from busmq_spark.bus.inbox import Inbox
 from busmq_spark.bus.queue import Queue
 from busmq_spark.core.channel import ChannelFrameKind, encode_frame
 from busmq_spark.core.keys import channel_queue
@@ -60,7 +60,7 @@ class ChannelOptions:
 class _Connection:
     incoming: Queue
     outgoing: Queue
-    inbox: Inbox
+    inbox: ChannelInbox
 
 
 class BaseChannel(Emitter):
@@ -207,10 +207,10 @@ class Channel(BaseChannel):
         self._connection = _Connection(incoming, outgoing, inbox)
         self.bus.spawn(inbox.run(), f"reading channel {self.name}")
 
-    async def _start_consuming(self, incoming: Queue, options: ChannelOptions) -> Inbox:
+    async def _start_consuming(self, incoming: Queue, options: ChannelOptions) -> ChannelInbox:
         consumption = incoming.consume(reliable=options.reliable, last=options.last, wait=options.wait, prefetch=options.prefetch)
         await consumption.begin()
-        return Inbox(self, incoming, consumption, reliable=options.reliable)
+        return ChannelInbox(self, incoming, consumption, reliable=options.reliable)
 
     async def _announce(self, outgoing: Queue) -> None:
         try:
@@ -252,7 +252,7 @@ class Channel(BaseChannel):
                 self._report(error)
 
     @property
-    def _reader(self) -> Inbox:
+    def _reader(self) -> ChannelInbox:
         if self._connection is None:
             raise self._not_connected("read")
         return self._connection.inbox

@@ -15,13 +15,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from busmq_spark.bus.deadline import wait_at_most
-from busmq_spark.core import group as flows
+from busmq_spark.core import shared_group as flows
 from busmq_spark.core import subscription
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.retry import Pauses, Retry
 from busmq_spark.errors import ConfigError, LinkLost, StateError
 from busmq_spark.redis_io.endpoint import retry_time_s
-from busmq_spark.redis_io.lease_holder import is_dead
+from busmq_spark.redis_io.lease_token import is_dead
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue

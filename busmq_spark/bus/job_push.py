@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
 
 
-class JobsPush(PendingPush[bytes]):
+class PendingJobsPush(PendingPush[bytes]):
     """Messages of jobs; what goes wrong is the result of the wait."""
 
     __slots__ = ("queue", "wait")
@@ -28,7 +28,7 @@ class JobsPush(PendingPush[bytes]):
         self.wait.on_sent(first, count, self.queue.life)
 
 
-class ManyJobsPush(JobsPush):
+class PendingManyJobsPush(PendingJobsPush):
     """The same; what goes wrong says how many are sent."""
 
     __slots__ = ()

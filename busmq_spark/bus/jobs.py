@@ -20,13 +20,13 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack, overload
 
-from busmq_spark.bus.completions import Completions, check_pattern, read_stored_outcomes
 from busmq_spark.bus.job import MIN_FIELD_TTL_S, Job, save_all
-from busmq_spark.bus.job_push import JobsPush, ManyJobsPush
+from busmq_spark.bus.job_group import WorkerKeywords, WorkerOptions
+from busmq_spark.bus.job_outcomes import JobOutcomes, check_pattern, read_stored_outcomes
+from busmq_spark.bus.job_push import PendingJobsPush, PendingManyJobsPush
 from busmq_spark.bus.job_waits import JobWait, JobWaits
 from busmq_spark.bus.shared_group import MAX_LEASE_S, check_seconds
 from busmq_spark.bus.worker import JobHandler, Worker
-from busmq_spark.bus.worker_group import WorkerKeywords, WorkerOptions
 from busmq_spark.core import job as flows
 from busmq_spark.core.job import Outcome
 from busmq_spark.core.keys import client_channel, jobs_channel
@@ -104,7 +104,7 @@ class Jobs:
         wanted = await self._make_wait([job], wait, timeout_s, fail_fast=fail_fast)
         if job.changed:
             await save_all([job])
-        [outcomes] = await self._send_and_wait(wanted, JobsPush, timeout_s)
+        [outcomes] = await self._send_and_wait(wanted, PendingJobsPush, timeout_s)
         return outcomes
 
     async def send_many(
@@ -123,7 +123,7 @@ class Jobs:
             await save_all(some)
         except BusError as error:
             raise JobsNotSent(queue=self.queue.name, sent=0, unknown=0, left=len(some), reason=str(error)) from error
-        return await self._send_and_wait(wanted, ManyJobsPush, timeout_s)
+        return await self._send_and_wait(wanted, PendingManyJobsPush, timeout_s)
 
     async def wait(self, job: Job, groups: Iterable[str], *, timeout_s: float = 5, fail_fast: bool = True) -> dict[str, Outcome]:
         """See Job.wait."""
@@ -159,10 +159,10 @@ class Jobs:
             self._waits.remove(wanted)
 
     @overload
-    def completions(self, of: str | None = None) -> Completions: ...
+    def completions(self, of: str | None = None) -> JobOutcomes: ...
     @overload
     def completions(self, of: str | None = None, *, group: str) -> AsyncGenerator[Outcome, None]: ...
-    def completions(self, of: str | None = None, *, group: str | None = None) -> Completions | AsyncGenerator[Outcome, None]:
+    def completions(self, of: str | None = None, *, group: str | None = None) -> JobOutcomes | AsyncGenerator[Outcome, None]:
         """Outcomes as they come: of the jobs sent by this object, or all ``of`` a queue, or of a pattern of queues (``con*``), from now on.
 
         With ``group``: those that were pushed to ``<name>.done`` (``durable``), each at least once for this ordered group, from where it was.
@@ -172,10 +172,10 @@ class Jobs:
             check_name(group)
             return read_stored_outcomes(self.bus, f"{self.queue.name if of is None else check_pattern(of)}.done", group)
         if of is None:
-            return Completions(self.bus, self.queue, client_channel(self.client), pattern=False)
+            return JobOutcomes(self.bus, self.queue, client_channel(self.client), pattern=False)
         pattern = "*" in check_pattern(of)
         channel = jobs_channel(re.sub(r"([\[\]?\\])", r"\\\1", of) if pattern else of)
-        return Completions(self.bus, self.bus.queue(of), channel, pattern=pattern)
+        return JobOutcomes(self.bus, self.bus.queue(of), channel, pattern=pattern)
 
     async def _make_wait(self, jobs: Sequence[Job], wait: Iterable[str], timeout_s: float, *, fail_fast: bool) -> JobWait:
         """The wait for jobs that are about to be sent. Raises ConfigError."""
@@ -187,7 +187,7 @@ class Jobs:
             await self._need_groups(groups)
         return JobWait(jobs, self.queue.name, groups, fail_fast=fail_fast)
 
-    async def _send_and_wait(self, wanted: JobWait, push: type[JobsPush], timeout_s: float) -> list[dict[str, Outcome]]:
+    async def _send_and_wait(self, wanted: JobWait, push: type[PendingJobsPush], timeout_s: float) -> list[dict[str, Outcome]]:
         """Push the messages of the jobs, and wait."""
         messages = [self._reference(job.id) for job in wanted.jobs]
         if not wanted.groups:

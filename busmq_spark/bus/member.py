@@ -27,9 +27,9 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.queue import clock_ms
 from busmq_spark.core.retry import Pauses
-from busmq_spark.core.topic import MEMBER_TTL_MS, Membership, partition_ranges
+from busmq_spark.core.topic import MEMBER_TTL_MS, GroupMembers, partition_ranges
 from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
-from busmq_spark.redis_io.lease_holder import is_dead, my_token
+from busmq_spark.redis_io.lease_token import is_dead, my_token
 
 if TYPE_CHECKING:
     from busmq_spark.bus.topic import Topic
@@ -197,7 +197,7 @@ class Member(Emitter):
                 elif isinstance(outcome, BaseException):
                     raise outcome
 
-    async def _join(self) -> Membership:
+    async def _join(self) -> GroupMembers:
         dead = [name for name in self._others if name != self._id and is_dead(name)]
         found = await self.topic.run(flows.join_group(self.topic.keys, self.topic.last_known, self.name, self._id, dead))
         self._others, self._heard = found.members, time.monotonic()
@@ -221,12 +221,12 @@ class Member(Emitter):
             await wait_at_most(self._seconds_until_rejoin(found), self._look.wait)
             self._look.clear()
 
-    def _seconds_until_rejoin(self, found: Membership) -> float:
+    def _seconds_until_rejoin(self, found: GroupMembers) -> float:
         """Seconds until the next round, in which a member may be missed."""
         due = min((until for name, until in found.members.items() if name != self._id), default=found.now_ms + MEMBER_TTL_MS)
         return min(REJOIN_INTERVAL_S, max(0.0, (due - found.now_ms) / 1000) + REJOIN_MARGIN_S)
 
-    def _apply_membership(self, found: Membership) -> None:
+    def _apply_membership(self, found: GroupMembers) -> None:
         """Begin to read what is ours, and to give up what is not any more."""
         if not self._running:
             return

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from busmq_spark.bus.queue import Queue
 from busmq_spark.core.flow import T
-from busmq_spark.core.topic import Placed, Places, partition_home, partition_queue
+from busmq_spark.core.topic import MessagePlace, Places, partition_home, partition_queue
 from busmq_spark.errors import BusError
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def spawn_for_result(bus: Bus, work: Coroutine[Any, Any, T], what: str) -> async
     return future
 
 
-def complete_push_many(pushes: Mapping[int, asyncio.Future[list[int]]], chosen: Sequence[int], outer: asyncio.Future[Sequence[Placed]]) -> None:
+def complete_push_many(pushes: Mapping[int, asyncio.Future[list[int]]], chosen: Sequence[int], outer: asyncio.Future[Sequence[MessagePlace]]) -> None:
     """All pushes have ended: the places of the values, of which each went to the partition chosen for it, or the first error."""
     failed = [inner for inner in pushes.values() if inner.cancelled() or inner.exception() is not None]
     if not failed:
@@ -86,15 +86,15 @@ def complete_push_many(pushes: Mapping[int, asyncio.Future[list[int]]], chosen: 
         return
     ids = {which: repeat(None) if inner in failed else iter(inner.result()) for which, inner in pushes.items()}
     found = [(which, next(ids[which])) for which in chosen]
-    _set_push_error(outer, failed, [None if id is None else Placed(which, id) for which, id in found])
+    _set_push_error(outer, failed, [None if id is None else MessagePlace(which, id) for which, id in found])
 
 
-def complete_push(partition: int, inner: asyncio.Future[int], outer: asyncio.Future[Placed]) -> None:
+def complete_push(partition: int, inner: asyncio.Future[int], outer: asyncio.Future[MessagePlace]) -> None:
     """The same of a single push."""
     if inner.cancelled() or inner.exception() is not None:
         _set_push_error(outer, [inner], [None])
     else:
-        _set_result_if_pending(outer, Placed(partition, inner.result()))
+        _set_result_if_pending(outer, MessagePlace(partition, inner.result()))
 
 
 def _set_result_if_pending(outer: asyncio.Future[T], result: T) -> None:
@@ -102,7 +102,7 @@ def _set_result_if_pending(outer: asyncio.Future[T], result: T) -> None:
         outer.set_result(result)
 
 
-def _set_push_error(outer: asyncio.Future[Any], failed: Sequence[asyncio.Future[Any]], placed: list[Placed | None]) -> None:
+def _set_push_error(outer: asyncio.Future[Any], failed: Sequence[asyncio.Future[Any]], placed: list[MessagePlace | None]) -> None:
     errors = [error for inner in failed if not inner.cancelled() and (error := inner.exception()) is not None]
     if outer.done():
         return

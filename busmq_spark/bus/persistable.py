@@ -22,10 +22,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from busmq_spark.core import persisted
-from busmq_spark.core.field_types import has_default, hints_of
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.keys import persisted_key
 from busmq_spark.core.persisted import PendingSave, TrackedFields
+from busmq_spark.core.persisted_types import has_default, hints_of
 from busmq_spark.errors import BusError, ConfigError, StateError
 
 if TYPE_CHECKING:
@@ -227,7 +227,7 @@ class PersistedDict(Persistable, Mapping[str, Any]):
         return TrackedFields({})
 
 
-class PersistedRecord(Persistable, Generic[D]):
+class PersistedDataclass(Persistable, Generic[D]):
     """A persisted object with the fields of a dataclass; ``value`` is the dataclass. Fields it does not have are neither read nor written.
 
     Made from a class, its fields begin with their defaults, which are not stored unless they are changed. Made from an instance, the values it

@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions, Consumption
 from busmq_spark.bus.ordered_group import OrderedGroup
 from busmq_spark.bus.push import PendingPush, PushPipeline
-from busmq_spark.bus.queue_times import QueueTimes
+from busmq_spark.bus.queue_times import QueueTimesMixin
 from busmq_spark.bus.shared_group import SharedGroup, SharedKeywords, SharedOptions
-from busmq_spark.core import group as groups
 from busmq_spark.core import mirror, subscription
 from busmq_spark.core import queue as flows
+from busmq_spark.core import shared_group as groups
 from busmq_spark.core.flow import Call, Flow, T
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import encode_value
 from busmq_spark.core.retention import MESSAGES_TAKEN_WARNING
 from busmq_spark.errors import BusError, ConfigError, QueueMissing, StateError
-from busmq_spark.redis_io.lease_holder import is_dead
+from busmq_spark.redis_io.lease_token import is_dead
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.translate import translate_redis_error
 
@@ -36,7 +36,7 @@ SHORT_TTL_CHECK_TIMEOUT_S = 0.5
 log = logging.getLogger("busmq_spark")
 
 
-class Queue(QueueTimes):
+class Queue(QueueTimesMixin):
     """One queue of a bus. ``async with bus.queue("orders") as orders:`` attaches and detaches.
 
     Events: ``attaching``, ``attached(existed)``, ``detaching``, ``detached``, ``consuming(bool)``, ``message(message)``, ``closed``,

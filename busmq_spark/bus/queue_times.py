@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("busmq_spark")
 
 
-class QueueTimes(BaseQueue):
+class QueueTimesMixin(BaseQueue):
     """That part of a queue of this bus."""
 
     bus: Bus

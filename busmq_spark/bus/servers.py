@@ -18,7 +18,7 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.keys import hash_index, queue_name
 from busmq_spark.errors import BusError, ConfigError, LinkLost
 from busmq_spark.redis_io import eviction
-from busmq_spark.redis_io.layout import RedisLayout
+from busmq_spark.redis_io.layout import ServerLayout
 from busmq_spark.redis_io.links import async_links
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 from busmq_spark.redis_io.queue_location import choose_server
@@ -35,7 +35,7 @@ log = logging.getLogger("busmq_spark")
 class Servers:
     """Opens nothing until ``first_contact``. ``on_change`` is called whenever a server comes or goes, with the reason when it went."""
 
-    def __init__(self, layout: RedisLayout, on_change: Callable[[BusError | None], None], reply_s: float) -> None:
+    def __init__(self, layout: ServerLayout, on_change: Callable[[BusError | None], None], reply_s: float) -> None:
         self.commands: list[AnyAsyncLink] = async_links(layout, None, reply_s)
         self.takes: list[AnyAsyncLink] = async_links(layout, 0.0, reply_s)
         """Without patience: consumers have more of it than any link."""

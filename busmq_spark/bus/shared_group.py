@@ -23,17 +23,17 @@ from typing import TYPE_CHECKING, TypedDict
 
 from busmq_spark.bus.group import GROUP_POLL_S, Group, check_batch_size
 from busmq_spark.core import dead_letter
-from busmq_spark.core import group as flows
+from busmq_spark.core import shared_group as flows
 from busmq_spark.core.flow import Flow
-from busmq_spark.core.group import Action, Delivery, LeaseResult
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import is_subscription
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.queue import clock_ms
 from busmq_spark.core.retry import Pauses
+from busmq_spark.core.shared_group import Action, Delivery, MessageLeaseResult
 from busmq_spark.core.subscription import register
 from busmq_spark.errors import BusError, ConfigError, StateError
-from busmq_spark.redis_io.lease_holder import is_dead
+from busmq_spark.redis_io.lease_token import is_dead
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
@@ -197,7 +197,7 @@ class SharedGroup(Group):
             self._dead_queue = dead
             await dead.attach()  # so that what waits there does not expire while somebody reads here
 
-    async def _lease(self, most: int) -> LeaseResult | None:
+    async def _lease(self, most: int) -> MessageLeaseResult | None:
         """None once it is stopped."""
         async with self._lock:
             if not self._running:

@@ -29,7 +29,7 @@ from busmq_spark.core import topic as flows
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.keys import TopicKeys, hash_index
 from busmq_spark.core.lag import read_lags
-from busmq_spark.core.topic import GroupLag, Placed, lags_by_group, partition_of, partitions_of
+from busmq_spark.core.topic import GroupLag, MessagePlace, lags_by_group, partition_of, partitions_of
 from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
 from busmq_spark.redis_io.queue_location import new_token
 
@@ -124,7 +124,7 @@ class Topic:
 
     # -- pushing ----------------------------------------------------------------------------------------------------------------------------
 
-    def push(self, value: object, *, key: bytes | str | None = None, partition: int | None = None) -> asyncio.Future[Placed]:
+    def push(self, value: object, *, key: bytes | str | None = None, partition: int | None = None) -> asyncio.Future[MessagePlace]:
         """Append a message; the result is its partition and id, once stored. Messages of a partition are stored in the order of the calls.
 
         ``partition`` counts more than ``key``; without either (a key of None is none, an empty one is a key) partitions have their turns. The future
@@ -132,16 +132,16 @@ class Topic:
         """
         return self._push_when_attached(lambda: self._push(value, key, partition))
 
-    def _push(self, value: object, key: bytes | str | None, partition: int | None) -> asyncio.Future[Placed]:
+    def _push(self, value: object, key: bytes | str | None, partition: int | None) -> asyncio.Future[MessagePlace]:
         queue = self.queues[self._choose([key], partition)[0]]
-        outer: asyncio.Future[Placed] = asyncio.get_running_loop().create_future()
+        outer: asyncio.Future[MessagePlace] = asyncio.get_running_loop().create_future()
         inner = queue.push_when_attached(lambda: queue.push(value))
         inner.add_done_callback(lambda _: complete_push(queue.partition, inner, outer))
         return outer
 
     def push_many(
         self, values: Iterable[object], *, keys: Iterable[bytes | str | None] | None = None, partition: int | None = None
-    ) -> asyncio.Future[Sequence[Placed]]:
+    ) -> asyncio.Future[Sequence[MessagePlace]]:
         """Append messages, each with its key; the result are their places, in the order of the values. Those of one key stay in order.
 
         The values without a key go to one partition, those of the next call to the next. When a partition fails, the others are stored all the same:
@@ -153,7 +153,7 @@ class Topic:
             raise ConfigError(reason=f"there are {len(batch)} values and {len(of)} keys; expected one key, or None, for each value")
         return self._push_when_attached(lambda: self._push_many(batch, of, partition))
 
-    def _push_many(self, batch: list[object], keys: Sequence[bytes | str | None], partition: int | None) -> asyncio.Future[Sequence[Placed]]:
+    def _push_many(self, batch: list[object], keys: Sequence[bytes | str | None], partition: int | None) -> asyncio.Future[Sequence[MessagePlace]]:
         chosen = self._choose(keys, partition)
         values: dict[int, list[object]] = {}
         if chosen and chosen.count(chosen[0]) == len(chosen):
@@ -162,7 +162,7 @@ class Topic:
             values = defaultdict(list)
             for which, value in zip(chosen, batch, strict=True):
                 values[which].append(value)
-        outer: asyncio.Future[Sequence[Placed]] = asyncio.get_running_loop().create_future()
+        outer: asyncio.Future[Sequence[MessagePlace]] = asyncio.get_running_loop().create_future()
         pushes = {which: self._send_many(self.queues[which], its) for which, its in values.items()}
         left = len(pushes)
 

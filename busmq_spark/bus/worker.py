@@ -26,14 +26,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 from busmq_spark.bus.fair_slots import FairSlots
 from busmq_spark.bus.job import Job
+from busmq_spark.bus.job_group import JobConsumerGroup, WorkerOptions
 from busmq_spark.bus.shared_group import check_seconds
-from busmq_spark.bus.worker_group import JobGroup, WorkerOptions
 from busmq_spark.core import job as flows
-from busmq_spark.core.group import Delivery
 from busmq_spark.core.job import Work
 from busmq_spark.core.keys import JobKeys
 from busmq_spark.core.message import CHUNK_BYTES
 from busmq_spark.core.retry import Pauses
+from busmq_spark.core.shared_group import Delivery
 from busmq_spark.errors import BusError, ConfigError, LinkLost, MessageRefused, Reject, StateError, WorkTimeout
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Worker:
             raise ConfigError(reason=f"the handler of group {options.group!r} is {handler!r}; expected a coroutine function of one argument, the job")
         self.jobs, self.handler, self.options = jobs, handler, options
         self.slots = FairSlots(options.limit)
-        self._group = JobGroup(jobs.queue, self)
+        self._group = JobConsumerGroup(jobs.queue, self)
         self._tasks: list[asyncio.Task[None]] = []
         self._at_work: dict[asyncio.Task[None], _RunningJob] = {}  # whose handlers have not ended, in the order of their deadlines
         self._deadline: asyncio.TimerHandle | None = None
@@ -83,7 +83,7 @@ class Worker:
         queue = await self.jobs.attached_queue()
         if self._tasks:
             raise StateError(event="begin", what=repr(self), state="at work already", remedy="Make another worker for more of it, or raise its limit")
-        self._group = JobGroup(queue, self)
+        self._group = JobConsumerGroup(queue, self)
         await self._group.__aenter__()
         self._resumed.set()
         self._over.clear()

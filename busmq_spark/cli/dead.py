@@ -9,11 +9,11 @@ import typer
 from rich.text import Text
 
 from busmq_spark.cli.cli_errors import NoSuchMessage
+from busmq_spark.cli.locate import LocatedQueue, locate_existing, locate_queue, open_links
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.progress import TerminalProgressBar
-from busmq_spark.cli.reading import read_messages
-from busmq_spark.cli.target import QueueLocation, locate_existing, locate_queue, open_links
+from busmq_spark.cli.stored_messages import read_messages
 from busmq_spark.cli.terminal_text import escape_control_characters, format_count, value_json, value_text
 from busmq_spark.core.dead_letter import DeadLetter, decode_letter, put_back
 from busmq_spark.core.message import Message, chunks
@@ -171,7 +171,7 @@ def _refuse_linked(queue: str, letters: list[tuple[int, DeadLetter]]) -> None:
             raise ConfigError(reason=f"message {id} of queue {queue!r} {where}. {remedy}")
 
 
-def _put_back(links: list[Link], dead: QueueLocation, born: str, target: str, letters: list[tuple[int, DeadLetter]]) -> None:
+def _put_back(links: list[Link], dead: LocatedQueue, born: str, target: str, letters: list[tuple[int, DeadLetter]]) -> None:
     place = locate_queue(target, links)
     found = place.link.run(attach(place.keys, new_token(), ttl_s=MIN_RECORD_TTL_S))
     rows = [(id, letter.value) for id, letter in letters]
@@ -186,7 +186,7 @@ def _put_back(links: list[Link], dead: QueueLocation, born: str, target: str, le
         at += len(chunk)
 
 
-def _stored_messages(place: QueueLocation, first: int, last: int, most: int) -> Iterator[Message]:
+def _stored_messages(place: LocatedQueue, first: int, last: int, most: int) -> Iterator[Message]:
     if not first or not most:
         return
     for part in read_messages(place, first, last):

@@ -10,12 +10,12 @@ import typer
 from rich.text import Text
 
 from busmq_spark.bus.bus import Bus
+from busmq_spark.cli.locate import need_redis
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.target import need_redis
 from busmq_spark.cli.terminal_text import escape_control_characters, format_count
+from busmq_spark.core.event_patterns import check_key, matches
 from busmq_spark.core.message import refuse_constant
-from busmq_spark.core.patterns import check_key, matches
 from busmq_spark.options import RedisOptions
 
 DataArgument = Annotated[str | None, typer.Argument(metavar="DATA", help="JSON, or else text. Without it the event has no data.", show_default=False)]

@@ -2,15 +2,15 @@
 
 from rich.text import Text
 
+from busmq_spark.cli.locate import locate_existing, open_links
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.subscriptions import subscription_json, warn_if_abandoned
-from busmq_spark.cli.target import locate_existing, open_links
 from busmq_spark.cli.terminal_text import escape_control_characters, format_duration, format_number
-from busmq_spark.core.group import GroupState
-from busmq_spark.core.group import list_groups as found_groups
+from busmq_spark.core.shared_group import GroupState
+from busmq_spark.core.shared_group import list_groups as found_groups
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.lease_holder import is_dead
+from busmq_spark.redis_io.lease_token import is_dead
 
 
 def groups(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOption = False) -> None:

@@ -6,15 +6,15 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from busmq_spark.cli.locate import keys_of, locate_existing, open_links
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.overview import ask_undamaged
-from busmq_spark.cli.target import keys_of, locate_existing, open_links
+from busmq_spark.cli.queue_overviews import ask_undamaged
 from busmq_spark.cli.terminal_text import escape_control_characters, format_duration, format_number
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.lag import ReaderLag, read_lags
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.lease_holder import is_dead
+from busmq_spark.redis_io.lease_token import is_dead
 from busmq_spark.redis_io.links import Link
 from busmq_spark.redis_io.queue_location import discover_queues
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from busmq_spark.cli.target import QueueLocation
+from busmq_spark.cli.locate import LocatedQueue
 from busmq_spark.cli.terminal_text import format_duration
 from busmq_spark.core.flow import Call, command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.state import subscriptions
-from busmq_spark.redis_io.lease_holder import is_dead
+from busmq_spark.core.queue_state import subscriptions
+from busmq_spark.redis_io.lease_token import is_dead
 
 
 def lease_calls(keys: QueueKeys, names: Sequence[str]) -> list[Call]:
@@ -26,7 +26,7 @@ def live_holders(names: Sequence[str], replies: Sequence[bytes | int | None]) ->
     }
 
 
-def describe_holders(place: QueueLocation) -> list[str]:
+def describe_holders(place: LocatedQueue) -> list[str]:
     """One text for each query that holds a lease on the queue or on one of its subscriptions."""
     names = ["", *place.link.run(subscriptions([place.keys]))[0]]
     held = live_holders(names, place.link.execute(lease_calls(place.keys, names)))

@@ -97,7 +97,7 @@ class Output:
         self.show_error(error.code, message, retriable=error.retriable, details=error.details)
 
 
-class WarningPrinter(logging.Handler):
+class WarningHandler(logging.Handler):
     """Warnings of this package as notes. Those of other packages are dropped (py4j logs a stack trace at every Ctrl-C)."""
 
     def __init__(self, out: Output) -> None:

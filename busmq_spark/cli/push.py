@@ -9,11 +9,11 @@ from typing import Annotated, BinaryIO
 import typer
 
 from busmq_spark.cli.cli_errors import CliQueueFull
+from busmq_spark.cli.locate import LocatedQueue, find_topic, locate_partitions, locate_queue, open_links
 from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, parse_seconds
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.progress import TerminalProgressBar
 from busmq_spark.cli.splitting import split_messages
-from busmq_spark.cli.target import QueueLocation, find_topic, locate_partitions, locate_queue, open_links
 from busmq_spark.cli.terminal_text import format_count, format_duration, format_number
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, AttachResult, attach, push_many
@@ -77,7 +77,7 @@ def push(  # noqa: PLR0913  the options of a command
         _show_result(out, sender)
 
 
-def _location_of_key(topic: str, key: str, links: list[Link]) -> QueueLocation:
+def _location_of_key(topic: str, key: str, links: list[Link]) -> LocatedQueue:
     """Where the partition of a key is. Raises TopicMissing."""
     _, found = find_topic(topic, links)
     partition = partition_of(os.fsencode(key), found.partitions)
@@ -88,7 +88,7 @@ def _location_of_key(topic: str, key: str, links: list[Link]) -> QueueLocation:
 class MessagePusher:
     """Pushes and counts."""
 
-    def __init__(self, out: Output, place: QueueLocation, attached: AttachResult) -> None:
+    def __init__(self, out: Output, place: LocatedQueue, attached: AttachResult) -> None:
         self.out, self.place, self.attached = out, place, attached
         self.stored = 0
 

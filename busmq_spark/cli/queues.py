@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from busmq_spark.cli.locate import keys_of, open_links
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.overview import DamagedQueue, QueueOverview, read_all_overviews
-from busmq_spark.cli.target import keys_of, open_links
+from busmq_spark.cli.queue_overviews import DamagedQueue, QueueOverview, read_all_overviews
 from busmq_spark.cli.terminal_text import escape_control_characters, format_duration, format_number
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.options import RedisOptions

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from busmq_spark.cli.locate import need_redis
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output
-from busmq_spark.cli.target import need_redis
 from busmq_spark.errors import ConfigError, LocalToolMissing
 from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL, PAGE_PATHS, is_loopback
 from busmq_spark.federation.gate.keyring import Keyring

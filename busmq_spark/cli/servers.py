@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from busmq_spark.core.flow import command
-from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.queue_location import queues_of
+from busmq_spark.redis_io.sync_link import SyncLink
 
 OLDEST_REDIS_VERSION = (6, 2)
 

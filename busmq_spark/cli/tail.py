@@ -7,14 +7,14 @@ from typing import Annotated
 
 import typer
 
-from busmq_spark.cli.consume import consume as take
+from busmq_spark.cli.locate import LocatedQueue, locate_existing, open_links
+from busmq_spark.cli.message_printer import MessageWriter
 from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, RawOption, check_exclusive
 from busmq_spark.cli.output import Output
-from busmq_spark.cli.reading import read_messages
-from busmq_spark.cli.target import QueueLocation, locate_existing, open_links
+from busmq_spark.cli.stored_messages import read_messages
+from busmq_spark.cli.tail_consume import consume as take
 from busmq_spark.cli.terminal_text import escape_control_characters
-from busmq_spark.cli.writing import MessageWriter
-from busmq_spark.core.state import QueueState
+from busmq_spark.core.queue_state import QueueState
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.push_notifier import PushNotifier
 
@@ -74,7 +74,7 @@ def tail(  # noqa: PLR0913  the options of a command
 class _PushWaiter:
     """Waits for a push to one queue."""
 
-    def __init__(self, place: QueueLocation) -> None:
+    def __init__(self, place: LocatedQueue) -> None:
         self._notified = threading.Event()
         self._notifier = PushNotifier(place.link.endpoint, self._notified)
         self._notifier.listen([place.keys.available])
@@ -99,7 +99,7 @@ class _PushWaiter:
 class Follower:
     """Shows each id once, in order, and says on stderr what it could not show."""
 
-    def __init__(self, writer: MessageWriter, place: QueueLocation, state: QueueState, first_id: int | None, last: int) -> None:
+    def __init__(self, writer: MessageWriter, place: LocatedQueue, state: QueueState, first_id: int | None, last: int) -> None:
         self._writer, self._place, self._note = writer, place, writer.out.note
         self._name = escape_control_characters(place.keys.name)
         self._born = state.born

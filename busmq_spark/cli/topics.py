@@ -8,14 +8,14 @@ import typer
 from rich.text import Text
 
 from busmq_spark.bus.bus import Bus
+from busmq_spark.cli.locate import LocatedQueue, find_topic, locate_partitions, open_links
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.target import QueueLocation, find_topic, locate_partitions, open_links
 from busmq_spark.cli.terminal_text import escape_control_characters, format_count, format_duration, format_number
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import hash_index
 from busmq_spark.core.lag import read_lags
-from busmq_spark.core.state import QueueState, states
+from busmq_spark.core.queue_state import QueueState, states
 from busmq_spark.core.topic import GroupLag, lags_by_group, member_counts
 from busmq_spark.errors import QueueDamaged, TopicMissing
 from busmq_spark.options import RedisOptions
@@ -117,11 +117,11 @@ def _group_row(group: GroupLag, members: int) -> list[str | Text]:
     return [Text(escape_control_characters(group.name), "cyan"), format_number(group.behind), waits, read, format_number(members)]
 
 
-def _group_by_link(places: Sequence[QueueLocation]) -> dict[Link, list[QueueLocation]]:
+def _group_by_link(places: Sequence[LocatedQueue]) -> dict[Link, list[LocatedQueue]]:
     return group_by(places, lambda place: place.link)
 
 
-def _states(places: Sequence[QueueLocation]) -> list[QueueState]:
+def _states(places: Sequence[LocatedQueue]) -> list[QueueState]:
     known: dict[str, QueueState] = {}
     for link, its in _group_by_link(places).items():
         found = link.run(states([(place.keys, -1) for place in its]))
@@ -129,5 +129,5 @@ def _states(places: Sequence[QueueLocation]) -> list[QueueState]:
     return [known[place.keys.name] for place in places]
 
 
-def _groups(places: Sequence[QueueLocation]) -> list[GroupLag]:
+def _groups(places: Sequence[LocatedQueue]) -> list[GroupLag]:
     return lags_by_group([each for link, its in _group_by_link(places).items() for each in link.run(read_lags([place.keys for place in its]))])

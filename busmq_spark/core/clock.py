@@ -15,7 +15,7 @@ from typing import NamedTuple
 from busmq_spark.core.flow import Flow, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK
-from busmq_spark.core.state import split_into_calls
+from busmq_spark.core.queue_state import split_into_calls
 from busmq_spark.errors import ConfigError, ServerRefused, TimeUnknown, Unauthorized
 
 PAIRS_PER_CALL, MIN_PAIRS_PER_QUEUE, MAX_PAIRS_PER_QUESTION = 2000, 16, 20_000
@@ -27,7 +27,7 @@ NOTE_TIME_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class KnownTime:
+class IdAtTime:
     """At the time ``ms`` the newest id was ``id``."""
 
     ms: int
@@ -135,7 +135,7 @@ class TimesGathering:
                 del self.wanted[queue]
 
 
-def all_known_times(keys: QueueKeys, first: int, last: int) -> Flow[list[KnownTime]]:
+def all_known_times(keys: QueueKeys, first: int, last: int) -> Flow[list[IdAtTime]]:
     """The known times around the ids ``first..last`` (inclusive): from the last before ``first``, where there is one, to the first that has ``last``.
 
     A message was pushed after the time of the last pair before its id, and no later than that of the first pair that has it.
@@ -144,7 +144,7 @@ def all_known_times(keys: QueueKeys, first: int, last: int) -> Flow[list[KnownTi
     while gathering.wanted:
         [some] = yield from ask_times_of_ids([(keys, gathering.wanted[keys.name])])
         gathering.add({keys.name: some})
-    return [KnownTime(ms, id) for ms, id in gathering.found[keys.name].pairs]
+    return [IdAtTime(ms, id) for ms, id in gathering.found[keys.name].pairs]
 
 
 def ms_of(keys: QueueKeys, id: int) -> Flow[int | None]:
@@ -164,7 +164,7 @@ def ages(messages: Sequence[tuple[QueueKeys, int]]) -> Flow[list[int]]:
     return [age for reply in replies for age in reply]
 
 
-def arrival_time_ms(known: Sequence[KnownTime], id: int) -> int | None:
+def arrival_time_ms(known: Sequence[IdAtTime], id: int) -> int | None:
     """When the message was there at the latest, by what :func:`times` found."""
     later = next((i for i, pair in enumerate(known) if pair.id >= id), 0)
     return known[later].ms if later > 0 else None  # index 0: the first pair (when it began is unknown), or no pair reaches the id

@@ -10,7 +10,7 @@ from busmq_spark.core.clock import ages, note_times_if_allowed
 from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.state import states, subscriptions
+from busmq_spark.core.queue_state import states, subscriptions
 
 QUEUES_PER_STEP = 500
 Kind: TypeAlias = Literal["ordered", "shared", "query", "consumer"]

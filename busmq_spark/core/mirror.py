@@ -14,7 +14,7 @@ from busmq_spark.core.flow import Flow, command, script
 from busmq_spark.core.keys import QueueKeys, mirror_report
 from busmq_spark.core.position import Range
 from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S
-from busmq_spark.core.state import checked_id, split_into_calls
+from busmq_spark.core.queue_state import checked_id, split_into_calls
 from busmq_spark.errors import MirrorStopped, QueueMissing
 
 NEWEST_MESSAGE, NO_MARK = 0, -1
@@ -25,7 +25,7 @@ Positions: TypeAlias = Mapping[str, tuple[int, bool]]
 
 
 @dataclass(frozen=True, slots=True)
-class OriginState:
+class OriginQueueState:
     """A queue at its origin, all of one moment. Ids are 0 where there is none."""
 
     ttl_s: int
@@ -131,7 +131,7 @@ class MirrorState:
         return max(0, self.seen - self.last)
 
 
-def read_spans(wanted: Sequence[tuple[QueueKeys, tuple[int, int]]]) -> Flow[list[OriginState]]:
+def read_spans(wanted: Sequence[tuple[QueueKeys, tuple[int, int]]]) -> Flow[list[OriginQueueState]]:
     """Each queue at its origin; with each the id copied last, and the id up to which is read next: NEWEST_MESSAGE, or NO_MARK for both."""
     replies = yield [
         script("span", [key for keys, _ in part for key in (keys.metadata, keys.messages, keys.msgid)], [id for _, ids in part for id in ids])
@@ -141,10 +141,10 @@ def read_spans(wanted: Sequence[tuple[QueueKeys, tuple[int, int]]]) -> Flow[list
     return [_origin_state(keys.name, row) for (keys, _), row in zip(wanted, rows, strict=True)]
 
 
-def _origin_state(queue: str, row: tuple[Any, ...]) -> OriginState:
+def _origin_state(queue: str, row: tuple[Any, ...]) -> OriginQueueState:
     ttl_s, born, maxsize, last, oldest, upto, after_mark, upto_mark, mirror_of = row
     ids = (checked_id(queue, "last id", last), checked_id(queue, "oldest stored id", oldest or b"0"), max(0, int(upto)))
-    return OriginState(
+    return OriginQueueState(
         ttl_s, born.decode("utf-8", "replace"), maxsize, *ids, after_mark.decode(), upto_mark.decode(), mirror_of.decode("utf-8", "replace")
     )
 
@@ -154,7 +154,7 @@ def spans_to_ask_for(parts: Sequence[Range]) -> dict[str, tuple[int, int]]:
     return {part.queue: (part.first - 1, part.last) for part in parts}
 
 
-def stored_ranges(parts: Sequence[Range], spans: Mapping[str, OriginState]) -> list[Range]:
+def stored_ranges(parts: Sequence[Range], spans: Mapping[str, OriginQueueState]) -> list[Range]:
     """What of the ranges is stored, as their spans have it. Nothing of one whose queue has another life, or has not given its last id."""
     found: list[Range] = []
     for part in parts:
@@ -177,7 +177,7 @@ def read_group_positions(queues: Sequence[QueueKeys]) -> Flow[list[tuple[str, Po
     return found
 
 
-def begin_mirror(keys: QueueKeys, span: OriginState, of: MirrorOf, *, expected: str = "", replace: bool = False) -> Flow[BeginResult]:
+def begin_mirror(keys: QueueKeys, span: OriginQueueState, of: MirrorOf, *, expected: str = "", replace: bool = False) -> Flow[BeginResult]:
     """Make a queue the mirror of ``span``, or go on with it. A new life begins only in the place of the life ``expected``.
 
     ``replace``: a queue of this place's own is given up for the copy, if its life is the one expected.

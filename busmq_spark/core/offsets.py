@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from busmq_spark.core.position import Position
-from busmq_spark.core.sources import qualified_name, split_name
+from busmq_spark.core.qualified_names import qualified_name, split_name
 from busmq_spark.errors import ConfigError
 
 OFFSET_VERSION = 1
@@ -80,7 +80,7 @@ def position_of(p: Mapping[str, Any]) -> Position:
     return Position(p["born"], p["last"], p["mark"], p.get("from"), p.get("lost", 0))
 
 
-class OffsetCache:
+class OffsetCodec:
     """Encodes and decodes, with a cache of the last offsets: Spark passes each of them back three times, and comparing is cheap."""
 
     def __init__(self) -> None:

@@ -16,11 +16,11 @@ from busmq_spark.core.clock import FoundTime
 from busmq_spark.core.loss import Loss, loss_between
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.position import Position, Range
-from busmq_spark.core.sources import display_name, split_name
-from busmq_spark.core.state import UNKNOWN_ID, QueueState
+from busmq_spark.core.qualified_names import display_name, split_name
+from busmq_spark.core.queue_state import UNKNOWN_ID, QueueState
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import ReadOptions
-from busmq_spark.start import AtTime, Newest, Start
+from busmq_spark.start import AtTime, NewestMessages, Start
 
 PREFETCHED_ROWS = 20_000
 """Rows of a queue of a link up to which they are fetched with the planning of a batch; more than that is read by its tasks."""
@@ -55,7 +55,7 @@ class QueueStatesQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class FingerprintsQuestion:
+class MessageFingerprintsQuestion:
     """The mark of one message of each queue."""
 
     ids: Mapping[str, int]
@@ -79,7 +79,7 @@ class HandleLoss:
 
 
 @dataclass(frozen=True, slots=True)
-class StopHoldingQueue:
+class DropExpiredQueue:
     """A queue that was new has expired. It is not held any more; no answer."""
 
     queue: str
@@ -97,17 +97,17 @@ Question: TypeAlias = (
     | IntactQueuesQuestion
     | QueueStatesQuestion
     | IdsAtTimesQuestion
-    | FingerprintsQuestion
+    | MessageFingerprintsQuestion
     | LastIdWithinBytesQuestion
     | FetchRows
     | HandleLoss
-    | StopHoldingQueue
+    | DropExpiredQueue
 )
 Planning: TypeAlias = Generator[Question, Any, T]
 
 
 @dataclass(frozen=True, slots=True)
-class HeldQueues:
+class AcquiredQueues:
     """The queues that a reader holds, and what is decided of those that it does not read yet."""
 
     queues: Sequence[str]
@@ -160,7 +160,7 @@ class Planner:
         """Whether only what was stored at the first planning is read."""
         return self._ceiling is not None
 
-    def has_more(self, begin: Positions, held: HeldQueues, away: Collection[str], now_ms: int = 0) -> bool:
+    def has_more(self, begin: Positions, held: AcquiredQueues, away: Collection[str], now_ms: int = 0) -> bool:
         """Whether planning finds something beyond ``begin`` by what is known already. ``away``: sources that cannot be reached.
 
         ``now_ms`` here and for ``plan``: by a clock that only goes forward."""
@@ -172,12 +172,12 @@ class Planner:
             return any(counts)  # looks at the first queues only
         return (count := sum(counts)) > 0 and not self._are_too_few(count, now_ms)
 
-    def has_pushes(self, held: HeldQueues) -> Planning[bool]:
+    def has_pushes(self, held: AcquiredQueues) -> Planning[bool]:
         """Whether ids were given out since the last planning, as far as is known. A planning right after a true answer makes that known again."""
         self._asked = yield QueueCountersQuestion(held.queues)
         return bool(self._asked != self._counters)
 
-    def plan(self, begin: Positions, held: HeldQueues, *, unlimited: bool, now_ms: int = 0) -> Planning[dict[str, Position]]:
+    def plan(self, begin: Positions, held: AcquiredQueues, *, unlimited: bool, now_ms: int = 0) -> Planning[dict[str, Position]]:
         """The positions at the end of the batch that begins at ``begin``. ``unlimited`` ignores the caps and the minimum of the options."""
         found = yield from self._ask_queues(begin, held, unlimited=unlimited)
         entries = found.entries
@@ -194,7 +194,7 @@ class Planner:
         ends = {queue: _end_position(entry, goals.get(queue), marks.get(queue), entered=queue in found.entered) for queue, entry in entries.items()}
         return {**ends, **{queue: begin[queue] for queue in found.paused}}
 
-    def _ask_queues(self, begin: Positions, held: HeldQueues, *, unlimited: bool) -> Planning[QueuesNow]:
+    def _ask_queues(self, begin: Positions, held: AcquiredQueues, *, unlimited: bool) -> Planning[QueuesNow]:
         """Asks little of the queues that have all that follows their position, and the state of the others."""
         predicted = self._predict_ends(begin, held.queues, unlimited=unlimited)
         answers = (yield IntactQueuesQuestion({queue: (begin[queue], upto) for queue, upto in predicted.items()})) if predicted else {}
@@ -245,7 +245,7 @@ class Planner:
     def _within_ceiling(self, queue: str, id: int) -> int:
         return id if self._ceiling is None else min(id, self._ceiling.get(queue, 0))
 
-    def _entries(self, begin: Positions, held: HeldQueues, states: Mapping[str, QueueState]) -> Planning[tuple[dict[str, Position], set[str]]]:
+    def _entries(self, begin: Positions, held: AcquiredQueues, states: Mapping[str, QueueState]) -> Planning[tuple[dict[str, Position], set[str]]]:
         """Where the batch begins in each queue, and the queues that are entered: those without a position before, and those that lost messages. The
         others begin at their position."""
         entries: dict[str, Position] = {}
@@ -264,9 +264,9 @@ class Planner:
                 entered.add(queue)
         return entries, entered
 
-    def _enter(self, queue: str, state: QueueState, held: HeldQueues) -> Planning[Position | None]:
+    def _enter(self, queue: str, state: QueueState, held: AcquiredQueues) -> Planning[Position | None]:
         if not state.exists or not state.born:
-            yield StopHoldingQueue(queue)  # it went away after it was acquired; it is acquired anew when it is found again
+            yield DropExpiredQueue(queue)  # it went away after it was acquired; it is acquired anew when it is found again
             return None
         decided = held.entering.get(queue)
         first = decided.last if decided and decided.born == state.born else first_start(self._options, queue, held.sources)
@@ -334,7 +334,7 @@ def without_times(starts: Mapping[str, Start], unknown: str = "error") -> Genera
 
 def starts_after(queue: str, start: Start, state: QueueState) -> int:
     """The last id that counts as read where a queue enters the query. Raises ConfigError for one that was not given out yet."""
-    if isinstance(start, Newest):
+    if isinstance(start, NewestMessages):
         return max(state.floor, state.last_id - start.count)
     last = {"earliest": state.floor, "latest": state.last_id}.get(str(start), start)
     assert isinstance(last, int)
@@ -363,7 +363,7 @@ def _goal_marks(goals: Mapping[str, int], found: QueuesNow) -> Planning[Mapping[
     unknown = {queue: goal for queue, goal in goals.items() if goal != found.mark_ids[queue]}
     if not unknown:
         return found.marks
-    return {**{queue: mark for queue, mark in found.marks.items() if queue not in unknown}, **(yield FingerprintsQuestion(unknown))}
+    return {**{queue: mark for queue, mark in found.marks.items() if queue not in unknown}, **(yield MessageFingerprintsQuestion(unknown))}
 
 
 def _end_position(entry: Position, goal: int | None, mark: str | None, *, entered: bool) -> Position:

@@ -61,7 +61,7 @@ class PairScanner:
         self._first = self._last = self._at = body
         self._places: list[tuple[Any, Any]] = []
         self._way = self._take_even_run
-        self._scan: HeaderScan | None = None
+        self._scan: BulkHeaderScan | None = None
 
     def end(self, data: Any, used: int) -> int | None:
         """The offset after the reply once it is all there in ``data[:used]``; None while more must come. ValueError: not a reply of pairs."""
@@ -119,7 +119,7 @@ class PairScanner:
         return True
 
     def _take_rest_by_scan(self, data: Any, used: int) -> bool:
-        scan = self._scan = self._scan or HeaderScan(2 * self._left, self._at)
+        scan = self._scan = self._scan or BulkHeaderScan(2 * self._left, self._at)
         if (end := scan.find_end_of_last_value(data, used)) is not None:
             self._add_places(*scan.places(data), scan.last_pair, end)
             self._left = 0
@@ -156,7 +156,7 @@ def _count_even_heads(data: Any, head: re.Match[bytes], stride: int, many: int) 
     return many
 
 
-class HeaderScan:
+class BulkHeaderScan:
     """Finds all headers at once. Exact: a value that looks like a header makes it ``confused``, and then nothing was found."""
 
     def __init__(self, count: int, body: int) -> None:

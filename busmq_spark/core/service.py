@@ -16,7 +16,7 @@ from busmq_spark.errors import MessageRefused
 
 
 @final
-class Absent:
+class AbsentValue:
     """The type of ABSENT."""
 
     __slots__ = ()
@@ -25,7 +25,7 @@ class Absent:
         return "ABSENT"
 
 
-ABSENT: Final = Absent()
+ABSENT: Final = AbsentValue()
 """JavaScript's undefined: the key is not there."""
 
 

@@ -10,10 +10,10 @@ from busmq_spark.core.clock import ages, id_at, note_times_if_allowed
 from busmq_spark.core.flow import Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import MIN_RECORD_TTL_S
-from busmq_spark.core.state import AckUpTo, ack_to, states, subscribe, subscriptions
+from busmq_spark.core.queue_state import AckUpTo, ack_to, states, subscribe, subscriptions
 from busmq_spark.errors import ConfigError, QueueBusy
 from busmq_spark.parsers import subscription as checked
-from busmq_spark.start import AtTime, Newest, parse_relative, timestamp
+from busmq_spark.start import AtTime, NewestMessages, parse_relative, timestamp
 
 ABANDONED_AFTER_S = 24 * 3600
 """A subscription that holds messages back and was not here for longer is warned about."""
@@ -62,7 +62,7 @@ def register(
 
     ``start`` is ``earliest``, ``latest``, the last id that counts as read, a time (``-10m``, or ISO 8601 with its offset), or ``-1000 messages``.
     Raises QueueBusy while a query without a subscription reads the queue, ConfigError for a bad name or start, TimeUnknown; ``is_dead`` says whether
-    the holder of a lease is known to be gone. With ``shared``, settings, it is that of a shared group (core/group.py).
+    the holder of a lease is known to be gone. With ``shared``, settings, it is that of a shared group (core/shared_group.py).
     """
     check_name(name)
     if start not in ("earliest", "latest"):
@@ -103,7 +103,7 @@ def _last_id(keys: QueueKeys, start: str | int) -> Flow[int]:
     """The last id that counts as read."""
     [state] = yield from states([(keys, -1)])
     found = parse_relative(start) if isinstance(start, str) else start
-    if isinstance(found, Newest):
+    if isinstance(found, NewestMessages):
         return max(state.floor, state.last_id - found.count)
     if isinstance(found, AtTime) or found is None:
         with suppress(ValueError):

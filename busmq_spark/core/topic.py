@@ -3,7 +3,7 @@
 Rule 1. A partition is an ordinary queue, and order, acks, leases and exactly-once are those of that queue.
 Rule 2. A topic may grow, and never has fewer partitions than before. When it grows, keys get other partitions.
 Rule 3. Who is a member of a group is advice. Each member computes the same ranges from it; who owns a partition is decided by the lease of the
-        ordered group of that queue (core/state.py).
+        ordered group of that queue (core/queue_state.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Topic(NamedTuple):
     """Names this life of the topic."""
 
 
-class Placed(NamedTuple):
+class MessagePlace(NamedTuple):
     """Where a message of a topic is."""
 
     partition: int
@@ -46,25 +46,25 @@ class Placed(NamedTuple):
     """In the partition queue."""
 
 
-class Places(Sequence[Placed]):
+class Places(Sequence[MessagePlace]):
     """Where many messages are, in the order in which they were given. Made when it is first looked at: most producers do not."""
 
     def __init__(self, chosen: Sequence[int], ids: Mapping[int, Iterable[int]]) -> None:
         """The partition of each, and the ids in each partition in their order."""
         self._chosen, self._ids = chosen, ids
-        self._made: list[Placed] | None = None
+        self._made: list[MessagePlace] | None = None
 
     def __len__(self) -> int:
         return len(self._chosen)
 
     @overload
-    def __getitem__(self, index: int) -> Placed: ...
+    def __getitem__(self, index: int) -> MessagePlace: ...
     @overload
-    def __getitem__(self, index: slice) -> list[Placed]: ...
-    def __getitem__(self, index: int | slice) -> Placed | list[Placed]:
+    def __getitem__(self, index: slice) -> list[MessagePlace]: ...
+    def __getitem__(self, index: int | slice) -> MessagePlace | list[MessagePlace]:
         return self._place_all()[index]
 
-    def __iter__(self) -> Iterator[Placed]:
+    def __iter__(self) -> Iterator[MessagePlace]:
         return iter(self._place_all())
 
     def __eq__(self, other: object) -> bool:
@@ -75,10 +75,10 @@ class Places(Sequence[Placed]):
     def __repr__(self) -> str:
         return repr(self._place_all())
 
-    def _place_all(self) -> list[Placed]:
+    def _place_all(self) -> list[MessagePlace]:
         if self._made is None:
             ids = {partition: iter(its) for partition, its in self._ids.items()}
-            self._made = [Placed(partition, next(ids[partition])) for partition in self._chosen]
+            self._made = [MessagePlace(partition, next(ids[partition])) for partition in self._chosen]
         return self._made
 
 
@@ -97,7 +97,7 @@ class GroupLag:
     """How many of them are read now."""
 
 
-class Membership(NamedTuple):
+class GroupMembers(NamedTuple):
     """Who is a member of a group now."""
 
     topic: Topic
@@ -235,11 +235,11 @@ def read_topic(keys: TopicKeys) -> Flow[Topic | None]:
     return _topic(keys, (yield command("HMGET", keys.base, "partitions", "born")))
 
 
-def join_group(keys: TopicKeys, known: Topic, group: str, member: str, dead: Sequence[str] = ()) -> Flow[Membership]:
+def join_group(keys: TopicKeys, known: Topic, group: str, member: str, dead: Sequence[str] = ()) -> Flow[GroupMembers]:
     """Be a member of a group for MEMBER_TTL_MS. ``dead`` are members known to be dead, which are forgotten. Does what :func:`keep_alive` does."""
     topic, (now, *items) = yield [_topic_call(keys, *known, grows=True), _member_call(keys, group, member, MEMBER_TTL_MS, dead)]
     pairs = zip(items[0::2], items[1::2], strict=True)
-    return Membership(_topic(keys, topic) or known, int(now), {name.decode("utf-8", "replace"): int(float(until)) for name, until in pairs})
+    return GroupMembers(_topic(keys, topic) or known, int(now), {name.decode("utf-8", "replace"): int(float(until)) for name, until in pairs})
 
 
 def leave_group(keys: TopicKeys, group: str, member: str) -> Flow[None]:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from busmq_spark.cli.locate import LocatedQueue, locate_queue, open_links
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.progress import TerminalProgressBar
 from busmq_spark.cli.redis_options import RedisOption
-from busmq_spark.cli.target import QueueLocation, locate_queue, open_links
 from busmq_spark.cli.terminal_text import format_count
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import sink_queues, sink_record
@@ -28,7 +28,7 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
-    from busmq_spark.demo.spark_job import DelayJob
+    from busmq_spark.demo.spark_job import DelayJobSettings
 
 DEMO_QUEUES = ("flights", "delays")
 PICTURE_FILE = "flight-delays.png"
@@ -120,7 +120,7 @@ class ReplayOptions:
 
 
 def _flights(out: Output, asked: ReplayOptions, picture: Path) -> None:
-    from busmq_spark.demo.spark_job import DelayJob
+    from busmq_spark.demo.spark_job import DelayJobSettings
 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busmq-demo-")))
@@ -131,7 +131,7 @@ def _flights(out: Output, asked: ReplayOptions, picture: Path) -> None:
         sink = f"busmq-demo-{new_token()}"
         with _fresh_demo_queues(url, sink, keep=asked.keep, replace=asked.replace) as (flights, delays):
             airlines = _push_flights(report, flights, asked.rows)
-            job = DelayJob(url, flights.keys.name, delays.keys.name, sink, folder / "checkpoint", asked.keep)
+            job = DelayJobSettings(url, flights.keys.name, delays.keys.name, sink, folder / "checkpoint", asked.keep)
             _run_query_and_report(report, job, airlines, picture)
         report.show_next_steps(url, own=not asked.redis, keep=asked.keep)
         if asked.keep and not asked.redis:
@@ -169,7 +169,7 @@ def _start_redis(out: Output, stack: ExitStack) -> str:
 
 
 @contextmanager
-def _fresh_demo_queues(url: str, sink: str, *, keep: bool, replace: bool) -> Iterator[tuple[QueueLocation, QueueLocation]]:
+def _fresh_demo_queues(url: str, sink: str, *, keep: bool, replace: bool) -> Iterator[tuple[LocatedQueue, LocatedQueue]]:
     """The two queues, new and empty; removed at the end unless they are to be kept."""
     with open_links(RedisOptions(url=url)) as links:
         places = locate_queue(DEMO_QUEUES[0], links), locate_queue(DEMO_QUEUES[1], links)
@@ -195,7 +195,7 @@ def _fresh_demo_queues(url: str, sink: str, *, keep: bool, replace: bool) -> Ite
                     place.link.execute([command("DEL", key) for key in (place.keys.stages(sink), sink_record(sink), sink_queues(sink))])
 
 
-def _push_flights(report: Report, flights: QueueLocation, rows: int | None) -> dict[str, str]:
+def _push_flights(report: Report, flights: LocatedQueue, rows: int | None) -> dict[str, str]:
     """Push every flight; the result is the names of the airlines."""
     from busmq_spark.demo.flights import load_flights
 
@@ -210,7 +210,7 @@ def _push_flights(report: Report, flights: QueueLocation, rows: int | None) -> d
     return data.airlines
 
 
-def _run_query_and_report(report: Report, job: "DelayJob", airlines: dict[str, str], picture: Path) -> None:
+def _run_query_and_report(report: Report, job: "DelayJobSettings", airlines: dict[str, str], picture: Path) -> None:
     from busmq_spark.demo.plot import draw_delays
     from busmq_spark.demo.spark_job import LocalSpark, Progress, read_totals, run_query
 

@@ -23,7 +23,7 @@ from typing import IO, Any
 from busmq_spark.core import queue as q
 from busmq_spark.core.flow import command, script
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 
 PUSH_TICK_S = 0.001

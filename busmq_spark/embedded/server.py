@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import quote
 
 from busmq_spark.embedded.binary import find_redis_server
-from busmq_spark.embedded.resp import ErrorReply, Reply, send_command
-from busmq_spark.embedded.watchdog_process import RedisWatchdog
+from busmq_spark.embedded.commands import ErrorReply, Reply, send_command
+from busmq_spark.embedded.watchdog_handle import RedisWatchdog
 from busmq_spark.errors import ConfigError, LinkLost
 
 if TYPE_CHECKING:

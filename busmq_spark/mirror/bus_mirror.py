@@ -16,7 +16,7 @@ from busmq_spark.errors import BusError, ConfigError
 from busmq_spark.metrics import Metrics
 from busmq_spark.mirror.runner import MirrorRunner
 from busmq_spark.mirror.settings import MirrorSettings
-from busmq_spark.mirror.status import MirrorStatus
+from busmq_spark.mirror.status import MirroredQueueStatus
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
@@ -66,11 +66,11 @@ class BusMirror:
         """Why nothing is mirrored now: one side is away. None while it is."""
         return self._runner.error if self._runner else None
 
-    def status(self) -> list[MirrorStatus]:
+    def status(self) -> list[MirroredQueueStatus]:
         """How far each queue is, by name."""
         return self._runner.status() if self._runner else []
 
-    async def caught_up(self, timeout_s: float = 60.0) -> list[MirrorStatus]:
+    async def caught_up(self, timeout_s: float = 60.0) -> list[MirroredQueueStatus]:
         """Wait until everything is copied that the origin had when this was called; queues that have stopped are not waited for.
 
         Raises the error of the mirror, or TimeoutError.

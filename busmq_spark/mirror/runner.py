@@ -1,4 +1,4 @@
-"""The process that mirrors: one thread decides and writes here (mirror/book.py), a few others read at the origin.
+"""The process that mirrors: one thread decides and writes here (mirror/mirrored_queues.py), a few others read at the origin.
 
 Rule 1. Progress is the copy itself. After any error everything that was under way is forgotten, and the mirrors say how far they are.
 Rule 2. Windows are appended in the order in which they were planned, so that those of one queue follow each other.
@@ -17,14 +17,14 @@ from contextlib import suppress
 from typing import Any
 
 from busmq_spark.core.message import MAX_ID
-from busmq_spark.core.mirror import NO_MARK, OriginState, Positions
+from busmq_spark.core.mirror import NO_MARK, OriginQueueState, Positions
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.metrics import Metrics
-from busmq_spark.mirror.book import MirrorBook
-from busmq_spark.mirror.origin import ThreadLocalOriginStores, look_at_queues, make_push_notifiers, read_windows
+from busmq_spark.mirror.mirrored_queues import MirroredQueues
+from busmq_spark.mirror.origin_reader import ThreadLocalOriginStores, look_at_queues, make_push_notifiers, read_windows
 from busmq_spark.mirror.settings import MirrorSettings
-from busmq_spark.mirror.status import MirrorMetrics, MirrorStatus, encode_report
+from busmq_spark.mirror.status import MirroredQueueStatus, MirrorMetrics, encode_report
 from busmq_spark.mirror.target import MirrorTarget
 from busmq_spark.mirror.windows import WindowRows
 from busmq_spark.options import RedisOptions
@@ -62,7 +62,7 @@ class MirrorRunner:
         self._pool = ThreadPoolExecutor(MAX_READS_AT_ONCE + 1, "busmq-mirror-reader")  # one more, so that questions do not wait for rows
         metrics = metrics or Metrics()
         self._counts = MirrorMetrics(metrics)
-        self._book = MirrorBook(settings, self._target, self._counts, self._mark_there)
+        self._book = MirroredQueues(settings, self._target, self._counts, self._mark_there)
         metrics.before_text(lambda: self._counts.measure(self.status()))
         self._token = new_token()
         self._wake = threading.Event()
@@ -110,7 +110,7 @@ class MirrorRunner:
         self._wake.set()
         return self._wanted
 
-    def status(self) -> list[MirrorStatus]:
+    def status(self) -> list[MirroredQueueStatus]:
         """Of each queue, by name. From any thread."""
         return self._book.status()
 
@@ -219,7 +219,7 @@ class MirrorRunner:
     def _read_counters(self, names: Sequence[str]) -> list[tuple[str, Any]]:
         return list(zip(names, self._origins.store_of_thread.counters(names), strict=True))
 
-    def _look_at_origin(self, names: Sequence[tuple[str, int]]) -> tuple[dict[str, OriginState], dict[str, tuple[str, Positions]]]:
+    def _look_at_origin(self, names: Sequence[tuple[str, int]]) -> tuple[dict[str, OriginQueueState], dict[str, tuple[str, Positions]]]:
         spans = look_at_queues(self._origins.store_of_thread, names)
         there = [name for name, span in spans.items() if span.ttl_s]
         return spans, dict(self._origins.store_of_thread.positions(there)) if self.settings.groups and there else {}
@@ -242,7 +242,7 @@ class MirrorRunner:
         self._pushed.resume_at(now + max(0.005, self._separately_asked_queues / MAX_CLUSTER_QUEUES_ASKED_PER_S))
         self._book.count({name: int(counter or 0) for name, counter in found}, asked)
 
-    def _on_spans(self, found: tuple[dict[str, OriginState], dict[str, tuple[str, Positions]]], asked: dict[str, int], wanted: int) -> None:
+    def _on_spans(self, found: tuple[dict[str, OriginQueueState], dict[str, tuple[str, Positions]]], asked: dict[str, int], wanted: int) -> None:
         self._book.on_spans(*found, asked)
         if (names := self._book.mirrored_queues) != self._listened:
             self._listened = names

@@ -15,7 +15,7 @@ MAX_QUEUES_IN_REPORT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class MirrorStatus:
+class MirroredQueueStatus:
     """One queue of a mirror."""
 
     queue: str
@@ -35,13 +35,13 @@ class MirrorStatus:
     """Why it is mirrored no further."""
 
 
-def status_of(queue: MirroredQueue, now: float) -> MirrorStatus:
+def status_of(queue: MirroredQueue, now: float) -> MirroredQueueStatus:
     """``now`` by the clock of :meth:`MirroredQueue.note_last_id`."""
     behind_s = 0.0 if queue.behind_since is None else max(0.0, now - queue.behind_since)
-    return MirrorStatus(queue.name, queue.born, queue.last, queue.behind, behind_s, queue.copied, queue.skipped, queue.stopped)
+    return MirroredQueueStatus(queue.name, queue.born, queue.last, queue.behind, behind_s, queue.copied, queue.skipped, queue.stopped)
 
 
-def encode_report(origin: str, patterns: Sequence[str], error: BusError | None, queues: Iterable[MirrorStatus]) -> str:
+def encode_report(origin: str, patterns: Sequence[str], error: BusError | None, queues: Iterable[MirroredQueueStatus]) -> str:
     """What a process says of itself in Redis: queues that are behind or stopped by name, all others only in the number."""
     all_ = list(queues)
     odd = sorted((each for each in all_ if each.behind or each.error), key=lambda each: -each.behind_s)[:MAX_QUEUES_IN_REPORT]
@@ -86,7 +86,7 @@ class MirrorMetrics:
         self.behind = metrics.gauge("busmq_mirror_behind_messages", "Ids that the origin has given and that are not copied, of all queues")
         self.behind_s = metrics.gauge("busmq_mirror_behind_seconds", "For how long the queue that is worst has been behind")
 
-    def measure(self, queues: Iterable[MirrorStatus]) -> None:
+    def measure(self, queues: Iterable[MirroredQueueStatus]) -> None:
         """Set the gauges."""
         all_ = list(queues)
         self.queues.set(len(all_))

@@ -12,8 +12,8 @@ from busmq_spark.core import mirror as flows
 from busmq_spark.core.flow import Flow, run_flows_together
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys, hash_index, mirror_report
-from busmq_spark.core.mirror import AppendResult, BeginResult, Chunk, MirrorOf, MirrorState, OriginState, Positions
-from busmq_spark.core.state import keep_alive, marks
+from busmq_spark.core.mirror import AppendResult, BeginResult, Chunk, MirrorOf, MirrorState, OriginQueueState, Positions
+from busmq_spark.core.queue_state import keep_alive, marks
 from busmq_spark.errors import BusError
 from busmq_spark.mirror.settings import MIRROR_PATIENCE_S
 from busmq_spark.mirror.windows import WindowRows
@@ -42,7 +42,7 @@ class MirrorTarget:
         return QueueKeys(queue, self.cluster)
 
     def begin(
-        self, wanted: Mapping[str, OriginState], of: Mapping[str, MirrorOf], expected: Mapping[str, str], *, replace: bool = False
+        self, wanted: Mapping[str, OriginQueueState], of: Mapping[str, MirrorOf], expected: Mapping[str, str], *, replace: bool = False
     ) -> dict[str, BeginResult]:
         """Make these queues mirrors, or go on with them; ``expected``: their lives here, where that is known."""
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from busmq_spark.core.mirror import NEWEST_MESSAGE, BeginResult, MirrorOf, OriginState
-from busmq_spark.core.state import fingerprint
+from busmq_spark.core.mirror import NEWEST_MESSAGE, BeginResult, MirrorOf, OriginQueueState
+from busmq_spark.core.queue_state import fingerprint
 from busmq_spark.errors import BusError, MirrorStopped
-from busmq_spark.mirror.rows import WiredRows
+from busmq_spark.mirror.rows import CommandRows
 
 WINDOW_BYTES = 3 * 1024 * 1024
 """Bytes of values that are read in one call, about, of however many queues. So many calls as there are readers (mirror/runner.py) are under way."""
@@ -47,10 +47,10 @@ class WindowRows:
     """What was read of a window. ``span`` is from before the reading; ``parts`` are all that was stored of ``after + 1 .. upto``, in order."""
 
     window: Window
-    span: OriginState
+    span: OriginQueueState
     upto: int = 0
     after: int = 0
-    parts: list[WiredRows] = field(default_factory=list)
+    parts: list[CommandRows] = field(default_factory=list)
     bytes: int = 0
     """Of their values."""
     sound: bool = False
@@ -135,7 +135,7 @@ class MirroredQueue:
             self.row_bytes = mean if not self.row_bytes or mean > self.row_bytes else (3 * self.row_bytes + mean) / 4
 
 
-def drop_copied_rows(rows: WindowRows, last: int) -> OriginState:
+def drop_copied_rows(rows: WindowRows, last: int) -> OriginQueueState:
     """Drop rows up to ``last``, copied meanwhile. Returns the span as of ``last``."""
     if last <= rows.after:
         return rows.span
@@ -144,7 +144,7 @@ def drop_copied_rows(rows: WindowRows, last: int) -> OriginState:
     return span
 
 
-class Verdict(NamedTuple):
+class MirrorDecision(NamedTuple):
     """What to do with a queue after a look at it, there and here."""
 
     action: Literal["copy", "begin", "drop", "compare", "stop"]
@@ -154,22 +154,22 @@ class Verdict(NamedTuple):
     """Why it stops."""
 
 
-def compare_with_origin(queue: MirroredQueue, span: OriginState, *, name: str = "") -> Verdict:
+def compare_with_origin(queue: MirroredQueue, span: OriginQueueState, *, name: str = "") -> MirrorDecision:
     """What to do after this look at a queue. ``name`` is that of this bus."""
     if not span.ttl_s:
-        return Verdict("drop")
+        return MirrorDecision("drop")
     if name and name in (path := MirrorOf.parse(span.mirror_of).path if span.mirror_of else ()):
         reason = f"at its origin it is a mirror itself, of {' → '.join(path)}, and {name!r} is this bus"
-        return Verdict("stop", _stop_verdict(queue, "loop", reason, 0, 0, "Mirror it from its true origin, or promote it in one place"))
+        return MirrorDecision("stop", _stop_verdict(queue, "loop", reason, 0, 0, "Mirror it from its true origin, or promote it in one place"))
     if not queue.begun or span.born != queue.born:
-        return Verdict("begin")
+        return MirrorDecision("begin")
     if span.last_id < queue.last:
         ids = f"ids {span.last_id + 1}..{queue.last}"
         reason = f"its origin has lost {ids}: it was restored, or a fail-over lost its last pushes. They are here"
-        return Verdict("stop", _stop_verdict(queue, "diverged", reason, span.last_id + 1, queue.last, _DIVERGED_REMEDY))
+        return MirrorDecision("stop", _stop_verdict(queue, "diverged", reason, span.last_id + 1, queue.last, _DIVERGED_REMEDY))
     if queue.mark and span.after_mark and queue.mark != span.after_mark:
-        return Verdict("compare")
-    return Verdict("copy")
+        return MirrorDecision("compare")
+    return MirrorDecision("copy")
 
 
 _DIVERGED_REMEDY = "Promote it to keep what is here, or copy it anew from its origin with --replace, once what only is here is saved (busmq peek)"
@@ -181,7 +181,7 @@ def reissued_error(queue: MirroredQueue, first: int) -> MirrorStopped:
     return _stop_verdict(queue, "diverged", reason, first, queue.last, _DIVERGED_REMEDY)
 
 
-def no_mirror_error(queue: MirroredQueue, span: OriginState, found: BeginResult) -> MirrorStopped:
+def no_mirror_error(queue: MirroredQueue, span: OriginQueueState, found: BeginResult) -> MirrorStopped:
     """There is a queue of this bus' own."""
     if found.promoted >= 0 and found.born == span.born:
         first = found.promoted + 1
@@ -196,7 +196,7 @@ def no_mirror_error(queue: MirroredQueue, span: OriginState, found: BeginResult)
     return _stop_verdict(queue, "own", reason, 1, found.last, "Remove or rename one of them, or copy over it with --replace")
 
 
-def new_life_error(queue: MirroredQueue, span: OriginState, found: BeginResult) -> MirrorStopped:
+def new_life_error(queue: MirroredQueue, span: OriginQueueState, found: BeginResult) -> MirrorStopped:
     """Here is the copy of a life that has ended at the origin; it may be the only one."""
     reason = f"it was made anew at its origin, as life {span.born}; here is the copy of its life {found.born}, up to id {found.last}"
     remedy = "Promote the copy to keep it (busmq mirror promote), or give it up for the new life with new_life=follow (--new-life follow)"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from busmq_spark.core.patterns import destinations
+from busmq_spark.core.event_patterns import destinations
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.client.federation_clients import secret_for_url
 from busmq_spark.federation.npm_servers.detected_store import DetectedStore

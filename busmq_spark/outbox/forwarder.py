@@ -24,11 +24,11 @@ from pathlib import Path
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost, QueueFull
-from busmq_spark.outbox import rows
-from busmq_spark.outbox.rows import Chunk, Destination, EntryKind, UnroutedEntry
+from busmq_spark.outbox import sql
+from busmq_spark.outbox.group_commit import GroupCommitWriter, PendingWrite
 from busmq_spark.outbox.schema import open_to_read, translate_sqlite_error
+from busmq_spark.outbox.sql import Chunk, Destination, EntryKind, UnroutedEntry
 from busmq_spark.outbox.target import Target
-from busmq_spark.outbox.writer import PendingWrite, Writer
 
 RETRY_PAUSES_S = (0.2, 30.0)
 """The first and the longest pause; each is between half of it and all of it."""
@@ -76,7 +76,7 @@ class _DestinationProgress:
 class Forwarder:
     """One thread, for the queues that are ``mine``. The first of several ``routes``."""
 
-    def __init__(self, path: Path, open_target: Callable[[], Target], writer: Writer, mine: Callable[[str], bool]) -> None:
+    def __init__(self, path: Path, open_target: Callable[[], Target], writer: GroupCommitWriter, mine: Callable[[str], bool]) -> None:
         self._path, self._open_target, self._writer, self._mine = path, open_target, writer, mine
         self.rescan_all: Callable[[], None] | None = None
         """Called when events were routed; of the thread that routes."""
@@ -166,7 +166,7 @@ class Forwarder:
             woken, self._woken = self._woken, set()
             rescan, self._rescan = self._rescan, False
         if rescan:
-            woken.update(to for to in rows.waiting_destinations(self._reader) if self._mine(to.queue))
+            woken.update(to for to in sql.waiting_destinations(self._reader) if self._mine(to.queue))
         for to in sorted(filter(None, woken), key=lambda each: each.id):
             self._active[to.id] = self._known.setdefault(to.id, _DestinationProgress(to))
         self._sent = self._more = False
@@ -202,11 +202,11 @@ class Forwarder:
         ahead, self._ahead = self._ahead, None
         chunk = ahead[2].result() if ahead is not None and ahead[:2] == (to.id, behind) else None
         if chunk is None:  # that there was none may be long ago
-            chunk = rows.next_chunk(self._reader, to, behind, CHUNK_MESSAGES, CHUNK_BYTES)
+            chunk = sql.next_chunk(self._reader, to, behind, CHUNK_MESSAGES, CHUNK_BYTES)
         if chunk is not None and chunk.more and len(self._active) == 1:
             last = chunk.numbers[-1]
             with suppress(RuntimeError):  # the program ends
-                reading = self._reading_ahead.submit(rows.next_chunk, self._reader_ahead, to, last, CHUNK_MESSAGES, CHUNK_BYTES)
+                reading = self._reading_ahead.submit(sql.next_chunk, self._reader_ahead, to, last, CHUNK_MESSAGES, CHUNK_BYTES)
                 self._ahead = (to.id, last, reading)
         return chunk
 
@@ -214,7 +214,7 @@ class Forwarder:
         """Note how far it is, unless that is under way: then what came meanwhile goes with the next, without a wait for the disk."""
         if progress.noted is None or progress.noted.done():
             to, upto = progress.to, progress.sent
-            progress.noted, progress.noted_upto = self._writer.submit(lambda c: rows.confirm_sent(c, to, upto), durable=False), upto
+            progress.noted, progress.noted_upto = self._writer.submit(lambda c: sql.confirm_sent(c, to, upto), durable=False), upto
 
     def _finish_destination(self, progress: _DestinationProgress) -> bool:
         """Nothing waits for the queue: it is idle once that is noted."""
@@ -237,7 +237,7 @@ class Forwarder:
     def _shrink_file(self) -> None:
         """A file that has grown while a server was away shrinks when there is nothing else to do."""
         with suppress(BusError):
-            while self._writer.submit(rows.release_free_pages, durable=False).result() and not (self._woken or self._stopped):
+            while self._writer.submit(sql.release_free_pages, durable=False).result() and not (self._woken or self._stopped):
                 pass
 
     def _keep_for_retry(self, progress: _DestinationProgress, error: BusError) -> None:
@@ -251,11 +251,11 @@ class Forwarder:
         if progress.error != str(error):
             progress.error = str(error)
             to, text = progress.to, progress.error
-            self._writer.submit(lambda c: rows.record_failure(c, to, text), durable=False)
+            self._writer.submit(lambda c: sql.record_failure(c, to, text), durable=False)
             log.log(logging.WARNING if first else logging.DEBUG, "the outbox %s keeps what is for queue %r: %s", self._path, to.queue, error)
 
     def _route_entries(self) -> bool:
-        found = rows.unrouted_entries(self._reader)
+        found = sql.unrouted_entries(self._reader)
         if not found:
             return False
         try:
@@ -264,13 +264,13 @@ class Forwarder:
             first, text = self._routing.count_failure(), str(error)
             if text != self._route_error and not self._stopped:
                 self._route_error = text
-                self._writer.submit(lambda c: rows.set_note(c, "routing_error", text), durable=False)
+                self._writer.submit(lambda c: sql.set_note(c, "routing_error", text), durable=False)
                 log.log(logging.WARNING if first else logging.DEBUG, "the outbox %s keeps its events: %s", self._path, error)
             return False
         self._routing.reset()
         if self._route_error:
             self._route_error = ""
-            self._writer.submit(lambda c: rows.set_note(c, "routing_error", None), durable=False)
+            self._writer.submit(lambda c: sql.set_note(c, "routing_error", None), durable=False)
         return True
 
     def _route_first_entries(self, found: list[UnroutedEntry]) -> None:
@@ -278,12 +278,12 @@ class Forwarder:
         if not events:
             self._send_subscription(found[0])
             return
-        queues, table = self._require_target().route([entry.keys for entry in events], rows.subscriptions_made(self._reader))
+        queues, table = self._require_target().route([entry.keys for entry in events], sql.subscriptions_made(self._reader))
 
         def write(connection: sqlite3.Connection) -> None:
             for entry, its in zip(events, queues, strict=True):
-                rows.route_event(connection, entry.id, its)
-            rows.note_subscriptions(connection, table)
+                sql.route_event(connection, entry.id, its)
+            sql.note_subscriptions(connection, table)
 
         self._writer.submit(write, durable=False).result()
         assert self.rescan_all is not None
@@ -294,8 +294,8 @@ class Forwarder:
         self._require_target().set_subscription(entry.keys, entry.queue, end=end)
 
         def write(connection: sqlite3.Connection) -> None:
-            rows.note_subscription_made(connection, entry.keys, entry.queue, end=end)
-            rows.delete_entry(connection, entry.id)
+            sql.note_subscription_made(connection, entry.keys, entry.queue, end=end)
+            sql.delete_entry(connection, entry.id)
 
         self._writer.submit(write, durable=False).result()
         assert self.rescan_all is not None

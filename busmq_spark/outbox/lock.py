@@ -20,7 +20,7 @@ _held_locks: weakref.WeakSet[StoreLock] = weakref.WeakSet()
 
 
 @dataclass(frozen=True, slots=True)
-class StoreOwner:
+class LockHolder:
     """Who has a store open. ``since``: seconds since 1970."""
 
     pid: int
@@ -47,7 +47,7 @@ class StoreLock:
     def write_owner(self) -> None:
         """Say who has it. Raises OutboxFull."""
         with translating_errors(self._store):
-            _replace_text(self._file, json.dumps(asdict(StoreOwner(os.getpid(), socket.gethostname(), time.time()))))
+            _replace_text(self._file, json.dumps(asdict(LockHolder(os.getpid(), socket.gethostname(), time.time()))))
 
     @property
     def is_held(self) -> bool:
@@ -67,7 +67,7 @@ class StoreLock:
             self._file = -1
 
 
-def find_owner(store: Path) -> StoreOwner | None:
+def find_owner(store: Path) -> LockHolder | None:
     """The owner of the open store; None when it is not open. Changes nothing. Raises OutboxUnusable where this user may not look."""
     try:
         file = os.open(lock_path(store), os.O_RDONLY | os.O_CLOEXEC)
@@ -83,7 +83,7 @@ def find_owner(store: Path) -> StoreOwner | None:
         os.close(file)
 
 
-def read_owner(store: Path) -> StoreOwner | None:
+def read_owner(store: Path) -> LockHolder | None:
     """Who had it last and did not end in an orderly way, or has it still."""
     try:
         found = _decode_owner(lock_path(store).read_bytes())
@@ -104,7 +104,7 @@ def clear_dead_owner(store: Path) -> bool:
 
 def busy_error(store: Path) -> OutboxBusy:
     """The error for a store that another has open."""
-    found = find_owner(store) or StoreOwner(0, "", 0)
+    found = find_owner(store) or LockHolder(0, "", 0)
     return OutboxBusy(path=str(store), pid=found.pid or "unknown", host=found.host or "an unknown host")
 
 
@@ -126,11 +126,11 @@ def _replace_text(file: int, text: str) -> None:
     os.pwrite(file, text.encode(), 0)
 
 
-def _decode_owner(text: bytes) -> StoreOwner:
+def _decode_owner(text: bytes) -> LockHolder:
     try:
-        return StoreOwner(**json.loads(text))
+        return LockHolder(**json.loads(text))
     except (ValueError, TypeError):
-        return StoreOwner(0, "", 0)
+        return LockHolder(0, "", 0)
 
 
 def _forget_locks_after_fork() -> None:

@@ -19,11 +19,11 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from busmq_spark.bus.publishing import EventKeywords, event_of, keys_of
+from busmq_spark.bus.event_publishing import EventKeywords, event_of, keys_of
 from busmq_spark.core.event import Event
-from busmq_spark.core.publish import check_queue
+from busmq_spark.core.event_delivery import check_queue
 from busmq_spark.errors import ConfigError
-from busmq_spark.outbox.engine import OutboxEngine, OutboxReceipt, StoreRequest
+from busmq_spark.outbox.outbox_core import OutboxCore, OutboxReceipt, StoreRequest
 from busmq_spark.outbox.report import OutboxStatus
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class Outbox:
     """
 
     def __init__(self, path: str | PathLike[str], to: str | None = None, **settings: Any) -> None:
-        self._engine = OutboxEngine(Path(path), to, settings)
+        self._engine = OutboxCore(Path(path), to, settings)
 
     @classmethod
     def sync(cls, path: str | PathLike[str], to: str | None = None, **settings: Any) -> SyncOutbox:
@@ -105,7 +105,7 @@ class SyncOutbox:
     """The calls of an Outbox, which wait. For any number of threads: those that call at the same time share an fsync."""
 
     def __init__(self, path: str | PathLike[str], to: str | None = None, **settings: Any) -> None:
-        self._engine = OutboxEngine(Path(path), to, settings)
+        self._engine = OutboxCore(Path(path), to, settings)
 
     def __repr__(self) -> str:
         return f"Outbox({str(self._engine.path)!r}) (synchronous)"
@@ -156,7 +156,7 @@ class SyncOutbox:
             sleep(DRAINED_POLL_S)
 
 
-def _publish_request(engine: OutboxEngine, keys: Sequence[str], data: Sequence[object], about: EventKeywords) -> StoreRequest:
+def _publish_request(engine: OutboxCore, keys: Sequence[str], data: Sequence[object], about: EventKeywords) -> StoreRequest:
     wanted = keys_of(keys)
     events = [event_of(wanted, each, about) for each in data]
     if not events:
@@ -164,7 +164,7 @@ def _publish_request(engine: OutboxEngine, keys: Sequence[str], data: Sequence[o
     return engine.publish_request(wanted, [event.encode() for event in events], tuple(event.id for event in events))
 
 
-def _send_request(engine: OutboxEngine, queue: str, data: object, about: EventKeywords) -> StoreRequest:
+def _send_request(engine: OutboxCore, queue: str, data: object, about: EventKeywords) -> StoreRequest:
     event: Event = event_of([check_queue(queue)], data, about)
     return engine.send_request(queue, [event.encode()], (event.id,))
 

@@ -9,17 +9,17 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from busmq_spark.core.patterns import matches
+from busmq_spark.core.event_patterns import matches
 from busmq_spark.outbox import lock, schema
-from busmq_spark.outbox.lock import StoreOwner
-from busmq_spark.outbox.rows import EntryKind, unrouted_entries
+from busmq_spark.outbox.lock import LockHolder
+from busmq_spark.outbox.sql import EntryKind, unrouted_entries
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxStatus:
     """A store as a whole. Times are seconds."""
 
-    owner: StoreOwner | None
+    owner: LockHolder | None
     """The process that has it open."""
     incoming: int
     """Events and subscriptions of which it is not known yet where they go."""

@@ -1,7 +1,7 @@
 """Where an outbox forwards to: Redis, a federation server of ours, or one of npm busmq. One thread may use one.
 
-Towards Redis and servers of ours each message is appended once (core/sender.py). An npm server takes text only, at least once, and knows of no
-subscriptions: there those count that were made with this outbox.
+Towards Redis and servers of ours each message is appended once (core/idempotent_push.py). An npm server takes text only, at least once, and knows of
+no subscriptions: there those count that were made with this outbox.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
-from busmq_spark.core.patterns import destinations
+from busmq_spark.core.event_patterns import destinations
 from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.errors import LinkLost, QueueMissing
-from busmq_spark.outbox.rows import Chunk
-from busmq_spark.redis_io.layout import RedisLayout
-from busmq_spark.store.protocol import QueueCreation
+from busmq_spark.outbox.sql import Chunk
+from busmq_spark.redis_io.layout import ServerLayout
+from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore
 
 TARGET_PATIENCE_S = 0.0
 """A step that failed is tried again by the forwarder, which has others to do meanwhile."""
-QUEUE_CREATION = QueueCreation(True, MIN_RECORD_TTL_S)
+QUEUE_CREATION = QueueCreateOptions(True, MIN_RECORD_TTL_S)
 EventKeys: TypeAlias = Sequence[str]
 SubscriptionTable: TypeAlias = list[tuple[str, str]]
 """Pattern and queue."""
@@ -87,7 +87,7 @@ class StoreTarget:
 class RedisTarget(StoreTarget):
     """The servers of a bus."""
 
-    def __init__(self, servers: RedisLayout) -> None:
+    def __init__(self, servers: ServerLayout) -> None:
         super().__init__(RedisStore(servers, TARGET_PATIENCE_S))
         self._cluster = servers.cluster
 

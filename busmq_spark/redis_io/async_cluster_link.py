@@ -11,12 +11,12 @@ from busmq_spark.core.flow import Call, Flow, Step, T, run_async
 from busmq_spark.core.retry import Retry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.async_link import AsyncLink
-from busmq_spark.redis_io.cluster import ClusterSeeds
+from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
 from busmq_spark.redis_io.cluster_step import ClusterStep, NodeBatch
 from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
-from busmq_spark.redis_io.endpoint import ServerUnreachable, retry_time_s
+from busmq_spark.redis_io.endpoint import NoServerReachable, retry_time_s
 from busmq_spark.redis_io.slots import NodeAddress, SlotMap, key_of, slot_of_key
-from busmq_spark.redis_io.step_encoding import calls_of, step_result
+from busmq_spark.redis_io.step_codec import calls_of, step_result
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 from busmq_spark.redis_io.urls import Server
 
@@ -58,7 +58,7 @@ class AsyncClusterLink:
                 if cluster_step.stale:
                     await self.refresh(cluster_step.dead)
                 problem = cluster_step.retry_reason
-            except ServerUnreachable as error:
+            except NoServerReachable as error:
                 problem = error
             if not cluster_step.pending:
                 await self._refresh_if_moved(cluster_step)
@@ -67,7 +67,7 @@ class AsyncClusterLink:
                 await asyncio.sleep(retry.pause_s(problem, retry_time_s(self.endpoint, problem, self._patience_s)))
 
     async def refresh(self, dead: Iterable[NodeAddress] = ()) -> SlotMap:
-        """Ask anew which slots are where; tasks that ask at once share one answer. Raises ServerUnreachable when no node does."""
+        """Ask anew which slots are where; tasks that ask at once share one answer. Raises NoServerReachable when no node does."""
         before = self._map
         async with self._asking:
             if self._map is before or self._map is None:

@@ -1,4 +1,4 @@
-"""The asyncio twin of ``link.py``: same rules, but shared by many tasks. Their steps go out in the order they were asked for, without waiting
+"""The asyncio twin of ``sync_link.py``: same rules, but shared by many tasks. Their steps go out in the order they were asked for, without waiting
 for each other, in one write per turn of the loop where they are short; replies come back in that order.
 """
 
@@ -18,7 +18,7 @@ from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.dial import dial_async
 from busmq_spark.redis_io.endpoint import Endpoint, retry_time_s
 from busmq_spark.redis_io.pipelined_connection import PipelinedConnection
-from busmq_spark.redis_io.step_encoding import calls_of, first_error, is_repeatable, step_result, unknown_scripts
+from busmq_spark.redis_io.step_codec import calls_of, first_error, is_repeatable, step_result, unknown_scripts
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 
 _PING = command("PING")

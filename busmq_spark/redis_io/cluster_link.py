@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 from busmq_spark.core.flow import Call, Flow, Step, T, run_sync
 from busmq_spark.core.retry import Retry
 from busmq_spark.errors import BusError, LinkLost
-from busmq_spark.redis_io.cluster import ClusterSeeds
+from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
 from busmq_spark.redis_io.cluster_step import ClusterStep, NodeBatch, redirection
-from busmq_spark.redis_io.endpoint import ServerUnreachable, retry_time_s, stopped_error
-from busmq_spark.redis_io.link import SyncLink, stream_calls
+from busmq_spark.redis_io.endpoint import NoServerReachable, retry_time_s, stopped_error
 from busmq_spark.redis_io.slots import NodeAddress, SlotMap, key_of, slot_of_key
-from busmq_spark.redis_io.step_encoding import calls_of, script_as_eval, step_result
+from busmq_spark.redis_io.step_codec import calls_of, script_as_eval, step_result
+from busmq_spark.redis_io.sync_link import SyncLink, stream_calls
 from busmq_spark.redis_io.translate import translate_redis_error
 
 R = TypeVar("R")
@@ -57,7 +57,7 @@ class ClusterLink:
                 if cluster_step.stale:
                     self.refresh(cluster_step.dead)
                 problem = cluster_step.retry_reason
-            except ServerUnreachable as error:
+            except NoServerReachable as error:
                 problem = error
             if not cluster_step.pending:
                 self._refresh_if_moved(cluster_step)
@@ -138,7 +138,7 @@ class ClusterLink:
         return self._nodes[node]
 
     def refresh(self, dead: Iterable[NodeAddress] = ()) -> SlotMap:
-        """Ask anew which slots are where. Raises ServerUnreachable when no node does."""
+        """Ask anew which slots are where. Raises NoServerReachable when no node does."""
         self._map = self.endpoint.fetch_slot_map(self._map.masters if self._map else (), dead)
         for gone in self._nodes.keys() - set(self._map.masters):
             self._nodes.pop(gone).close()

@@ -10,13 +10,13 @@ import redis.exceptions as rx
 
 from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S, async_connection, keep_cancellation, sync_connection
 from busmq_spark.redis_io.endpoint import Endpoint
-from busmq_spark.redis_io.step_encoding import pack_words
+from busmq_spark.redis_io.step_codec import pack_words
 
 _ROLE_COMMAND = pack_words(("ROLE",))
 
 
 def dial(endpoint: Endpoint) -> redis.Connection:
-    """A blocking connection, open. Raises what redis-py raises, and ServerUnreachable."""
+    """A blocking connection, open. Raises what redis-py raises, and NoServerReachable."""
     connection = sync_connection(endpoint.resolve())
     try:
         connection.connect()

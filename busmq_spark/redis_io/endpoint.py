@@ -10,7 +10,7 @@ from busmq_spark.errors import LinkLost, StateError
 from busmq_spark.redis_io.urls import Server
 
 
-class ServerUnreachable(LinkLost):
+class NoServerReachable(LinkLost):
     """No sentinel, or no node of the cluster, could be reached: then waiting for a fail-over is useless."""
 
 
@@ -33,7 +33,7 @@ class Endpoint(Protocol):
         ...
 
     def resolve(self) -> Server:
-        """The server to connect to. Raises ServerUnreachable."""
+        """The server to connect to. Raises NoServerReachable."""
         ...
 
     async def resolve_async(self) -> Server:
@@ -43,12 +43,12 @@ class Endpoint(Protocol):
 
 def retry_time_s(endpoint: Endpoint, error: Exception, chosen_s: float | None = None) -> float:
     """How long a step may be tried in all after this error; ``chosen_s`` where its caller says."""
-    given_s = FAILOVER_PATIENCE_S if endpoint.may_move and not isinstance(error, ServerUnreachable) else PATIENCE_S
+    given_s = FAILOVER_PATIENCE_S if endpoint.may_move and not isinstance(error, NoServerReachable) else PATIENCE_S
     return given_s if chosen_s is None else chosen_s
 
 
 @dataclass(slots=True)
-class RotatingEndpoint:
+class RoundRobinEndpoint:
     """One server after the other, a new one at each connect: for what every node of a cluster can do, such as pub/sub."""
 
     servers: tuple[Server, ...]

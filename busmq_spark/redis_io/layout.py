@@ -9,14 +9,14 @@ from pathlib import Path
 
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.cluster import ClusterSeeds
-from busmq_spark.redis_io.endpoint import Endpoint, RotatingEndpoint
+from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
+from busmq_spark.redis_io.endpoint import Endpoint, RoundRobinEndpoint
 from busmq_spark.redis_io.sentinel import DEFAULT_MASTER, SENTINEL_PORT, SentinelMaster
 from busmq_spark.redis_io.urls import DEFAULT_PORT, Credentials, Server, TlsFiles, parse
 
 
 @dataclass(frozen=True, slots=True)
-class RedisLayout:
+class ServerLayout:
     """``servers`` are the data servers (direct), the sentinels, or some nodes of the cluster. Secrets do not show in its repr."""
 
     layout: str
@@ -39,9 +39,9 @@ class RedisLayout:
         return self.servers
 
     @property
-    def pubsub_endpoints(self) -> tuple[Endpoint | RotatingEndpoint, ...]:
+    def pubsub_endpoints(self) -> tuple[Endpoint | RoundRobinEndpoint, ...]:
         """Where to subscribe, so that no publication is missed: at every server, or at any node of a cluster, whose nodes forward to each other."""
-        return (RotatingEndpoint(self.servers),) if self.cluster else self.endpoints
+        return (RoundRobinEndpoint(self.servers),) if self.cluster else self.endpoints
 
     @property
     def masked_url(self) -> str:
@@ -49,7 +49,7 @@ class RedisLayout:
         return ",".join(endpoint.masked_url for endpoint in self.endpoints)
 
 
-def redis_layout(options: RedisOptions) -> RedisLayout:
+def redis_layout(options: RedisOptions) -> ServerLayout:
     """The servers of the options. Raises ConfigError for a bad URL, TLS file or mixture, before anything is connected."""
     trust = TlsFiles(options.tls_ca, options.tls_certificate, options.tls_key, options.tls_check_hostname)
     login = Credentials(options.user, options.password, trust)
@@ -58,7 +58,7 @@ def redis_layout(options: RedisOptions) -> RedisLayout:
     servers = parse(options.address, Credentials(trust=trust) if sentinel else login, SENTINEL_PORT if sentinel else DEFAULT_PORT)
     _check_layout(options, servers)
     _check_tls(options, servers)
-    return RedisLayout(options.layout, servers, login, options.master)
+    return ServerLayout(options.layout, servers, login, options.master)
 
 
 def _check_layout(options: RedisOptions, servers: Sequence[Server]) -> None:

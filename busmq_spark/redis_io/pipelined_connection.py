@@ -17,7 +17,7 @@ import redis.exceptions as rx
 
 from busmq_spark.core.flow import Call
 from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
-from busmq_spark.redis_io.step_encoding import pack
+from busmq_spark.redis_io.step_codec import pack
 
 _OVERDUE_CHECK_INTERVAL_S = 1.0
 """How often silence is looked at, at most."""

@@ -11,8 +11,8 @@ from itertools import chain
 
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys, hash_index, metadata_pattern, queue_name, topic_name, topic_pattern
-from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.links import Link
+from busmq_spark.redis_io.sync_link import SyncLink
 
 KEYS_PER_SCAN = 1000
 """Keys that Redis looks at in one step of a walk over all of them: about half a millisecond."""

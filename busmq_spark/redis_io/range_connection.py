@@ -17,7 +17,7 @@ from busmq_spark.redis_io.dial import dial
 from busmq_spark.redis_io.endpoint import Endpoint
 from busmq_spark.redis_io.links import Link
 from busmq_spark.redis_io.slots import NodeAddress, Redirect, key_of, parse_redirect
-from busmq_spark.redis_io.step_encoding import pack
+from busmq_spark.redis_io.step_codec import pack
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 
 INITIAL_BUFFER_BYTES = 4 * 1024 * 1024

@@ -9,8 +9,8 @@ import redis.exceptions as rx
 
 from busmq_spark.errors import BusError, ConfigError
 from busmq_spark.redis_io.connect import async_connection, keep_cancellation, sync_connection
-from busmq_spark.redis_io.endpoint import ServerUnreachable
-from busmq_spark.redis_io.step_encoding import pack_words
+from busmq_spark.redis_io.endpoint import NoServerReachable
+from busmq_spark.redis_io.step_codec import pack_words
 from busmq_spark.redis_io.translate import translate_redis_error
 from busmq_spark.redis_io.urls import NO_LOGIN, Credentials, Server
 
@@ -100,4 +100,4 @@ class SentinelMaster:
         last = problems[-1]
         if last is not None and not last.retriable:
             return last
-        return ServerUnreachable(url=self.masked_url, reason=f"no sentinel answers: {last.details['reason'] if last else 'none is named'}")
+        return NoServerReachable(url=self.masked_url, reason=f"no sentinel answers: {last.details['reason'] if last else 'none is named'}")

@@ -8,7 +8,7 @@ from typing import Any
 from busmq_spark.core import offsets
 from busmq_spark.core.position import Position
 from busmq_spark.options import ReadOptions
-from busmq_spark.spark.reader_queues import ReaderQueues
+from busmq_spark.spark.stream_queues import StreamQueues
 
 SYNCHRONOUS_ACK_COMMITS = 3
 """Spark calls ``commit`` of a batch after it has written the batch to its commit log: without async progress tracking before it asks for the tasks of
@@ -39,7 +39,7 @@ class QueryAcks:
         self._first_start_was_replayed = False  # tasks were asked for before that: the batch of the first start is executed again
         self._durable_start: dict[str, Any] | None = None  # a start that is in the checkpoint for certain
 
-    def ack_start(self, start: dict[str, Any] | None, positions: Mapping[str, Position], reader_queues: ReaderQueues) -> bool:
+    def ack_start(self, start: dict[str, Any] | None, positions: Mapping[str, Position], stream_queues: StreamQueues) -> bool:
         """Acknowledge the start of a batch, where it is in the logs; false when that is put off to the next call.
 
         The first start of a process comes from the checkpoint itself. With the first call it is too early for an ack: other readers of the same
@@ -48,45 +48,45 @@ class QueryAcks:
         if self._is_first_start:
             self._is_first_start, self._durable_start = False, None if self._first_start_was_replayed else start
             return False
-        reader_queues.siblings.stop_admitting_readers()
+        stream_queues.siblings.stop_admitting_readers()
         if start is not None and (start == self._durable_start or (self._synchronous_batches or 0) >= SYNCHRONOUS_ACK_COMMITS):
-            self.ack_now(positions, reader_queues)
+            self.ack_now(positions, stream_queues)
         if start != self._durable_start:
             self._durable_start = None
         return True
 
-    def count_synchronous_commits(self, start: dict[str, Any], end: dict[str, Any], reader_queues: ReaderQueues, *, planned_here: bool) -> None:
+    def count_synchronous_commits(self, start: dict[str, Any], end: dict[str, Any], stream_queues: StreamQueues, *, planned_here: bool) -> None:
         """Called when Spark asks for the tasks of a batch. Notes whether Spark had committed the batch before, if this one was planned here."""
         if self._is_first_start:
             # The batch of the first start is executed again, so the start after it is no more durable than later ones.
             self._first_start_was_replayed = True
         else:
-            reader_queues.siblings.stop_admitting_readers()
+            stream_queues.siblings.stop_admitting_readers()
         self._durable_start = None
         if planned_here and end != self._last_read_end and start != offsets.INITIAL_OFFSET and self._synchronous_batches is not None:
             self._synchronous_batches = self._synchronous_batches + 1 if self._last_committed == start else None
         self._last_read_end = end  # a batch that is read several times asks for its tasks each time
 
-    def ack_end(self, end: dict[str, Any], positions: Mapping[str, Position], reader_queues: ReaderQueues) -> None:
+    def ack_end(self, end: dict[str, Any], positions: Mapping[str, Position], stream_queues: StreamQueues) -> None:
         """Acknowledge the end of a batch that is in the commit log."""
         self._last_committed = end
-        reader_queues.siblings.stop_admitting_readers()
-        self.ack_now(positions, reader_queues)
+        stream_queues.siblings.stop_admitting_readers()
+        self.ack_now(positions, stream_queues)
 
-    def ack_now(self, positions: Mapping[str, Position], reader_queues: ReaderQueues) -> None:
+    def ack_now(self, positions: Mapping[str, Position], stream_queues: StreamQueues) -> None:
         """Acknowledge, unless that was done before. Refused positions are a loss that planning will report."""
-        fresh = self.unacked_positions(positions, reader_queues)
-        lowest = reader_queues.siblings.lowest_positions(fresh) if fresh else {}
-        results = reader_queues.store.ack(lowest, self._options.subscription) if lowest else {}
+        fresh = self.unacked_positions(positions, stream_queues)
+        lowest = stream_queues.siblings.lowest_positions(fresh) if fresh else {}
+        results = stream_queues.store.ack(lowest, self._options.subscription) if lowest else {}
         for queue, position in fresh.items():
             if queue in results and results[queue].status != "ok":
-                reader_queues.fail_on_refused_ack(queue, lowest[queue], results[queue])
+                stream_queues.fail_on_refused_ack(queue, lowest[queue], results[queue])
             if queue in results or queue not in lowest:  # else its source is unreachable
                 self._acked_positions[queue] = position
 
-    def unacked_positions(self, positions: Mapping[str, Position], reader_queues: ReaderQueues) -> dict[str, Position]:
+    def unacked_positions(self, positions: Mapping[str, Position], stream_queues: StreamQueues) -> dict[str, Position]:
         """What of it has not been acknowledged."""
         if self._options.ack != "commit":
             return {}
-        held = set(reader_queues.queues)
+        held = set(stream_queues.queues)
         return {queue: p for queue, p in positions.items() if self._acked_positions.get(queue) != p and p.last > 0 and queue in held}

@@ -13,21 +13,21 @@ from busmq_spark.core.clock import FoundTime
 from busmq_spark.core.flow import run_sync
 from busmq_spark.core.planner import IdsAtTimesQuestion, check_given, loss_before_start, without_times
 from busmq_spark.core.position import Range
-from busmq_spark.core.sources import display_name, qualified_name, split_name
-from busmq_spark.core.state import QueueState
-from busmq_spark.core.tasks import tasks
+from busmq_spark.core.qualified_names import display_name, qualified_name, split_name
+from busmq_spark.core.queue_state import QueueState
+from busmq_spark.core.read_tasks import tasks
 from busmq_spark.errors import ConfigError, QueueMissing
 from busmq_spark.options import ReadOptions
+from busmq_spark.spark.gc_freeze import freeze_imports
 from busmq_spark.spark.message_times import TIMESTAMP_COLUMN_NAME
 from busmq_spark.spark.partition import Partition, read_ranges
-from busmq_spark.spark.process import freeze_imports
-from busmq_spark.spark.queue_names import find_queues
+from busmq_spark.spark.queue_selection import find_queues
 from busmq_spark.spark.stores import patient_store
-from busmq_spark.spark.time_notes import note_times_if_allowed
+from busmq_spark.spark.time_recorder import note_times_if_allowed
 from busmq_spark.spark.tracebacks import without_traceback
-from busmq_spark.start import Newest, Start
+from busmq_spark.start import NewestMessages, Start
 from busmq_spark.store.loss_errors import loss_error
-from busmq_spark.store.protocol import QueueCreation, ReadStore
+from busmq_spark.store.protocol import QueueCreateOptions, ReadStore
 
 
 @without_traceback
@@ -55,7 +55,7 @@ class BatchReader(DataSourceReader):
                     raise QueueMissing(queue=display_name(missing[0]))
                 states = {queue: state for queue, state in states.items() if state.exists}  # the others have never been written to
             unnamed = [queue for queue, state in states.items() if not state.born]
-            born = {queue: found.born for queue, found in store.attach(unnamed, QueueCreation(allowed=False, ttl_s=options.ttl_s)).items()}
+            born = {queue: found.born for queue, found in store.attach(unnamed, QueueCreateOptions(allowed=False, ttl_s=options.ttl_s)).items()}
             servers = store.locate(names)
             if TIMESTAMP_COLUMN_NAME in self._schema.names:
                 note_times_if_allowed(store, names)
@@ -98,7 +98,7 @@ def _windows(options: ReadOptions, store: ReadStore, states: Mapping[str, QueueS
 
 
 def _id(start: Start, state: QueueState) -> int:
-    if isinstance(start, Newest):
+    if isinstance(start, NewestMessages):
         return state.last_id - start.count
     last = {"earliest": 0, "latest": state.newest}.get(str(start), start)
     assert isinstance(last, int), "a time was looked up"

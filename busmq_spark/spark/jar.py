@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from busmq_spark.errors import LocalToolMissing
-from busmq_spark.spark.spark_conf import conf_file_has_word, spark_default
+from busmq_spark.spark.spark_conf_files import conf_file_has_word, spark_default
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

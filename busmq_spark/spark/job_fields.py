@@ -19,7 +19,7 @@ FIELDS_COLUMN_TYPES = ("map<string,binary>", "map<string,string>")
 MESSAGES_PER_CALL = 500
 
 
-class JobFields:
+class JobFieldReader:
     """Asked for in one round trip for each 500 messages."""
 
     def __init__(self, store: ReadStore, names: Sequence[str]) -> None:

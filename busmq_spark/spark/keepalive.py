@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from busmq_spark.errors import BusError
-from busmq_spark.redis_io.lease_holder import LEASE_MS
+from busmq_spark.redis_io.lease_token import LEASE_MS
 from busmq_spark.store.protocol import FailureDomain, SourceStore
 
 DRIVER_CHECK_INTERVAL_S = 60.0
@@ -26,7 +26,7 @@ class KeepAlive:
         self.open_store, self.subscription, self.token = open_store, subscription, token
         self.taken_queue: str | None = None
         """A queue whose lease another reader holds now."""
-        self.threads: dict[FailureDomain, DomainKeepAlive] = {}
+        self.threads: dict[FailureDomain, KeepAliveThread] = {}
         self._stopped = False
         self._lock = threading.Lock()
 
@@ -35,7 +35,7 @@ class KeepAlive:
         with self._lock:
             for domain in set() if self._stopped else {domains[queue] for queue in ttls}:
                 if domain not in self.threads:
-                    self.threads[domain] = DomainKeepAlive(self, domain)
+                    self.threads[domain] = KeepAliveThread(self, domain)
                 self.threads[domain].add_queues({queue: ttl_s for queue, ttl_s in ttls.items() if domains[queue] == domain})
 
     def stop(self) -> None:
@@ -46,7 +46,7 @@ class KeepAlive:
             thread.stop()
 
 
-class DomainKeepAlive(threading.Thread):
+class KeepAliveThread(threading.Thread):
     """Touches the queues of one failure domain, each time a third of the shortest life is over."""
 
     def __init__(self, owner: KeepAlive, domain: FailureDomain) -> None:

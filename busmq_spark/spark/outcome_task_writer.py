@@ -15,18 +15,18 @@ from typing import Any, NamedTuple
 
 from pyspark.sql.types import BinaryType, DataType, LongType, MapType, StringType, StructType
 
-from busmq_spark.core import group as groups
 from busmq_spark.core import job as flows
-from busmq_spark.core.group import Delivery
+from busmq_spark.core import shared_group as groups
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.job import Fields, Work
 from busmq_spark.core.keys import JobKeys
+from busmq_spark.core.shared_group import Delivery
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark.job_fields import FIELDS_COLUMN_TYPES
 from busmq_spark.spark.stores import sink_store
 from busmq_spark.spark.writer import full_queue_policy
-from busmq_spark.store.protocol import QueueCreation
+from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore
 
 ROWS_PER_CALL = 500
@@ -80,7 +80,7 @@ class OutcomeColumns:
         return cls(queue, needs_id or queue is None)
 
 
-class QueueLife(NamedTuple):
+class QueueSnapshot(NamedTuple):
     """What an outcome says of its queue."""
 
     born: str
@@ -89,10 +89,10 @@ class QueueLife(NamedTuple):
     """The last id that was given in it."""
 
     @classmethod
-    def fetch(cls, queue: str, options: WriteOptions) -> QueueLife:
+    def fetch(cls, queue: str, options: WriteOptions) -> QueueSnapshot:
         """As it is now. Raises QueueMissing."""
         store = _job_store(options)
-        attached = store.attach([queue], QueueCreation(allowed=False, ttl_s=options.ttl_s))[queue]
+        attached = store.attach([queue], QueueCreateOptions(allowed=False, ttl_s=options.ttl_s))[queue]
         return cls(attached.born, 1000 * attached.ttl_s, store.states({queue: -1})[queue].last_id)
 
 
@@ -114,7 +114,7 @@ class _OutcomeRow(NamedTuple):
 class OutcomeTaskWriter:
     """Rows of one task."""
 
-    def __init__(self, options: WriteOptions, columns: OutcomeColumns, lives: Mapping[str, QueueLife]) -> None:
+    def __init__(self, options: WriteOptions, columns: OutcomeColumns, lives: Mapping[str, QueueSnapshot]) -> None:
         """``lives``: of queues that were looked at when the write was planned."""
         self._options, self._columns = options, columns
         self._store = _job_store(options)
@@ -149,7 +149,7 @@ class OutcomeTaskWriter:
         parts: dict[str, list[bytes]] = {}
         for name, outcome in outcomes:
             parts.setdefault(name, []).append(outcome)
-        self._store.attach(list(parts.keys() - self._attached_outcome_queues), QueueCreation(allowed=True, ttl_s=self._options.ttl_s))
+        self._store.attach(list(parts.keys() - self._attached_outcome_queues), QueueCreateOptions(allowed=True, ttl_s=self._options.ttl_s))
         self._attached_outcome_queues |= parts.keys()
         self._store.appender().push_each(parts, full_queue_policy(self._options))
 
@@ -188,7 +188,7 @@ class OutcomeTaskWriter:
             raise MessageRefused(reason="column 'job' is NULL in some rows; expected the id of a job")
         return (id if named is None else flows.check_job(named)), client, done
 
-    def _queue_life(self, queue: str) -> QueueLife:
+    def _queue_life(self, queue: str) -> QueueSnapshot:
         if queue not in self._lives:
-            self._lives[queue] = QueueLife.fetch(queue, self._options)
+            self._lives[queue] = QueueSnapshot.fetch(queue, self._options)
         return self._lives[queue]

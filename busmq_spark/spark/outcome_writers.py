@@ -10,8 +10,8 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter
 
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark import compat
-from busmq_spark.spark.outcome_task_writer import OutcomeColumns, OutcomeTaskWriter, QueueLife
-from busmq_spark.spark.process import freeze_imports
+from busmq_spark.spark.gc_freeze import freeze_imports
+from busmq_spark.spark.outcome_task_writer import OutcomeColumns, OutcomeTaskWriter, QueueSnapshot
 from busmq_spark.spark.tracebacks import without_traceback
 
 
@@ -21,7 +21,7 @@ class _OutcomeWriterBase:
 
     def __init__(self, options: WriteOptions, columns: OutcomeColumns) -> None:
         self._options, self._columns = options, columns
-        self._lives: dict[str, QueueLife] = {}
+        self._lives: dict[str, QueueSnapshot] = {}
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         freeze_imports()
@@ -41,7 +41,7 @@ class OutcomeBatchWriter(_OutcomeWriterBase, DataSourceArrowWriter):
     def __init__(self, options: WriteOptions, columns: OutcomeColumns) -> None:
         super().__init__(options, columns)
         if columns.queue is not None:  # else each row says which message it answers
-            self._lives[columns.queue] = QueueLife.fetch(columns.queue, options)
+            self._lives[columns.queue] = QueueSnapshot.fetch(columns.queue, options)
 
 
 @without_traceback

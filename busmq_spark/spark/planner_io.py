@@ -1,4 +1,4 @@
-"""Answers what the planner asks: from the store, and by what ReaderQueues does about a loss."""
+"""Answers what the planner asks: from the store, and by what StreamQueues does about a loss."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Any
 from busmq_spark.core.batch_limits import LastIdWithinBytesQuestion
 from busmq_spark.core.clock import TimesOfIds
 from busmq_spark.core.planner import (
+    DropExpiredQueue,
     FetchRows,
-    FingerprintsQuestion,
     HandleLoss,
     IdsAtTimesQuestion,
     IntactQueuesQuestion,
+    MessageFingerprintsQuestion,
     Question,
     QueueCountersQuestion,
     QueueStatesQuestion,
-    StopHoldingQueue,
 )
 from busmq_spark.core.position import Range
 from busmq_spark.spark.message_times import fetch_times
-from busmq_spark.spark.reader_queues import ReaderQueues
-from busmq_spark.spark.time_notes import note_times_if_allowed
+from busmq_spark.spark.stream_queues import StreamQueues
+from busmq_spark.spark.time_recorder import note_times_if_allowed
 from busmq_spark.store.multi_source_store import MultiSourceStore
 from busmq_spark.store.protocol import MessageRows
 
@@ -32,14 +32,14 @@ PREFETCHED_BYTES = 4 * 1024 * 1024
 class PlannerIO:
     """Answers the questions of one planning. ``prefetched``: rows that were fetched for it, by queue; ``times``: theirs, where rows have times."""
 
-    def __init__(self, reader_queues: ReaderQueues, *, strict: bool, timed: bool = False) -> None:
+    def __init__(self, stream_queues: StreamQueues, *, strict: bool, timed: bool = False) -> None:
         self.prefetched: Mapping[str, Sequence[MessageRows]] = {}
         self.times: Mapping[str, TimesOfIds] = {}
-        self._reader_queues, self._strict, self._timed = reader_queues, strict, timed
+        self._stream_queues, self._strict, self._timed = stream_queues, strict, timed
 
     def __call__(self, question: Question) -> Any:
         """The answer to one question. Raises LinkLost, and DataLoss for a loss that is not allowed."""
-        store = self._reader_queues.store
+        store = self._stream_queues.store
         match question:
             case QueueCountersQuestion(queues):
                 return store.counters(queues)
@@ -47,7 +47,7 @@ class PlannerIO:
                 return store.intact(wanted)
             case QueueStatesQuestion(ids):
                 return store.states(ids)
-            case FingerprintsQuestion(ids):
+            case MessageFingerprintsQuestion(ids):
                 return store.marks(ids)
             case IdsAtTimesQuestion(wanted):
                 return store.find_times(wanted)
@@ -56,13 +56,13 @@ class PlannerIO:
             case FetchRows(ranges):
                 return self._prefetch_rows(ranges)
             case HandleLoss(queue, at, loss):
-                return self._reader_queues.handle_loss(queue, at, loss)
-            case StopHoldingQueue(queue):
-                return self._reader_queues.drop_expired_queue(queue)
+                return self._stream_queues.handle_loss(queue, at, loss)
+            case DropExpiredQueue(queue):
+                return self._stream_queues.drop_expired_queue(queue)
 
     def _prefetch_rows(self, ranges: Sequence[Range]) -> Collection[str]:
         """A link that goes away now must not be needed by the batch: its queues are left out, also where only their times are missing."""
-        store = self._reader_queues.store
+        store = self._stream_queues.store
         assert isinstance(store, MultiSourceStore), "only rows of links are fetched ahead"
         found = store.fetch(ranges, PREFETCHED_BYTES, self._strict)
         if self._timed:

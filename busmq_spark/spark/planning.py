@@ -9,12 +9,12 @@ from typing import Any
 
 from busmq_spark.core import offsets
 from busmq_spark.core.clock import TimesOfIds
+from busmq_spark.core.empty_batches import EmptyBatches
 from busmq_spark.core.flow import run_sync
-from busmq_spark.core.idle import EmptyBatches
-from busmq_spark.core.planner import HeldQueues, Planner
+from busmq_spark.core.planner import AcquiredQueues, Planner
 from busmq_spark.core.position import Position
-from busmq_spark.core.sources import split_name
-from busmq_spark.core.tasks import ranges, tasks
+from busmq_spark.core.qualified_names import split_name
+from busmq_spark.core.read_tasks import ranges, tasks
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import compat
 from busmq_spark.spark.acks import QueryAcks
@@ -22,10 +22,10 @@ from busmq_spark.spark.partition import Partition
 from busmq_spark.spark.planner_io import PlannerIO
 from busmq_spark.spark.polling import Polling
 from busmq_spark.spark.query_lag import QueryLag
-from busmq_spark.spark.queue_names import QueueNames
-from busmq_spark.spark.reader_queues import ReaderQueues, warn_queues_differ_from_checkpoint
+from busmq_spark.spark.queue_selection import QueueSelection
 from busmq_spark.spark.stores import planning_store, push_notifiers
-from busmq_spark.spark.time_notes import TimeNotes
+from busmq_spark.spark.stream_queues import StreamQueues, warn_queues_differ_from_checkpoint
+from busmq_spark.spark.time_recorder import TimeRecorder
 from busmq_spark.store.multi_source_store import rows_within
 from busmq_spark.store.protocol import MessageRows
 
@@ -37,14 +37,14 @@ class QueryPlanning:
         """``timed``: the rows have their times, which must be noted before they are read."""
         self.planner = Planner(options)
         self._timed = timed
-        self.names = QueueNames(options)
-        self.reader_queues: ReaderQueues | None = None
+        self.names = QueueSelection(options)
+        self.stream_queues: StreamQueues | None = None
         self.prefetched: Mapping[str, Sequence[MessageRows]] = {}
         self._prefetched_times: Mapping[str, TimesOfIds] = {}
         self._options = options
-        self._offsets = offsets.OffsetCache()
+        self._offsets = offsets.OffsetCodec()
         self._idle = EmptyBatches()
-        self._times = TimeNotes()
+        self._times = TimeRecorder()
         self._lag = QueryLag()
         self._acks = QueryAcks(options)
         self._polling: Polling | None = None
@@ -59,44 +59,44 @@ class QueryPlanning:
     def latest_offset(self, start: dict[str, Any] | None, limit: Any) -> dict[str, Any] | None:
         """The end of the next batch; None while a link cannot be reached whose positions an unread checkpoint may have."""
         self._start_unknown = start is None and self._planned is None
-        skipped = self.reader_queues.store.unanswered_count if self.reader_queues else 0
+        skipped = self.stream_queues.store.unanswered_count if self.stream_queues else 0
         start = start and self._offsets.canonical(start)
         at = start or self._planned or offsets.INITIAL_OFFSET
         self._compared |= at == offsets.INITIAL_OFFSET and not self._start_unknown
         begin, sources = self._offsets.decode(at), offsets.sources_of(at)
-        reader_queues = self._acquire_reader_queues(begin, sources)
-        self._times.note_new_times(self.planner.last_ids, reader_queues.store)
-        self._acks_put_off = not self._acks.ack_start(start, begin, reader_queues)
-        held = reader_queues.held_queues(sources)
-        if at == self._planned and at != offsets.INITIAL_OFFSET and not self._has_news(begin, held, reader_queues):
-            return self._offset_without_news(at, begin, reader_queues)
-        positions = self._plan(begin, held, limit, reader_queues)
-        if self._start_unknown and (reader_queues.store.unavailable or reader_queues.store.unanswered_count > skipped):
+        stream_queues = self._acquire_stream_queues(begin, sources)
+        self._times.note_new_times(self.planner.last_ids, stream_queues.store)
+        self._acks_put_off = not self._acks.ack_start(start, begin, stream_queues)
+        held = stream_queues.held_queues(sources)
+        if at == self._planned and at != offsets.INITIAL_OFFSET and not self._has_news(begin, held, stream_queues):
+            return self._offset_without_news(at, begin, stream_queues)
+        positions = self._plan(begin, held, limit, stream_queues)
+        if self._start_unknown and (stream_queues.store.unavailable or stream_queues.store.unanswered_count > skipped):
             self._acks = QueryAcks(self._options)  # this is tried again within the same call of Spark
             return None  # the unread checkpoint may have positions of unreachable sources; the next one must keep them
-        planned = self._offsets.encode(positions, self._known_links(sources, reader_queues))
+        planned = self._offsets.encode(positions, self._known_links(sources, stream_queues))
         if at != offsets.INITIAL_OFFSET and offsets.have_same_positions(planned, at):
-            return self._offset_without_news(at, begin, reader_queues)
+            return self._offset_without_news(at, begin, stream_queues)
         if self._timed:
-            self._times.note_new_times(self.planner.last_ids, reader_queues.store, at_once=True)
+            self._times.note_new_times(self.planner.last_ids, stream_queues.store, at_once=True)
         self._planned = planned
         self._idle.end()
         return planned
 
-    def _plan(self, begin: Mapping[str, Position], held: HeldQueues, limit: Any, reader_queues: ReaderQueues) -> dict[str, Position]:
+    def _plan(self, begin: Mapping[str, Position], held: AcquiredQueues, limit: Any, stream_queues: StreamQueues) -> dict[str, Position]:
         """The positions at the end of the batch, by what the queues hold now; the rows that were fetched for it are in ``prefetched`` then."""
         unlimited = self._start_unknown or (limit is not None and compat.is_unlimited(limit) and not self.planner.available_now)
-        answers = PlannerIO(reader_queues, strict=self._options.fail_on_data_loss, timed=self._timed)
+        answers = PlannerIO(stream_queues, strict=self._options.fail_on_data_loss, timed=self._timed)
         positions = run_sync(self.planner.plan(begin, held, unlimited=unlimited, now_ms=_now_ms()), answers)
         self.prefetched, self._prefetched_times = answers.prefetched, answers.times
         return positions
 
     def report_latest_offset(self) -> dict[str, Any] | None:
         """What ``reportLatestOffset`` says: the newest ids, and how far the query is behind them."""
-        if not self.planner.last_ids or self.reader_queues is None:
+        if not self.planner.last_ids or self.stream_queues is None:
             return None
-        away = self.reader_queues.store.unavailable
-        lag = self._lag.measure(self._offsets.decode(self._planned or offsets.INITIAL_OFFSET), self.planner.last_ids, self.reader_queues.store)
+        away = self.stream_queues.store.unavailable
+        lag = self._lag.measure(self._offsets.decode(self._planned or offsets.INITIAL_OFFSET), self.planner.last_ids, self.stream_queues.store)
         report = offsets.nest_by_source({queue: {"last": max(0, id)} for queue, id in self.planner.last_ids.items()}, away)
         for link in away:
             report["sources"][link]["away"] = True
@@ -109,27 +109,27 @@ class QueryPlanning:
         self.names.check_planned_sources(goal)
         sources = offsets.sources_of(start)
         done = {queue: offsets.last_id_before_batch(begin.get(queue), position) for queue, position in goal.items()}
-        reader_queues = self._acquire_reader_queues({**begin, **goal}, sources, done)
-        self._acks.count_synchronous_commits(start, end, reader_queues, planned_here=end == self._planned)
+        stream_queues = self._acquire_stream_queues({**begin, **goal}, sources, done)
+        self._acks.count_synchronous_commits(start, end, stream_queues, planned_here=end == self._planned)
         # Where a queue that was entered without the checkpoint lost messages, its start is the oldest message that was stored then.
         unseen = {queue for queue, position in goal.items() if queue in begin and is_planned_without_checkpoint(begin[queue], position)}
         compared = [queue for queue in begin if queue in unseen or (self._start_unknown and self.names.includes(queue))]
-        for queue, loss in reader_queues.find_losses(compared, begin).items():
+        for queue, loss in stream_queues.find_losses(compared, begin).items():
             if loss and queue in unseen:
-                reader_queues.warn_of_loss(queue, loss, begin[queue])
+                stream_queues.warn_of_loss(queue, loss, begin[queue])
                 done[queue] = goal[queue].start or 0
         # Where the checkpoint was not known when this was planned; else it was checked then.
         entered = {queue: Position(p.born, p.start) for queue, p in goal.items() if queue not in begin and p.start}
         first = {queue: start for queue, start in entered.items() if split_name(queue)[0] not in sources}
         if self._start_unknown or not self._options.discard:
-            reader_queues.check_backlog(first)
+            stream_queues.check_backlog(first)
         if self._start_unknown and first and self._options.subscription:
             # It was registered at the oldest message, as no more was known: what is before the start would look unread when this batch is read again.
-            reader_queues.store.ack(first, self._options.subscription)
-        done.update(reader_queues.ids_before_oldest_messages({queue: start for queue, start in entered.items() if split_name(queue)[0] in sources}))
+            stream_queues.store.ack(first, self._options.subscription)
+        done.update(stream_queues.ids_before_oldest_messages({queue: start for queue, start in entered.items() if split_name(queue)[0] in sources}))
         prefetched = self.prefetched if end == self._planned else {}  # what is fetched belongs to the batch that was planned last
         self._planned, self._start_unknown = end, False
-        cut = tasks(ranges(done, goal, reader_queues.store.locate(list(goal))), self._options.min_partitions, self._options.max_per_partition)
+        cut = tasks(ranges(done, goal, stream_queues.store.locate(list(goal))), self._options.min_partitions, self._options.max_per_partition)
         found = [{r: rows for r in part if (rows := rows_within(prefetched.get(r.queue, ()), r))} for part in cut]
         return [Partition(part, rows, goal, self._prefetched_times) for part, rows in zip(cut, found, strict=True)]
 
@@ -137,55 +137,55 @@ class QueryPlanning:
         """Acknowledge a batch that is in the commit log."""
         end = self._offsets.canonical(end)
         done = self._offsets.decode(end)
-        self._acks.ack_end(end, done, self._acquire_reader_queues(done, {"", *self._options.sources}))
+        self._acks.ack_end(end, done, self._acquire_stream_queues(done, {"", *self._options.sources}))
 
     def stop(self) -> None:
         """End threads and connections."""
         self.names.stop()
-        if self.reader_queues:
-            self.reader_queues.stop()
+        if self.stream_queues:
+            self.stream_queues.stop()
 
-    def _known_links(self, sources: frozenset[str], reader_queues: ReaderQueues) -> set[str]:
+    def _known_links(self, sources: frozenset[str], stream_queues: StreamQueues) -> set[str]:
         """The links whose queues are known: a link is in an offset from then on."""
         entering = {split_name(queue)[0] for queue in self.planner.unknown_last_ids}
-        return {*sources & {*self._options.sources}, *reader_queues.store.listed_sources, *self.names.listed_sources, *entering} - {""}
+        return {*sources & {*self._options.sources}, *stream_queues.store.listed_sources, *self.names.listed_sources, *entering} - {""}
 
-    def _has_news(self, begin: Mapping[str, Position], held: HeldQueues, reader_queues: ReaderQueues) -> bool:
+    def _has_news(self, begin: Mapping[str, Position], held: AcquiredQueues, stream_queues: StreamQueues) -> bool:
         """Whether planning may find anything beyond ``begin``; the cheap answer of an idle query, at most one small command per poll."""
         assert self._polling is not None
-        if self.planner.has_more(begin, held, reader_queues.store.unavailable, _now_ms()):
+        if self.planner.has_more(begin, held, stream_queues.store.unavailable, _now_ms()):
             return True
         woken = self._polling.wait_for_push()  # then a planning is not dearer than the question whether it finds something
         if not woken and not self._polling.is_due():
             return False
-        pushed = woken or run_sync(self.planner.has_pushes(held), PlannerIO(reader_queues, strict=True))
+        pushed = woken or run_sync(self.planner.has_pushes(held), PlannerIO(stream_queues, strict=True))
         self._polling.schedule_next_poll()
         return pushed
 
-    def _offset_without_news(self, at: dict[str, Any], begin: Mapping[str, Position], reader_queues: ReaderQueues) -> dict[str, Any]:
+    def _offset_without_news(self, at: dict[str, Any], begin: Mapping[str, Position], stream_queues: StreamQueues) -> dict[str, Any]:
         """The same offset again; or one that differs, while messages of the last batch wait for Spark's commit and can be acknowledged."""
-        away = reader_queues.store.unavailable
-        waiting = any(split_name(queue)[0] not in away for queue in self._acks.unacked_positions(begin, reader_queues))
+        away = stream_queues.store.unavailable
+        waiting = any(split_name(queue)[0] not in away for queue in self._acks.unacked_positions(begin, stream_queues))
         self._planned = self._idle.next(at, time.monotonic(), early=self._acks_put_off, available_now=self.planner.available_now) if waiting else at
         return self._planned
 
-    def _acquire_reader_queues(
+    def _acquire_stream_queues(
         self, known: Mapping[str, Position], sources: Collection[str], done: Mapping[str, int] = MappingProxyType({})
-    ) -> ReaderQueues:
+    ) -> StreamQueues:
         """Take hold of the queues of the query: at the first call, and of new ones later. ``known``: positions of the checkpoint, or of a batch."""
-        if self.reader_queues is None:
+        if self.stream_queues is None:
             self._polling = Polling(self._options)
             store = planning_store(self._options)
-            self.reader_queues = ReaderQueues(self._options, store, push_notifiers(self._options, store, self._polling.notified))
-        reader_queues = self.reader_queues
-        reader_queues.raise_if_taken()
+            self.stream_queues = StreamQueues(self._options, store, push_notifiers(self._options, store, self._polling.notified))
+        stream_queues = self.stream_queues
+        stream_queues.raise_if_taken()
         if known and not self._compared:
             warn_queues_differ_from_checkpoint({queue: self.names.includes(queue) for queue in known}, self.names.named_queues)
         self._compared |= bool(known)
         # What comes after the start of Trigger.AvailableNow is not available now.
-        names = self.names.queues_to_acquire(known, reader_queues.queues, reader_queues.store, new_ones=not self.planner.available_now)
-        reader_queues.acquire(names, known, sources, done=done, start_unknown=self._start_unknown)
-        return reader_queues
+        names = self.names.queues_to_acquire(known, stream_queues.queues, stream_queues.store, new_ones=not self.planner.available_now)
+        stream_queues.acquire(names, known, sources, done=done, start_unknown=self._start_unknown)
+        return stream_queues
 
 
 def is_planned_without_checkpoint(before: Position, end: Position) -> bool:

@@ -19,10 +19,10 @@ from pyspark.sql.types import StructType
 from busmq_spark.core import offsets
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import compat
+from busmq_spark.spark.gc_freeze import freeze_imports
 from busmq_spark.spark.message_times import TIMESTAMP_COLUMN_NAME
 from busmq_spark.spark.partition import Partition, read_ranges
 from busmq_spark.spark.planning import QueryPlanning
-from busmq_spark.spark.process import freeze_imports
 from busmq_spark.spark.tracebacks import without_traceback
 
 BLIND_PROBE_PAUSE_S = 0.2

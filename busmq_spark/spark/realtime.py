@@ -9,10 +9,10 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, overload
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.option_table import parse
+from busmq_spark.option_parsing import parse
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark.jar import add_jar, require_jar, starts_java
-from busmq_spark.spark.spark_conf import conf_file_has_word
+from busmq_spark.spark.spark_conf_files import conf_file_has_word
 from busmq_spark.spark.tune import tune
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, DataType, IntegerType, LongType, MapType, StringType, StructType, TimestampType
 
-from busmq_spark.core.sources import display_name, split_name
+from busmq_spark.core.qualified_names import display_name, split_name
 from busmq_spark.errors import ConfigError
 from busmq_spark.parsers import LOCAL_SOURCE
 from busmq_spark.spark.job_fields import FIELDS_COLUMN_NAME as FIELDS
-from busmq_spark.spark.job_fields import FIELDS_COLUMN_TYPES, JobFields
+from busmq_spark.spark.job_fields import FIELDS_COLUMN_TYPES, JobFieldReader
 from busmq_spark.spark.message_times import TIMESTAMP_ARROW_TYPE, TIMESTAMP_COLUMN_NAME, TimestampColumn
 from busmq_spark.store.protocol import MessageRows
 
@@ -62,7 +62,7 @@ class ArrowRows:
     Values come as an Arrow array and are sliced. Ids follow each other, so they are a range, not parsed. Names are repeated, not built row by row.
     """
 
-    def __init__(self, schema: StructType, times: TimestampColumn | None = None, jobs: JobFields | None = None) -> None:
+    def __init__(self, schema: StructType, times: TimestampColumn | None = None, jobs: JobFieldReader | None = None) -> None:
         """``times`` is needed for the column ``timestamp``, ``jobs`` for the column ``fields``."""
         self._jobs = jobs
         self._times = times or TimestampColumn({}, {})

@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
 
 from busmq_spark.errors import ConfigError, MessageRefused
-from busmq_spark.spark.topic_columns import TopicColumns, TopicRows, filled_column
-from busmq_spark.spark.topic_columns import as_binary_array as _bytes
+from busmq_spark.spark.topic_routing import TopicColumns, TopicPartitioner, filled_column
+from busmq_spark.spark.topic_routing import as_binary_array as _bytes
 
 GATHERED_BYTES = 8 * 1024 * 1024
 """Bytes of record batches whose rows are sent together where they name their queues."""
@@ -69,7 +69,7 @@ class SinkColumns:
             raise ConfigError(reason="no queue is named: set option 'queue', or give the rows a column queue; for a topic option or column topic")
         return cls(found["value"], None if queue else found["queue"], queue)
 
-    def values_by_queue(self, batches: Iterable[Any], topics: TopicRows | None = None) -> Iterator[dict[str, list[bytes]]]:
+    def values_by_queue(self, batches: Iterable[Any], topics: TopicPartitioner | None = None) -> Iterator[dict[str, list[bytes]]]:
         """The values of record batches per queue, each in row order; of many queues those of several batches at once. ``topics``: for such rows.
 
         Spark's batches have 10,000 rows: ten for each of 1,000 queues, and a call to Redis with ten costs nearly as much as one with fifty.
@@ -86,7 +86,7 @@ class SinkColumns:
         if found:
             yield found
 
-    def values_of_batch_by_queue(self, batch: Any, topics: TopicRows | None = None) -> Iterator[tuple[str, list[bytes]]]:
+    def values_of_batch_by_queue(self, batch: Any, topics: TopicPartitioner | None = None) -> Iterator[tuple[str, list[bytes]]]:
         """The values of a record batch per queue, each in row order. Raises MessageRefused for a NULL."""
         if batch.num_rows == 0:
             return

@@ -14,17 +14,17 @@ from pyspark.sql.types import StructType
 
 from busmq_spark import __version__
 from busmq_spark.errors import BusError, ConfigError, EngineUnavailable, JarVersion, LocalToolMissing
-from busmq_spark.option_table import parse
+from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions
 from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.spark.batch_reader import BatchReader
+from busmq_spark.spark.failing_source import MissingJarSource
+from busmq_spark.spark.gc_freeze import freeze_imports
 from busmq_spark.spark.jar import VERSION_OPTION
 from busmq_spark.spark.job_fields import check_job_field_names
 from busmq_spark.spark.message_times import TIMESTAMP_COLUMN_NAME
-from busmq_spark.spark.missing_jar import MissingJarSource
 from busmq_spark.spark.outcome_task_writer import OutcomeColumns
 from busmq_spark.spark.outcome_writers import OutcomeBatchWriter, outcome_stream_writer
-from busmq_spark.spark.process import freeze_imports
 from busmq_spark.spark.reader import StreamReader
 from busmq_spark.spark.schema import FIELDS_COLUMN, LINKED_SCHEMA, SOURCE_SCHEMA, TIME_COLUMN, TOPIC_COLUMNS, check_source_schema
 from busmq_spark.spark.sink_schema import SinkColumns

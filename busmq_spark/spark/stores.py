@@ -11,18 +11,18 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.core.caching import PerProcessCache
+from busmq_spark.core.qualified_names import by_source
 from busmq_spark.core.retry import PATIENCE_S
-from busmq_spark.core.sources import by_source
 from busmq_spark.errors import LocalToolMissing
 from busmq_spark.options import ReadOptions, RedisOptions, StoreOptions, WriteOptions, redis_options
 from busmq_spark.redis_io import eviction
 from busmq_spark.store.multi_source_store import MultiSourceStore
+from busmq_spark.store.per_source_caller import DirectCaller, PerSourceCaller, ThreadedCaller
 from busmq_spark.store.protocol import PushNotifiers, ReadStore, SourceStore, WriteStore
 from busmq_spark.store.push_notifiers import RedisPushNotifiers
 from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.store.redis_store import open_store as open_redis
 from busmq_spark.store.redis_store import shared_store as shared_redis
-from busmq_spark.store.source_caller import DirectCaller, SourceCaller, ThreadedCaller
 
 if TYPE_CHECKING:  # they need websockets, which only queries with links do
     from busmq_spark.federation.address import FederationAddress
@@ -89,7 +89,7 @@ def planning_store(options: ReadOptions, *, quiet: bool = False) -> SourceStore:
         return open_redis(options)
     if options.on_unavailable == "fail":
         return _multi_source_store(options, 0.0)
-    callers: dict[str, SourceCaller] = {
+    callers: dict[str, PerSourceCaller] = {
         link: ThreadedCaller(link, partial(open_link, options, link, PLANNING_PATIENCE_S), quiet=quiet) for link, _ in options.links
     }
     return MultiSourceStore({**_redis_caller(options), **callers})
@@ -107,7 +107,7 @@ def _multi_source_store(options: StoreOptions, patience_s: float) -> MultiSource
     return MultiSourceStore({**_redis_caller(options), **callers})
 
 
-def _redis_caller(options: StoreOptions) -> dict[str, SourceCaller]:
+def _redis_caller(options: StoreOptions) -> dict[str, PerSourceCaller]:
     return {"": DirectCaller("", open_redis(options))} if options.has_redis else {}
 
 

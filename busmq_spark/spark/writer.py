@@ -19,14 +19,14 @@ from busmq_spark.errors import BatchChanged, BusError, ConfigError, LinkLost, Qu
 from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.spark import compat
+from busmq_spark.spark.gc_freeze import freeze_imports
 from busmq_spark.spark.offset_log import read_batch_span, sync_batch_to_disk
-from busmq_spark.spark.process import freeze_imports
-from busmq_spark.spark.renewal import StagingRenewal
 from busmq_spark.spark.sink_schema import SinkColumns
+from busmq_spark.spark.staging_renewal import StagingRenewal
 from busmq_spark.spark.stores import sink_store
-from busmq_spark.spark.topic_columns import TopicRows
+from busmq_spark.spark.topic_routing import TopicPartitioner
 from busmq_spark.spark.tracebacks import without_traceback
-from busmq_spark.store.protocol import FullQueuePolicy, QueueAppender, QueueCreation, WriteStore
+from busmq_spark.store.protocol import FullQueueWait, QueueAppender, QueueCreateOptions, WriteStore
 
 RUN_ID_PROPERTY = "spark.jobGroup.id"
 """Local property: of a stream's tasks the id of the run of the query."""
@@ -108,7 +108,7 @@ class TaskWriter:
         finally:
             appender.abandon()
 
-    def _topic_rows(self, store: WriteStore, appender: QueueAppender) -> TopicRows | None:
+    def _topic_rows(self, store: WriteStore, appender: QueueAppender) -> TopicPartitioner | None:
         """Where rows for topics go. Tasks, and the batches of a query, begin with different partitions."""
         if self._columns.topic is None:
             return None
@@ -119,7 +119,7 @@ class TaskWriter:
             appender.wait_until_stored()
             return store.partitions(topic, self._options.partitions)
 
-        return TopicRows(self._columns.topic, count_partitions, batch + (context.partitionId() if context else 0))
+        return TopicPartitioner(self._columns.topic, count_partitions, batch + (context.partitionId() if context else 0))
 
 
 class SinkCommitter:
@@ -286,14 +286,14 @@ class BatchWriter(DataSourceArrowWriter):
                 SinkCommitter(self._options, sink_store(self._options)).abort("", 0, staged)
 
 
-def queue_creation(options: WriteOptions) -> QueueCreation:
+def queue_creation(options: WriteOptions) -> QueueCreateOptions:
     """What a sink writes when a queue does not exist."""
-    return QueueCreation(options.create, options.ttl_s, options.maxsize)
+    return QueueCreateOptions(options.create, options.ttl_s, options.maxsize)
 
 
-def full_queue_policy(options: WriteOptions) -> FullQueuePolicy:
+def full_queue_policy(options: WriteOptions) -> FullQueueWait:
     """What a sink does while a queue is full."""
-    return FullQueuePolicy(options.full_timeout_ms if options.on_full == "block" else 0)
+    return FullQueueWait(options.full_timeout_ms if options.on_full == "block" else 0)
 
 
 def _local_property(context: TaskContext | None, name: str) -> str:

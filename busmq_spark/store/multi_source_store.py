@@ -1,6 +1,6 @@
 """One store over several: Redis itself and links to others. Satisfies ReadStore; queues are named as ``sources.spell`` does.
 
-Answers about many queues leave out those of an unreachable source (see source_caller.py): the state of a queue left out is unknown.
+Answers about many queues leave out those of an unreachable source (see per_source_caller.py): the state of a queue left out is unknown.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Position, Range
-from busmq_spark.core.sources import by_source, qualified_name, split_name
+from busmq_spark.core.qualified_names import by_source, qualified_name, split_name
 from busmq_spark.errors import BusError
 from busmq_spark.redis_io.queue_location import no_pause
-from busmq_spark.store.per_queue import PerQueueOperations, restrict_to
-from busmq_spark.store.protocol import FailureDomain, MessageRows, ReadStore, RemovalTraces
+from busmq_spark.store.forwarding import PerQueueOperations, restrict_to
+from busmq_spark.store.per_source_caller import ANSWER_BUDGET_S, DirectCaller, PerSourceCaller, SourceUnavailable
+from busmq_spark.store.protocol import FailureDomain, LossEvidence, MessageRows, ReadStore
 from busmq_spark.store.redis_store import RedisStore
-from busmq_spark.store.source_caller import ANSWER_BUDGET_S, DirectCaller, SourceCaller, SourceUnavailable
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -31,7 +31,7 @@ FETCH_BUDGET_S = ANSWER_BUDGET_S / 2
 class MultiSourceStore(PerQueueOperations):
     """``callers`` by source, '' for Redis itself."""
 
-    def __init__(self, callers: Mapping[str, SourceCaller]) -> None:
+    def __init__(self, callers: Mapping[str, PerSourceCaller]) -> None:
         self._callers = callers
         self.listed_sources: set[str] = set()
         """Sources that have listed their queues."""
@@ -97,9 +97,9 @@ class MultiSourceStore(PerQueueOperations):
         """Links are not asked."""
         return self.ask_each("intact", wanted)
 
-    def traces(self, queue: str) -> RemovalTraces:
+    def traces(self, queue: str) -> LossEvidence:
         """As of the source; nothing is known of a source that has become unreachable."""
-        return self._ask_one(queue, lambda store, own: store.traces(own), RemovalTraces(None, 0, empty=False))
+        return self._ask_one(queue, lambda store, own: store.traces(own), LossEvidence(None, 0, empty=False))
 
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
         """Nothing of a source that became unreachable meanwhile."""

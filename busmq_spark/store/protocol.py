@@ -13,12 +13,12 @@ from typing import Any, Protocol, TypeAlias
 
 from busmq_spark.core.clock import FoundTime, TimesOfIds
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.mirror import OriginState, Positions
+from busmq_spark.core.mirror import OriginQueueState, Positions
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
+from busmq_spark.core.queue_state import AckResult, QueueState
 from busmq_spark.core.sink import PartialCommit, StagedList
 from busmq_spark.core.staging import SinkRun
-from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import QueueFull, QueueMissing
 from busmq_spark.redis_io.queue_location import no_pause
 
@@ -27,7 +27,7 @@ FailureDomain: TypeAlias = tuple[str, int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class QueueCreation:
+class QueueCreateOptions:
     """What attach writes when a queue does not exist; ``allowed`` false raises QueueMissing instead."""
 
     allowed: bool
@@ -45,7 +45,7 @@ class MessageRows:
 
 
 @dataclass(frozen=True, slots=True)
-class RemovalTraces:
+class LossEvidence:
     """What shows which client removed messages: ids held by a reliable consumer, listeners besides our own, whether the whole database is empty."""
 
     unacked: tuple[int, int] | None
@@ -59,7 +59,7 @@ RowStream: TypeAlias = Generator[MessageRows, None, None]
 """A lazy stream of rows. Read it to the end or close it."""
 
 
-class FullQueuePolicy:
+class FullQueueWait:
     """What to do while a queue is at its ``maxsize``: wait until ``timeout_ms`` have passed without room, 0 fails at once."""
 
     def __init__(self, timeout_ms: int) -> None:
@@ -108,7 +108,7 @@ class ReadStore(Protocol):
         """
         ...
 
-    def attach(self, queues: Sequence[str], creation: QueueCreation) -> Mapping[str, AttachResult]: ...
+    def attach(self, queues: Sequence[str], creation: QueueCreateOptions) -> Mapping[str, AttachResult]: ...
     def states(self, wanted: Mapping[str, int]) -> Mapping[str, QueueState]: ...
     def marks(self, ids: Mapping[str, int]) -> Mapping[str, str]: ...
     def counters(self, queues: Sequence[str]) -> Sequence[object]: ...
@@ -128,7 +128,7 @@ class ReadStore(Protocol):
     def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]: ...
     def holders(self, queues: Sequence[str], subscription: str) -> Mapping[str, str]: ...
     def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]: ...
-    def traces(self, queue: str) -> RemovalTraces: ...
+    def traces(self, queue: str) -> LossEvidence: ...
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]: ...
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]: ...
     def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
@@ -141,8 +141,8 @@ class ReadStore(Protocol):
 class OriginStore(ReadStore, Protocol):
     """What a mirror reads from, beside the ranges (core/mirror.py)."""
 
-    def spans(self, wanted: Mapping[str, tuple[int, int]]) -> Mapping[str, OriginState]: ...
-    def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, OriginState], RowStream]:
+    def spans(self, wanted: Mapping[str, tuple[int, int]]) -> Mapping[str, OriginQueueState]: ...
+    def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, OriginQueueState], RowStream]:
         """The spans around ranges, one of each queue, and then what of them is stored; ``last`` may be NEWEST. One round trip, where that can be."""
         ...
 
@@ -161,7 +161,7 @@ class SourceStore(ReadStore, Protocol):
         ...
 
     def intact(self, wanted: Mapping[str, tuple[Position, int]]) -> Mapping[str, tuple[int, str] | None]:
-        """Whether each queue, of Redis itself, has all that follows a position (core/state.py)."""
+        """Whether each queue, of Redis itself, has all that follows a position (core/queue_state.py)."""
         ...
 
     @property
@@ -201,8 +201,8 @@ class QueueAppender(Protocol):
     """
 
     def stage(self, queue: str, key: str, values: Sequence[bytes], run: SinkRun | None = None) -> None: ...
-    def push(self, queue: str, values: Sequence[bytes], full: FullQueuePolicy) -> None: ...
-    def push_each(self, parts: Mapping[str, Sequence[bytes]], full: FullQueuePolicy) -> None:
+    def push(self, queue: str, values: Sequence[bytes], full: FullQueueWait) -> None: ...
+    def push_each(self, parts: Mapping[str, Sequence[bytes]], full: FullQueueWait) -> None:
         """As ``push`` of each queue, in fewer round trips where that can be. No part is empty."""
         for queue, values in parts.items():
             self.push(queue, values, full)
@@ -221,7 +221,7 @@ class WriteStore(Protocol):
 
     def keys(self, queue: str) -> QueueKeys: ...
     def locate(self, queues: Sequence[str]) -> Mapping[str, int]: ...
-    def attach(self, queues: Sequence[str], creation: QueueCreation) -> Mapping[str, AttachResult]: ...
+    def attach(self, queues: Sequence[str], creation: QueueCreateOptions) -> Mapping[str, AttachResult]: ...
     def partitions(self, topic: str, create: int | None = None) -> int:
         """How many partitions a topic has; one that does not exist is made with so many, but not by a federation server. Raises TopicMissing."""
         ...

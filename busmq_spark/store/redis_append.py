@@ -21,7 +21,7 @@ from busmq_spark.core.staging import SinkRun
 from busmq_spark.errors import LinkLost, QueueMissing, ServerRefused, StagingLost
 from busmq_spark.redis_io.links import Link
 from busmq_spark.redis_io.queue_location import new_token
-from busmq_spark.store.protocol import FullQueuePolicy
+from busmq_spark.store.protocol import FullQueueWait
 
 MAX_FULL_CHUNKS_UNDER_WAY = 3
 """Full chunks under way at once: Redis stores one while the next is packed."""
@@ -230,14 +230,14 @@ class RedisAppender:
         for chunk in chunks(values):
             pipe.send(staged, chunk)
 
-    def push(self, queue: str, values: Sequence[bytes], full: FullQueuePolicy) -> None:
+    def push(self, queue: str, values: Sequence[bytes], full: FullQueueWait) -> None:
         """Append values to the queue itself. One chunk at a time, since a full queue may take a part of it."""
         keys = self._keys(queue)
         link = self._links[self._locate([queue])[queue]]
         for chunk in chunks(values):
             full.push_all(queue, chunk, lambda left: append(link, keys, left))
 
-    def push_each(self, parts: Mapping[str, Sequence[bytes]], full: FullQueuePolicy) -> None:
+    def push_each(self, parts: Mapping[str, Sequence[bytes]], full: FullQueueWait) -> None:
         """As ``push`` of each queue; the first chunks of several are one round trip, and all there is of small parts."""
         for server, queues in self._group_by_server(list(parts)):
             keys = [self._keys(queue) for queue in queues]

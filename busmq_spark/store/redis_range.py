@@ -18,8 +18,8 @@ import pyarrow as pa
 from busmq_spark.core.flow import Call, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Range
+from busmq_spark.core.range_reader import TARGET_REPLY_BYTES, RangeCursor, ReplySlice, find_id, read_range_start, read_short_ranges
 from busmq_spark.core.range_reply_parser import ValueSpans
-from busmq_spark.core.ranges import TARGET_REPLY_BYTES, RangeCursor, ReplySlice, find_id, read_range_start, read_short_ranges
 from busmq_spark.core.retry import Retry
 from busmq_spark.errors import LinkLost, QueueExpired, QueueRecreated
 from busmq_spark.redis_io.endpoint import retry_time_s

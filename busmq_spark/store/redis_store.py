@@ -9,36 +9,36 @@ from functools import partial
 from itertools import chain, groupby
 from typing import Any, TypeVar
 
-from busmq_spark.core import clock, publish
+from busmq_spark.core import clock, event_delivery
+from busmq_spark.core import idempotent_push as senders
 from busmq_spark.core import mirror as mirrors
 from busmq_spark.core import queue as queues_
-from busmq_spark.core import sender as senders
+from busmq_spark.core import queue_state as states_
 from busmq_spark.core import sink as sinks
 from busmq_spark.core import staging as stagings
-from busmq_spark.core import state as states_
 from busmq_spark.core import topic as topics_
 from busmq_spark.core.caching import MemoizedFunction, PerProcessCache
 from busmq_spark.core.clock import FoundTime, TimesOfIds
 from busmq_spark.core.flow import Flow, command, run_flows_together
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, TopicKeys, hash_index, sink_queues, sink_record
-from busmq_spark.core.mirror import OriginState, Positions
+from busmq_spark.core.mirror import OriginQueueState, Positions
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, AttachResult
-from busmq_spark.core.ranges import TARGET_REPLY_BYTES
+from busmq_spark.core.queue_state import AckResult, AckUpTo, QueueState
+from busmq_spark.core.range_reader import TARGET_REPLY_BYTES
 from busmq_spark.core.sink import PartialCommit, RecordConflict, StagedList
 from busmq_spark.core.staging import SinkRun
-from busmq_spark.core.state import AckResult, AckUpTo, QueueState
 from busmq_spark.errors import BatchChanged, BusError, LinkLost, QueueMissing, ServerReadOnly, StagingLost, StaleRun, TopicMissing, Unauthorized
 from busmq_spark.options import RedisOptions, redis_options
 from busmq_spark.redis_io import eviction
 from busmq_spark.redis_io.endpoint import Endpoint
-from busmq_spark.redis_io.layout import RedisLayout, redis_layout
-from busmq_spark.redis_io.lease_holder import LEASE_MS
+from busmq_spark.redis_io.layout import ServerLayout, redis_layout
+from busmq_spark.redis_io.lease_token import LEASE_MS
 from busmq_spark.redis_io.links import Link, sync_links
 from busmq_spark.redis_io.queue_location import discover_queues, locate, new_token, no_pause
 from busmq_spark.redis_io.range_connection import INITIAL_BUFFER_BYTES, range_connection
-from busmq_spark.store.protocol import FailureDomain, MessageRows, QueueCreation, RemovalTraces, RowStream
+from busmq_spark.store.protocol import FailureDomain, LossEvidence, MessageRows, QueueCreateOptions, RowStream
 from busmq_spark.store.redis_append import RedisAppender, append, stage_at
 from busmq_spark.store.redis_range import RangeConnections, read_range, read_ranges
 
@@ -56,7 +56,7 @@ class RedisStore:
     listed_sources: Collection[str] = ()
     unanswered_count = 0
 
-    def __init__(self, layout: RedisLayout, patience_s: float | None = None, reply_bytes: int = TARGET_REPLY_BYTES) -> None:
+    def __init__(self, layout: ServerLayout, patience_s: float | None = None, reply_bytes: int = TARGET_REPLY_BYTES) -> None:
         """``patience_s``: how long one step is retried while Redis is unreachable; None: what suits the endpoint (redis_io/endpoint.py).
         ``reply_bytes``: what one reply of Redis to a range read aims at.
         """
@@ -120,7 +120,7 @@ class RedisStore:
     def topic_queues(self, topics: Sequence[str], partitions: int | None = None) -> list[str]:
         return [queue for topic in topics for queue in topics_.partition_queues(topic, self.partitions(topic, partitions))]
 
-    def attach(self, queues: Sequence[str], creation: QueueCreation) -> Mapping[str, AttachResult]:
+    def attach(self, queues: Sequence[str], creation: QueueCreateOptions) -> Mapping[str, AttachResult]:
         settings: dict[str, Any] = {"ttl_s": creation.ttl_s, "maxsize": creation.maxsize, "create": creation.allowed}
         return self._run_per_server(queues, lambda part: queues_.attach_all([self.keys(q) for q in part], [new_token() for _ in part], **settings))
 
@@ -163,11 +163,11 @@ class RedisStore:
     def subscriptions(self, queues: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
         return self._run_per_server(queues, lambda part: states_.subscriptions([self.keys(q) for q in part]))
 
-    def spans(self, wanted: Mapping[str, tuple[int, int]]) -> Mapping[str, OriginState]:
+    def spans(self, wanted: Mapping[str, tuple[int, int]]) -> Mapping[str, OriginQueueState]:
         """Each queue as a mirror of it must know it: with each the id copied last, and that up to which it reads next."""
         return self._run_per_server(list(wanted), lambda part: mirrors.read_spans([(self.keys(q), wanted[q]) for q in part]))
 
-    def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, OriginState], RowStream]:
+    def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, OriginQueueState], RowStream]:
         spans, servers = self.spans(mirrors.spans_to_ask_for(parts)), self.locate([part.queue for part in parts])
         return spans, self.read_many([replace(part, server=servers[part.queue]) for part in mirrors.stored_ranges(parts, spans)], False)
 
@@ -176,7 +176,7 @@ class RedisStore:
         return self._run_per_server(queues, lambda part: mirrors.read_group_positions([self.keys(q) for q in part]))
 
     def claim_subscriptions(self, queues: Sequence[str], subscription: str, owner: str, most: int) -> dict[str, tuple[str, str]]:
-        """Whose the subscription is in each queue (core/state.py)."""
+        """Whose the subscription is in each queue (core/queue_state.py)."""
         return self._run_per_server(queues, lambda part: states_.claim_subscriptions([self.keys(q) for q in part], subscription, owner, most))
 
     def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]:
@@ -207,13 +207,13 @@ class RedisStore:
             raise lost
         return alive
 
-    def traces(self, queue: str) -> RemovalTraces:
+    def traces(self, queue: str) -> LossEvidence:
         keys, link = self.keys(queue), self._link_of_queue(queue)
         numsub = command("PUBSUB", "NUMSUB", keys.available)
         acked = command("HGET", keys.metadata, "acked")
         first, last, size, done = link.execute([command("LINDEX", keys.toack, 0), command("LINDEX", keys.toack, -2), command("DBSIZE"), acked])
         listeners = sum(int(count) for _, count in link.ask_each_master(lambda node: node.execute(numsub)))  # one may listen at any node
-        return RemovalTraces((int(first), int(last)) if first else None, listeners, size == 0, int(done or 0))
+        return LossEvidence((int(first), int(last)) if first else None, listeners, size == 0, int(done or 0))
 
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
         return self._run(queue, states_.bytes_until(self.keys(queue), first, last, budget))
@@ -239,20 +239,20 @@ class RedisStore:
         return append(self._link_of_queue(queue), self.keys(queue), values)
 
     def push_from(self, queue: str, sender: str, sequences: Sequence[int], values: Sequence[bytes]) -> tuple[int, int]:
-        """Append what a sender has not sent before (core/sender.py): how many are there now, and the maxsize that was in the way (0: none)."""
+        """Append what a sender has not sent before (core/idempotent_push.py): how many are there now, and the maxsize in the way (0: none)."""
         return self._run(queue, senders.push_from(self.keys(queue), sender, sequences, values))
 
     def take_commands(self, queue: str) -> None:
         """Let the queue take one group only, as a queue of commands does. Raises QueueMissing, and QueueBusy where it has several."""
-        self._run(queue, publish.make_command_queue(self.keys(queue)))
+        self._run(queue, event_delivery.make_command_queue(self.keys(queue)))
 
     def event_subscriptions(self) -> list[tuple[str, str]]:
         """Every pattern with a queue that is subscribed with it."""
-        return self._link_of_subscription_table().run(publish.read_table())
+        return self._link_of_subscription_table().run(event_delivery.read_table())
 
     def subscribe_events(self, queue: str, patterns: Sequence[str], end: bool) -> None:
         """Subscribe a queue to what the patterns take, or end that."""
-        self._link_of_subscription_table().run((publish.unsubscribe if end else publish.subscribe)(patterns, queue, new_token()))
+        self._link_of_subscription_table().run((event_delivery.unsubscribe if end else event_delivery.subscribe)(patterns, queue, new_token()))
 
     def begin(self, sink: str, run: str, queues: Sequence[str]) -> SinkRun:
         home = self._link_of_sink_record(sink)

@@ -10,7 +10,7 @@ from busmq_spark.core.position import Range
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.options import RedisOptions
-from busmq_spark.store.protocol import QueueCreation
+from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.benchmarks.drain import SIZES
 from tests.benchmarks.federation import SECRET, our_server, serving
@@ -18,7 +18,7 @@ from tests.benchmarks.harness import RUNS, Row, Spread, add_batch_s, alternating
 
 LEAST = 0.5
 STAGED = 200_000
-HOUR = QueueCreation(allowed=True, ttl_s=3600)
+HOUR = QueueCreateOptions(allowed=True, ttl_s=3600)
 Store = RedisStore | FederatedStore
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from busmq_spark.spark.process import freeze_imports
+from busmq_spark.spark.gc_freeze import freeze_imports
 from busmq_spark.spark.schema import BATCH_ROWS, SOURCE_SCHEMA, ArrowRows
 from busmq_spark.store.protocol import MessageRows
 

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from busmq_spark.core import queue as q
-from busmq_spark.core.clock import KnownTime
+from busmq_spark.core.clock import IdAtTime
 from busmq_spark.core.flow import Call, command, script
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncLink
 from tests.benchmarks.harness import RUNS, Row, Spread, alternating, fill, ratios, redis, script_calls_and_us
 from tests.clocks import store
 
@@ -61,7 +61,7 @@ def looks(link: SyncLink, runs: int) -> Iterator[Row]:
     keys = fill(link, "bench-day", 1, SIZE)
     link.execute(command("SET", keys.msgid, DAY))
     now = link.run(q.clock_ms(keys)) // 1000 * 1000
-    store(lambda *words: link.execute(command(*words)), keys, [KnownTime(now - 1000 * (DAY - i), i) for i in range(DAY + 1)])
+    store(lambda *words: link.execute(command(*words)), keys, [IdAtTime(now - 1000 * (DAY - i), i) for i in range(DAY + 1)])
     chance = random.Random(1)
 
     def by_time() -> float:

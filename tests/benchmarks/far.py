@@ -19,7 +19,7 @@ from busmq_spark.core.position import Range
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.client import READ_CREDIT_BYTES
 from busmq_spark.federation.bulk.store import MAX_PIECE_BYTES, MAX_PIECES_UNDER_WAY, FederatedStore
-from busmq_spark.option_table import parse
+from busmq_spark.option_parsing import parse
 from busmq_spark.options import RedisOptions, WriteOptions
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.spark.sink_schema import SinkColumns

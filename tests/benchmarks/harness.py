@@ -18,7 +18,7 @@ from busmq_spark.core.flow import command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
 from busmq_spark.embedded import RedisServer
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 
 RUNS = 5

@@ -21,13 +21,13 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.mirror import MirrorOf, begin_mirror, read_spans
 from busmq_spark.core.position import Range
 from busmq_spark.federation.bulk.client import READ_CREDIT_BYTES
-from busmq_spark.mirror.origin import open_origin
-from busmq_spark.mirror.rows import WiredRows
+from busmq_spark.mirror.origin_reader import open_origin
+from busmq_spark.mirror.rows import CommandRows
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.target import MirrorTarget
 from busmq_spark.mirror.windows import Window, WindowRows
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncLink
 from tests.benchmarks import mirror_lag, mirror_nats
 from tests.benchmarks.far import away
 from tests.benchmarks.federation import SECRET, our_server, serving
@@ -120,7 +120,7 @@ def appending(near: SyncLink, there: str, here: str, runs: int) -> Row:
     """CPU of Redis here for a message, beside RPUSH of the same words."""
     store, target = open_origin(MirrorSettings(origin=there, patterns=("bench",))), MirrorTarget(RedisOptions(url=here))
     span = store.spans({"bench": (-1, 0)})["bench"]
-    parts = [WiredRows.of(piece.first, piece.values) for piece in store.read(Range("bench", span.born, 1, SMALL_ROWS), True)]
+    parts = [CommandRows.of(piece.first, piece.values) for piece in store.read(Range("bench", span.born, 1, SMALL_ROWS), True)]
     keys = QueueKeys("bench")
 
     def mirrored() -> float:
@@ -197,7 +197,7 @@ def apart_s(near: SyncLink, origin: str, here: str, whole: Range) -> float:
     began, rows, window = time.perf_counter(), None, Window("bench", span.born, 0, ROWS, ROWS)
     for piece in store.read(whole, True):
         upto = piece.first + len(piece.values) - 1
-        rows = WindowRows(window, span, upto, piece.first - 1, [WiredRows.of(piece.first, piece.values)], sound=True)
+        rows = WindowRows(window, span, upto, piece.first - 1, [CommandRows.of(piece.first, piece.values)], sound=True)
         target.append([rows])
     store.close()
     target.close()

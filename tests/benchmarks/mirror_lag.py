@@ -10,7 +10,7 @@ from pathlib import Path
 
 from busmq_spark.core import queue as q
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncLink
 from tests.benchmarks import mirror_nats
 from tests.benchmarks.harness import Row, Spread, ratios
 

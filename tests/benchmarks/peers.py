@@ -22,7 +22,7 @@ from typing import Any
 from busmq_spark.core import queue as q
 from busmq_spark.demo.stopwatch import Workload, make_order, percentiles
 from busmq_spark.errors import LocalToolMissing
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncLink
 from tests.benchmarks.harness import RUNS, Spread, fill, ratios, redis, write
 from tests.benchmarks.peers_kafka import BROKER, Kafka, connector_jars, kafka
 from tests.benchmarks.peers_spark import ENGINES

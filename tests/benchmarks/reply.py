@@ -12,8 +12,8 @@ import hiredis
 import numpy as np
 import pyarrow as pa
 
-from busmq_spark.core.range_reply_parser import HeaderScan, PairScanner, ValueSpans
-from busmq_spark.core.ranges import TARGET_REPLY_BYTES, ReplySlice
+from busmq_spark.core.range_reader import TARGET_REPLY_BYTES, ReplySlice
+from busmq_spark.core.range_reply_parser import BulkHeaderScan, PairScanner, ValueSpans
 from busmq_spark.store.redis_range import _value_array
 from tests.benchmarks.harness import RUNS, Row, Spread, alternating, ratios
 
@@ -47,7 +47,7 @@ def ours(reply: bytearray, rows: int) -> Any:
 
 def scanned(reply: bytearray, rows: int) -> Any:
     """Every CR LF ``$`` looked up with numpy."""
-    scan = HeaderScan(2 * rows, _body(reply))
+    scan = BulkHeaderScan(2 * rows, _body(reply))
     assert [scan.find_end_of_last_value(reply, used) for used in _arrivals(reply)][-1] == len(reply)
     return _value_array(ValueSpans(reply, *scan.places(reply), 0, 0), ReplySlice(0, rows))
 

@@ -20,7 +20,7 @@ import sys
 from busmq_spark.core.flow import script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 url, rows, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 link, keys = SyncLink(parse(url)[0]), QueueKeys("bench")

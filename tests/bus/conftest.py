@@ -12,7 +12,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.flow import command
 from busmq_spark.redis_io import endpoint
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncLink
 from tests.bus.federated import EXCEPT, EXCEPT_NPM, SECRET, FederatedBus, serving
 from tests.layouts import LAYOUTS, servers_of
 from tests.peers.node import Peer, missing, need

@@ -19,7 +19,7 @@ from busmq_spark.core import queue as flows
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys, channel_queue
 from busmq_spark.errors import StateError
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncLink
 from tests.bus.tools import until
 from tests.conftest import Fresh
 

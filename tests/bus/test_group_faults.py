@@ -12,7 +12,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.queue import Queue
 from busmq_spark.core import dead_letter
-from busmq_spark.core.group import Delivery
+from busmq_spark.core.shared_group import Delivery
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost
 from tests.bus.group_tools import dead_letters, end_leases, ids, some

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.persistable import Persistable, PersistedDict, PersistedRecord
-from busmq_spark.core.field_types import to_text
+from busmq_spark.bus.persistable import Persistable, PersistedDataclass, PersistedDict
 from busmq_spark.core.flow import command
+from busmq_spark.core.persisted_types import to_text
 from busmq_spark.embedded import RedisServer, SentinelServers
 from busmq_spark.errors import BusError, ConfigError, LinkLost, MessageRefused, StateError
 from tests.bus.conftest import OpenBus, Redis
@@ -178,7 +178,7 @@ async def test_a_scope_loads_keeps_alive_and_saves_what_changed(open_bus: OpenBu
 
 
 async def test_a_scope_that_fails_saves_nothing_and_says_so(redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
-    async def fail(job: PersistedRecord[Job]) -> None:
+    async def fail(job: PersistedDataclass[Job]) -> None:
         async with job:
             job.value.tries = 1
             raise ZeroDivisionError

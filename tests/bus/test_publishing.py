@@ -9,9 +9,9 @@ import pytest
 
 from busmq_spark import Event
 from busmq_spark.bus.bus import Bus
+from busmq_spark.core.event_delivery import Receipt
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, hash_index
-from busmq_spark.core.publish import Receipt
 from busmq_spark.embedded import RedisServer
 from busmq_spark.embedded.server_set import DirectServers
 from busmq_spark.errors import (

@@ -23,7 +23,7 @@ from busmq_spark.core import queue as flows
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys, service_queue
 from busmq_spark.errors import RequestFailed, RequestTimeout
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncLink
 from tests.bus.test_service import LONG_MS, end_time_of_requests
 from tests.conftest import Fresh
 

@@ -13,7 +13,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.job import Job
-from busmq_spark.bus.worker_group import JobGroup, WorkerOptions
+from busmq_spark.bus.job_group import JobConsumerGroup, WorkerOptions
 from busmq_spark.core.flow import command
 from busmq_spark.embedded import DirectServers, RedisServer
 from busmq_spark.errors import ConfigError, JobFailed, WorkTimeout
@@ -115,7 +115,7 @@ async def test_a_job_whose_outcome_cannot_be_read_waits_for_its_dead_letter_and_
         async with Bus(server.url, user="holder", password="secret") as bus, bus.jobs(fresh()) as jobs:
             await jobs.attached_queue()
             worker = jobs.worker("g", start="earliest", tries=1)(nothing)
-            async with JobGroup(jobs.queue, worker) as group:
+            async with JobConsumerGroup(jobs.queue, worker) as group:
                 await jobs.send(jobs.new())
                 assert [each.tries for each in (await group.take(9))[0]] == [1]
                 server.command("ACL", "SETUSER", "holder", "resetkeys", "~bus:queue:*")

@@ -9,7 +9,7 @@ import pytest
 from busmq_spark import Event
 from busmq_spark.core import queue as flows
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncLink
 from tests.cli.conftest import Busmq
 from tests.conftest import Fresh
 

@@ -7,16 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from busmq_spark.core import dead_letter, group
+from busmq_spark.core import dead_letter, shared_group
 from busmq_spark.core import queue as flows
 from busmq_spark.core.event import Event
 from busmq_spark.core.flow import command
-from busmq_spark.core.group import Delivery, Settlement
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.state import states
+from busmq_spark.core.queue_state import states
+from busmq_spark.core.shared_group import Delivery, SettleRequest
 from busmq_spark.core.subscription import register
-from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.queue_location import new_token
+from busmq_spark.redis_io.sync_link import SyncLink
 from tests.cli.conftest import Busmq
 from tests.conftest import Fresh
 
@@ -47,16 +47,16 @@ def test_groups_of_both_kinds_are_listed_with_what_is_left(busmq: Busmq, keys: Q
     busmq("subscribe", keys.name, "audit")
     link.run(register(keys, "send", shared={"lease_ms": 60_000, "limit": 0}))
     link.run(flows.push_many(keys, [b"x"] * 9))
-    leased = link.run(group.lease(keys, "send", "t", 5)).deliveries
+    leased = link.run(shared_group.lease(keys, "send", "t", 5)).deliveries
     born = link.run(states([(keys, -1)]))[0].born
-    link.run(group.settle(keys, "send", born, [Settlement(leased[0].id, "t", "ack"), Settlement(leased[1].id, "t", "retry", 60_000)]))
+    link.run(shared_group.settle(keys, "send", born, [SettleRequest(leased[0].id, "t", "ack"), SettleRequest(leased[1].id, "t", "retry", 60_000)]))
     found = {each["subscription"]: each for each in busmq("groups", keys.name, "--json").records}
     assert {name: (each["kind"], each["acked"], each["unread"], each.get("in_flight"), each.get("waiting")) for name, each in found.items()} == {
         "audit": ("ordered", 0, 9, None, None),
         "send": ("shared", 1, 4, 3, 1),
     }
     assert all(each["behind_s"] is not None for each in found.values())
-    link.run(group.pause(keys, "send", paused=True))
+    link.run(shared_group.pause(keys, "send", paused=True))
     text = busmq("groups", keys.name).text
     assert "paused" in text
     assert "in flight" in text

@@ -9,8 +9,8 @@ import pytest
 from busmq_spark.core import queue as flows
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.state import subscribe
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.core.queue_state import subscribe
+from busmq_spark.redis_io.sync_link import SyncLink
 from tests.cli.conftest import Busmq
 from tests.clocks import HOUR, pass_by
 from tests.conftest import Fresh

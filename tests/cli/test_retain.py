@@ -6,8 +6,8 @@ import pytest
 
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.state import AckUpTo, ack_to, subscribe
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.core.queue_state import AckUpTo, ack_to, subscribe
+from busmq_spark.redis_io.sync_link import SyncLink
 from tests.cli.conftest import Busmq
 from tests.conftest import Fresh
 

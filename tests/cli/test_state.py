@@ -12,9 +12,9 @@ import pytest
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import attach, pop, push_many
-from busmq_spark.core.state import subscribe
+from busmq_spark.core.queue_state import subscribe
 from busmq_spark.embedded import RedisServer
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncLink
 from tests.cli.conftest import Busmq, Start, line_of
 from tests.conftest import Fresh, FreshKeys
 from tests.support import PATIENCE_S, gone

@@ -7,9 +7,9 @@ import pytest
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import push_many
-from busmq_spark.core.state import AckUpTo, ack_to, states
+from busmq_spark.core.queue_state import AckUpTo, ack_to, states
 from busmq_spark.core.subscription import ABANDONED_AFTER_S
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncLink
 from tests.cli.conftest import Busmq
 from tests.conftest import Fresh
 

@@ -8,7 +8,7 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.core.flow import command
 from busmq_spark.core.topic import partition_of
 from busmq_spark.embedded import DirectServers
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncLink
 from tests.bus.tools import until
 from tests.cli.conftest import Busmq
 from tests.conftest import Fresh

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import TYPE_CHECKING
 
-from busmq_spark.core import group as flows
-from busmq_spark.core.group import Delivery, LeaseResult
+from busmq_spark.core import shared_group as flows
 from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.shared_group import Delivery, MessageLeaseResult
 from busmq_spark.core.subscription import register
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class Shared:
         self.run, self.redis, self.keys, self.life, self.name = run, redis, keys, life, name
         run(register(keys, name, "earliest", shared={"lease_ms": LEASE_MS, "limit": 0, **settings}))
 
-    def leased(self, most: int = 10, token: str = "", *, again: bool = False, apart: bool = False) -> LeaseResult:
+    def leased(self, most: int = 10, token: str = "", *, again: bool = False, apart: bool = False) -> MessageLeaseResult:
         return self.run(flows.lease(self.keys, self.name, token or f"t{next(_tokens)}", most, again=again, apart=apart))
 
     def lease(self, most: int = 10) -> Sequence[Delivery]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import clock, queue, state
-from busmq_spark.core.clock import KnownTime
+from busmq_spark.core import clock, queue, queue_state
+from busmq_spark.core.clock import IdAtTime
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import ConfigError, TimeUnknown
 from tests.clocks import DAY, SECOND, noted, npm_push, pass_by, store
@@ -124,7 +124,7 @@ def test_a_clock_that_is_set_back_stands_still(run: Run, redis: Redis, keys: Que
     pass_by(redis, keys, -3600 * SECOND)
     before = noted(redis, keys)
     run(queue.push_many(keys, [b"v"] * 3))
-    assert noted(redis, keys) == [before[0], KnownTime(before[1].ms, 4)]
+    assert noted(redis, keys) == [before[0], IdAtTime(before[1].ms, 4)]
 
 
 def test_a_day_of_seconds_is_kept(run: Run, redis: Redis, keys: QueueKeys) -> None:
@@ -132,7 +132,7 @@ def test_a_day_of_seconds_is_kept(run: Run, redis: Redis, keys: QueueKeys) -> No
     npm_push(redis, keys)
     redis("SET", keys.msgid, day)
     since = begun(run(queue.clock_ms(keys))) - DAY - SECOND
-    store(redis, keys, [KnownTime(since + SECOND * i + 7, i) for i in range(day + 1)])
+    store(redis, keys, [IdAtTime(since + SECOND * i + 7, i) for i in range(day + 1)])
     for i in (0, 1, 1000, 40_000, day - 1):
         assert run(clock.id_at(keys, since + SECOND * (i + 1))) == i
         assert run(clock.ms_of(keys, i + 1)) == since + SECOND * (i + 1) + 7
@@ -146,7 +146,7 @@ def test_a_day_of_seconds_is_kept(run: Run, redis: Redis, keys: QueueKeys) -> No
 def test_times_that_no_stored_message_needs_go(run: Run, redis: Redis, keys: QueueKeys) -> None:
     run(queue.push_many(keys, [b"v"] * 100))
     now = run(queue.clock_ms(keys))
-    store(redis, keys, [KnownTime(now - SECOND * (101 - i), i) for i in range(101)])
+    store(redis, keys, [IdAtTime(now - SECOND * (101 - i), i) for i in range(101)])
     run(queue.trim(keys, 90))
     for _ in range(4):  # some at each call
         run(queue.push(keys, b"v"))
@@ -165,7 +165,7 @@ def test_the_clock_lives_as_long_as_its_queue_and_an_hour_at_least(run: Run, red
     """So that queues of a moment leave nothing for days, and those that peers alone keep alive do not lose it at once."""
     keys = fresh_keys("clock")
     run(queue.attach(keys, "b" * 16, ttl_s=ttl_s))
-    for use in (lambda: queue.push(keys, b"v"), lambda: queue.attach(keys, "c" * 16, ttl_s=ttl_s), lambda: state.keep_alive([keys])):
+    for use in (lambda: queue.push(keys, b"v"), lambda: queue.attach(keys, "c" * 16, ttl_s=ttl_s), lambda: queue_state.keep_alive([keys])):
         redis("EXPIRE", keys.clock, 60)
         life = Life(redis, lives_s)
         pass_by(redis, keys, 2 * SECOND) if redis("EXISTS", keys.clock) else None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from busmq_spark.core import group as flows
 from busmq_spark.core import queue
+from busmq_spark.core import shared_group as flows
 from tests.contract.conftest import Redis, Run
 from tests.contract.group_tools import LEASE_MS, Make, ids
 

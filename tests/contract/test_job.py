@@ -8,10 +8,10 @@ import pytest
 
 from busmq_spark.core import job as flows
 from busmq_spark.core.flow import Flow
-from busmq_spark.core.group import Delivery
 from busmq_spark.core.job import Answer, Work
 from busmq_spark.core.keys import JobKeys
-from busmq_spark.redis_io.layout import RedisLayout
+from busmq_spark.core.shared_group import Delivery
+from busmq_spark.redis_io.layout import ServerLayout
 from busmq_spark.redis_io.queue_location import new_token
 from tests.conftest import Fresh
 from tests.contract.conftest import Redis, Run
@@ -47,7 +47,7 @@ class Worked:
 
 
 @pytest.fixture
-def keys(where: RedisLayout, fresh: Fresh) -> JobKeys:
+def keys(where: ServerLayout, fresh: Fresh) -> JobKeys:
     return JobKeys(fresh("job"), where.cluster)
 
 

@@ -9,7 +9,7 @@ import pytest
 from busmq_spark.core import clock, queue
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.lag import ReaderLag, read_lags
-from busmq_spark.core.state import AckUpTo, ack_to, states, subscribe
+from busmq_spark.core.queue_state import AckUpTo, ack_to, states, subscribe
 from busmq_spark.core.subscription import list_subscriptions, register
 from tests.clocks import HOUR, SECOND, npm_push, pass_by
 from tests.contract.conftest import Redis, Run

@@ -13,7 +13,7 @@ from busmq_spark.core.flow import script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.errors import MessageRefused
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncLink
 from tests.clocks import noted
 from tests.contract.conftest import Born, Redis
 from tests.contract.sinks import numbered, stored

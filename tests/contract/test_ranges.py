@@ -9,42 +9,42 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busmq_spark.core import queue, ranges, sink, state
+from busmq_spark.core import queue, queue_state, range_reader, sink
 from busmq_spark.core.flow import Flow, command, script
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.ranges import ValueSizes
+from busmq_spark.core.range_reader import ValueSizes
 from busmq_spark.core.sink import StagedList, encode_chunks
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncLink
 from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Redis, Run
 
 
 def test_a_queue_that_does_not_exist_is_probed_as_nothing(run: Run, fresh_keys: FreshKeys) -> None:
-    assert run(ranges.read_range_start(fresh_keys(), 1)) == ("", 0, 0, ValueSizes())
+    assert run(range_reader.read_range_start(fresh_keys(), 1)) == ("", 0, 0, ValueSizes())
 
 
 def test_a_probe_has_the_incarnation_the_oldest_id_and_how_long_values_are_there(run: Run, born: Born) -> None:
     keys, there = born()
     run(queue.push_many(keys, [b"x" * n for n in (9000, 1, 2, 3, 40, 5)]))
     run(queue.pop(keys))
-    assert run(ranges.read_range_start(keys, 2)) == (there.born, 2, 40, ValueSizes(1, 6, 9000))
-    assert run(ranges.read_range_start(keys, 6)) == (there.born, 2, 5, ValueSizes(1, 6, 9000))
-    assert run(ranges.read_range_start(keys, 99)) == (there.born, 2, 0, ValueSizes(1, 6, 9000))
+    assert run(range_reader.read_range_start(keys, 2)) == (there.born, 2, 40, ValueSizes(1, 6, 9000))
+    assert run(range_reader.read_range_start(keys, 6)) == (there.born, 2, 5, ValueSizes(1, 6, 9000))
+    assert run(range_reader.read_range_start(keys, 99)) == (there.born, 2, 0, ValueSizes(1, 6, 9000))
 
 
 def test_a_probe_far_from_the_head_looks_at_a_few_values_only(run: Run, born: Born, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "DEEP_WINDOW_MESSAGES", 2)
+    monkeypatch.setattr(range_reader, "DEEP_WINDOW_MESSAGES", 2)
     keys, there = born()
     run(queue.push_many(keys, [b"x" * n for n in (1, 2, 3, 4, 5, 6, 70)]))
-    assert run(ranges.read_range_start(keys, 2)) == (there.born, 1, 70, ValueSizes(1, 7, 70))
-    assert run(ranges.read_range_start(keys, 3)) == (there.born, 1, 6, ValueSizes(1, 7, 70))
+    assert run(range_reader.read_range_start(keys, 2)) == (there.born, 1, 70, ValueSizes(1, 7, 70))
+    assert run(range_reader.read_range_start(keys, 3)) == (there.born, 1, 6, ValueSizes(1, 7, 70))
 
 
 def test_a_probe_of_a_queue_without_a_born_token_has_no_incarnation(run: Run, fresh_keys: FreshKeys, redis: Redis) -> None:
     keys = fresh_keys()
     redis("HSET", keys.metadata, "ttl", 30)
     redis("RPUSH", keys.messages, 5, "x")
-    assert run(ranges.read_range_start(keys, 5)) == ("", 5, 1, ValueSizes())
+    assert run(range_reader.read_range_start(keys, 5)) == ("", 5, 1, ValueSizes())
 
 
 def noted(redis: Redis, keys: QueueKeys) -> ValueSizes:
@@ -87,14 +87,14 @@ def test_what_peers_push_is_read_by_plain_commands_where_all_that_is_stored_fits
         part = values[first : first + 500]
         redis("RPUSH", keys.messages, *(word for n, size in enumerate(part, 11 + first) for word in (n, b"x" * size)))
     last = redis("INCRBY", keys.msgid, len(values))
-    _, oldest, value_bytes, found = run(ranges.read_range_start(keys, 11))
-    call = ranges.RangeCursor(keys, 11, last, oldest, value_bytes, sizes=found).ask()
+    _, oldest, value_bytes, found = run(range_reader.read_range_start(keys, 11))
+    call = range_reader.RangeCursor(keys, 11, last, oldest, value_bytes, sizes=found).ask()
     assert call is not None
     assert (call.words[0] == "LRANGE") is fits
     if fits:
         run(queue.push_many(keys, [b"x" * 500_000] * 40))  # behind what the probe has seen nothing is known
-        assert found.rows(last) == ranges.ROWS_OF_UNKNOWN_SIZE
-        assert found.rows(last + 1) == ranges.ROWS_OF_UNKNOWN_SIZE
+        assert found.rows(last) == range_reader.ROWS_OF_UNKNOWN_SIZE
+        assert found.rows(last + 1) == range_reader.ROWS_OF_UNKNOWN_SIZE
 
 
 @pytest.mark.parametrize("widest", [1, 3, 64])
@@ -129,7 +129,7 @@ def test_seek_finds_an_id_or_its_neighbours_in_a_list_with_holes(link: SyncLink,
     link.execute([command("RPUSH", keys.messages, id, "v") for id in stored])
     after = bisect_right(stored, wanted)
     expected = (after - 1, wanted in ids, stored[after] if after < len(stored) else 0)
-    assert link.run(ranges.find_id(keys, wanted)) == expected
+    assert link.run(range_reader.find_id(keys, wanted)) == expected
 
 
 sizes = st.lists(st.one_of(st.integers(0, 50), st.integers(0, 400_000)), min_size=1, max_size=25)
@@ -147,23 +147,23 @@ def test_bytes_are_counted_exactly_up_to_the_budget(link: SyncLink, fresh_keys: 
     while at < last and used + lengths[at] <= budget:
         used += lengths[at]
         at += 1
-    assert link.run(state.bytes_until(keys, first, last, budget)) == (at, used)
+    assert link.run(queue_state.bytes_until(keys, first, last, budget)) == (at, used)
     link.execute(command("DEL", keys.messages))
 
 
 def test_bytes_of_more_messages_than_one_call_looks_at(run: Run, born: Born) -> None:
     keys, _ = born()
     run(queue.push_many(keys, [b"ab"] * 5000))
-    assert run(state.bytes_until(keys, 11, 4990, 10**9)) == (4990, 2 * 4980)
-    assert run(state.bytes_until(keys, 11, 4990, 7001)) == (3510, 7000)
+    assert run(queue_state.bytes_until(keys, 11, 4990, 10**9)) == (4990, 2 * 4980)
+    assert run(queue_state.bytes_until(keys, 11, 4990, 7001)) == (3510, 7000)
 
 
 def test_messages_that_are_gone_have_no_bytes(run: Run, born: Born) -> None:
     keys, _ = born()
     run(queue.push_many(keys, [b"ab"] * 5))
     run(queue.pop(keys, most=2))
-    assert run(state.bytes_until(keys, 2, 5, 100)) == (1, 0)
-    assert run(state.bytes_until(keys, 4, 9, 100)) == (5, 4)
+    assert run(queue_state.bytes_until(keys, 2, 5, 100)) == (1, 0)
+    assert run(queue_state.bytes_until(keys, 4, 9, 100)) == (5, 4)
 
 
 @settings(max_examples=100)
@@ -189,14 +189,14 @@ def test_short_ranges_bring_what_lies_next_to_each_other_and_fits(
             id += 1
         asked.append((keys, first, first + more))
         expected.append((f"life {n}" if named else "", found))
-    assert link.run(ranges.read_short_ranges(asked, room)) == expected
+    assert link.run(range_reader.read_short_ranges(asked, room)) == expected
 
 
 def test_short_ranges_bring_nothing_from_deep_down(run: Run, born: Born, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ranges, "DEEP_WINDOW_MESSAGES", 3)
+    monkeypatch.setattr(range_reader, "DEEP_WINDOW_MESSAGES", 3)
     keys, there = born()
     run(queue.push_many(keys, [b"1", b"2", b"3", b"4"]))
-    assert run(ranges.read_short_ranges([(keys, 3, 4), (keys, 4, 4)], 100)) == [(there.born, [b"3", b"4"]), (there.born, [])]
+    assert run(range_reader.read_short_ranges([(keys, 3, 4), (keys, 4, 4)], 100)) == [(there.born, [b"3", b"4"]), (there.born, [])]
 
 
 @settings(max_examples=20)
@@ -206,9 +206,9 @@ def test_a_budget_holds_where_no_message_is_much_longer_than_others(link: SyncLi
     keys, lengths = fresh_keys(), [random.randint(80, 100) for _ in range(20_000)]
     link.run(queue.attach(keys, "b", ttl_s=60))
     link.run(queue.push_many(keys, [b"x" * n for n in lengths]))
-    at, used = link.run(state.bytes_until(keys, 1, 20_000, budget))
+    at, used = link.run(queue_state.bytes_until(keys, 1, 20_000, budget))
     assert sum(lengths[:at]) <= used <= budget
-    assert at == 20_000 or sum(lengths[: at + 1]) > budget / state.MAX_LONGEST_TO_MEAN_RATIO
+    assert at == 20_000 or sum(lengths[: at + 1]) > budget / queue_state.MAX_LONGEST_TO_MEAN_RATIO
     link.run(queue.close(keys))
 
 
@@ -218,8 +218,8 @@ def test_a_budget_that_thousands_of_messages_fit_is_met_closely(link: SyncLink, 
     values = [b"x" * sizes[n * 7 % len(sizes)] for n in range(30_000)]  # 100 bytes each on average
     link.run(queue.push_many(keys, values))
     for budget in (50_000, 700_000, 2_000_000):
-        at, used = link.run(state.bytes_until(keys, 1, 30_000, budget))
+        at, used = link.run(queue_state.bytes_until(keys, 1, 30_000, budget))
         really = sum(map(len, values[:at]))
         assert used <= budget
         assert abs(really - budget) <= budget / 5
-    assert link.run(state.bytes_until(keys, 1, 30_000, 10**9))[0] == 30_000
+    assert link.run(queue_state.bytes_until(keys, 1, 30_000, 10**9))[0] == 30_000

@@ -7,17 +7,17 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import clock, group, lag, queue, retention, sender, state, subscription
+from busmq_spark.core import clock, idempotent_push, lag, queue, queue_state, retention, shared_group, subscription
 from busmq_spark.core.flow import script
-from busmq_spark.core.group import Settlement
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.loss import count_messages_to_delete
+from busmq_spark.core.queue_state import AckResult, AckUpTo
 from busmq_spark.core.retention import Retention, parse_limits
+from busmq_spark.core.shared_group import SettleRequest
 from busmq_spark.core.sink import StagedList, commit
-from busmq_spark.core.state import AckResult, AckUpTo
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import QueueBusy, QueueMissing, Unauthorized
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 from tests.clocks import DAY, HOUR, SECOND, noted, npm_push, pass_by
 from tests.conftest import Fresh
@@ -41,7 +41,7 @@ def push(run: Run, keys: QueueKeys, many: int, size: int = 1) -> None:
 def ack(run: Run, redis: Redis, keys: QueueKeys, last: int, name: str = "") -> AckResult:
     """In a new second: only then it is looked at what may go."""
     soon(redis, keys)
-    [found] = run(state.ack_to([AckUpTo(keys, last, BORN, "")], name))
+    [found] = run(queue_state.ack_to([AckUpTo(keys, last, BORN, "")], name))
     return found
 
 
@@ -58,7 +58,7 @@ def ids(redis: Redis, keys: QueueKeys) -> list[int]:
 def numbers(run: Run, keys: QueueKeys) -> tuple[int, int]:
     """How many wait, and how many are kept: as everybody counts them."""
     found = run(retention.read_retention(keys))
-    [known] = run(state.states([(keys, -1)]))
+    [known] = run(queue_state.states([(keys, -1)]))
     waiting = run(queue.count(keys))
     assert (known.waiting, known.kept_count) == (waiting, found.kept if found else 0)
     return waiting, known.kept_count
@@ -99,7 +99,7 @@ def test_within_a_second_an_ack_moves_the_position_and_looks_no_further(run: Run
     while True:
         run(retention.set_retention(keys, parse_limits(None, 2, None)))
         looked_at = redis("HGET", keys.metadata, "lets").partition(b":")[0]
-        [found] = run(state.ack_to([AckUpTo(keys, 9, BORN, "")]))
+        [found] = run(queue_state.ack_to([AckUpTo(keys, 9, BORN, "")]))
         stored = ids(redis, keys)
         if redis("TIME")[0] == looked_at:
             break
@@ -124,7 +124,7 @@ def test_time_goes_on_while_nobody_acks(run: Run, redis: Redis, keys: QueueKeys,
         case "push":
             push(run, keys, 1)
         case "push_from":
-            assert run(sender.push_from(keys, "box", [1], [b"v"])) == (1, 0)
+            assert run(idempotent_push.push_from(keys, "box", [1], [b"v"])) == (1, 0)
         case "push_once":
             names = (*keys.peer_keys, keys.sinks, keys.clock, keys.acks, keys.bytes)
             run(_one(script("push_once", names, (keys.available, "query", 600, "origin", 1, 1, 0, b"v"))))
@@ -134,7 +134,7 @@ def test_time_goes_on_while_nobody_acks(run: Run, redis: Redis, keys: QueueKeys,
         case "note":
             run(clock.note_times([keys]))
         case "touch":
-            run(state.keep_alive([keys]))
+            run(queue_state.keep_alive([keys]))
         case "retain":
             run(retention.set_retention(keys, ""))
     assert ids(redis, keys)[0] == 10, "what nobody has acknowledged stays, however old it is"
@@ -173,9 +173,9 @@ def test_a_shared_group_leases_again_what_is_kept(run: Run, redis: Redis, keys: 
     run(retention.set_retention(keys, WEEK))
     run(subscription.register(keys, "g", shared={"lease_ms": 60_000, "limit": 0}))
     for round_ in (1, 2):
-        held = run(group.lease(keys, "g", f"t{round_}", 10)).deliveries
+        held = run(shared_group.lease(keys, "g", f"t{round_}", 10)).deliveries
         assert [(each.id, each.tries) for each in held] == [(id, 1) for id in range(1, 7)]
-        assert run(group.settle(keys, "g", BORN, [Settlement(each.id, each.token, "ack") for each in held])) == [1] * 6
+        assert run(shared_group.settle(keys, "g", BORN, [SettleRequest(each.id, each.token, "ack") for each in held])) == [1] * 6
         assert numbers(run, keys) == (0, 6)
         assert run(subscription.seek(keys, "g", "earliest")) == 0
     run(subscription.seek(keys, "g", "latest"))
@@ -190,9 +190,9 @@ def test_maxsize_counts_what_waits(run: Run, redis: Redis, fresh_keys: Any) -> N
     assert run(queue.push_many(keys, [b"v"] * 12)) == 10
     ack(run, redis, keys, 4)
     assert run(queue.push_many(keys, [b"v"] * 12)) == 4
-    assert run(sender.push_from(keys, "box", [1], [b"v"])) == (0, 10)
+    assert run(idempotent_push.push_from(keys, "box", [1], [b"v"])) == (0, 10)
     ack(run, redis, keys, 14)
-    assert run(sender.push_from(keys, "box", [1], [b"v"])) == (1, 0)
+    assert run(idempotent_push.push_from(keys, "box", [1], [b"v"])) == (1, 0)
     assert numbers(run, keys) == (1, 14)
 
 
@@ -216,7 +216,7 @@ def test_an_end_that_was_killed_half_way_goes_on_with_whatever_comes(run: Run, r
     run(_one(script("retain", names, ("end", 2000))))
     assert ids(redis, keys)[0] == 2001
     push(run, keys, 1)
-    run(state.keep_alive([keys]))
+    run(queue_state.keep_alive([keys]))
     assert (ids(redis, keys), redis("HGET", keys.metadata, "retain")) == ([5001, 5002], None)
 
 
@@ -273,24 +273,24 @@ def test_a_late_reader_goes_back_to_where_its_checkpoint_is(run: Run, redis: Red
     """What a query does that begins anew, or with an older checkpoint, below what its subscription has acknowledged."""
     run(retention.set_retention(keys, HUNDRED))
     push(run, keys, 10)
-    run(state.subscribe([keys], "s", ["earliest"]))
+    run(queue_state.subscribe([keys], "s", ["earliest"]))
     ack(run, redis, keys, 10, "s")
-    assert run(state.subscribe([keys], "s", [4])) == [10], "one who only registers keeps its place"
-    assert run(state.subscribe([keys], "s", ["=4"])) == [4]
-    assert run(state.subscribe([keys], "s", ["=6"])) == [4], "it goes back only"
+    assert run(queue_state.subscribe([keys], "s", [4])) == [10], "one who only registers keeps its place"
+    assert run(queue_state.subscribe([keys], "s", ["=4"])) == [4]
+    assert run(queue_state.subscribe([keys], "s", ["=6"])) == [4], "it goes back only"
     run(retention.set_retention(keys, parse_limits(None, 1, None)))
     assert ids(redis, keys) == [5, 6, 7, 8, 9, 10]
     ack(run, redis, keys, 10, "s")
     assert ids(redis, keys) == [10]
     run(retention.set_retention(keys, parse_limits(None, None, None)))
-    assert run(state.subscribe([keys], "s", ["=4"])) == [10], "nothing is kept"
+    assert run(queue_state.subscribe([keys], "s", ["=4"])) == [10], "nothing is kept"
 
 
 def test_what_all_have_acked_is_no_backlog(run: Run, redis: Redis, keys: QueueKeys) -> None:
     run(retention.set_retention(keys, HUNDRED))
     push(run, keys, 10)
     ack(run, redis, keys, 6)
-    [now] = run(state.states([(keys, -1)]))
+    [now] = run(queue_state.states([(keys, -1)]))
     assert (now.done, now.floor) == (6, 0)
     assert [count_messages_to_delete(now, last, None, []) for last in (3, 6, 8, 10)] == [0, 0, 2, 4]
     assert [each.behind for each in run(lag.read_lags([keys]))] == [4]
@@ -388,11 +388,11 @@ def test_a_user_without_the_right_to_the_time_sets_no_age_and_may_do_everything_
         assert link.run(retention.read_retention(keys)) is None
         link.run(retention.set_retention(keys, parse_limits(None, 2, None)))
         link.run(queue.push_many(keys, [b"x"] * 9))
-        assert link.run(state.ack_to([AckUpTo(keys, 9, BORN, "")]))[0].status == "ok"
+        assert link.run(queue_state.ack_to([AckUpTo(keys, 9, BORN, "")]))[0].status == "ok"
         assert link.run(queue.read_at(keys, 0))[0].id == 8
         other.run(retention.set_retention(keys, WEEK))
         link.run(queue.push_many(keys, [b"x"] * 9))
-        assert link.run(state.ack_to([AckUpTo(keys, 18, BORN, "")]))[0].status == "ok"
+        assert link.run(queue_state.ack_to([AckUpTo(keys, 18, BORN, "")]))[0].status == "ok"
         assert link.run(queue.read_at(keys, 0))[0].id == 8, "only others let it go by its age"
     finally:
         link.close()

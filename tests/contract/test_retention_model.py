@@ -9,11 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from busmq_spark.core import clock, group, queue, retention, state, subscription
+from busmq_spark.core import clock, queue, queue_state, retention, shared_group, subscription
 from busmq_spark.core.flow import command
-from busmq_spark.core.group import Settlement
-from busmq_spark.core.state import AckUpTo
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.core.queue_state import AckUpTo
+from busmq_spark.core.shared_group import SettleRequest
+from busmq_spark.redis_io.sync_link import SyncLink
 from tests.clocks import noted, npm_push, pass_by
 from tests.conftest import FreshKeys
 from tests.support import FACTOR
@@ -69,7 +69,7 @@ class Kept(RuleBasedStateMachine):
     def acknowledge(self, name: str, back: int) -> None:
         last = max(0, self.given - back)
         self._next_second()
-        self.link.run(state.ack_to([AckUpTo(self.keys, last, "born", "")], name))
+        self.link.run(queue_state.ack_to([AckUpTo(self.keys, last, "born", "")], name))
         self.acks[name] = max(last, self.acks.get(name, 0))
         self._let_go(acked=min(last, *self.acks.values()))
 
@@ -77,10 +77,10 @@ class Kept(RuleBasedStateMachine):
     def settle(self, most: int) -> None:
         if "shared" not in self.acks:
             return
-        held = self.link.run(group.lease(self.keys, "shared", f"t{next(_tokens)}", most)).deliveries
+        held = self.link.run(shared_group.lease(self.keys, "shared", f"t{next(_tokens)}", most)).deliveries
         assert [each.id for each in held] == [id for id in sorted(self.values) if id > self.acks["shared"]][:most]
         self._next_second()
-        self.link.run(group.settle(self.keys, "shared", "born", [Settlement(each.id, each.token, "ack") for each in held]))
+        self.link.run(shared_group.settle(self.keys, "shared", "born", [SettleRequest(each.id, each.token, "ack") for each in held]))
         if held:
             self.acks["shared"] = held[-1].id
         self._let_go(acked=min(self.acks.values()))
@@ -159,7 +159,7 @@ class Kept(RuleBasedStateMachine):
 
     def _touch(self) -> None:
         self._next_second()
-        self.link.run(state.keep_alive([self.keys]))
+        self.link.run(queue_state.keep_alive([self.keys]))
         self._let_go()
 
     def _next_second(self) -> None:

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from busmq_spark.core.idempotent_push import SENDER_TTL_S, push_from
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.queue import attach, close, pop
-from busmq_spark.core.sender import SENDER_TTL_S, push_from
 from busmq_spark.errors import QueueMissing
 from busmq_spark.redis_io.links import Link
 from busmq_spark.redis_io.queue_location import new_token

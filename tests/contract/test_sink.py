@@ -14,7 +14,7 @@ from busmq_spark.core.flow import Flow, Step
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
 from busmq_spark.core.sink import PartialCommit
 from busmq_spark.errors import BusError, LinkLost, QueueMissing, StagingLost, StaleBatch
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncLink
 from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Redis, Run
 from tests.contract.sinks import numbered, replies, stage, stored

@@ -9,7 +9,7 @@ from busmq_spark.core.keys import sink_record
 from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.core.sink import STAGE_TTL_S, PartialCommit, StagedList
 from busmq_spark.errors import BatchChanged, StagingLost, StaleBatch
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncLink
 from tests.conftest import Fresh, FreshKeys
 from tests.contract.conftest import Born, Redis, Run
 from tests.contract.sinks import numbered, stage, stored

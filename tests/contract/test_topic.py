@@ -11,13 +11,13 @@ from busmq_spark.core.flow import Flow
 from busmq_spark.core.keys import TopicKeys
 from busmq_spark.core.topic import MEMBER_TTL_MS, Topic
 from busmq_spark.errors import ConfigError, QueueDamaged, TopicMissing, TopicShrinks
-from busmq_spark.redis_io.layout import RedisLayout
+from busmq_spark.redis_io.layout import ServerLayout
 from tests.conftest import Fresh
 from tests.contract.conftest import Redis, Run
 
 
 @pytest.fixture
-def keys(where: RedisLayout, fresh: Fresh) -> TopicKeys:
+def keys(where: ServerLayout, fresh: Fresh) -> TopicKeys:
     return TopicKeys(fresh("t"), where.cluster)
 
 

@@ -17,7 +17,7 @@ from busmq_spark.core import queue
 from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import BusError, ConfigError, QueueMissing
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncLink
 from tests.conftest import Fresh
 from tests.contract.conftest import Run
 

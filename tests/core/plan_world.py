@@ -11,19 +11,19 @@ from busmq_spark.core.loss import loss_between
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.offsets import position_of
 from busmq_spark.core.planner import (
+    DropExpiredQueue,
     FetchRows,
-    FingerprintsQuestion,
     HandleLoss,
     IdsAtTimesQuestion,
     IntactQueuesQuestion,
+    MessageFingerprintsQuestion,
     Question,
     QueueCountersQuestion,
     QueueStatesQuestion,
-    StopHoldingQueue,
 )
 from busmq_spark.core.position import Position
-from busmq_spark.core.sources import qualified_name
-from busmq_spark.core.state import QueueState
+from busmq_spark.core.qualified_names import qualified_name
+from busmq_spark.core.queue_state import QueueState
 
 
 class LostInTest(Exception):
@@ -61,7 +61,7 @@ class World:
                 return {queue: self._intact(queue, *asked) for queue, asked in wanted.items()}
             case QueueStatesQuestion(ids):
                 return {queue: self._state(queue, id) for queue, id in ids.items() if queue in self._queues}
-            case FingerprintsQuestion(ids):
+            case MessageFingerprintsQuestion(ids):
                 return {queue: f"m{id}" for queue, id in ids.items() if not self._queues[queue].get("lost_link")}
             case IdsAtTimesQuestion(wanted):
                 return {queue: FoundTime(self._times[queue], 0, 0, 10**12, 0) for queue in wanted}
@@ -75,7 +75,7 @@ class World:
                     raise LostInTest
                 found = self._after_loss[queue]
                 return found and position_of(found)
-            case StopHoldingQueue():
+            case DropExpiredQueue():
                 return None
 
     def _intact(self, queue: str, at: Position, upto: int) -> tuple[int, str] | None:
@@ -114,7 +114,7 @@ def _text(question: Question) -> str:
             return " ".join(["intact", *(f"{queue}:{at.last}..{upto if upto < MAX_ID else ''}" for queue, (at, upto) in sorted(wanted.items()))])
         case QueueStatesQuestion(ids):
             return " ".join(["states", *(f"{queue}:{id}" for queue, id in sorted(ids.items()))])
-        case FingerprintsQuestion(ids):
+        case MessageFingerprintsQuestion(ids):
             return " ".join(["marks", *(f"{queue}:{id}" for queue, id in sorted(ids.items()))])
         case IdsAtTimesQuestion(wanted):
             return " ".join(["times", *(f"{queue}:{ms}" for queue, ms in sorted(wanted.items()))])
@@ -124,5 +124,5 @@ def _text(question: Question) -> str:
             return " ".join(["fetch", *(f"{part.queue}:{part.first}..{part.last}" for part in ranges)])
         case HandleLoss(queue, _, loss):
             return f"lost {queue} {loss.kind} {loss.ids}"
-        case StopHoldingQueue(queue):
+        case DropExpiredQueue(queue):
             return f"gone {queue}"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from busmq_spark import Event
 from busmq_spark.core.dead_letter import decode_letter, make_dead_letter
-from busmq_spark.core.group import Delivery
+from busmq_spark.core.shared_group import Delivery
 from busmq_spark.errors import MessageRefused
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "cloudevents-v1.json").read_text())

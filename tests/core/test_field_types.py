@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.field_types import TypeMismatch, from_text, hints_of, to_text
+from busmq_spark.core.persisted_types import TypeMismatch, from_text, hints_of, to_text
 from busmq_spark.errors import ConfigError, MessageRefused
 
 texts = st.text(st.characters(codec=None))  # half surrogate pairs too

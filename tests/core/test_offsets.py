@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.offsets import INITIAL_OFFSET, OffsetCache, decode, encode, last_id_before_batch, links_of
+from busmq_spark.core.offsets import INITIAL_OFFSET, OffsetCodec, decode, encode, last_id_before_batch, links_of
 from busmq_spark.core.position import Position
-from busmq_spark.core.sources import qualified_name
+from busmq_spark.core.qualified_names import qualified_name
 from busmq_spark.errors import ConfigError
 
 VECTORS = json.loads((Path(__file__).parents[1] / "golden" / "offset-v1.json").read_text("utf-8"))
@@ -52,7 +52,7 @@ def test_what_is_written_is_read_back(offset: dict[str, Position]) -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.dictionaries(st.sampled_from("abc"), positions)), max_size=8))
 def test_a_memory_of_offsets_says_what_reading_them_anew_says(steps: list[tuple[bool, dict[str, Position]]]) -> None:
-    memory = OffsetCache()
+    memory = OffsetCodec()
     for written, found in steps:
         offset = memory.encode(found) if written else json.loads(json.dumps(encode(found)))
         assert offset == encode(found)

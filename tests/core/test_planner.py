@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.core.flow import run_sync
-from busmq_spark.core.planner import HeldQueues, Planner, Planning
+from busmq_spark.core.planner import AcquiredQueues, Planner, Planning
 from busmq_spark.core.position import Position
 from busmq_spark.errors import BusError
-from busmq_spark.option_table import parse
+from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions
 from tests.core.plan_world import LostInTest, World, name_of, positions
 
@@ -34,7 +34,7 @@ def test_a_batch_ends_where_the_table_says_and_asks_what_it_says(case: dict[str,
     for table in case["plannings"]:
         world = World(table)
         known = () if table.get("fresh") else ("", "eu")
-        held = HeldQueues(
+        held = AcquiredQueues(
             [name_of(q) for q in table["held"]], [name_of(q) for q in table.get("paused", ())], positions(table.get("entering", {})), known
         )
         assert [run_sync(plans.has_pushes(held), world) for _ in table.get("pushed", ())] == table.get("pushed", [])
@@ -68,7 +68,7 @@ def test_batch_after_batch_reads_every_message_once_within_the_caps(
     world, at = World({"queues": states, "sizes": sizes}), dict[str, Position]()
     left = sum(n for _, n, _ in found.values())
     while left:
-        ends = run_sync(plans.plan(at, HeldQueues(sorted(found), sources=[""] if at else []), unlimited=False), world)
+        ends = run_sync(plans.plan(at, AcquiredQueues(sorted(found), sources=[""] if at else []), unlimited=False), world)
         rows = {q: ends[q].last - (at[q].last if q in at else found[q][0]) for q in ends}
         assert min(rows.values()) >= 0
         assert 0 < sum(rows.values()) <= (most or left)
@@ -80,18 +80,18 @@ def test_batch_after_batch_reads_every_message_once_within_the_caps(
 def test_what_is_known_already_is_planned_without_a_question() -> None:
     plans = planner({"subscribe": "a", "maxMessagesPerTrigger": "2"})
     world = World({"queues": {"a": {"born": "x", "oldest": 1, "newest": 4, "last_id": 4}}})
-    held = HeldQueues(["a"])
+    held = AcquiredQueues(["a"])
     first = run_sync(plans.plan({}, held, unlimited=False), world)
     assert plans.has_more(first, held, ())
     assert not plans.has_more(first, held, ("",)), "its source cannot be reached"
     second = run_sync(plans.plan(first, held, unlimited=False), world)
     assert not plans.has_more(second, held, ())
-    assert plans.has_more(second, HeldQueues(["a", "b"]), ()), "a queue that is new"
+    assert plans.has_more(second, AcquiredQueues(["a", "b"]), ()), "a queue that is new"
 
 
 def test_an_idle_query_with_too_few_messages_is_not_planned_anew_until_its_time_has_come() -> None:
     plans = planner({"subscribe": "a", "minMessagesPerTrigger": "3", "maxTriggerDelay": "10"})
-    held = HeldQueues(["a"])
+    held = AcquiredQueues(["a"])
 
     def ends(at: dict[str, Position], newest: int, now_ms: int) -> dict[str, Position]:
         world = World({"queues": {"a": {"born": "x", "oldest": 1, "newest": newest, "last_id": newest}}})

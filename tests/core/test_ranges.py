@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from busmq_spark.core.flow import Call, run_sync
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.ranges import (
+from busmq_spark.core.range_reader import (
     DEEP_WINDOW_MESSAGES,
     FIRST_REPLY_ROWS,
     MAX_COUNTED_ROWS,

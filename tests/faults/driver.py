@@ -26,7 +26,7 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from busmq_spark import events, json_columns, to_events
-from busmq_spark.core import idle
+from busmq_spark.core import empty_batches
 from busmq_spark.spark.java import ensure_java, ensure_python
 from busmq_spark.spark.realtime import realtime
 from busmq_spark.spark.source import BusmqDataSource
@@ -103,7 +103,7 @@ class Quick(BusmqDataSource):
         return "busmq-quick"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        idle.IDLE_BEFORE_EMPTY_BATCH_S = 0.0  # in the process where Spark plans
+        empty_batches.IDLE_BEFORE_EMPTY_BATCH_S = 0.0  # in the process where Spark plans
         return super().streamReader(schema)
 
 

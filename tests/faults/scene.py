@@ -11,10 +11,10 @@ from busmq_spark.core import queue as queues
 from busmq_spark.core.dead_letter import decode_letter
 from busmq_spark.core.flow import command, script
 from busmq_spark.core.keys import QueueKeys, sink_record
+from busmq_spark.core.queue_state import QueueState, states
 from busmq_spark.core.scripts import load
-from busmq_spark.core.state import QueueState, states
 from busmq_spark.embedded import RedisServer
-from busmq_spark.option_table import parse
+from busmq_spark.option_parsing import parse
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.cluster_link import ClusterLink
 from busmq_spark.redis_io.layout import redis_layout

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from busmq_spark.core.position import Range
 from busmq_spark.federation.bulk.store import FederatedStore
-from busmq_spark.store.protocol import FullQueuePolicy, QueueCreation
+from busmq_spark.store.protocol import FullQueueWait, QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore
 
 Store = RedisStore | FederatedStore
-HOUR = QueueCreation(allowed=True, ttl_s=3600)
-NEVER = FullQueuePolicy(0)
+HOUR = QueueCreateOptions(allowed=True, ttl_s=3600)
+NEVER = FullQueueWait(0)
 
 
-def filled(store: Store, queue: str, values: list[bytes], creation: QueueCreation = HOUR) -> Range:
+def filled(store: Store, queue: str, values: list[bytes], creation: QueueCreateOptions = HOUR) -> Range:
     """A queue with these values, and the range of all of them."""
     there = store.attach([queue], creation)[queue]
     store.appender().push(queue, values, NEVER)

@@ -18,18 +18,18 @@ from busmq_spark import errors
 from busmq_spark.core.clock import FoundTime, TimesOfIds
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
+from busmq_spark.core.queue_state import AckResult, QueueState
 from busmq_spark.core.sink import PartialCommit, StagedList
 from busmq_spark.core.staging import SinkRun
-from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import BusError, FederationRefused, QueueFlushed, QueueFull, RemoteError, WireError
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS, ServedBy, ServerHello, decode_error, encode_error
-from busmq_spark.federation.bulk.peer_operations import PeerOperations
+from busmq_spark.federation.bulk.peer_store import PeerStore
 from busmq_spark.federation.bulk.server import _BulkSession
 from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.store.multi_source_store import MultiSourceStore
-from busmq_spark.store.protocol import QueueCreation, ReadStore, RemovalTraces, WriteStore
+from busmq_spark.store.protocol import LossEvidence, QueueCreateOptions, ReadStore, WriteStore
 from busmq_spark.store.redis_store import RedisStore
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "bulk-v1.json").read_text("utf-8"))
@@ -54,7 +54,7 @@ def by_queue(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 ARGUMENTS: dict[str, tuple[st.SearchStrategy[Any], ...]] = {
     "hello": (WHOLE, TEXT),
     "discover": (),
-    "attach": (NAMES, st.builds(QueueCreation, st.booleans(), WHOLE, WHOLE)),
+    "attach": (NAMES, st.builds(QueueCreateOptions, st.booleans(), WHOLE, WHOLE)),
     "states": (by_queue(WHOLE),),
     "spans": (by_queue(st.tuples(WHOLE, WHOLE)),),
     "positions": (NAMES,),
@@ -105,7 +105,7 @@ RESULTS: dict[str, st.SearchStrategy[Any]] = {
     "find_times": by_queue(st.builds(FoundTime, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE)),
     "ack": by_queue(st.builds(AckResult, TEXT, TEXT)),
     "subscriptions": by_queue(by_queue(WHOLE)),
-    "traces": st.builds(RemovalTraces, st.none() | st.tuples(WHOLE, WHOLE), WHOLE, st.booleans()),
+    "traces": st.builds(LossEvidence, st.none() | st.tuples(WHOLE, WHOLE), WHOLE, st.booleans()),
     "wait": st.booleans(),
     "begin": RUN,
     "stage": st.tuples(WHOLE, WHOLE),
@@ -274,7 +274,7 @@ def test_every_operation_is_tried_here() -> None:
 
 SERVERS = {
     ServedBy.STORE: (RedisStore, "{}"),
-    ServedBy.PEER: (PeerOperations, "{}"),
+    ServedBy.PEER: (PeerStore, "{}"),
     **dict.fromkeys((ServedBy.SESSION, ServedBy.CONCURRENT), (_BulkSession, "_{}")),
 }
 """Who serves, and how the method of an operation is called there. One beside the others is given the call's id, too."""

@@ -17,7 +17,7 @@ from busmq_spark.errors import FederationLost, LinkLost, WireError
 from busmq_spark.federation.bulk import socket as bulk_socket
 from busmq_spark.federation.bulk.row_frames import RowFrames
 from busmq_spark.federation.bulk.store import FederatedStore
-from busmq_spark.store.protocol import FullQueuePolicy
+from busmq_spark.store.protocol import FullQueueWait
 from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR, filled, read
@@ -107,7 +107,7 @@ def test_at_least_once_pushes_lose_nothing_and_keep_their_order(store: Federated
     store.keys(queue)
     proxy.up, proxy.down = short_lives(0, 500_000), short_lives(200, 1_000)  # a piece needs 215,000 and 290 of them
     proxy.cut()
-    store.appender().push(queue, [b"%d" % i + b" " * 100 for i in range(1, 20_000)], FullQueuePolicy(0))
+    store.appender().push(queue, [b"%d" % i + b" " * 100 for i in range(1, 20_000)], FullQueueWait(0))
     given = direct.states({queue: -1})[queue].last_id
     numbers = [int(value) for _, value in read(direct, replace(part, last=given))]
     firsts = {number: place for place, number in reversed(list(enumerate(numbers)))}
@@ -178,7 +178,7 @@ def test_a_link_that_broke_between_calls_is_replaced_before_anything_is_sent(sto
     assert store._link._socket is not None
     arrived, _, _ = select.select([store._link._socket._socket], [], [], PATIENCE_S)  # before it has, the push below might be repeated
     assert arrived
-    store.appender().push(queue, [b"1"], FullQueuePolicy(0))
+    store.appender().push(queue, [b"1"], FullQueueWait(0))
     assert store.states({queue: -1})[queue].last_id == 1
 
 

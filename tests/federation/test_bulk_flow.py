@@ -25,8 +25,8 @@ from busmq_spark.federation.bulk.socket import BulkWebSocket
 from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.link import SyncLink
-from busmq_spark.store.protocol import FullQueuePolicy
+from busmq_spark.redis_io.sync_link import SyncLink
+from busmq_spark.store.protocol import FullQueueWait
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR, filled
@@ -204,8 +204,8 @@ def test_nothing_is_left_at_the_server_of_a_peer_that_is_gone(here: Site, redis_
 def test_a_value_larger_than_a_message_to_the_server_is_refused_by_the_client(store: FederatedStore, direct: RedisStore, fresh: Fresh) -> None:
     part = filled(direct, fresh(), [b"y" * 3 * MIB])
     with pytest.raises(MessageRefused, match="over what the federation server takes"):
-        store.appender().push(part.queue, [b"x" * MIB], FullQueuePolicy(0))
-    store.appender().push(part.queue, [b"x" * (MIB - 100_000)], FullQueuePolicy(0))
+        store.appender().push(part.queue, [b"x" * MIB], FullQueueWait(0))
+    store.appender().push(part.queue, [b"x" * (MIB - 100_000)], FullQueueWait(0))
     [first, second] = [value for piece in store.read(Range(part.queue, part.born, 1, 2), True) for value in piece.values.to_pylist()]
     assert (len(first), len(second)) == (3 * MIB, MIB - 100_000)  # what is stored is read, however long
 

@@ -12,7 +12,7 @@ import pytest
 from busmq_spark.federation.bulk import server as bulk_server
 from busmq_spark.options import RedisOptions
 from busmq_spark.spark import polling
-from busmq_spark.store.protocol import QueueCreation
+from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import open_store
 from tests.conftest import Fresh
 from tests.federation.bulk_site import SECRET, site
@@ -32,7 +32,7 @@ def test_an_idle_query_asks_about_once_a_second_and_is_woken_by_a_push(redis_url
 
     monkeypatch.setattr(bulk_server._BulkSession, "_decode_call", counted)
     queue, direct = fresh(), open_store(RedisOptions(url=redis_url))
-    direct.attach([queue], QueueCreation(allowed=True, ttl_s=3600))
+    direct.attach([queue], QueueCreateOptions(allowed=True, ttl_s=3600))
     direct.push(queue, [b"1"])
     with site(redis_url) as there:
         query = Engine({"federation.url": there.url, "federation.secret": SECRET, "subscribe": queue, "idlePollMs": "50"})

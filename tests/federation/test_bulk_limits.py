@@ -19,11 +19,11 @@ from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk import store as federated
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS
-from busmq_spark.federation.bulk.peer_operations import PeerOperations
+from busmq_spark.federation.bulk.peer_store import PeerStore
 from busmq_spark.federation.bulk.server import MAX_READS_IN_ALL, MAX_READS_PER_CONNECTION, SMALL_HEAD_BYTES
 from busmq_spark.federation.bulk.socket import BulkWebSocket
 from busmq_spark.federation.bulk.store import FederatedStore
-from busmq_spark.federation.bulk.store_executor import PeerThreadPool, StoreExecutor
+from busmq_spark.federation.bulk.store_executor import StoreExecutor, StoreThreadPool
 from busmq_spark.federation.gate.budgets import SecretBudget
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
@@ -31,7 +31,7 @@ from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.rights import ANYONE
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.layout import redis_layout
-from busmq_spark.store.protocol import FullQueuePolicy
+from busmq_spark.store.protocol import FullQueueWait
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR, NEVER
@@ -90,13 +90,13 @@ def test_a_head_that_is_too_long_is_refused_unread(here: Site) -> None:
 
 def test_questions_about_many_queues_are_cut_into_calls(store: FederatedStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(federated, "QUEUES_PER_CALL", 10)
-    plain, most = PeerOperations.run_call, []
+    plain, most = PeerStore.run_call, []
 
-    def doing(self: PeerOperations, name: str, arguments: Any, body: Any) -> Any:
+    def doing(self: PeerStore, name: str, arguments: Any, body: Any) -> Any:
         most.append(max(len(argument) for argument in arguments if isinstance(argument, dict | tuple)))
         return plain(self, name, arguments, body)
 
-    monkeypatch.setattr(PeerOperations, "run_call", doing)
+    monkeypatch.setattr(PeerStore, "run_call", doing)
     queues = [fresh() for _ in range(25)]
     assert {*store.attach(queues, HOUR)} == {*queues}
     assert {*store.states(dict.fromkeys(queues, -1))} == {*queues}
@@ -185,7 +185,7 @@ def test_a_server_that_speaks_nonsense_is_not_listened_to_any_longer(store: Fede
 
 
 async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis_url: str) -> None:
-    pool, silent = PeerThreadPool(threads=4, doubtful=2), threading.Event()
+    pool, silent = StoreThreadPool(threads=4, doubtful=2), threading.Event()
     where = redis_layout(RedisOptions(url=redis_url))
 
     def away() -> None:
@@ -215,7 +215,7 @@ def test_one_secret_does_not_take_all_places_of_readers(redis_url: str, fresh: F
         store = FederatedStore(there.address("other-" + "s" * 40))
         queue = fresh()
         part = Range(queue, store.attach([queue], HOUR)[queue].born, 1, 20_000)
-        store.appender().push(queue, [b"x" * 1000] * 20_000, FullQueuePolicy(0))
+        store.appender().push(queue, [b"x" * 1000] * 20_000, FullQueueWait(0))
         greedy = [BulkWebSocket(there.address(f"{name}-" + "s" * 40)) for name in ("greedy", "second") for _ in range(MAX_READS_IN_ALL // 2)]
         for socket in greedy:
             socket.send(call(1, "read", part, True, 1))

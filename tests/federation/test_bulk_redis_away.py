@@ -14,9 +14,9 @@ from busmq_spark.core.position import Range
 from busmq_spark.errors import LinkLost
 from busmq_spark.federation.bulk import push_subscriptions, store_executor
 from busmq_spark.federation.bulk import server as bulk_server
-from busmq_spark.federation.bulk.server_replies import make_error_frame
+from busmq_spark.federation.bulk.error_replies import make_error_frame
 from busmq_spark.federation.bulk.store import FederatedStore
-from busmq_spark.store.protocol import FullQueuePolicy
+from busmq_spark.store.protocol import FullQueueWait
 from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import filled
@@ -114,7 +114,7 @@ def test_what_is_staged_meanwhile_is_there_once_and_in_order(
 
 
 def test_at_least_once_waits(wire: Cutter, store: FederatedStore, direct: RedisStore, part: Range, refusals: Refusals) -> None:
-    while_away(wire, refusals, lambda: (store.appender().push(part.queue, [b"new"], FullQueuePolicy(0)), True)[1])
+    while_away(wire, refusals, lambda: (store.appender().push(part.queue, [b"new"], FullQueueWait(0)), True)[1])
     assert direct.states({part.queue: -1})[part.queue].count >= 1001
 
 

@@ -19,7 +19,7 @@ from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.federation.gate.keyring import Keyring
-from busmq_spark.store.protocol import FullQueuePolicy
+from busmq_spark.store.protocol import FullQueueWait
 from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR, filled
@@ -120,7 +120,7 @@ def calls(store: FederatedStore, queue: str) -> dict[str, Callable[[], object]]:
         "read_with_spans": lambda: next(store.read_with_spans([Range(queue, "born", 1, 0)])[1], None),
         "listen": lambda: store._link.call("listen", [queue]),
         "stage": lambda: staged(store, queue),
-        "push": lambda: store.appender().push(queue, [b"4"], FullQueuePolicy(0)),
+        "push": lambda: store.appender().push(queue, [b"4"], FullQueueWait(0)),
         "push_from": lambda: store.push_from(queue, "sender", [1], [b"4"]),
         "partitions": lambda: store.partitions(queue),
         "take_commands": lambda: store.take_commands(queue),
@@ -261,7 +261,7 @@ def test_a_token_lets_in_until_it_expires(here: Site, open_queue: Range, fresh: 
     store = FederatedStore(here.address(token))
     assert store.states({open_queue.queue: -1})[open_queue.queue].count == 3
     with pytest.raises(FederationRefused, match="may not push"):
-        store.appender().push(open_queue.queue, [b"1"], FullQueuePolicy(0))
+        store.appender().push(open_queue.queue, [b"1"], FullQueueWait(0))
     with monkeypatch.context() as patch:
         patch.setattr("busmq_spark.federation.bulk.server.time.time", lambda: 4e9)
         patch.setattr(here.keyring, "_clock", lambda: 4e9)

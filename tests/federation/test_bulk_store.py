@@ -16,7 +16,7 @@ from busmq_spark.errors import BatchChanged, DataLoss, QueueFull, QueueMissing, 
 from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.options import RedisOptions
 from busmq_spark.spark.message_times import fetch_times
-from busmq_spark.store.protocol import PushNotifiers, QueueCreation
+from busmq_spark.store.protocol import PushNotifiers, QueueCreateOptions
 from busmq_spark.store.push_notifiers import RedisPushNotifiers
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
@@ -115,8 +115,8 @@ def test_states_marks_and_counters_are_those_of_redis(store: Store, direct: Redi
 def test_attach_creates_adopts_or_misses(store: Store, fresh: Fresh) -> None:
     queue = fresh()
     with pytest.raises(QueueMissing):
-        store.attach([queue], QueueCreation(allowed=False, ttl_s=60))
-    made = store.attach([queue], QueueCreation(allowed=True, ttl_s=60, maxsize=5))[queue]
+        store.attach([queue], QueueCreateOptions(allowed=False, ttl_s=60))
+    made = store.attach([queue], QueueCreateOptions(allowed=True, ttl_s=60, maxsize=5))[queue]
     assert (made.existed, made.ttl_s, made.maxsize) == (False, 60, 5)
     assert store.attach([queue], HOUR)[queue] == replace(made, existed=True)
     assert queue in store.discover(lambda name: name == queue)
@@ -176,7 +176,7 @@ def test_staged_rows_that_are_gone_are_noticed_before_the_commit(store: Store, f
 
 def test_a_full_queue_says_how_many_are_left(store: Store, fresh: Fresh) -> None:
     queue, sink = fresh(), fresh("sink")
-    filled(store, queue, [b"1", b"2"], QueueCreation(allowed=True, ttl_s=60, maxsize=4))
+    filled(store, queue, [b"1", b"2"], QueueCreateOptions(allowed=True, ttl_s=60, maxsize=4))
     with pytest.raises(QueueFull, match="maxsize of 4 messages; 1 rows are not stored"):
         store.appender().push(queue, [b"3", b"4", b"5"], NEVER)
     found = staged(store, queue, [b"6"])

@@ -13,7 +13,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.message import Message
 from busmq_spark.errors import ConfigError, FederationLost, FederationRefused, MessageRefused, QueueFull, StateError
-from busmq_spark.federation.client import remote_handle
+from busmq_spark.federation.client import remote_reconnector
 from busmq_spark.federation.client import socket as sockets
 from busmq_spark.federation.client.channel import RemoteChannel
 from busmq_spark.federation.client.remote_object import RemoteObject
@@ -122,7 +122,7 @@ async def test_what_may_not_be_consumed_ends_the_consumption_with_the_refusal(re
 
 
 async def test_a_server_that_is_away_is_an_error_that_names_it_after_a_while(fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote_handle, "PATIENCE_S", 0.3)
+    monkeypatch.setattr(remote_reconnector, "PATIENCE_S", 0.3)
     async with Bus(federate="ws://127.0.0.1:1/bus", federate_secret=SECRET) as bus:
         queue = bus.federate(bus.queue(fresh()))
         for call in (queue.attach, queue.count, bus.federate(bus.channel("c")).connect, lambda: bus.federate(bus.pubsub("p")).publish("x")):

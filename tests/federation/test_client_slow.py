@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from busmq_spark.errors import FederationLost
-from busmq_spark.federation.client import flow_control, remote_handle
+from busmq_spark.federation.client import flow_control, remote_reconnector
 from busmq_spark.federation.client import socket as sockets
 from busmq_spark.federation.client.channel import RemoteChannel
 from tests.bus.tools import until
@@ -78,7 +78,7 @@ async def test_a_link_on_which_nothing_passes_is_given_up_with_the_reason(redis_
 
 async def test_calls_wait_longer_than_patience_while_a_link_is_there(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     async with far(redis_url) as both, both.queue(fresh()):
-        monkeypatch.setattr(remote_handle, "PATIENCE_S", 0.2)
+        monkeypatch.setattr(remote_reconnector, "PATIENCE_S", 0.2)
         both.cutter.delay_s = 0.3
         async with both.queue(fresh()) as late:
             assert await late.push("x") == 1

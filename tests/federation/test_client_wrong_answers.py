@@ -125,7 +125,7 @@ async def test_a_wrong_list_of_methods_is_an_error(redis_url: str, fresh: Fresh,
     quick(monkeypatch)
     async with between(redis_url, fresh) as (wrong, bus):
         await bus.federate(bus.queue("p")).attach()  # there is a link
-        monkeypatch.setattr("busmq_spark.federation.client.remote_handle.PATIENCE_S", 0.5)
+        monkeypatch.setattr("busmq_spark.federation.client.remote_reconnector.PATIENCE_S", 0.5)
         wrong.methods = methods
         queue: Any = bus.federate(bus.queue("q"))
         async with asyncio.timeout(LATER_S):

@@ -13,7 +13,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.errors import FederationLost
-from busmq_spark.federation.client import remote_handle
+from busmq_spark.federation.client import remote_reconnector
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.socket_limiter import CountedSocket
 from busmq_spark.federation.npm_wire.creation import make_creation
@@ -195,7 +195,7 @@ async def test_a_program_whose_object_is_one_too_many_is_told_which_limit(federa
     async with federation(limits=PeerLimits(channels_per_socket=2)) as (_, server), Bus(federate=server.url, **one) as away:
         first, *others = (away.federate(away.queue(fresh())) for _ in range(3))
         await first.attach()
-        monkeypatch.setattr(remote_handle, "PATIENCE_S", 0.3)
+        monkeypatch.setattr(remote_reconnector, "PATIENCE_S", 0.3)
         with pytest.raises(FederationLost, match=r"refused one more object beside [23] on this web socket; its limit is channels_per_socket"):
             await asyncio.gather(*(queue.attach() for queue in others))
         assert await first.push("x") == 1

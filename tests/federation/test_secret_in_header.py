@@ -11,7 +11,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.errors import BusError, ConfigError, FederationRefused
 from busmq_spark.federation.client import socket as sockets
-from busmq_spark.option_table import parse
+from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark.stores import open_link
 from tests.bus.tools import until

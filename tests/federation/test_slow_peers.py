@@ -12,7 +12,7 @@ from busmq_spark.core.keys import channel_queue
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.socket_limiter import CountedSocket
 from busmq_spark.federation.npm_wire.creation import METHODS_OF_TYPE, make_creation
-from busmq_spark.federation.serve.memory import MassDisconnect
+from busmq_spark.federation.serve.memory_trim import TrimTrigger
 from tests.bus.tools import until
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve
@@ -28,13 +28,13 @@ LONG = "x" * (SOCKETS + 2 * 1024 * 1024)
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One more entry each time a server has looked at its peers."""
     found: list[int] = []
-    looked = MassDisconnect.is_over
+    looked = TrimTrigger.is_due
 
-    def counted(mass_disconnect: Any, now: int, gone_bytes: int) -> bool:
+    def counted(trim_trigger: Any, now: int, gone_bytes: int) -> bool:
         found.append(now)
-        return looked(mass_disconnect, now, gone_bytes)
+        return looked(trim_trigger, now, gone_bytes)
 
-    monkeypatch.setattr(MassDisconnect, "is_over", counted)
+    monkeypatch.setattr(TrimTrigger, "is_due", counted)
     return found
 
 

@@ -13,7 +13,7 @@ from websockets.asyncio.client import connect
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.errors import FederationLost
-from busmq_spark.federation.client import remote_handle
+from busmq_spark.federation.client import remote_reconnector
 from busmq_spark.federation.client.federation_clients import FederationClients
 from busmq_spark.federation.client.target import make_federation_target
 from busmq_spark.federation.gate.keyring import Keyring
@@ -112,6 +112,6 @@ async def test_tls_trusts_the_authority_that_it_is_given(redis_url: str, fresh: 
         async with Bus(federate=url, federate_secret=SECRET, federate_tls_ca=str(theirs.file)) as bus:
             [pool] = cast("FederationClients", bus._federation_links())._pools.values()
             await until(lambda: "certificate" in str(pool.last_error))
-            monkeypatch.setattr(remote_handle, "PATIENCE_S", 0.3)
+            monkeypatch.setattr(remote_reconnector, "PATIENCE_S", 0.3)
             with pytest.raises(FederationLost, match="certificate"):
                 await bus.federate(bus.queue(fresh())).attach()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.serve.session import Session
+from busmq_spark.federation.serve.object_session import ObjectSession
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve
 from tests.federation.tools import Wire, most_in_work
@@ -24,9 +24,9 @@ ASK = b'{"method":"isAttached","arguments":[{"0":"[Function]"}],"callbacks":{"0"
 @asynccontextmanager
 async def calls_of_a_turn(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Counter[int]]:
     """How many calls sessions execute in each turn of the loop."""
-    turn, found, execute = 0, Counter[int](), Session._execute
+    turn, found, execute = 0, Counter[int](), ObjectSession._execute
 
-    def counted(self: Session, name: str, values: list[Any], size: int) -> Any:
+    def counted(self: ObjectSession, name: str, values: list[Any], size: int) -> Any:
         found[turn] += 1
         return execute(self, name, values, size)
 
@@ -36,7 +36,7 @@ async def calls_of_a_turn(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Coun
             turn += 1
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(Session, "_execute", counted)
+    monkeypatch.setattr(ObjectSession, "_execute", counted)
     turning = asyncio.create_task(turns())
     try:
         yield found

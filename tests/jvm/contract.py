@@ -13,11 +13,26 @@ from dataclasses import fields
 from typing import Any
 
 from busmq_spark import __version__, errors, options, parsers
-from busmq_spark.core import clock, idle, keys, message, offsets, queue, ranges, retention, retry, sink, staging, state, tasks, topic
+from busmq_spark.core import (
+    clock,
+    empty_batches,
+    keys,
+    message,
+    offsets,
+    queue,
+    queue_state,
+    range_reader,
+    read_tasks,
+    retention,
+    retry,
+    sink,
+    staging,
+    topic,
+)
 from busmq_spark.errors import BusError, DataLoss
-from busmq_spark.option_table import KAFKA_CLIENT_HINT, KAFKA_OPTION_HINTS, SPARK_ENGINE_OPTIONS
-from busmq_spark.redis_io import cluster, cluster_step, connect, eviction, lease_holder, sentinel, slots, translate, urls
-from busmq_spark.spark import acks, compat, discovery, jar, lease, offset_log, polling, reader_queues, renewal, topic_columns
+from busmq_spark.option_parsing import KAFKA_CLIENT_HINT, KAFKA_OPTION_HINTS, SPARK_ENGINE_OPTIONS
+from busmq_spark.redis_io import cluster_seeds, cluster_step, connect, eviction, lease_token, sentinel, slots, translate, urls
+from busmq_spark.spark import acks, compat, discovery, jar, lease, offset_log, polling, staging_renewal, stream_queues, topic_routing
 from busmq_spark.store import redis_range
 from tests.jvm.module import MODULE
 
@@ -75,29 +90,29 @@ def _of_queues() -> dict[str, int]:
         "maxQueuesPerCommit": sink.MAX_QUEUES_PER_COMMIT,
         "namesPerCall": staging.NAMES_PER_CALL,
         "maxQueuesInError": sink._MAX_QUEUES_IN_ERROR,
-        "queuesPerCall": state.QUEUES_PER_CALL,
+        "queuesPerCall": queue_state.QUEUES_PER_CALL,
         "agesPerCall": clock.AGES_PER_CALL,
         "pairsPerCall": clock.PAIRS_PER_CALL,
-        "stateItems": state._STATE_ITEMS,
-        "sampleEveryMessages": state.SAMPLE_EVERY_MESSAGES,
-        "maxLongestToMeanPercent": round(100 * state.MAX_LONGEST_TO_MEAN_RATIO),
-        "minSampleRun": state.MIN_SAMPLE_RUN,
-        "maxSampleRun": state.MAX_SAMPLE_RUN,
-        "largeMessageBytes": state.LARGE_MESSAGE_BYTES,
-        "minSamplePlaces": state.MIN_SAMPLE_PLACES,
-        "maxSamplePlaces": state.MAX_SAMPLE_PLACES,
-        "samplePlacesPerCall": state.SAMPLE_PLACES_PER_CALL,
-        "firstReplyRows": ranges.FIRST_REPLY_ROWS,
-        "replyGrowthFactor": ranges.REPLY_GROWTH_FACTOR,
-        "deepWindowMessages": ranges.DEEP_WINDOW_MESSAGES,
-        "maxReplyRows": ranges.MAX_REPLY_ROWS,
-        "targetReplyBytes": ranges.TARGET_REPLY_BYTES,
-        "maxReplyBytes": ranges.MAX_REPLY_BYTES,
-        "rowsOfUnknownSize": ranges.ROWS_OF_UNKNOWN_SIZE,
-        "rowsNotWorthCounting": ranges.ROWS_NOT_WORTH_COUNTING,
-        "maxCountedRows": ranges.MAX_COUNTED_ROWS,
-        "messagesPerLrange": ranges.MESSAGES_PER_LRANGE,
-        "messagesPerDeepLrange": ranges.MESSAGES_PER_DEEP_LRANGE,
+        "stateItems": queue_state._STATE_ITEMS,
+        "sampleEveryMessages": queue_state.SAMPLE_EVERY_MESSAGES,
+        "maxLongestToMeanPercent": round(100 * queue_state.MAX_LONGEST_TO_MEAN_RATIO),
+        "minSampleRun": queue_state.MIN_SAMPLE_RUN,
+        "maxSampleRun": queue_state.MAX_SAMPLE_RUN,
+        "largeMessageBytes": queue_state.LARGE_MESSAGE_BYTES,
+        "minSamplePlaces": queue_state.MIN_SAMPLE_PLACES,
+        "maxSamplePlaces": queue_state.MAX_SAMPLE_PLACES,
+        "samplePlacesPerCall": queue_state.SAMPLE_PLACES_PER_CALL,
+        "firstReplyRows": range_reader.FIRST_REPLY_ROWS,
+        "replyGrowthFactor": range_reader.REPLY_GROWTH_FACTOR,
+        "deepWindowMessages": range_reader.DEEP_WINDOW_MESSAGES,
+        "maxReplyRows": range_reader.MAX_REPLY_ROWS,
+        "targetReplyBytes": range_reader.TARGET_REPLY_BYTES,
+        "maxReplyBytes": range_reader.MAX_REPLY_BYTES,
+        "rowsOfUnknownSize": range_reader.ROWS_OF_UNKNOWN_SIZE,
+        "rowsNotWorthCounting": range_reader.ROWS_NOT_WORTH_COUNTING,
+        "maxCountedRows": range_reader.MAX_COUNTED_ROWS,
+        "messagesPerLrange": range_reader.MESSAGES_PER_LRANGE,
+        "messagesPerDeepLrange": range_reader.MESSAGES_PER_DEEP_LRANGE,
         "maxMisses": redis_range.MAX_MISSES,
     }
 
@@ -106,7 +121,7 @@ def _of_links() -> dict[str, int]:
     return {
         "connectMs": _ms(connect.CONNECT_TIMEOUT_S),
         "replyMs": _ms(connect.REPLY_TIMEOUT_S),
-        "nodeTimeoutMs": _ms(one(sentinel._SENTINEL_TIMEOUT_S, cluster._NODE_TIMEOUT_S)),
+        "nodeTimeoutMs": _ms(one(sentinel._SENTINEL_TIMEOUT_S, cluster_seeds._NODE_TIMEOUT_S)),
         "patienceMs": _ms(retry.PATIENCE_S),
         "failoverPatienceMs": _ms(retry.FAILOVER_PATIENCE_S),
         "firstPauseMs": _ms(retry.PAUSES_S[0]),
@@ -114,24 +129,24 @@ def _of_links() -> dict[str, int]:
         "maxRedirections": cluster_step._MAX_REDIRECTIONS,
         "port": urls.DEFAULT_PORT,
         "sentinelPort": sentinel.SENTINEL_PORT,
-        "leaseMs": lease_holder.LEASE_MS,
+        "leaseMs": lease_token.LEASE_MS,
     }
 
 
 def _of_streams() -> dict[str, int]:
     return {
         "stoppingReaderGraceMs": _ms(lease.STOPPING_READER_GRACE_S),
-        "renewalRetryMs": _ms(renewal.RENEWAL_RETRY_S),
+        "renewalRetryMs": _ms(staging_renewal.RENEWAL_RETRY_S),
         "leaseRetryPauseMs": _ms(lease.LEASE_RETRY_PAUSE_S),
         "discoveryIntervalMs": _ms(discovery.DISCOVERY_INTERVAL_S),
         "scanStepPauseMs": _ms(discovery.SCAN_STEP_PAUSE_S),
         "pushWaitMs": _ms(polling.PUSH_WAIT_S),
-        "idleBeforeEmptyBatchMs": _ms(idle.IDLE_BEFORE_EMPTY_BATCH_S),
-        "maxEmptyBatches": idle.MAX_EMPTY_BATCHES,
+        "idleBeforeEmptyBatchMs": _ms(empty_batches.IDLE_BEFORE_EMPTY_BATCH_S),
+        "maxEmptyBatches": empty_batches.MAX_EMPTY_BATCHES,
         "synchronousAckCommits": acks.SYNCHRONOUS_ACK_COMMITS,
-        "shortTtlS": reader_queues.SHORT_TTL_S,
-        "maxUnpackedRanges": tasks.MAX_UNPACKED_RANGES,
-        "rowsPerPackedTask": tasks.ROWS_PER_PACKED_TASK,
+        "shortTtlS": stream_queues.SHORT_TTL_S,
+        "maxUnpackedRanges": read_tasks.MAX_UNPACKED_RANGES,
+        "rowsPerPackedTask": read_tasks.ROWS_PER_PACKED_TASK,
         "offsetVersion": offsets.OFFSET_VERSION,
         "rowsPerRecordBatch": compat.ROWS_PER_RECORD_BATCH,
         "maxShownCharacters": offset_log.MAX_SHOWN_CHARACTERS,
@@ -146,16 +161,16 @@ def _texts() -> dict[str, str]:
         "topicPrefix": keys.TOPIC_PREFIX,
         "looksLikeKeySuffix": keys.LOOKS_LIKE_KEY_SUFFIX.pattern,
         "forbiddenInName": keys._FORBIDDEN_IN_NAME.pattern,
-        "nullTopicRemedy": topic_columns.NULL_TOPIC_REMEDY,
-        "nullKeyRemedy": topic_columns.NULL_KEY_REMEDY,
+        "nullTopicRemedy": topic_routing.NULL_TOPIC_REMEDY,
+        "nullKeyRemedy": topic_routing.NULL_KEY_REMEDY,
         "partitionsUnused": options.PARTITIONS_UNUSED_REASON,
         "sentinelMaster": sentinel.DEFAULT_MASTER,
         "restartRemedy": sink.RESTART_REMEDY,
         "abandonBatchRemedy": sink._ABANDON_BATCH_REMEDY,
         "recordLostRemedy": sink._RECORD_LOST_REMEDY,
         "checkpointOlderRemedy": sink._CHECKPOINT_OLDER_REMEDY,
-        "otherGroupKindRemedy": state._OTHER_GROUP_KIND_REMEDY,
-        "oneGroupRemedy": state._ONE_GROUP_REMEDY,
+        "otherGroupKindRemedy": queue_state._OTHER_GROUP_KIND_REMEDY,
+        "oneGroupRemedy": queue_state._ONE_GROUP_REMEDY,
         "messagesTakenWarning": retention.MESSAGES_TAKEN_WARNING,
         "queryVariesRemedy": sink._QUERY_VARIES_REMEDY,
         "jarVersionOption": jar.VERSION_OPTION,

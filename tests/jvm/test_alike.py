@@ -11,7 +11,7 @@ import pytest
 
 from busmq_spark.core import scripts
 from busmq_spark.errors import ConfigError, UnreadBacklog
-from busmq_spark.option_table import parse
+from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, RedisOptions, WriteOptions
 from busmq_spark.redis_io.layout import redis_layout
 from tests.jvm.contract import FILE, contract

@@ -9,10 +9,10 @@ from typing import Any
 from busmq_spark.core import queue as queues
 from busmq_spark.core.flow import Flow, T, command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.state import QueueState, states
+from busmq_spark.core.queue_state import QueueState, states
 from busmq_spark.mirror.runner import MirrorRunner
 from busmq_spark.mirror.settings import MirrorSettings
-from busmq_spark.mirror.status import MirrorStatus
+from busmq_spark.mirror.status import MirroredQueueStatus
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.links import sync_links
@@ -83,7 +83,7 @@ def mirroring(origin: str, here: Centre, *patterns: str, **options: Any) -> Iter
         runner.stop()
 
 
-def of(runner: MirrorRunner, queue: str) -> MirrorStatus | None:
+def of(runner: MirrorRunner, queue: str) -> MirroredQueueStatus | None:
     return next((each for each in runner.status() if each.queue == queue), None)
 
 

@@ -13,7 +13,7 @@ from busmq_spark.core import queue as queues
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost, MirrorStopped, QueueIsMirror, StateError
 from busmq_spark.metrics import Metrics
-from busmq_spark.mirror.origin import look_at_queues
+from busmq_spark.mirror.origin_reader import look_at_queues
 from busmq_spark.mirror.runner import MirrorRunner
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.options import RedisOptions

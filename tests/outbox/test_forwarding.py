@@ -17,9 +17,9 @@ from busmq_spark.core.event import Event
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, MessageRefused, OutboxWaits, QueueBusy, StateError
-from busmq_spark.outbox import forwarder, report, rows
-from busmq_spark.outbox.opener import lane_of
+from busmq_spark.outbox import forwarder, report, sql
 from busmq_spark.outbox.outbox import SyncOutbox
+from busmq_spark.outbox.target_opener import lane_of
 from tests.conftest import Fresh
 from tests.faults.test_acl import rights
 from tests.outbox.conftest import Place, drain, numbered
@@ -186,15 +186,15 @@ def test_of_a_long_backlog_the_next_chunk_is_read_ahead_and_used_if_the_one_befo
     path: Path, here: Place, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The queue takes a part of each."""
-    queue, got, count, read, next_chunk = fresh("orders"), [], 5 * CHUNK_MESSAGES, [], rows.next_chunk
+    queue, got, count, read, next_chunk = fresh("orders"), [], 5 * CHUNK_MESSAGES, [], sql.next_chunk
 
-    def noted(*about: Any) -> rows.Chunk | None:
+    def noted(*about: Any) -> sql.Chunk | None:
         read.append(threading.current_thread().name)
         return next_chunk(*about)
 
     with SyncOutbox(path, f"redis://127.0.0.1:{lasting_port()}") as outbox:
         outbox.push(queue, *range(count))
-    monkeypatch.setattr(rows, "next_chunk", noted)
+    monkeypatch.setattr(sql, "next_chunk", noted)
     with Bus.sync(here.settings["url"]) as bus:
         asked = bus.queue(queue)
         asked.attach(maxsize=CHUNK_MESSAGES + 300)
@@ -307,15 +307,15 @@ def test_the_rights_of_the_page_are_enough_for_an_outbox(path: Path, fresh: Fres
 def test_a_forwarder_that_cannot_read_its_store_says_so_once_and_goes_on_when_it_can(
     here: Place, path: Path, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    queue, failed, waiting = fresh("orders"), [], rows.waiting_destinations
+    queue, failed, waiting = fresh("orders"), [], sql.waiting_destinations
 
-    def unreadable(connection: sqlite3.Connection) -> list[rows.Destination]:
+    def unreadable(connection: sqlite3.Connection) -> list[sql.Destination]:
         if len(failed) < 4:
             failed.append(connection)
             raise sqlite3.DatabaseError("disk I/O error")
         return waiting(connection)
 
-    monkeypatch.setattr(rows, "waiting_destinations", unreadable)
+    monkeypatch.setattr(sql, "waiting_destinations", unreadable)
     with here.outbox(path) as outbox:
         outbox.push(queue, 1, 2)
         drain(outbox)

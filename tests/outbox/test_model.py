@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.outbox import rows, schema
-from busmq_spark.outbox.rows import EntryKind
+from busmq_spark.outbox import schema, sql
+from busmq_spark.outbox.sql import EntryKind
 
 QUEUES = ("a", "b", "c")
 STEPS = st.lists(
@@ -54,12 +54,12 @@ class Modelled:
         if hasattr(self, "connection"):
             self.connection.close()
         self.connection = schema.create_or_open(self.path)
-        self.do(lambda: setattr(self, "opening", rows.begin_opening(self.connection, f"sender {self.made}")))
+        self.do(lambda: setattr(self, "opening", sql.begin_opening(self.connection, f"sender {self.made}")))
 
     def push(self, queue: str, count: int, kind: EntryKind = EntryKind.PUSH) -> None:
         values = self.values(count)
         self.expected[queue] += values
-        self.do(lambda: rows.store_messages(self.connection, self.opening, kind, rows.find_or_add_destination(self.connection, queue), values))
+        self.do(lambda: sql.store_messages(self.connection, self.opening, kind, sql.find_or_add_destination(self.connection, queue), values))
 
     def send(self, queue: str, count: int) -> None:
         self.push(queue, count, EntryKind.SEND)
@@ -69,22 +69,22 @@ class Modelled:
         for queue in dict.fromkeys(queues):
             self.expected[queue] += values
         last: list[int] = []
-        self.do(lambda: last.append(rows.store_events(self.connection, self.opening, ["k"], values)))
+        self.do(lambda: last.append(sql.store_events(self.connection, self.opening, ["k"], values)))
         self.events.update({last[0] - back: queues for back in range(count)})
 
     def route(self, most: int, _: int) -> None:
-        for each in rows.unrouted_entries(self.connection, most):
-            self.do(lambda each=each: rows.route_event(self.connection, each.id, self.events.pop(each.id)))
+        for each in sql.unrouted_entries(self.connection, most):
+            self.do(lambda each=each: sql.route_event(self.connection, each.id, self.events.pop(each.id)))
 
     def forward(self, queue: str, most: int) -> bool:
-        [to] = [each for each in rows.waiting_destinations(self.connection) if each.queue == queue] or [None]
-        chunk = to and rows.next_chunk(self.connection, to, 0, most, 6)
+        [to] = [each for each in sql.waiting_destinations(self.connection) if each.queue == queue] or [None]
+        chunk = to and sql.next_chunk(self.connection, to, 0, most, 6)
         if not to or not chunk:
             return False
         assert [*chunk.numbers] == sorted({*chunk.numbers})
         assert len(chunk.numbers) == len(chunk.values) <= most
         self.sent[queue] += chunk.values
-        self.do(lambda: rows.confirm_sent(self.connection, to, chunk.numbers[-1]))
+        self.do(lambda: sql.confirm_sent(self.connection, to, chunk.numbers[-1]))
         return True
 
 
@@ -101,7 +101,7 @@ def test_each_queue_is_sent_what_is_for_it_once_and_in_order(steps: list[tuple[s
             continue
         assert model.sent == model.expected
         with closing(model.connection):
-            assert rows.is_empty(model.connection)
+            assert sql.is_empty(model.connection)
             assert model.connection.execute("SELECT count(*) FROM outgoing").fetchone() == (0,)
 
 
@@ -112,10 +112,10 @@ def test_a_chunk_has_messages_of_one_sender_and_commands_apart(path: Path) -> No
     model.push("a", 1)
     model.reopen(0, 0)
     model.push("a", 2)
-    [to] = rows.waiting_destinations(model.connection)
+    [to] = sql.waiting_destinations(model.connection)
     found = []
     behind = 0
-    while (chunk := rows.next_chunk(model.connection, to, behind, 100, 1000)) is not None:
+    while (chunk := sql.next_chunk(model.connection, to, behind, 100, 1000)) is not None:
         found.append((chunk.sender, chunk.commands, len(chunk.values)))
         behind = chunk.numbers[-1]
     assert found == [("sender 0", False, 2), ("sender 0", True, 2), ("sender 0", False, 1), ("sender 5", False, 2)]
@@ -129,9 +129,9 @@ def test_a_chunk_of_one_opening_has_commands_or_none(path: Path, steps: str, exp
     model = Modelled(path)
     for step in steps:
         (model.send if step == "s" else model.push)("a", 1)
-    [to] = rows.waiting_destinations(model.connection)
+    [to] = sql.waiting_destinations(model.connection)
     found, behind = [], 0
-    while (chunk := rows.next_chunk(model.connection, to, behind, 100, 1000)) is not None:
+    while (chunk := sql.next_chunk(model.connection, to, behind, 100, 1000)) is not None:
         found.append((chunk.commands, len(chunk.values)))
         behind = chunk.numbers[-1]
     assert found == expected
@@ -142,12 +142,12 @@ def test_a_chunk_of_one_opening_has_commands_or_none(path: Path, steps: str, exp
 def test_a_chunk_keeps_to_its_bytes_but_for_one_message(path: Path, size: int) -> None:
     model = Modelled(path)
     model.do(
-        lambda: rows.store_messages(
-            model.connection, model.opening, EntryKind.PUSH, rows.find_or_add_destination(model.connection, "a"), [b"x" * size] * 3
+        lambda: sql.store_messages(
+            model.connection, model.opening, EntryKind.PUSH, sql.find_or_add_destination(model.connection, "a"), [b"x" * size] * 3
         )
     )
-    [to] = rows.waiting_destinations(model.connection)
-    chunk = rows.next_chunk(model.connection, to, 0, 100, 15)
+    [to] = sql.waiting_destinations(model.connection)
+    chunk = sql.next_chunk(model.connection, to, 0, 100, 15)
     assert chunk is not None
     assert len(chunk.values) == {1: 3, 7: 2, 1000: 1}[size]
     model.connection.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES
-from busmq_spark.outbox import forwarder, rows
+from busmq_spark.outbox import forwarder, sql
 from busmq_spark.outbox.outbox import SyncOutbox
 from busmq_spark.outbox.target import RedisTarget
 from tests.conftest import Fresh
@@ -28,7 +28,7 @@ class Rests:
         self.over = threading.Semaphore(0)
         push, wait = RedisTarget.push, forwarder.Forwarder._wait_for_change
 
-        def noted(target: RedisTarget, queue: str, chunk: rows.Chunk) -> tuple[int, int]:
+        def noted(target: RedisTarget, queue: str, chunk: sql.Chunk) -> tuple[int, int]:
             self._sent = True
             return push(target, queue, chunk)
 
@@ -55,7 +55,7 @@ class Rests:
 def test_what_comes_while_the_forwarder_rests_goes_together(path: Path, here: Place, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     queue, rests, sent, push = fresh("orders"), Rests(monkeypatch), [], RedisTarget.push
 
-    def noted(target: RedisTarget, queue: str, chunk: rows.Chunk) -> tuple[int, int]:
+    def noted(target: RedisTarget, queue: str, chunk: sql.Chunk) -> tuple[int, int]:
         sent.append(len(chunk.numbers))
         return push(target, queue, chunk)
 

@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from busmq_spark.errors import OutboxBusy, OutboxFull, OutboxUnusable, StateError
-from busmq_spark.outbox import lock, report, rows, schema
+from busmq_spark.outbox import lock, report, schema, sql
+from busmq_spark.outbox.disk_reserve import DiskReserve
+from busmq_spark.outbox.group_commit import GroupCommitWriter, PendingWrite
 from busmq_spark.outbox.outbox import SyncOutbox
-from busmq_spark.outbox.reserve import Reserve
-from busmq_spark.outbox.writer import PendingWrite, Writer
 from tests.conftest import Fresh
 from tests.outbox.conftest import Place, drain
 from tests.outbox.running import Program, numbers
@@ -291,8 +291,8 @@ def test_calls_under_way_together_share_a_transaction_and_one_that_fails_fails_a
     connection = schema.create_or_open(path)
     said: list[str] = []
     connection.set_trace_callback(said.append)
-    writer = Writer(connection, path, Reserve(path))
-    opening = writer.submit(lambda c: rows.begin_opening(c, "s")).result()
+    writer = GroupCommitWriter(connection, path, DiskReserve(path))
+    opening = writer.submit(lambda c: sql.begin_opening(c, "s")).result()
     said.clear()
 
     def held(until: int) -> None:
@@ -308,7 +308,7 @@ def test_calls_under_way_together_share_a_transaction_and_one_that_fails_fails_a
             futures.append(writer.submit(lambda _: 1 / 0))
         else:
             futures.append(
-                writer.submit(lambda c, n=n: rows.store_messages(c, opening, rows.EntryKind.PUSH, rows.find_or_add_destination(c, "q"), [b"%d" % n]))
+                writer.submit(lambda c, n=n: sql.store_messages(c, opening, sql.EntryKind.PUSH, sql.find_or_add_destination(c, "q"), [b"%d" % n]))
             )
     with pytest.raises(ZeroDivisionError):
         futures[7].result()
@@ -317,12 +317,12 @@ def test_calls_under_way_together_share_a_transaction_and_one_that_fails_fails_a
     said.clear()
     held(40)
     for _ in range(20):
-        futures += [writer.submit(lambda c: rows.find_or_add_destination(c, "q"))]
-    assert {future.result() for future in futures[20:]} == {rows.Destination(1, "q")}
+        futures += [writer.submit(lambda c: sql.find_or_add_destination(c, "q"))]
+    assert {future.result() for future in futures[20:]} == {sql.Destination(1, "q")}
     assert said.count("COMMIT") == 2
     writer.close()
     with pytest.raises(StateError):
-        writer.submit(rows.is_empty)
+        writer.submit(sql.is_empty)
 
 
 def test_many_threads_lose_nothing_and_keep_their_own_order(opened: SyncOutbox, here: Place, fresh: Fresh) -> None:

@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 from busmq_spark.errors import StateError
-from busmq_spark.outbox import forwarder, report, rows, schema
+from busmq_spark.outbox import forwarder, report, schema, sql
+from busmq_spark.outbox.disk_reserve import DiskReserve
+from busmq_spark.outbox.group_commit import GroupCommitWriter, PendingWrite
 from busmq_spark.outbox.outbox import SyncOutbox
-from busmq_spark.outbox.reserve import Reserve
-from busmq_spark.outbox.writer import PendingWrite, Writer
 from tests.conftest import Fresh
 from tests.outbox.conftest import Place, drain
 from tests.support import lasting_port, wait_until
@@ -38,11 +38,9 @@ class Store:
         connection = schema.create_or_open(path)
         self.said: list[str] = []
         connection.set_trace_callback(self.said.append)
-        self.writer = Writer(connection, path, Reserve(path))
-        opening = self.writer.write(lambda c: rows.begin_opening(c, "s"))
-        self.append: Callable[[Any], int] = lambda c: rows.store_messages(
-            c, opening, rows.EntryKind.PUSH, rows.find_or_add_destination(c, "q"), [b"x"]
-        )
+        self.writer = GroupCommitWriter(connection, path, DiskReserve(path))
+        opening = self.writer.write(lambda c: sql.begin_opening(c, "s"))
+        self.append: Callable[[Any], int] = lambda c: sql.store_messages(c, opening, sql.EntryKind.PUSH, sql.find_or_add_destination(c, "q"), [b"x"])
 
     def stored(self) -> int:
         return self.writer.write(lambda c: int(c.execute("SELECT count(*) FROM entry").fetchone()[0]))
@@ -167,14 +165,14 @@ def test_what_an_interrupted_call_left_open_is_rolled_back_by_the_next_one(store
 
 
 def test_what_is_interrupted_behind_its_commit_is_forwarded(opened: SyncOutbox, here: Place, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
-    queue, together = fresh("orders"), Writer._run_in_one_transaction
+    queue, together = fresh("orders"), GroupCommitWriter._run_in_one_transaction
 
     def interrupted(*arguments: Any, **named: Any) -> Any:
         together(*arguments, **named)
         raise Interrupted
 
     with monkeypatch.context() as patch:
-        patch.setattr(Writer, "_run_in_one_transaction", interrupted)
+        patch.setattr(GroupCommitWriter, "_run_in_one_transaction", interrupted)
         with pytest.raises(Interrupted):
             opened.push(queue, 1)
     drain(opened)

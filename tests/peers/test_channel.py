@@ -12,7 +12,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys, channel_queue
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncLink
 from tests.bus.channels import TEXTS, Seen
 from tests.bus.test_channel_reliable import next_texts
 from tests.conftest import Fresh

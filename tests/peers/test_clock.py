@@ -15,7 +15,7 @@ from busmq_spark.core import queue as flows
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import TimeUnknown
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncLink
 from tests.clocks import SECOND, noted, pass_by
 from tests.conftest import Fresh
 from tests.peers.node import Peer

@@ -20,7 +20,7 @@ from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.npm_servers import remote_queue
 from busmq_spark.federation.npm_servers.remote_queue import RemoteNpmQueue
 from busmq_spark.federation.npm_servers.store import NpmServerStore
-from busmq_spark.store.protocol import QueueCreation
+from busmq_spark.store.protocol import QueueCreateOptions
 from tests.conftest import Fresh
 from tests.peers.queries import SECRET, Queries, gather, settle, upto
 from tests.support import wait_until
@@ -226,7 +226,7 @@ def test_a_look_behind_the_end_ends_there(queries: Queries, fresh: Fresh, monkey
     queries.fill(queue := fresh(), 1, 10)
     store = NpmServerStore(FederationAddress(f"ws://127.0.0.1:{queries.port}/bus", SECRET, secret_in_url=True))
     try:
-        born = store.attach([queue], QueueCreation(allowed=False, ttl_s=600))[queue].born
+        born = store.attach([queue], QueueCreateOptions(allowed=False, ttl_s=600))[queue].born
         read = [(rows.first, len(rows.values)) for rows in store.read(Range(queue, born, 1, 50), fail_on_data_loss=False)]
         assert read == [(1, 10)]
     finally:

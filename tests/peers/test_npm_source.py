@@ -20,7 +20,7 @@ from busmq_spark.errors import (
 )
 from busmq_spark.federation.npm_servers import remote_queue
 from busmq_spark.federation.npm_servers.store import NpmServerStore
-from busmq_spark.option_table import parse
+from busmq_spark.option_parsing import parse
 from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.spark import lease, polling

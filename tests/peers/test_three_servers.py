@@ -10,8 +10,8 @@ from busmq_spark.core import queue
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import DirectServers
-from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.queue_location import discover_queues, locate
+from busmq_spark.redis_io.sync_link import SyncLink
 from tests.conftest import Fresh
 from tests.peers.node import Peer
 

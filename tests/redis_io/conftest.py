@@ -13,10 +13,10 @@ from busmq_spark.core.flow import Flow, Step
 from busmq_spark.redis_io import connect
 from busmq_spark.redis_io.async_cluster_link import AsyncClusterLink
 from busmq_spark.redis_io.async_link import AsyncLink
-from busmq_spark.redis_io.cluster import ClusterSeeds
 from busmq_spark.redis_io.cluster_link import ClusterLink
+from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
 from busmq_spark.redis_io.endpoint import Endpoint
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import Server, parse
 from tests.tls import authority, mutual_tls, plain_tls, stranger  # noqa: F401  # fixtures
 

@@ -16,11 +16,11 @@ from busmq_spark.embedded import ClusterServers, RedisServer
 from busmq_spark.errors import ConfigError, LinkLost, ServerRefused, Unauthorized
 from busmq_spark.redis_io import async_link
 from busmq_spark.redis_io.async_cluster_link import AsyncClusterLink
-from busmq_spark.redis_io.cluster import ClusterSeeds
 from busmq_spark.redis_io.cluster_link import ClusterLink
+from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
 from busmq_spark.redis_io.dial import dial_async
-from busmq_spark.redis_io.endpoint import ServerUnreachable
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.endpoint import NoServerReachable
+from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import Server, parse
 from tests.conftest import Fresh
 from tests.moves import Move
@@ -161,7 +161,7 @@ def test_a_cluster_that_stays_down_is_lost_when_patience_is(driver: Driver) -> N
 
 
 def test_a_cluster_of_which_no_node_answers_is_unreachable(driver: Driver) -> None:
-    with pytest.raises(ServerUnreachable, match="no node of the cluster answers") as caught:
+    with pytest.raises(NoServerReachable, match="no node of the cluster answers") as caught:
         driver(ClusterSeeds((absent(), absent())), patience_s=0.2).execute(command("GET", "n"))
     assert "hidden-secret" not in str(caught.value)
 

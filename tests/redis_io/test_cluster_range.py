@@ -11,8 +11,8 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import ClusterServers
 from busmq_spark.errors import LinkLost, ServerRefused
-from busmq_spark.redis_io.cluster import ClusterSeeds
 from busmq_spark.redis_io.cluster_link import ClusterLink
+from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
 from busmq_spark.redis_io.range_connection import ClusterRangeConnection
 from busmq_spark.redis_io.urls import parse
 from tests.conftest import Fresh

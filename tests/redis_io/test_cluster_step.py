@@ -10,7 +10,7 @@ import redis.exceptions as rx
 from busmq_spark.core.flow import Call, command, script
 from busmq_spark.errors import LinkLost, ServerRefused
 from busmq_spark.redis_io.async_cluster_link import _as_link_lost
-from busmq_spark.redis_io.cluster import ClusterSeeds
+from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
 from busmq_spark.redis_io.cluster_step import ASKING_COMMAND, ClusterStep
 from busmq_spark.redis_io.slots import CLUSTER_SLOTS, SlotMap, slot_of_key
 from busmq_spark.redis_io.urls import Server

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.option_table import from_keywords
+from busmq_spark.option_parsing import from_keywords
 from busmq_spark.options import BusOptions
 from busmq_spark.redis_io.dial import dial_async
 from busmq_spark.redis_io.layout import redis_layout

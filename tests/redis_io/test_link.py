@@ -18,10 +18,10 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost, ServerRefused, Unauthorized
 from busmq_spark.redis_io import async_link as async_link_module
 from busmq_spark.redis_io import connect
-from busmq_spark.redis_io import link as link_module
+from busmq_spark.redis_io import sync_link as link_module
 from busmq_spark.redis_io.async_link import AsyncLink
 from busmq_spark.redis_io.endpoint import Endpoint
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import Server
 from tests.redis_io.conftest import Driver, absent
 from tests.redis_io.fakes import CLOSE, FakeRedis, answered, says

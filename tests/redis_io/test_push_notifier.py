@@ -11,8 +11,8 @@ from busmq_spark.core import queue
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import RedisServer
-from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.push_notifier import PushNotifier
+from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import Server, parse
 from tests.conftest import FreshKeys, link_to
 from tests.support import PATIENCE_S, wait_until

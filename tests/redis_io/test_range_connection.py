@@ -14,8 +14,8 @@ from busmq_spark.core.range_reply_parser import ValueSpans
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost, ServerRefused
 from busmq_spark.redis_io import connect
-from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.range_connection import RangeConnection
+from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import Server, parse
 from tests.conftest import Fresh, FreshKeys
 from tests.redis_io.fakes import CLOSE, FakeRedis, answered, says

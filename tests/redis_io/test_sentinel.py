@@ -10,7 +10,7 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.retry import FAILOVER_PATIENCE_S, PATIENCE_S
 from busmq_spark.embedded import SentinelServers
 from busmq_spark.errors import BusError, ConfigError, LinkLost, Unauthorized
-from busmq_spark.redis_io.endpoint import ServerUnreachable, retry_time_s
+from busmq_spark.redis_io.endpoint import NoServerReachable, retry_time_s
 from busmq_spark.redis_io.sentinel import SentinelMaster
 from busmq_spark.redis_io.urls import Credentials, Server, parse
 from tests.redis_io.conftest import Driver, absent
@@ -44,7 +44,7 @@ def test_a_name_that_no_sentinel_knows_is_an_error_of_the_options_even_if_others
 
 
 def test_sentinels_that_are_all_down_are_unreachable_and_no_secret_shows(way: str) -> None:
-    with pytest.raises(ServerUnreachable) as caught:
+    with pytest.raises(NoServerReachable) as caught:
         find(SentinelMaster((absent(), absent()), login=Credentials(password="hidden-secret")), way)
     assert "hidden-secret" not in str(caught.value)
     assert "no sentinel answers" in str(caught.value)
@@ -60,7 +60,7 @@ def test_a_sentinel_that_requires_a_password_is_named_as_such(way: str) -> None:
     [
         (False, LinkLost(url="", reason=""), PATIENCE_S),
         (True, LinkLost(url="", reason=""), FAILOVER_PATIENCE_S),
-        (True, ServerUnreachable(url="", reason=""), PATIENCE_S),
+        (True, NoServerReachable(url="", reason=""), PATIENCE_S),
     ],
 )
 def test_a_failover_is_waited_for_only_while_a_server_answers(moves: bool, error: LinkLost, expected: float) -> None:

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from busmq_spark.core.flow import Call, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import RedisServer
-from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.slots import CLUSTER_SLOTS, Redirect, SlotMap, key_of, parse_redirect, slot_of_key
+from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 
 TAGGED = st.lists(st.sampled_from([b"{", b"}", b"a", b"user", b"\xff", "é".encode()]), max_size=8).map(b"".join)

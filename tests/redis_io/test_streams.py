@@ -13,7 +13,7 @@ from busmq_spark.core.flow import Call, command, script
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost, ServerRefused
 from busmq_spark.redis_io.async_link import AsyncLink
-from busmq_spark.redis_io.link import SyncLink
+from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 from tests.conftest import FreshKeys, link_to
 from tests.redis_io.fakes import CLOSE, FakeRedis, says

@@ -15,10 +15,10 @@ from typing import Any, Literal
 import pyspark
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
-from busmq_spark.core import idle
+from busmq_spark.core import empty_batches
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.sources import by_source
+from busmq_spark.core.qualified_names import by_source
 from busmq_spark.options import RedisOptions
 from busmq_spark.spark import stores
 from busmq_spark.spark.reader import StreamReader
@@ -27,7 +27,7 @@ from busmq_spark.spark.tracebacks import FailingReader
 from busmq_spark.store.redis_store import open_store
 from tests.support import PATIENCE_S, wait_until
 
-idle.IDLE_BEFORE_EMPTY_BATCH_S = 0.0  # idle at once: tests do not wait
+empty_batches.IDLE_BEFORE_EMPTY_BATCH_S = 0.0  # idle at once: tests do not wait
 
 Row = tuple[str, int, bytes]
 Crash = Literal["", "planned", "read"]
@@ -79,17 +79,17 @@ class Engine:
 
     def kill(self) -> None:
         """The driver process is gone. Its leases are deleted, since this process, whose they are, lives on."""
-        if reader_queues := self.reader._planning.reader_queues:
-            reader_queues._keep_alive.stop()
-            for thread in reader_queues._keep_alive.threads.values():
+        if stream_queues := self.reader._planning.stream_queues:
+            stream_queues._keep_alive.stop()
+            for thread in stream_queues._keep_alive.threads.values():
                 thread.join()
-            for source, queues in by_source(reader_queues.queues).items():
+            for source, queues in by_source(stream_queues.queues).items():
                 if source in self._homes:
                     store = open_store(RedisOptions(url=self._homes[source]))
                 else:
-                    store = stores.open_link(reader_queues._options, source) if source else open_store(reader_queues._options)
+                    store = stores.open_link(stream_queues._options, source) if source else open_store(stream_queues._options)
                 for queue in queues:
-                    store._link_of_queue(queue).execute(command("DEL", store.keys(queue).lease(reader_queues._options.subscription)))
+                    store._link_of_queue(queue).execute(command("DEL", store.keys(queue).lease(stream_queues._options.subscription)))
                 store.close()
         self.reader.stop()
         self.reader = self._new_reader()

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
 from busmq_spark.errors import BusError
-from busmq_spark.option_table import parse
+from busmq_spark.option_parsing import parse
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.writer import BatchWriter

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from busmq_spark.core.keys import QueueKeys, sink_record
 from busmq_spark.errors import ConfigError
-from busmq_spark.option_table import parse
+from busmq_spark.option_parsing import parse
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark.realtime import SESSION_SETTINGS, realtime
 from busmq_spark.spark.writer import SinkCommitter

@@ -14,7 +14,7 @@ from pyspark.sql.functions import col, expr, lit
 
 from busmq_spark import Event, dead_letters, json_columns
 from busmq_spark.core.dead_letter import decode_letter, make_dead_letter
-from busmq_spark.core.group import Delivery
+from busmq_spark.core.shared_group import Delivery
 from busmq_spark.errors import ConfigError
 from tests.cli import forked
 from tests.spark.conftest import Bus

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from busmq_spark.embedded import RedisServer
-from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.queue_location import queues_of
+from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 from busmq_spark.spark import discovery
 from tests.spark.conftest import PATIENCE_S, Bus, MakeBus

@@ -9,7 +9,7 @@ import pytest
 from busmq_spark.core.sink import attempt_name
 from busmq_spark.embedded import RedisServer
 from busmq_spark.federation.bulk.store import FederatedStore
-from busmq_spark.option_table import parse
+from busmq_spark.option_parsing import parse
 from busmq_spark.options import RedisOptions, WriteOptions
 from busmq_spark.spark.writer import SinkCommitter
 from busmq_spark.store.redis_store import open_store

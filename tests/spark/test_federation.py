@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from busmq_spark.core.topic import partition_of
-from busmq_spark.option_table import parse
+from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions
 from tests.conftest import Fresh
 from tests.spark.centres import READER, SECRET, DataCentre

@@ -12,7 +12,7 @@ from busmq_spark.errors import QueueFull
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.store import protocol
-from busmq_spark.store.protocol import FullQueuePolicy, QueueCreation
+from busmq_spark.store.protocol import FullQueueWait, QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore
 
 
@@ -34,7 +34,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_a_queue_that_stays_full_fails_after_the_deadline_and_says_what_is_left(clock: Clock) -> None:
-    policy = FullQueuePolicy(5000)
+    policy = FullQueueWait(5000)
     with pytest.raises(QueueFull, match="'q' holds its maxsize of 10 messages for 5 s; 7 rows are not stored") as failed:  # noqa: PT012  # it takes many waits
         for _ in range(10_000):
             policy.wait_for_room("q", 10, 7)
@@ -43,7 +43,7 @@ def test_a_queue_that_stays_full_fails_after_the_deadline_and_says_what_is_left(
 
 
 def test_every_bit_of_room_starts_the_deadline_anew(clock: Clock) -> None:
-    policy = FullQueuePolicy(5000)
+    policy = FullQueueWait(5000)
     for left in range(100, 0, -1):
         started = clock.now
         while clock.now < started + 4:
@@ -56,8 +56,8 @@ def test_a_queue_that_is_full_again_later_is_waited_for_anew(
 ) -> None:
     queue = fresh()
     store = RedisStore(redis_layout(RedisOptions(url=redis_server.url)))
-    store.attach([queue], QueueCreation(allowed=True, ttl_s=60, maxsize=1))
-    keys, policy = store.keys(queue), FullQueuePolicy(5000)
+    store.attach([queue], QueueCreateOptions(allowed=True, ttl_s=60, maxsize=1))
+    keys, policy = store.keys(queue), FullQueueWait(5000)
 
     def taken_meanwhile(seconds: float) -> None:
         clock.now += seconds
@@ -71,7 +71,7 @@ def test_a_queue_that_is_full_again_later_is_waited_for_anew(
 
 
 def test_pauses_begin_short_and_never_get_long(clock: Clock) -> None:
-    policy = FullQueuePolicy(5000)
+    policy = FullQueueWait(5000)
     for _ in range(40):
         policy.wait_for_room("q", 10, 7)
     assert clock.slept[0] == 0.005
@@ -80,5 +80,5 @@ def test_pauses_begin_short_and_never_get_long(clock: Clock) -> None:
 
 def test_a_timeout_of_zero_fails_at_once(clock: Clock) -> None:
     with pytest.raises(QueueFull, match="holds its maxsize of 10 messages; 7 rows are not stored"):
-        FullQueuePolicy(0).wait_for_room("q", 10, 7)
+        FullQueueWait(0).wait_for_room("q", 10, 7)
     assert clock.slept == []

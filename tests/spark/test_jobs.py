@@ -17,11 +17,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from busmq_spark.bus.bus import Bus as Program
-from busmq_spark.core import group as groups
 from busmq_spark.core import job as flows
-from busmq_spark.core.group import Delivery
+from busmq_spark.core import shared_group as groups
 from busmq_spark.core.job import Work
 from busmq_spark.core.keys import JobKeys, QueueKeys
+from busmq_spark.core.shared_group import Delivery
 from busmq_spark.core.subscription import register
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, MessageRefused

@@ -11,7 +11,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import ClusterServers, DirectServers, RedisServer
 from busmq_spark.options import RedisOptions
 from busmq_spark.spark.keepalive import KeepAlive
-from busmq_spark.store.protocol import QueueCreation
+from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
 from tests.moves import Move
@@ -46,7 +46,7 @@ def one_queue_each(store: RedisStore, group: DirectServers | ClusterServers, fre
         keys = store.keys(fresh())
         server = group.owner(keys.metadata) if isinstance(group, ClusterServers) else group.servers[store.locate([keys.name])[keys.name]]
         found.setdefault(server, keys)
-    store.attach([keys.name for keys in found.values()], QueueCreation(True, TTL_S))
+    store.attach([keys.name for keys in found.values()], QueueCreateOptions(True, TTL_S))
     return found
 
 
@@ -101,7 +101,7 @@ def test_an_unexpected_error_is_logged_and_does_not_end_the_keep_alive(
 ) -> None:
     store = open_store(RedisOptions(url=redis_server.url))
     keys = store.keys(fresh())
-    store.attach([keys.name], QueueCreation(True, 60))
+    store.attach([keys.name], QueueCreateOptions(True, 60))
     failing = Failing(open_store(RedisOptions(url=redis_server.url)))
     keep = KeepAlive(lambda: failing, "", "")  # type: ignore[arg-type,return-value]  # it has what it needs
     keep.add_queues({keys.name: 3}, store.failure_domains([keys.name]))

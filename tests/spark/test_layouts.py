@@ -13,7 +13,7 @@ from busmq_spark.core.topic import partition_of
 from busmq_spark.errors import QueueBusy, QueueFlushed
 from busmq_spark.options import ReadOptions, RedisOptions
 from busmq_spark.spark.batch_reader import BatchReader
-from busmq_spark.store.protocol import QueueCreation
+from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import open_store
 from tests.conftest import Fresh
 from tests.layouts import LAYOUTS, servers_of
@@ -35,7 +35,7 @@ class Servers:
         self.store = open_store(RedisOptions(**self.options))  # type: ignore[arg-type]
 
     def push(self, queue: str, *values: bytes) -> None:
-        self.store.attach([queue], QueueCreation(allowed=True, ttl_s=60))
+        self.store.attach([queue], QueueCreateOptions(allowed=True, ttl_s=60))
         assert self.store._run(queue, core.push_many(self.store.keys(queue), values)) == len(values)
 
     def stored(self, queue: str) -> list[bytes]:

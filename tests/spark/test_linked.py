@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.sources import qualified_name, split_name
+from busmq_spark.core.qualified_names import qualified_name, split_name
 from busmq_spark.errors import ConfigError, LinkLost, QueueBusy, QueueFlushed, QueueMissing
-from busmq_spark.option_table import parse
+from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions
-from busmq_spark.redis_io.lease_holder import my_token
+from busmq_spark.redis_io.lease_token import my_token
 from busmq_spark.spark import lease
 from busmq_spark.spark.batch_reader import BatchReader
-from busmq_spark.store import source_caller
+from busmq_spark.store import per_source_caller
 from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus
 from tests.spark.engine import Engine, rows_of
@@ -200,16 +200,16 @@ def test_a_link_that_is_away_stops_its_own_queues_and_no_others_and_loses_nothin
 def test_a_link_that_does_not_answer_costs_one_budget_and_nothing_after_that(
     linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_caller, "ANSWER_BUDGET_S", 5.0)
+    monkeypatch.setattr(per_source_caller, "ANSWER_BUDGET_S", 5.0)
     for bus in buses.values():
         bus.fill(queue, 1)
     query = linked(queue)
     query.drain()
     centres["us"].awake.clear()
-    wait_until(lambda: query.step() is None and "us" in query.reader._planning.reader_queues.store.unavailable, PATIENCE_S)  # type: ignore[union-attr]
+    wait_until(lambda: query.step() is None and "us" in query.reader._planning.stream_queues.store.unavailable, PATIENCE_S)  # type: ignore[union-attr]
     waited: list[str] = []
-    answer = source_caller.ThreadedCaller._wait_for_answer
-    monkeypatch.setattr(source_caller.ThreadedCaller, "_wait_for_answer", lambda self, *of: waited.append(self._source) or answer(self, *of))
+    answer = per_source_caller.ThreadedCaller._wait_for_answer
+    monkeypatch.setattr(per_source_caller.ThreadedCaller, "_wait_for_answer", lambda self, *of: waited.append(self._source) or answer(self, *of))
     wait_until(lambda: query.step() is None and waited.count("eu") >= 5, PATIENCE_S)
     assert "us" not in waited, "a link that cannot be reached is not waited for"
     buses[""].fill(queue, 1, first=2)
@@ -302,7 +302,7 @@ def test_what_a_link_missed_it_gets_when_it_is_back(
     query = linked(queue)
     assert query.step()
     centres["eu"].down = True
-    store = query.reader._planning.reader_queues.store  # type: ignore[union-attr]
+    store = query.reader._planning.stream_queues.store  # type: ignore[union-attr]
     assert store.counters([qualified_name("eu", queue)]) == [None]  # before the ack: a first failed call is repeated as the probe
     assert query.drain() == []
     assert buses["eu"].ids(queue) == [1, 2, 3]
@@ -318,7 +318,7 @@ def test_an_idle_query_does_not_plan_again_and_again_because_a_link_that_is_away
     assert query.step()
     centres["eu"].down = True
     wait_until(lambda: query.step() is None, PATIENCE_S)
-    own = query.reader._planning.reader_queues.store.redis_store  # type: ignore[union-attr]
+    own = query.reader._planning.stream_queues.store.redis_store  # type: ignore[union-attr]
     plannings: list[object] = []
     asked = own.states
     monkeypatch.setattr(own, "states", lambda wanted: plannings.append(wanted) or asked(wanted))
@@ -379,7 +379,7 @@ def test_with_on_unavailable_fail_the_error_names_link_and_reason(
 def test_redis_itself_is_not_waited_for(linked: Callable[..., Engine], buses: dict[str, Bus], queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
     query = linked(queue)
     query.drain()
-    own = query.reader._planning.reader_queues.store.redis_store  # type: ignore[union-attr]
+    own = query.reader._planning.stream_queues.store.redis_store  # type: ignore[union-attr]
 
     def gone(*_: object) -> None:
         raise LinkLost(url="redis", reason="gone")

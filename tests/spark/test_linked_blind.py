@@ -37,7 +37,7 @@ def test_a_link_that_is_reached_again_while_a_blind_batch_is_planned_keeps_its_p
         found = run_sync(flow, execute)
         if centres["eu"].down:
             centres["eu"].down = False
-            wait_until(lambda: not query.reader._planning.reader_queues.store.unavailable, what="the link is reached again")
+            wait_until(lambda: not query.reader._planning.stream_queues.store.unavailable, what="the link is reached again")
         return found
 
     monkeypatch.setattr(planning, "run_sync", planned)

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pytest
 
 from busmq_spark.core.flow import run_sync
-from busmq_spark.core.planner import HeldQueues, Planner
+from busmq_spark.core.planner import AcquiredQueues, Planner
 from busmq_spark.core.position import Position, Range
 from busmq_spark.embedded import RedisServer
-from busmq_spark.option_table import parse
+from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, WriteOptions
 from busmq_spark.spark import sink_schema
 from busmq_spark.spark.partition import Partition
-from busmq_spark.spark.queue_names import QueueNames
+from busmq_spark.spark.queue_selection import QueueSelection
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.writer import BatchWriter
 from busmq_spark.store.protocol import MessageRows, SourceStore
@@ -50,14 +50,14 @@ def test_a_planning_compares_no_queue_with_every_other(names: list[str]) -> None
     options = parse(ReadOptions, {"redis.url": "redis://host", "subscribePattern": "q.*", "maxMessagesPerTrigger": str(QUEUES)})
     world = World({"queues": {name: {"born": "x", "oldest": 1, "newest": 9, "last_id": 9} for name in names}})
     begin = {name: Position("x", 2, "") for name in names}
-    ends = run_sync(Planner(options).plan(begin, HeldQueues(names, sources=[""]), unlimited=False), world)
+    ends = run_sync(Planner(options).plan(begin, AcquiredQueues(names, sources=[""]), unlimited=False), world)
     assert {end.last for end in ends.values()} == {3}
     assert Name.compared < 20 * QUEUES
 
 
 def test_what_is_held_already_is_not_looked_for_in_a_list(names: list[str]) -> None:
     store = cast(SourceStore, SimpleNamespace(discover=lambda *_: []))
-    known = QueueNames(parse(ReadOptions, {"redis.url": "redis://host", "subscribePattern": "q.*"}))
+    known = QueueSelection(parse(ReadOptions, {"redis.url": "redis://host", "subscribePattern": "q.*"}))
     assert known.queues_to_acquire([*names, Name("q-new"), Name("other")], names, store, new_ones=False) == ["q-new"]
     assert Name.compared < 5 * QUEUES
 

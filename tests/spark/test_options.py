@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.option_table import KAFKA_OPTION_HINTS, parse, rows
+from busmq_spark.option_parsing import KAFKA_OPTION_HINTS, parse, rows
 from busmq_spark.options import WEEK_S, ReadOptions, RedisOptions, StoreOptions, WriteOptions
-from busmq_spark.start import AtTime, Newest
+from busmq_spark.start import AtTime, NewestMessages
 
 SECRET = "hunter2"
 READ = {"redis.url": "redis://h", "subscribe": "q"}
@@ -36,7 +36,7 @@ GOOD: list[tuple[type[Any], str, str, str, Any]] = [
     (ReadOptions, "startingOffsets", '{"q": "latest"}', "starting", {"q": "latest"}),
     (ReadOptions, "startingOffsets", " -10M ", "starting", AtTime(-600_000, "-10M")),
     (ReadOptions, "startingOffsets", "- 5 ms", "starting", AtTime(-5, "- 5 ms")),
-    (ReadOptions, "startingOffsets", "-1000 messages", "starting", Newest(1000)),
+    (ReadOptions, "startingOffsets", "-1000 messages", "starting", NewestMessages(1000)),
     (ReadOptions, "startingOffsets", "-999999999999d", "starting", AtTime(-253_402_300_800_000 + 86_400_000, "-999999999999d")),
     (ReadOptions, "startingOffsets", '{"q": "-2d"}', "starting", {"q": AtTime(-172_800_000, "-2d")}),
     (ReadOptions, "startingTimestamp", " 1777636800000 ", "starting_timestamp", AtTime(1_777_636_800_000, "1777636800000")),

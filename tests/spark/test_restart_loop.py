@@ -13,7 +13,7 @@ from busmq_spark.core.keys import QueueKeys, sink_record
 from busmq_spark.core.sink import STAGE_TTL_S
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import BatchChanged, BusError, StaleRun
-from busmq_spark.spark import renewal
+from busmq_spark.spark import staging_renewal
 from tests.faults.proxy import Proxy
 from tests.spark.conftest import Bus, MakeBus
 from tests.spark.java_log import java_log
@@ -46,7 +46,7 @@ def lone(bus_of: MakeBus) -> Any:
 @pytest.fixture
 def often(request: pytest.FixtureRequest, make: Make, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Staged lists are renewed many times a second, not four times an hour."""
-    monkeypatch.setattr(renewal, "RENEWAL_INTERVAL_S", 0.05)
+    monkeypatch.setattr(staging_renewal, "RENEWAL_INTERVAL_S", 0.05)
     properties = request.getfixturevalue("spark")._jvm.java.lang.System if "java" in request.node.name else None
     if properties is not None:
         properties.setProperty("busmq.renewalMs", "50")

@@ -13,12 +13,12 @@ from pyspark.sql.streaming import StreamingQuery
 from busmq_spark.core import queue as core
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.queue_state import AckUpTo, ack_to
 from busmq_spark.core.retention import parse_limits, read_retention, set_retention
-from busmq_spark.core.state import AckUpTo, ack_to
 from busmq_spark.core.subscription import seek
 from busmq_spark.errors import CheckpointOlder, ConsumedElsewhere, UnreadBacklog
 from busmq_spark.options import RedisOptions
-from busmq_spark.store.protocol import QueueCreation
+from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.clocks import HOUR, pass_by
 from tests.conftest import Fresh
@@ -199,7 +199,7 @@ class Layout:
         self.store: RedisStore = open_store(RedisOptions(url=url, layout=layout))  # type: ignore[arg-type]
 
     def push(self, queue: str, ids: range) -> None:
-        self.store.attach([queue], QueueCreation(allowed=True, ttl_s=600))
+        self.store.attach([queue], QueueCreateOptions(allowed=True, ttl_s=600))
         self.store._run(queue, core.push_many(self.store.keys(queue), [b"%d" % id for id in ids]))
 
     def stored(self, queue: str) -> list[int]:

@@ -17,9 +17,9 @@ from pyspark.sql import SparkSession
 from busmq_spark.core import queue as core
 from busmq_spark.embedded import RedisServer
 from busmq_spark.embedded.binary import find_redis_server
-from busmq_spark.option_table import parse
+from busmq_spark.option_parsing import parse
 from busmq_spark.options import RedisOptions
-from busmq_spark.store.protocol import QueueCreation
+from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import open_store
 from tests.conftest import Fresh
 from tests.spark.conftest import ROOT
@@ -64,7 +64,7 @@ class Place:
         self.store = open_store(parse(RedisOptions, self.where))
 
     def push(self, queue: str, values: list[bytes]) -> None:
-        self.store.attach([queue], QueueCreation(allowed=True, ttl_s=3600))
+        self.store.attach([queue], QueueCreateOptions(allowed=True, ttl_s=3600))
         assert self.store._run(queue, core.push_many(self.store.keys(queue), values)) == len(values)
 
     def values(self, queue: str) -> list[bytes]:

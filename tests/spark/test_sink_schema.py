@@ -11,7 +11,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, Long
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.spark import sink_schema
 from busmq_spark.spark.sink_schema import SinkColumns
-from busmq_spark.spark.topic_columns import as_binary_array
+from busmq_spark.spark.topic_routing import as_binary_array
 
 S, B, L = StringType(), BinaryType(), LongType()
 

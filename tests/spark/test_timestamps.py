@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, LongType, StringType, StructType, TimestampNTZType, TimestampType
 
-from busmq_spark.core.clock import KnownTime, TimesOfIds
+from busmq_spark.core.clock import IdAtTime, TimesOfIds
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Range
 from busmq_spark.embedded import RedisServer
@@ -111,7 +111,7 @@ def test_more_times_than_fit_a_question_are_all_found(snapshot: Callable[..., Se
     rows = 5000
     bus.push(queue, *["v"] * rows)
     now = noted(bus, keys)[-1].ms
-    store(bus, keys, [KnownTime(now - SECOND * (rows - id), id) for id in range(rows + 1)])
+    store(bus, keys, [IdAtTime(now - SECOND * (rows - id), id) for id in range(rows + 1)])
     found = snapshot(queue, includeTimestamp="true")
     assert found == {id: (now - SECOND * (rows - id)) // SECOND for id in range(1, rows + 1)}
 
@@ -267,7 +267,7 @@ def test_in_real_time_too_more_times_than_fit_a_question_are_found(live: Callabl
     rows = 5000
     bus.push(queue, *["v"] * rows)
     now = noted(bus, keys)[-1].ms
-    store(bus, keys, [KnownTime(now - SECOND * (rows - id), id) for id in range(rows + 1)])
+    store(bus, keys, [IdAtTime(now - SECOND * (rows - id), id) for id in range(rows + 1)])
     found = live(queue, TIMED).rows(rows, of=live_row)
     assert found == [(id, (now - SECOND * (rows - id)) // SECOND * 1_000_000) for id in range(1, rows + 1)]
 

@@ -15,7 +15,7 @@ from busmq_spark.core.keys import QueueKeys, TopicKeys
 from busmq_spark.core.topic import key_hashes, partition_of, partition_queue
 from busmq_spark.errors import MessageRefused
 from busmq_spark.spark.sink_schema import SinkColumns
-from busmq_spark.spark.topic_columns import TopicColumns, TopicRows
+from busmq_spark.spark.topic_routing import TopicColumns, TopicPartitioner
 from tests.conftest import Fresh
 from tests.spark.conftest import Bus
 from tests.spark.lines import Lines
@@ -244,7 +244,7 @@ def test_every_row_goes_to_the_partition_of_its_key_in_the_order_of_the_rows(row
     topics, keys = zip(*rows, strict=True)
     batch = pa.RecordBatch.from_pydict({"topic": topics, "key": keys, "value": [str(n) for n in range(len(rows))]})
     columns = SinkColumns("value", None, None, TopicColumns(None, "topic", None, "key"))
-    found = list(columns.values_of_batch_by_queue(batch, TopicRows(columns.topic, lambda topic: sizes.get(topic, 3), 0)))
+    found = list(columns.values_of_batch_by_queue(batch, TopicPartitioner(columns.topic, lambda topic: sizes.get(topic, 3), 0)))
     wanted: dict[str, list[bytes]] = {}
     for n, (topic, key) in enumerate(rows):
         wanted.setdefault(f"{topic}/{crc32(key) % sizes.get(topic, 3)}", []).append(b"%d" % n)
@@ -253,7 +253,7 @@ def test_every_row_goes_to_the_partition_of_its_key_in_the_order_of_the_rows(row
 
 def test_a_partition_is_looked_up_again_before_it_is_refused() -> None:
     sizes = iter([2, 4])
-    rows = TopicRows(TopicColumns("t", None, "partition", None), lambda topic: next(sizes), 0)
+    rows = TopicPartitioner(TopicColumns("t", None, "partition", None), lambda topic: next(sizes), 0)
     batch = pa.RecordBatch.from_arrays([pa.array([3, 0], pa.int32())], ["partition"])
     assert [(queue, list(at)) for queue, at in rows.rows_by_queue(batch)] == [("t/3", [0]), ("t/0", [1])]
 
@@ -261,10 +261,10 @@ def test_a_partition_is_looked_up_again_before_it_is_refused() -> None:
 def test_rows_of_spark_4_0_bring_the_columns_of_a_topic() -> None:
     columns = SinkColumns("value", None, None, TopicColumns(None, "topic", "partition", None))
     batch = columns.to_record_batch([{"value": "v", "topic": "t", "partition": 1, "id": 1}])
-    assert list(columns.values_of_batch_by_queue(batch, TopicRows(columns.topic, lambda topic: 2, 0))) == [("t/1", [b"v"])]
+    assert list(columns.values_of_batch_by_queue(batch, TopicPartitioner(columns.topic, lambda topic: 2, 0))) == [("t/1", [b"v"])]
 
 
 def test_one_that_does_not_come_is_refused() -> None:
-    rows = TopicRows(TopicColumns("t", None, "partition", None), lambda topic: 2, 0)
+    rows = TopicPartitioner(TopicColumns("t", None, "partition", None), lambda topic: 2, 0)
     with pytest.raises(MessageRefused, match="column 'partition' is 3 in some rows; topic 't' has the partitions 0 to 1"):
         list(rows.rows_by_queue(pa.RecordBatch.from_arrays([pa.array([3, 0], pa.int32())], ["partition"])))

@@ -12,9 +12,9 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.sink import PartialCommit, StagedList
 from busmq_spark.errors import QueueMissing, StagingLost
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.queue_location import new_token
-from busmq_spark.store.protocol import QueueCreation
+from busmq_spark.redis_io.sync_link import SyncLink
+from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
 from tests.layouts import LAYOUTS, servers_of
@@ -51,7 +51,7 @@ def stored(store: RedisStore, queue: str) -> list[bytes]:
 
 def test_each_queue_gets_its_rows_once_and_has_its_own_answer(store: RedisStore, fresh: Fresh) -> None:
     crowd = names(fresh, 9)
-    store.attach(crowd[1:], QueueCreation(True, 3600))
+    store.attach(crowd[1:], QueueCreateOptions(True, 3600))
     full, halfway = crowd[1], crowd[2]
     store._link_of_queue(full).execute(command("HSET", store.keys(full).metadata, "maxsize", 2))
     staged = [stage(store, queue, [[b"1", b"2"], [b"3"], [queue.encode()]]) for queue in crowd]
@@ -75,7 +75,7 @@ def test_each_queue_gets_its_rows_once_and_has_its_own_answer(store: RedisStore,
 
 def test_what_is_lost_of_one_queue_is_an_error_when_the_others_have_their_rows(store: RedisStore, fresh: Fresh) -> None:
     crowd = names(fresh, 3)
-    store.attach(crowd, QueueCreation(True, 3600))
+    store.attach(crowd, QueueCreateOptions(True, 3600))
     sink = f"sink-{fresh()}"
     held = store.record(sink, 1, [stage(store, queue, [[b"1"]]) for queue in crowd], "q")
     store.discard(held[:1])
@@ -88,7 +88,7 @@ def test_what_is_lost_of_one_queue_is_an_error_when_the_others_have_their_rows(s
 @pytest.mark.parametrize("store", ["direct"], indirect=True)
 def test_a_thousand_queues_take_a_round_trip_for_each_chunk_of_the_longest(store: RedisStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     crowd = names(fresh, 1000)
-    store.attach(crowd, QueueCreation(True, 3600))
+    store.attach(crowd, QueueCreateOptions(True, 3600))
     sink = f"sink-{fresh()}"
     held = store.record(sink, 1, [stage(store, queue, [[b"1", b"2"], [b"3"]]) for queue in crowd], "q")
     steps: list[Any] = []

@@ -10,13 +10,13 @@ import pytest
 from busmq_spark.core.position import Range
 from busmq_spark.errors import QueueFull, QueueMissing
 from busmq_spark.options import RedisOptions
-from busmq_spark.store.protocol import FullQueuePolicy, QueueCreation
+from busmq_spark.store.protocol import FullQueueWait, QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
 from tests.layouts import servers_of
 
 pytestmark = pytest.mark.redis
-NOW = FullQueuePolicy(0)
+NOW = FullQueueWait(0)
 QUEUES = 100
 
 
@@ -30,7 +30,7 @@ def store(request: pytest.FixtureRequest) -> Iterator[RedisStore]:
 def test_every_queue_has_its_rows_in_order_also_more_than_a_chunk(store: RedisStore, fresh: Fresh) -> None:
     name = fresh()
     parts = {f"{name}-{i}": [b"%d" % row for row in range(2500 if i == 5 else 3)] for i in range(20)}
-    attached = store.attach(list(parts), QueueCreation(allowed=True, ttl_s=60))
+    attached = store.attach(list(parts), QueueCreateOptions(allowed=True, ttl_s=60))
     store.appender().push_each(parts, NOW)
     servers = store.locate(list(parts))
     for queue, values in parts.items():
@@ -41,7 +41,7 @@ def test_every_queue_has_its_rows_in_order_also_more_than_a_chunk(store: RedisSt
 def test_a_round_trip_is_for_several_queues(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     store, name = open_store(RedisOptions(url=redis_url)), fresh()
     queues = [f"{name}-{i}" for i in range(QUEUES)]
-    store.attach(queues, QueueCreation(allowed=True, ttl_s=60))
+    store.attach(queues, QueueCreateOptions(allowed=True, ttl_s=60))
     [link] = store._links
     execute, trips = link.execute, list[Any]()
     monkeypatch.setattr(link, "execute", lambda step: (trips.append(step), execute(step))[1])
@@ -53,7 +53,7 @@ def test_a_round_trip_is_for_several_queues(redis_url: str, fresh: Fresh, monkey
 
 def test_a_queue_that_is_full_or_missing_is_named(store: RedisStore, fresh: Fresh) -> None:
     queue, missing = fresh(), fresh()
-    store.attach([queue], QueueCreation(allowed=True, ttl_s=60, maxsize=2))
+    store.attach([queue], QueueCreateOptions(allowed=True, ttl_s=60, maxsize=2))
     with pytest.raises(QueueFull, match="holds its maxsize of 2 messages; 1 rows are not stored"):
         store.appender().push_each({queue: [b"1", b"2", b"3"]}, NOW)
     with pytest.raises(QueueMissing, match=missing):

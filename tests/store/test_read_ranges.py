@@ -13,16 +13,16 @@ from busmq_spark.core.flow import command
 from busmq_spark.core.position import Range
 from busmq_spark.errors import BusError, QueueExpired
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.link import SyncLink
 from busmq_spark.redis_io.range_connection import RangeConnection
+from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.store import redis_range
-from busmq_spark.store.protocol import FullQueuePolicy, MessageRows, QueueCreation
+from busmq_spark.store.protocol import FullQueueWait, MessageRows, QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
 from tests.layouts import LAYOUTS, servers_of
 
 pytestmark = pytest.mark.redis
-HOUR = QueueCreation(allowed=True, ttl_s=3600)
+HOUR = QueueCreateOptions(allowed=True, ttl_s=3600)
 Row = tuple[str, int, bytes]
 Fill = Callable[..., Range]
 
@@ -41,7 +41,7 @@ def fill(store: RedisStore, fresh: Fresh) -> Fill:
     def make(values: Sequence[bytes]) -> Range:
         queue = fresh()
         born = store.attach([queue], HOUR)[queue].born
-        store.appender().push(queue, values, FullQueuePolicy(0))
+        store.appender().push(queue, values, FullQueueWait(0))
         return Range(queue, born, 1, len(values), store.locate([queue])[queue])
 
     return make

@@ -13,7 +13,7 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import StagingLost
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.queue_location import new_token
-from busmq_spark.store.protocol import QueueCreation
+from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_append import MAX_CHUNKS_UNDER_WAY, MAX_FULL_CHUNKS_UNDER_WAY
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
@@ -74,7 +74,7 @@ def stage(store: RedisStore, queues: list[str], rounds: int, rows: int) -> tuple
 def names(store: RedisStore, fresh: Fresh, many: int) -> list[str]:
     base = fresh()
     queues = [f"{base}-{number}" for number in range(many)]
-    store.attach(queues, QueueCreation(True, 3600))
+    store.attach(queues, QueueCreateOptions(True, 3600))
     return queues
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from busmq_spark.core.mirror import OriginState, stored_ranges
+from busmq_spark.core.mirror import OriginQueueState, stored_ranges
 from busmq_spark.core.position import Range
 from busmq_spark.core.retry import FAILOVER_PATIENCE_S, PATIENCE_S, Retry
 from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, WireError
@@ -132,7 +132,7 @@ class BulkLink:
                 rest, asked = expected.unread_ranges, None
                 self._wait_before_retry(error, retry := retry or Retry(time.monotonic))
 
-    def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, OriginState], RowStream]:
+    def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, OriginQueueState], RowStream]:
         """What the queues of ranges are, one range of each, and then the rows that are stored of them; in one round trip."""
         retry = Retry(time.monotonic)
         while True:
@@ -146,12 +146,12 @@ class BulkLink:
             return spans, self.read_ranges(ranges, False, id)
         return spans, self._receive_rows(id, None)
 
-    def _receive_spans(self, id: int) -> Mapping[str, OriginState]:
+    def _receive_spans(self, id: int) -> Mapping[str, OriginQueueState]:
         frame = self._receive_frame(id)
         try:
             if frame.kind is not BulkFrameKind.SPANS:
                 raise frames.make_wire_error(f"{frame.kind.name} in answer to read_with_spans", "SPANS or ERROR")
-            found: Mapping[str, OriginState] = OPERATIONS["read_with_spans"].decode_result(frame.head)
+            found: Mapping[str, OriginQueueState] = OPERATIONS["read_with_spans"].decode_result(frame.head)
             return found
         except WireError as error:
             raise self._drop_connection_and_return(error) from None

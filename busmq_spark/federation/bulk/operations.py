@@ -14,19 +14,19 @@ from enum import Enum
 from typing import Any
 
 from busmq_spark.core.clock import FoundTime, TimesOfIds
-from busmq_spark.core.mirror import OriginState
+from busmq_spark.core.mirror import OriginQueueState
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
+from busmq_spark.core.queue_state import AckResult, QueueState
 from busmq_spark.core.sink import PartialCommit, StagedList
 from busmq_spark.core.staging import SinkRun
-from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.core.topic import partition_queue
 from busmq_spark.errors import BusError
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.bulk.frames import MAX_WHOLE_NUMBER, make_wire_error
 from busmq_spark.federation.gate.grants import VERBS
 from busmq_spark.federation.gate.rights import Right, Verbs
-from busmq_spark.store.protocol import QueueCreation, RemovalTraces
+from busmq_spark.store.protocol import LossEvidence, QueueCreateOptions
 
 MAX_TEXT_LENGTH = 4096
 """Longest name, token or key."""
@@ -144,9 +144,9 @@ def codec_of_fields(make: Callable[..., Any], fields: Callable[[Any], Sequence[A
 NAMES = list_of(TEXT)
 POSITION_CODEC = record_of(Position, TEXT, WHOLE_NUMBER, TEXT, or_null(WHOLE_NUMBER), WHOLE_NUMBER)
 RANGE_CODEC = record_of(Range, TEXT, TEXT, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER)
-QUEUE_CREATION_CODEC = record_of(QueueCreation, FLAG, WHOLE_NUMBER, WHOLE_NUMBER)
+QUEUE_CREATION_CODEC = record_of(QueueCreateOptions, FLAG, WHOLE_NUMBER, WHOLE_NUMBER)
 ATTACH_RESULT_CODEC = record_of(AttachResult, FLAG, WHOLE_NUMBER, WHOLE_NUMBER, TEXT, FLAG)
-ORIGIN_STATE_CODEC = record_of(OriginState, WHOLE_NUMBER, TEXT, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, TEXT, TEXT, TEXT)
+ORIGIN_STATE_CODEC = record_of(OriginQueueState, WHOLE_NUMBER, TEXT, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, TEXT, TEXT, TEXT)
 QUEUE_STATE_CODEC = record_of(
     QueueState, WHOLE_NUMBER, TEXT, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, TEXT, TEXT, WHOLE_NUMBER
 )
@@ -154,7 +154,7 @@ FOUND_TIME_CODEC = record_of(FoundTime, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER
 TIMES_OF_IDS_CODEC = codec_of_fields(TimesOfIds, tuple, TEXT, list_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER)))
 ACK_RESULT_CODEC = record_of(AckResult, TEXT, TEXT)
 REMOVAL_TRACES_CODEC = codec_of_fields(
-    RemovalTraces, lambda traces: (traces.unacked, traces.listeners, traces.empty), or_null(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER)), WHOLE_NUMBER, FLAG
+    LossEvidence, lambda traces: (traces.unacked, traces.listeners, traces.empty), or_null(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER)), WHOLE_NUMBER, FLAG
 )
 STAGED_LIST_CODEC = record_of(
     StagedList, TEXT, WHOLE_NUMBER, TEXT, list_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER)), or_null(WHOLE_NUMBER), WHOLE_NUMBER
@@ -176,7 +176,7 @@ class ServedBy(Enum):
     """Who serves an operation, with a method of its name."""
 
     STORE = "the store, as it is"
-    PEER = "bulk/peer_operations.py, which checks and spells what a peer may name"
+    PEER = "bulk/peer_store.py, which checks and spells what a peer may name"
     SESSION = "the connection (bulk/server.py), in its turn"
     CONCURRENT = "the connection, beside the other calls since it may take for ever; of a read, as many rows as the peer gives credit for"
 

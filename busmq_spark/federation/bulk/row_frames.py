@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from busmq_spark.core.mirror import OriginState, spans_to_ask_for, stored_ranges
+from busmq_spark.core.mirror import OriginQueueState, spans_to_ask_for, stored_ranges
 from busmq_spark.core.position import Range
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import Frame, make_wire_error
@@ -72,7 +72,7 @@ class RowFrames:
         return self._at
 
 
-def ask_spans_and_stored_ranges(store: RedisStore, parts: Sequence[Range]) -> tuple[Mapping[str, OriginState], list[Range]]:
+def ask_spans_and_stored_ranges(store: RedisStore, parts: Sequence[Range]) -> tuple[Mapping[str, OriginQueueState], list[Range]]:
     """The spans around ranges whose server is known, one of each queue, and what of them is to be read; in a thread."""
     for part in parts:
         store.set_failure_domain([part.queue], ("", part.server, ""))

@@ -25,19 +25,19 @@ from busmq_spark.errors import BusError, FederationRefused, WireError
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.counters import BulkServerCounters
+from busmq_spark.federation.bulk.error_replies import make_error_frame, send_or_disconnect
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS, Operation, ServedBy, ServerHello
-from busmq_spark.federation.bulk.peer_operations import check_rights_and_names
+from busmq_spark.federation.bulk.peer_store import check_rights_and_names
 from busmq_spark.federation.bulk.push_subscriptions import PushSubscriptions
 from busmq_spark.federation.bulk.row_frames import MAX_RANGES_PER_READ, RowFrames, ask_spans_and_stored_ranges
-from busmq_spark.federation.bulk.server_replies import make_error_frame, send_or_disconnect
-from busmq_spark.federation.bulk.store_executor import ClientExecutorRegistry, PeerThreadPool, QueueServerCache, RunningRead, StoreExecutor, StorePool
+from busmq_spark.federation.bulk.store_executor import PeerExecutors, QueueServerCache, RedisStorePool, RunningRead, StoreExecutor, StoreThreadPool
 from busmq_spark.federation.gate.budgets import SecretBudgets
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.rights import Identity
 from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.layout import RedisLayout, redis_layout
+from busmq_spark.redis_io.layout import ServerLayout, redis_layout
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 
 MAX_READS_PER_CONNECTION = 4
@@ -67,14 +67,14 @@ class BulkServer:
     ) -> None:
         self.limits, metrics = limits or PeerLimits(), metrics or Metrics()
         self.counts = BulkServerCounters(metrics)
-        self.layout: RedisLayout = redis_layout(options)
-        self.pool = PeerThreadPool()
+        self.layout: ServerLayout = redis_layout(options)
+        self.pool = StoreThreadPool()
         self.budgets = budgets or SecretBudgets(self.limits, metrics, ())
         self.large = asyncio.Semaphore(MAX_LARGE_HEADS_IN_WORK)
         self.pubsub = [PubSubConnection(endpoint) for endpoint in self.layout.pubsub_endpoints]
         each = max(2, MAX_READS_IN_ALL // len(self.pubsub))
         self.reads = [asyncio.Semaphore(each) for _ in self.pubsub]  # for each Redis, so that one that is silent holds up its own readers only
-        self.places, self.clients, self.stores = QueueServerCache(), ClientExecutorRegistry(), StorePool(self.layout, MAX_READS_IN_ALL)
+        self.places, self.clients, self.stores = QueueServerCache(), PeerExecutors(), RedisStorePool(self.layout, MAX_READS_IN_ALL)
         self._listening: list[asyncio.Task[None]] = []
         self._leaving: set[asyncio.Task[None]] = set()
         self._sessions: set[_BulkSession] = set()

@@ -19,7 +19,7 @@ from typing import Any, cast
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
-from busmq_spark.core.mirror import OriginState
+from busmq_spark.core.mirror import OriginQueueState
 from busmq_spark.core.position import Range
 from busmq_spark.core.sink import RESTART_REMEDY, PartialCommit, StagedList, by_queue, digest, encode_chunks, total_digest
 from busmq_spark.core.staging import SinkRun
@@ -30,8 +30,8 @@ from busmq_spark.federation.bulk.client import MAX_CALLS_UNDER_WAY, BulkLink
 from busmq_spark.federation.bulk.push_notifier import FederatedPushNotifier
 from busmq_spark.federation.bulk.row_frames import MAX_RANGES_PER_READ
 from busmq_spark.redis_io.queue_location import no_pause
-from busmq_spark.store.per_queue import Method, P, PerQueueOperations, T, make_forwarder, make_per_queue_method, restrict_to
-from busmq_spark.store.protocol import FullQueuePolicy, MessageRows, OriginStore, QueueAppender, ReadStore, RowStream, WriteStore
+from busmq_spark.store.forwarding import Method, P, PerQueueOperations, T, make_forwarder, make_per_queue_method, restrict_to
+from busmq_spark.store.protocol import FullQueueWait, MessageRows, OriginStore, QueueAppender, ReadStore, RowStream, WriteStore
 
 MAX_PIECE_BYTES = 256 * 1024
 """Bytes of values in one call: so much that a far link is busy, so little that the server's other peers need not wait."""
@@ -92,7 +92,7 @@ class FederatedStore(PerQueueOperations):
         for some in _cut_ranges(parts):
             yield from self._link.read_ranges(some, fail_on_data_loss)
 
-    def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, OriginState], RowStream]:
+    def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, OriginQueueState], RowStream]:
         return self._link.read_with_spans(parts)
 
     def push_from(self, queue: str, sender: str, sequences: Sequence[int], values: Sequence[bytes]) -> tuple[int, int]:
@@ -230,7 +230,7 @@ class FederatedAppender(QueueAppender):
             part.rows += len(piece)
             part.sizes += sizes
 
-    def push(self, queue: str, values: Sequence[bytes], full: FullQueuePolicy) -> None:
+    def push(self, queue: str, values: Sequence[bytes], full: FullQueueWait) -> None:
         """Append values to the queue itself, piece by piece, since a full queue may take a part of one."""
         for piece, _ in self._split_into_calls(values):
             full.push_all(queue, piece, lambda left: self._link.call("push", queue, values=left))

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 from busmq_spark.core.position import Range
 from busmq_spark.errors import LinkLost
-from busmq_spark.federation.bulk.peer_operations import PeerOperations
+from busmq_spark.federation.bulk.peer_store import PeerStore
 from busmq_spark.federation.gate.budgets import SecretBudget
 from busmq_spark.federation.gate.rights import Identity
-from busmq_spark.redis_io.layout import RedisLayout
+from busmq_spark.redis_io.layout import ServerLayout
 from busmq_spark.store.redis_store import MAX_CACHED_LOCATIONS, RedisStore
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ REPLY_BYTES = 2 * 1024 * 1024
 """Of values in one reply of Redis, and so in one frame. A read holds about nine times as much; with 1 MB it takes a quarter longer (measured)."""
 
 
-class PeerThreadPool(ThreadPoolExecutor):
+class StoreThreadPool(ThreadPoolExecutor):
     """The threads in which stores wait for Redis. Some are reserved for stores whose last call got a reply."""
 
     def __init__(self, threads: int = MAX_THREADS, doubtful: int = MAX_THREADS_OF_SILENT_REDIS) -> None:
@@ -44,14 +44,14 @@ class StoreExecutor:
 
     def __init__(
         self,
-        layout: RedisLayout,
-        pool: PeerThreadPool,
+        layout: ServerLayout,
+        pool: StoreThreadPool,
         identity: Identity,
         most_subscriptions: int,
         budget: SecretBudget,
         store: RedisStore | None = None,
     ) -> None:
-        self.operations = PeerOperations(store or RedisStore(layout, PEER_PATIENCE_S, REPLY_BYTES), identity, most_subscriptions)
+        self.operations = PeerStore(store or RedisStore(layout, PEER_PATIENCE_S, REPLY_BYTES), identity, most_subscriptions)
         self._pool, self._budget = pool, budget
         self._current_call: Future[Any] | None = None
         self._doubtful = False
@@ -131,7 +131,7 @@ class RunningRead:
         self._credit -= amount
 
 
-class ClientExecutorRegistry:
+class PeerExecutors:
     """Which executor works for which client, so that one client never has two of them at work."""
 
     def __init__(self) -> None:
@@ -176,10 +176,10 @@ class QueueServerCache:
         self._known[part.queue, part.born] = part.server
 
 
-class StorePool:
+class RedisStorePool:
     """Stores for reads, with their connections to Redis: one that has ended its read well is used again."""
 
-    def __init__(self, layout: RedisLayout, most: int) -> None:
+    def __init__(self, layout: ServerLayout, most: int) -> None:
         self._layout, self._most = layout, most
         self._idle: list[RedisStore] = []
 

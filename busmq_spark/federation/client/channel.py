@@ -18,10 +18,10 @@ from busmq_spark.core.channel import ChannelFrameKind
 from busmq_spark.core.message import Message, encode_value
 from busmq_spark.core.queue import check_id
 from busmq_spark.errors import BusError, ConfigError, FederationLost, QueueFull
-from busmq_spark.federation.client import values
+from busmq_spark.federation.client import checked_values
 from busmq_spark.federation.client.push import RemotePushPipeline, decode_utf8
-from busmq_spark.federation.client.remote_handle import RemoteHandle, RemoteOwner
 from busmq_spark.federation.client.remote_object import error_from_event
+from busmq_spark.federation.client.remote_reconnector import RemoteCallbacks, RemoteReconnector
 from busmq_spark.federation.npm_wire.creation import make_creation
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ EVENT_OF_NPM_EVENT = {"remote:connect": "remote_connect", "remote:disconnect": "
 log = logging.getLogger("busmq_spark")
 
 
-class RemoteChannel(BaseChannel, RemoteOwner):
+class RemoteChannel(BaseChannel, RemoteCallbacks):
     """One side of a channel behind a federation server. Names, results and errors are those of Channel, where the wire allows.
 
     Further events: ``reconnecting(error)`` and ``reconnected``; while the link is down the peer sees this side disconnected. Acks go with the
@@ -68,7 +68,7 @@ class RemoteChannel(BaseChannel, RemoteOwner):
     async def send_to(self, endpoint: str, value: object) -> int:
         """As Channel.send_to."""
         found = await self._handle.call_for_result("sendTo", endpoint, decode_utf8(encode_value(value)), again=False)
-        return values.expect_first_number(found, "an id")
+        return checked_values.expect_first_number(found, "an id")
 
     async def ack(self, id: int) -> None:
         """As Channel.ack, while connected. The server does not answer: when the link breaks right after it, the message may come again."""
@@ -160,7 +160,7 @@ class RemoteChannel(BaseChannel, RemoteOwner):
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
     def on_remote_lost(self, why: BusError) -> None:
-        """See remote_handle.RemoteOwner."""
+        """See remote_reconnector.RemoteCallbacks."""
         if self.connected:
             if self._options is not None and self._options.reliable:
                 self._received = deque(item for item in self._received if not isinstance(item, Message))  # they come again
@@ -179,8 +179,8 @@ class RemoteChannel(BaseChannel, RemoteOwner):
             self._handle.close()
             self._emit("disconnect")
 
-    def _make_handle(self, local: str, remote: str) -> RemoteHandle:
-        return RemoteHandle(self._pool, make_creation("channel", self.name, local, remote), self.bus.spawn, self, self._restore)
+    def _make_handle(self, local: str, remote: str) -> RemoteReconnector:
+        return RemoteReconnector(self._pool, make_creation("channel", self.name, local, remote), self.bus.spawn, self, self._restore)
 
     def _make_push_pipeline(self) -> RemotePushPipeline:
         return RemotePushPipeline(self._handle, "send", self.name, self.bus.spawn, lambda: None)
@@ -211,7 +211,7 @@ class RemoteChannel(BaseChannel, RemoteOwner):
         if options is None or self._state not in (ConnectionState.JOINING, ConnectionState.CONNECTED):  # one that only sends to a role
             return
         answered = self._failing = remote.next_event("connect")
-        remote.on("message", lambda text=None, id=None, *_: self._on_received(remote, values.make_message(text, id)))
+        remote.on("message", lambda text=None, id=None, *_: self._on_received(remote, checked_values.make_message(text, id)))
         for theirs, ours in EVENT_OF_NPM_EVENT.items():
             remote.on(theirs, lambda *_, ours=ours: self._on_received(remote, ours))
         remote.call_without_reply("connect", {"ttl": options.ttl_s, "maxsize": options.maxsize, "reliable": options.reliable, "last": options.last})

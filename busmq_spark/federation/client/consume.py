@@ -20,7 +20,7 @@ from busmq_spark.bus.consume import ConsumeOptions
 from busmq_spark.bus.message_iterator import IterationPhase, MessageIterator
 from busmq_spark.core.message import Message
 from busmq_spark.errors import BusError, FederationLost
-from busmq_spark.federation.client import values
+from busmq_spark.federation.client import checked_values
 
 if TYPE_CHECKING:
     from busmq_spark.federation.client.queue import RemoteQueue
@@ -275,7 +275,7 @@ class RemoteConsumption(MessageIterator):
         remote = self._remote
         if self._remote_state is not RemoteConsumeState.IDLE and remote is not None:
             with suppress(BusError):  # the remote object is lost, and with it the consumption over there
-                while self._may_receive_more() and values.expect_first_number(await remote.call_for_result("count"), "a count"):
+                while self._may_receive_more() and checked_values.expect_first_number(await remote.call_for_result("count"), "a count"):
                     await (
                         self._sleep_before_retry()
                     )  # the part ends by itself; npm servers lose a message that they are just taking when they stop (protocol Q24)

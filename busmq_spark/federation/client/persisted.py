@@ -10,10 +10,10 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.bus.persistable import D, Persistable, PersistedDict, PersistedRecord
+from busmq_spark.bus.persistable import D, Persistable, PersistedDataclass, PersistedDict
 from busmq_spark.errors import BusError
-from busmq_spark.federation.client import values
-from busmq_spark.federation.client.remote_handle import RemoteHandle, RemoteOwner
+from busmq_spark.federation.client import checked_values
+from busmq_spark.federation.client.remote_reconnector import RemoteCallbacks, RemoteReconnector
 from busmq_spark.federation.npm_wire.creation import make_creation
 
 if TYPE_CHECKING:
@@ -26,15 +26,15 @@ SERVER_TTL_S = 60
 """What the server gives at each touch."""
 
 
-class _RemotePersistable(RemoteOwner, Persistable):
+class _RemotePersistable(RemoteCallbacks, Persistable):
     """The storage of both kinds. All state is here, and the waiting calls raise errors: an Owner has nothing to do."""
 
-    _handle: RemoteHandle
+    _handle: RemoteReconnector
     _task: asyncio.Task[None] | None = None
 
     def __init__(self, bus: Bus, pool: SocketPool, *args: Any) -> None:
         super().__init__(bus, *args)
-        self._handle = RemoteHandle(pool, make_creation("persistify", self.name, {}, []), bus.spawn, self, _restore_nothing)
+        self._handle = RemoteReconnector(pool, make_creation("persistify", self.name, {}, []), bus.spawn, self, _restore_nothing)
 
     async def persist(self, ttl_s: int | None = None) -> None:
         """As at home, except that the server gives it 60 s, whatever is asked for; touched as often as the shorter of both needs."""
@@ -55,7 +55,7 @@ class _RemotePersistable(RemoteOwner, Persistable):
         return 0  # the wire does not say which of them are new
 
     async def _read(self) -> dict[str, bytes]:
-        found = values.expect_texts_by_name(await self._handle.call_for_result("pread", self.key), "a persisted object")
+        found = checked_values.expect_texts_by_name(await self._handle.call_for_result("pread", self.key), "a persisted object")
         return {name: text.encode("utf-8", "replace") for name, text in found.items()}
 
     async def _touch(self) -> bool:
@@ -84,7 +84,7 @@ class RemoteDict(_RemotePersistable, PersistedDict):
     """A persisted dictionary behind a federation server."""
 
 
-class RemoteRecord(_RemotePersistable, PersistedRecord[D]):
+class RemoteRecord(_RemotePersistable, PersistedDataclass[D]):
     """A persisted dataclass behind a federation server."""
 
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from busmq_spark.bus.pubsub import Pubsub
 from busmq_spark.core.message import encode_value
 from busmq_spark.errors import BusError
-from busmq_spark.federation.client import values
+from busmq_spark.federation.client import checked_values
 from busmq_spark.federation.client.push import decode_utf8
-from busmq_spark.federation.client.remote_handle import RemoteHandle, RemoteOwner
 from busmq_spark.federation.client.remote_object import error_from_event
+from busmq_spark.federation.client.remote_reconnector import RemoteCallbacks, RemoteReconnector
 from busmq_spark.federation.npm_wire.creation import make_creation
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from busmq_spark.federation.client.socket_pool import SocketPool
 
 
-class RemotePubsub(Pubsub, RemoteOwner):
+class RemotePubsub(Pubsub, RemoteCallbacks):
     """A pubsub behind a federation server. While the link is down no message is received; ``subscribed`` is emitted again when it is back.
 
     Further events: ``reconnecting(error)`` and ``reconnected``.
@@ -32,7 +32,7 @@ class RemotePubsub(Pubsub, RemoteOwner):
 
     def __init__(self, bus: Bus, name: str, most: int, pool: SocketPool) -> None:
         super().__init__(bus, name, most)
-        self._handle = RemoteHandle(pool, make_creation("pubsub", name), bus.spawn, self, self._restore)
+        self._handle = RemoteReconnector(pool, make_creation("pubsub", name), bus.spawn, self, self._restore)
         self._on_message: Callable[[bytes | None], None] | None = None
         self._failing: asyncio.Future[list[Any]] | None = None
 
@@ -58,7 +58,7 @@ class RemotePubsub(Pubsub, RemoteOwner):
         self._handle.close()
 
     def on_remote_lost(self, why: BusError) -> None:
-        """See remote_handle.RemoteOwner."""
+        """See remote_reconnector.RemoteCallbacks."""
         if self.subscribed:
             self._emit("reconnecting", why)
 
@@ -77,7 +77,7 @@ class RemotePubsub(Pubsub, RemoteOwner):
         if (on_message := self._on_message) is None:
             return
         answered = self._failing = remote.next_event("subscribed")
-        remote.on("message", lambda text=None, *_: on_message(values.expect_text_as_bytes(text, "a message")))
+        remote.on("message", lambda text=None, *_: on_message(checked_values.expect_text_as_bytes(text, "a message")))
         remote.call_without_reply("subscribe")
         await answered
         self._failing = None

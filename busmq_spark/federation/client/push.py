@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 from busmq_spark.bus.push import PendingPush
 from busmq_spark.errors import BusError, FederationLost, MessageRefused, QueueFull, WireError
 from busmq_spark.federation import error_codec
-from busmq_spark.federation.client import values
+from busmq_spark.federation.client import checked_values
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.client.remote_handle import RemoteHandle
+    from busmq_spark.federation.client.remote_reconnector import RemoteReconnector
 
 MAX_PUSHES_UNDER_WAY = 1000
 """Most pushes of one object under way; each keeps a number of its own at the server. Their bytes are bounded per socket (flow_control.py)."""
@@ -27,7 +27,7 @@ MAX_PUSHES_UNDER_WAY = 1000
 class RemotePushPipeline:
     """What one object has to push, with ``method``. ``stored`` is called for each message that is."""
 
-    def __init__(self, handle: RemoteHandle, method: str, name: str, spawn: Callable[..., Any], stored: Callable[[], None]) -> None:
+    def __init__(self, handle: RemoteReconnector, method: str, name: str, spawn: Callable[..., Any], stored: Callable[[], None]) -> None:
         self.maxsize = 0
         self._handle, self._method, self._name, self._spawn, self._stored = handle, method, name, spawn, stored
         self._pending: deque[PendingPush[str]] = deque()
@@ -100,7 +100,7 @@ class RemotePushPipeline:
 
     def _on_stored_id(self, push: PendingPush[str], id: Any) -> None:
         try:
-            push.on_stored(values.expect_number(id, "the id of a push"), 1)
+            push.on_stored(checked_values.expect_number(id, "the id of a push"), 1)
             self._stored()
         except WireError as error:
             push.fail(error)

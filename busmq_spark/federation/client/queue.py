@@ -12,11 +12,11 @@ from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions
 from busmq_spark.core.message import Message, encode_value
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, check_id
 from busmq_spark.errors import BusError, ConfigError, FederationLost, FederationRefused, MessageRefused, QueueBusy, StateError, WireError
-from busmq_spark.federation.client import values
+from busmq_spark.federation.client import checked_values
 from busmq_spark.federation.client.consume import RemoteConsumption
 from busmq_spark.federation.client.push import RemotePushPipeline, decode_utf8
-from busmq_spark.federation.client.remote_handle import RemoteHandle, RemoteOwner
 from busmq_spark.federation.client.remote_object import error_from_event
+from busmq_spark.federation.client.remote_reconnector import RemoteCallbacks, RemoteReconnector
 from busmq_spark.federation.npm_wire.creation import make_creation
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class _AttachOptions(NamedTuple):
     discoverable: bool
 
 
-class RemoteQueue(BaseQueue, RemoteOwner):
+class RemoteQueue(BaseQueue, RemoteCallbacks):
     """A queue behind a federation server. Names, results and errors are those of Queue, where the wire allows.
 
     Further events: ``reconnecting(error)`` and ``reconnected``. While the server is unreachable, calls wait 8 s and then raise FederationLost; a
@@ -51,7 +51,7 @@ class RemoteQueue(BaseQueue, RemoteOwner):
         """The highest id that was acked through this object since it was attached."""
         self.undelivered: list[Message] = []
         """Taken from the queue and not handed over by the consumption before: the wire has no way back for them."""
-        self.handle = RemoteHandle(pool, make_creation("queue", name), bus.spawn, self, self._restore)
+        self.handle = RemoteReconnector(pool, make_creation("queue", name), bus.spawn, self, self._restore)
         self._attach_options: _AttachOptions | None = None
         self._existed = False
         self._failing: asyncio.Future[list[Any]] | None = None
@@ -169,7 +169,7 @@ class RemoteQueue(BaseQueue, RemoteOwner):
 
     async def count(self) -> int:
         """As Queue.count."""
-        return values.expect_first_number(await self.handle.call_for_result("count"), "a count")
+        return checked_values.expect_first_number(await self.handle.call_for_result("count"), "a count")
 
     async def flush(self) -> bool:
         """As Queue.flush."""
@@ -194,7 +194,7 @@ class RemoteQueue(BaseQueue, RemoteOwner):
 
     async def metadata(self) -> dict[str, str]:
         """As Queue.metadata."""
-        return values.expect_texts_by_name(await self.handle.call_for_result("metadata"), "metadata")
+        return checked_values.expect_texts_by_name(await self.handle.call_for_result("metadata"), "metadata")
 
     async def set_metadata(self, fields: Mapping[str, object]) -> None:
         """As Queue.set_metadata."""
@@ -206,7 +206,7 @@ class RemoteQueue(BaseQueue, RemoteOwner):
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
     def on_remote_lost(self, why: BusError) -> None:
-        """The link broke; see remote_handle.RemoteOwner."""
+        """The link broke; see remote_reconnector.RemoteCallbacks."""
         if self.current is not None:
             self.current.on_remote_lost()
         if self.attached:
@@ -244,7 +244,7 @@ class RemoteQueue(BaseQueue, RemoteOwner):
 
     def _on_message(self, text: Any = None, id: Any = None, *_: Any) -> None:
         if self.current is not None:
-            self.current.on_message(values.make_message(text, id))
+            self.current.on_message(checked_values.make_message(text, id))
 
     def _on_consuming(self, state: Any = False, *_: Any) -> None:
         if self.current is not None:
@@ -274,6 +274,6 @@ class RemoteQueue(BaseQueue, RemoteOwner):
 def _number_or_none(found: list[Any]) -> int | None:
     """None where a queue that does not exist has none, or the server says what is no number."""
     try:
-        return values.expect_first_number(found, "a number")
+        return checked_values.expect_first_number(found, "a number")
     except WireError:
         return None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 from busmq_spark.core.sink import StagedList
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.errors import MessageRefused
-from busmq_spark.store.protocol import FullQueuePolicy, QueueAppender
+from busmq_spark.store.protocol import FullQueueWait, QueueAppender
 
 if TYPE_CHECKING:
     from busmq_spark.federation.npm_servers.store import NpmServerStore
@@ -24,7 +24,7 @@ class NpmServerAppender(QueueAppender):
         """What exactly-once needs."""
         self._store.refuse_exactly_once()
 
-    def push(self, queue: str, values: Sequence[bytes], full: FullQueuePolicy) -> None:
+    def push(self, queue: str, values: Sequence[bytes], full: FullQueueWait) -> None:
         """Append values to the queue. Those under way when the link breaks are pushed again, since it is unknown whether they are stored."""
         left = [expect_text_value(queue, value) for value in values]
         while left:

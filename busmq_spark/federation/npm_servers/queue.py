@@ -18,13 +18,13 @@ from hashlib import sha1
 from busmq_spark.core.loss import Loss
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
-from busmq_spark.core.state import UNKNOWN_ID, AckResult, QueueState
+from busmq_spark.core.queue_state import UNKNOWN_ID, AckResult, QueueState
 from busmq_spark.errors import FederationLost, QueueMissing
 from busmq_spark.federation.npm_servers.remote_queue import RemoteNpmQueue
-from busmq_spark.redis_io.lease_holder import LEASE_MS
+from busmq_spark.redis_io.lease_token import LEASE_MS
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.store.loss_errors import check_life, loss_error
-from busmq_spark.store.protocol import QueueCreation, RemovalTraces
+from busmq_spark.store.protocol import LossEvidence, QueueCreateOptions
 
 LAST_ACKED_FIELD, READER_FIELD = "busmq_spark:last", "busmq_spark:reader"
 """Fields in a queue's metadata: the highest id acked, and who reads."""
@@ -33,7 +33,7 @@ WRITE_SETTLED_S = 0.2
 MAX_TRIES = 5
 MAX_PUSHES_UNDER_WAY = 500
 """Under way at once."""
-NO_REMOVAL_TRACES = RemovalTraces(None, 0, empty=False)
+NO_LOSS_EVIDENCE = LossEvidence(None, 0, empty=False)
 MISSING_QUEUE_STATE = QueueState(0, "", 0, 0, 0, 0, 0, "", "")
 Message = tuple[int, str]
 PositionAndId = tuple[int, int]
@@ -52,7 +52,7 @@ class NpmServerQueue:
         self._objects: dict[bool, RemoteNpmQueue] = {}
         self._reader: tuple[str, float] = ("", 0.0)  # what READER_FIELD was, and since when it has not changed
 
-    async def attach(self, creation: QueueCreation) -> AttachResult:
+    async def attach(self, creation: QueueCreateOptions) -> AttachResult:
         """Create the queue, or adopt the one that is there, and name its life. Raises QueueMissing."""
         remote, fields = await self._object_and_fields()
         existed = bool(fields)
@@ -242,7 +242,7 @@ class NpmServerQueue:
             count = await remote.count_messages()
             newest = await remote.peek(count - 1) if count and place is None else []
             kind, found = ("rolled-back", f"last id {newest[0][0]}") if newest else ("removed", f"next stored id {place[1] if place else 'none'}")
-            raise loss_error(self.name, Loss(kind, f"ids {need}..{part.last}", found), NO_REMOVAL_TRACES)
+            raise loss_error(self.name, Loss(kind, f"ids {need}..{part.last}", found), NO_LOSS_EVIDENCE)
         log.warning("queue %r: ids %d..%d are gone and were skipped", part.queue, need, min(part.last, place[1] - 1) if place else part.last)
         return place if place and place[1] <= part.last else None
 

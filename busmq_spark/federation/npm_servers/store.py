@@ -25,18 +25,18 @@ from busmq_spark.core.clock import TimesOfIds
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
+from busmq_spark.core.queue_state import AckResult, QueueState
 from busmq_spark.core.retry import Retry
 from busmq_spark.core.sink import StagedList
-from busmq_spark.core.state import AckResult, QueueState
 from busmq_spark.errors import ConfigError, LinkLost, QueueExpired, QueueRecreated
 from busmq_spark.federation.address import CONNECT_TIMEOUT_S, FederationAddress
 from busmq_spark.federation.client.socket_pool import SocketPool
 from busmq_spark.federation.client.target import FederationTarget
 from busmq_spark.federation.npm_servers.append import NpmServerAppender, expect_text_value
-from busmq_spark.federation.npm_servers.queue import NO_REMOVAL_TRACES, Message, NpmServerQueue, encode_text
+from busmq_spark.federation.npm_servers.queue import NO_LOSS_EVIDENCE, Message, NpmServerQueue, encode_text
 from busmq_spark.federation.npm_servers.remote_queue import RemoteNpmQueue
 from busmq_spark.redis_io.queue_location import no_pause
-from busmq_spark.store.protocol import MessageRows, QueueCreation, RemovalTraces
+from busmq_spark.store.protocol import LossEvidence, MessageRows, QueueCreateOptions
 
 FIRST_QUESTION_ROWS, MAX_QUESTION_ROWS, TARGET_QUESTION_BYTES = 16, 2000, 1024 * 1024
 """Messages in one question: few while their size is not known, then about so many bytes. The server holds what is not read yet in its memory."""
@@ -89,7 +89,7 @@ class NpmServerStore:
         """Nor topics."""
         raise self.impossible_error("it knows no topics; name the partition queues in option 'subscribe'")
 
-    def attach(self, queues: Sequence[str], creation: QueueCreation) -> Mapping[str, AttachResult]:
+    def attach(self, queues: Sequence[str], creation: QueueCreateOptions) -> Mapping[str, AttachResult]:
         return self._ask_each(queues, lambda queue: queue.attach(creation))
 
     def states(self, wanted: Mapping[str, int]) -> Mapping[str, QueueState]:
@@ -138,9 +138,9 @@ class NpmServerStore:
     def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:  # noqa: ARG002  # as the protocol has it
         return self._ask_each(queues, lambda queue: queue.keep_alive(token))
 
-    def traces(self, queue: str) -> RemovalTraces:  # noqa: ARG002  # as the protocol has it
+    def traces(self, queue: str) -> LossEvidence:  # noqa: ARG002  # as the protocol has it
         """The wire shows none: which client removed messages is unknown."""
-        return NO_REMOVAL_TRACES
+        return NO_LOSS_EVIDENCE
 
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
         """Messages are fetched to be measured: the wire has no sizes."""

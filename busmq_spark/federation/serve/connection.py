@@ -18,8 +18,8 @@ from websockets.exceptions import ConnectionClosed
 from busmq_spark.bus.deadline import wait_at_most
 from busmq_spark.errors import WireError
 from busmq_spark.federation.npm_wire.mux import Packet
+from busmq_spark.federation.serve.object_session import ObjectSession
 from busmq_spark.federation.serve.send_buffer import MAX_WAITING_BYTES, SendBuffer
-from busmq_spark.federation.serve.session import Session
 
 if TYPE_CHECKING:
     from websockets.asyncio.server import ServerConnection
@@ -49,7 +49,7 @@ class PeerConnection:
         self._worked, self._budget = asyncio.Event(), budget
         most = limits.in_flight_bytes + 2 * limits.message_bytes
         self.send_buffer = SendBuffer(socket.send, min(MAX_WAITING_BYTES, limits.in_flight_bytes), most, self._worked.set)
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, ObjectSession] = {}
         self._closed: dict[str, None] = {}
         self._messages = self._bytes = self._partial_bytes = 0
         self.pubsub_bytes = 0
@@ -180,7 +180,7 @@ class PeerConnection:
             if len(self._sessions) + len(self._ending) >= self.limits.channels_per_socket:
                 await self._refuse_channel(packet.channel)
                 return
-            session = self._sessions[packet.channel] = Session(self, packet.channel)
+            session = self._sessions[packet.channel] = ObjectSession(self, packet.channel)
         await session.receive_packet(packet.body)
 
     async def _refuse_channel(self, channel: str) -> None:

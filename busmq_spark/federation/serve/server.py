@@ -47,7 +47,7 @@ from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.socket_limiter import CountedSocket, SocketLimiter, network_of
 from busmq_spark.federation.npm_wire.deflate import server_deflate
 from busmq_spark.federation.serve.connection import PeerConnection
-from busmq_spark.federation.serve.memory import MassDisconnect, trim_memory
+from busmq_spark.federation.serve.memory_trim import TrimTrigger, trim_memory
 from busmq_spark.federation.silent_log import WIRE_LOG
 from busmq_spark.metrics import CONTENT_TYPE, Metrics
 
@@ -258,11 +258,11 @@ class FederationServer:
 
     async def _watch_peers(self) -> None:
         """Disconnect peers that read nothing, that do not answer pings, and whose token has expired."""
-        clock, mass_disconnect = asyncio.get_running_loop().time, MassDisconnect()
+        clock, trim_trigger = asyncio.get_running_loop().time, TrimTrigger()
         limits = self._limits
         while True:
             await asyncio.sleep(min(MAX_PEER_CHECK_INTERVAL_S, self._limits.send_s / 4))
-            if mass_disconnect.is_over(self._socket_limiter.open_count, self._socket_limiter.gone_bytes):
+            if trim_trigger.is_due(self._socket_limiter.open_count, self._socket_limiter.gone_bytes):
                 trim_memory()
             now = clock()
             for socket in tuple(self._socket_limiter.sockets):

@@ -12,8 +12,8 @@ from busmq_spark.federation.serve.objects.service import ServedService
 
 if TYPE_CHECKING:
     from busmq_spark.federation.npm_wire.creation import ObjectCreation, ObjectType
+    from busmq_spark.federation.serve.object_session import ObjectSession
     from busmq_spark.federation.serve.objects.base import ServedObject
-    from busmq_spark.federation.serve.session import Session
 
 SERVED_CLASS_OF_KIND: dict[ObjectType, type[ServedObject]] = {
     "queue": ServedQueue,
@@ -24,6 +24,6 @@ SERVED_CLASS_OF_KIND: dict[ObjectType, type[ServedObject]] = {
 }
 
 
-def make_served_object(session: Session, made: ObjectCreation) -> ServedObject:
+def make_served_object(session: ObjectSession, made: ObjectCreation) -> ServedObject:
     """The object that a creation message asks for. Nothing is sent to Redis yet."""
     return SERVED_CLASS_OF_KIND[made.type](session, made)

@@ -17,7 +17,7 @@ from busmq_spark.federation.npm_wire.dnode import LONE_SURROGATE, RemoteFunction
 if TYPE_CHECKING:
     from busmq_spark.core.message import Message
     from busmq_spark.federation.npm_wire.creation import ObjectCreation
-    from busmq_spark.federation.serve.session import Session
+    from busmq_spark.federation.serve.object_session import ObjectSession
 
 NeededVerbs = tuple[Verbs, ...]
 """What must be granted on an object: one verb of each."""
@@ -75,7 +75,7 @@ class ServedObject:
     """The events that it emits. A listener of any other event would wait for ever, and is not stored."""
     methods: ClassVar[dict[str, ServedMethod]]
 
-    def __init__(self, session: Session, made: ObjectCreation) -> None:
+    def __init__(self, session: ObjectSession, made: ObjectCreation) -> None:
         self.session, self.bus, self.name = session, session.bus, made.name
         self._listeners: dict[str, list[tuple[int, bool]]] = {}
         self._functions = 0

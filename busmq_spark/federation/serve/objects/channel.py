@@ -25,7 +25,7 @@ from busmq_spark.federation.serve.objects.base import (
 if TYPE_CHECKING:
     from busmq_spark.bus.channel import Channel
     from busmq_spark.federation.npm_wire.creation import ObjectCreation
-    from busmq_spark.federation.serve.session import Session
+    from busmq_spark.federation.serve.object_session import ObjectSession
 
 NEEDS_CONSUME_AND_PUSH = NEEDS_CONSUME + NEEDS_PUSH
 # npm's name -> ours
@@ -48,7 +48,7 @@ class ServedChannel(ServedObject):
     kind = "channel"
     emits = frozenset({*EVENT_OF_NPM_EVENT, "error", "message"})
 
-    def __init__(self, session: Session, made: ObjectCreation) -> None:
+    def __init__(self, session: ObjectSession, made: ObjectCreation) -> None:
         super().__init__(session, made)
         self._channel = session.bus.channel(made.name, *made.roles)
         for theirs, ours in EVENT_OF_NPM_EVENT.items():

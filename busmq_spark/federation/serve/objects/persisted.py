@@ -15,7 +15,7 @@ from busmq_spark.federation.serve.objects.base import NEEDS_BROWSE, NEEDS_PUSH, 
 
 if TYPE_CHECKING:
     from busmq_spark.federation.npm_wire.creation import ObjectCreation
-    from busmq_spark.federation.serve.session import Session
+    from busmq_spark.federation.serve.object_session import ObjectSession
 
 OBJECT_TTL_S = 60
 """compat: whatever ttl the client has (protocol Q19)."""
@@ -26,7 +26,7 @@ class ServedPersisted(ServedObject):
 
     kind = "persistify"
 
-    def __init__(self, session: Session, made: ObjectCreation) -> None:
+    def __init__(self, session: ObjectSession, made: ObjectCreation) -> None:
         super().__init__(session, made)
         self._key = persisted_key(made.name)
 

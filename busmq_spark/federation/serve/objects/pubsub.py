@@ -30,7 +30,7 @@ from busmq_spark.federation.serve.objects.base import (
 if TYPE_CHECKING:
     from busmq_spark.core.message import PublishedMessage
     from busmq_spark.federation.npm_wire.creation import ObjectCreation
-    from busmq_spark.federation.serve.session import Session
+    from busmq_spark.federation.serve.object_session import ObjectSession
 
 MAX_WAITING_MESSAGES, MAX_WAITING_BYTES = 1000, 8 * 1024 * 1024
 """Most messages that wait for a peer: so many for each pubsub, so many bytes for all of a connection."""
@@ -42,7 +42,7 @@ class ServedPubsub(ServedObject):
     kind = "pubsub"
     emits = frozenset({"subscribed", "unsubscribed", "error", "message"})
 
-    def __init__(self, session: Session, made: ObjectCreation) -> None:
+    def __init__(self, session: ObjectSession, made: ObjectCreation) -> None:
         super().__init__(session, made)
         self._pubsub = session.bus.pubsub(made.name, most=MAX_WAITING_MESSAGES)
         self._notifications = made.name == ANNOUNCEMENT_CHANNEL

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
     from busmq_spark.core.message import Message
     from busmq_spark.federation.npm_wire.creation import ObjectCreation
-    from busmq_spark.federation.serve.session import Session
+    from busmq_spark.federation.serve.object_session import ObjectSession
 
 SERVED_PREFETCH = 200
 MAX_DEFERRED_PUSHES, MAX_DEFERRED_BYTES, MAX_DEFERRED_BYTES_OF_CONNECTION = 1000, 1024 * 1024, 4 * 1024 * 1024
@@ -55,7 +55,7 @@ class ServedQueue(ServedObject):
     kind = "queue"
     emits = frozenset({"attaching", "attached", "detaching", "detached", "consuming", "closed", "error", "message"})
 
-    def __init__(self, session: Session, made: ObjectCreation) -> None:
+    def __init__(self, session: ObjectSession, made: ObjectCreation) -> None:
         super().__init__(session, made)
         self._queue: Queue = session.bus.queue(made.name)
         for event in ("attaching", "attached", "detaching", "detached", "consuming", "closed"):

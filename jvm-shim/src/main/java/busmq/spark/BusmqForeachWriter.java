@@ -4,7 +4,7 @@ import busmq.spark.options.WriteOptions;
 import busmq.spark.sink.RealTimeMode;
 import busmq.spark.sink.SinkColumns;
 import busmq.spark.sink.TaskSink;
-import busmq.spark.sink.TopicRows;
+import busmq.spark.sink.TopicPartitioner;
 import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.charset.StandardCharsets;
@@ -23,7 +23,7 @@ public final class BusmqForeachWriter extends ForeachWriter<Row> {
     private final WriteOptions options;
     private transient TaskSink sink;
     private transient SinkColumns columns;
-    private transient TopicRows topics;
+    private transient TopicPartitioner topics;
     private transient long firstPartition;
     private transient long rows;
 
@@ -45,7 +45,7 @@ public final class BusmqForeachWriter extends ForeachWriter<Row> {
         return true;
     }
 
-    private record RowColumns(Row row) implements TopicRows.Columns {
+    private record RowColumns(Row row) implements TopicPartitioner.Columns {
         @Override
         public boolean isNull(int at) {
             return row.isNullAt(at);
@@ -71,7 +71,7 @@ public final class BusmqForeachWriter extends ForeachWriter<Row> {
     public void process(Row row) {
         if (columns == null) {
             columns = SinkColumns.of(row.schema(), options.queue(), options.topic());
-            topics = new TopicRows(options, columns, firstPartition);
+            topics = new TopicPartitioner(options, columns, firstPartition);
         }
         columns.checkNotNull(row.isNullAt(columns.valueAt()), columns.queueAt() >= 0 && row.isNullAt(columns.queueAt()), ++rows);
         String queue = columns.topic() != null ? topics.queueOf(new RowColumns(row))

@@ -36,7 +36,7 @@ public final class Planner {
      * @param entering where queues begin that startingOffsets counts for: decided once, so that what is pushed meanwhile is not passed over
      * @param isFirstBatch whether startingOffsets counts for queues that are new
      */
-    public record HeldQueues(Set<String> queues, Map<String, Position> entering, boolean isFirstBatch) {}
+    public record AcquiredQueues(Set<String> queues, Map<String, Position> entering, boolean isFirstBatch) {}
 
     public Planner(ReadOptions options, PlannerIO io) {
         this.options = options;
@@ -61,7 +61,7 @@ public final class Planner {
      * Whether planning finds something beyond {@code begin} by what is known already. {@code nowMs}, here and for {@code plan}: by a clock that only
      * goes forward.
      */
-    public boolean hasMore(Map<String, Position> begin, HeldQueues held, long nowMs) {
+    public boolean hasMore(Map<String, Position> begin, AcquiredQueues held, long nowMs) {
         if (!held.queues().equals(begin.keySet())) {
             return true;
         }
@@ -81,7 +81,7 @@ public final class Planner {
      * Whether ids were given out since the last planning, as far as is known: one small command per server. A planning right after a true answer makes
      * that known again.
      */
-    public boolean hasNewIds(HeldQueues held) {
+    public boolean hasNewIds(AcquiredQueues held) {
         polledCounters = io.askQueueCounters(held.queues());
         return !polledCounters.equals(counters);
     }
@@ -104,11 +104,11 @@ public final class Planner {
     private record QueuesNow(Map<String, Position> entries, Map<String, Long> newest, Map<String, Long> markIds, Map<String, String> marks) {}
 
     /** Where the next batch begins in each queue, as the queues are now: at its position, or where it enters the query. */
-    public Map<String, Position> entries(Map<String, Position> begin, HeldQueues held) {
+    public Map<String, Position> entries(Map<String, Position> begin, AcquiredQueues held) {
         return askQueues(begin, held, true).entries();
     }
 
-    private QueuesNow askQueues(Map<String, Position> begin, HeldQueues held, boolean unlimited) {
+    private QueuesNow askQueues(Map<String, Position> begin, AcquiredQueues held, boolean unlimited) {
         Map<String, Long> predicted = predictEnds(begin, held, unlimited);
         Map<String, PlannerIO.IntactQueue> intact = predicted.isEmpty() ? Map.of() : io.askIntactQueues(begin, predicted);
         Map<String, Long> rest = new HashMap<>();
@@ -149,7 +149,7 @@ public final class Planner {
     }
 
     /** Where the queues that have a position are likely to be read up to, by what the last planning saw: at least the next message. */
-    private Map<String, Long> predictEnds(Map<String, Position> begin, HeldQueues held, boolean unlimited) {
+    private Map<String, Long> predictEnds(Map<String, Position> begin, AcquiredQueues held, boolean unlimited) {
         Map<String, Long> upto = new HashMap<>();
         held.queues().stream().filter(begin::containsKey).forEach(queue -> upto.put(queue, withinCeiling(queue, MAX_ID)));
         if (!unlimited) {
@@ -166,7 +166,7 @@ public final class Planner {
     }
 
     /** The positions at the end of the batch that begins at {@code begin}. {@code unlimited} ignores the caps and the minimum of the options. */
-    public Map<String, Position> plan(Map<String, Position> begin, HeldQueues held, boolean unlimited, long nowMs) {
+    public Map<String, Position> plan(Map<String, Position> begin, AcquiredQueues held, boolean unlimited, long nowMs) {
         QueuesNow found = askQueues(begin, held, unlimited);
         Map<String, Position> entries = found.entries();
         Map<String, Long> goals = new TreeMap<>(OffsetJson.BY_CODE_POINT);
@@ -198,7 +198,7 @@ public final class Planner {
         return !entry.equals(before);
     }
 
-    private Position entryPosition(String queue, Position at, QueueState state, HeldQueues held) {
+    private Position entryPosition(String queue, Position at, QueueState state, AcquiredQueues held) {
         if (at == null) {
             return enter(queue, state, held);
         }
@@ -206,7 +206,7 @@ public final class Planner {
         return loss == null ? at : io.handleLoss(queue, at, loss);
     }
 
-    private Position enter(String queue, QueueState state, HeldQueues held) {
+    private Position enter(String queue, QueueState state, AcquiredQueues held) {
         if (!state.exists() || state.born().isEmpty()) {
             io.dropExpiredQueue(queue);
             return null;

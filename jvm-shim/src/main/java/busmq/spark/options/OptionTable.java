@@ -13,7 +13,7 @@ import java.util.Set;
 import java.util.stream.Collectors;
 
 /**
- * The options of one use, parsed once, where they come in; look-up ignores case, as everywhere in Spark. Errors are worded as in {@code option_table.py}.
+ * The options of one use, parsed once, where they come in; look-up ignores case, as everywhere in Spark. Errors are worded as in {@code option_parsing.py}.
  */
 final class OptionTable {
     /** What Spark itself takes from the same option map; not ours, so not an error. */

@@ -13,7 +13,7 @@ import redis.clients.jedis.exceptions.JedisException;
 import redis.clients.jedis.util.JedisClusterCRC16;
 
 /** The link to a Redis Cluster: one connection per node, every call at the node that owns its key. */
-final class ClusterLink extends SingleCallLink {
+final class ClusterLink extends ExclusiveLink {
     private final ClusterSeeds cluster;
     private final Map<ClusterNode, JedisConnection> connections = new HashMap<>();
     private SlotMap slotMap;
@@ -38,7 +38,7 @@ final class ClusterLink extends SingleCallLink {
                     refresh(clusterStep.deadNodes);
                 }
                 problem = clusterStep.retryReason;
-            } catch (ServerUnreachable error) {
+            } catch (NoServerReachable error) {
                 problem = error;
             }
             if (clusterStep.pending.isEmpty()) {
@@ -106,7 +106,7 @@ final class ClusterLink extends SingleCallLink {
         if (!clusterStep.movedSlots.isEmpty()) {
             try {
                 refresh(Set.of());
-            } catch (ServerUnreachable | BusException error) {
+            } catch (NoServerReachable | BusException error) {
                 slotMap = null;
             }
         }
@@ -125,7 +125,7 @@ final class ClusterLink extends SingleCallLink {
             try {
                 refresh(Set.of());
                 return slotMap.masters().stream().map(node -> ask.apply(new NodeLink(node))).toList();
-            } catch (ServerUnreachable | BusException error) {
+            } catch (NoServerReachable | BusException error) {
                 retry.pause(error, cluster);
             }
         }

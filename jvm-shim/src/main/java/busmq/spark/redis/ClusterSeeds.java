@@ -46,7 +46,7 @@ record ClusterSeeds(List<Server> seeds) implements Endpoint {
                 .orElseGet(() -> seeds.get(0).withAddress(node.host(), node.port()));
     }
 
-    /** Asks one node after the other, {@code known} ones and seeds, those called {@code dead} last. Throws {@link ServerUnreachable}. */
+    /** Asks one node after the other, {@code known} ones and seeds, those called {@code dead} last. Throws {@link NoServerReachable}. */
     SlotMap fetchSlotMap(Collection<ClusterNode> known, Set<ClusterNode> dead) {
         BusException worst = null;
         for (ClusterNode node : nodesToAsk(known, dead)) {
@@ -69,7 +69,7 @@ record ClusterSeeds(List<Server> seeds) implements Endpoint {
         if (!worst.retriable()) {
             throw worst;
         }
-        throw new ServerUnreachable("no node of the cluster answers: " + worst.getMessageParameters().get("reason"));
+        throw new NoServerReachable("no node of the cluster answers: " + worst.getMessageParameters().get("reason"));
     }
 
     private List<ClusterNode> nodesToAsk(Collection<ClusterNode> known, Set<ClusterNode> dead) {

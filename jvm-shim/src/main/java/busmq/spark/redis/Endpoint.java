@@ -13,6 +13,6 @@ interface Endpoint {
     /** Whether another server may take over: then the one found must say it is master, and READONLY means that it no longer is. */
     boolean mayMove();
 
-    /** The server to connect to now. Throws {@link ServerUnreachable} or {@link busmq.spark.BusException}. */
+    /** The server to connect to now. Throws {@link NoServerReachable} or {@link busmq.spark.BusException}. */
     Server resolve();
 }

@@ -40,7 +40,7 @@ final class ErrorTranslator {
         if (error instanceof BusException ours) {
             return ours;
         }
-        if (error instanceof ServerUnreachable) {
+        if (error instanceof NoServerReachable) {
             return BusException.of(ErrorKind.LINK_LOST, "url", endpoint.maskedAddress(), "reason", maskSecrets(error.getMessage(), endpoint));
         }
         return error instanceof JedisDataException ? translateErrorReply(error, endpoint) : translateConnectionError(error, endpoint);

@@ -34,14 +34,14 @@ public final class Links implements AutoCloseable {
     static LongSupplier clock = System::nanoTime;
 
     private final RedisOptions options;
-    private final List<SingleCallLink> links;
+    private final List<ExclusiveLink> links;
     private volatile boolean inUse;
     private long returnedNs;
 
     private Links(RedisOptions options) {
         this.options = options;
-        this.links = RedisLayout.endpoints(options).stream()
-                .<SingleCallLink>map(endpoint -> endpoint instanceof ClusterSeeds seeds ? new ClusterLink(seeds) : new ServerLink(endpoint))
+        this.links = ServerLayout.endpoints(options).stream()
+                .<ExclusiveLink>map(endpoint -> endpoint instanceof ClusterSeeds seeds ? new ClusterLink(seeds) : new ServerLink(endpoint))
                 .toList();
     }
 
@@ -74,7 +74,7 @@ public final class Links implements AutoCloseable {
         return openLinks().get(index);
     }
 
-    private List<SingleCallLink> openLinks() {
+    private List<ExclusiveLink> openLinks() {
         if (!inUse) {
             throw BusException.of(ErrorKind.STATE, "event", "use", "what", "these links", "state", "closed", "remedy", "Open new ones");
         }
@@ -143,7 +143,7 @@ public final class Links implements AutoCloseable {
     /** The {@code maxmemory-policy} of every server, as far as it may be asked for; empty where not. */
     public List<String> evictionPolicies() {
         List<String> found = new ArrayList<>();
-        for (SingleCallLink link : links) {
+        for (ExclusiveLink link : links) {
             found.addAll(link instanceof ClusterLink cluster ? cluster.askEachMaster(Links::readEvictionPolicy) : List.of(readEvictionPolicy(link)));
         }
         return found;
@@ -165,7 +165,7 @@ public final class Links implements AutoCloseable {
     /** How many connections are subscribed to pushes of a queue; in a cluster each of them is at one node, whichever. */
     public long countPushSubscribers(String queue, int server) {
         Call question = Call.command("PUBSUB", "NUMSUB", keys(queue).available());
-        SingleCallLink link = openLinks().get(server);
+        ExclusiveLink link = openLinks().get(server);
         List<Object> replies = link instanceof ClusterLink cluster ? cluster.askEachMaster(node -> node.run(question)) : List.of(link.run(question));
         return replies.stream().mapToLong(reply -> (Long) ((List<?>) reply).get(1)).sum();
     }
@@ -207,7 +207,7 @@ public final class Links implements AutoCloseable {
         inUse = false;
         returnedNs = clock.getAsLong();
         closeIdleLinks();
-        List<SingleCallLink> unused = links.stream().filter(link -> !link.retireIfBusy()).toList();
+        List<ExclusiveLink> unused = links.stream().filter(link -> !link.retireIfBusy()).toList();
         if (unused.size() < links.size()) {
             unused.forEach(Link::close);
             return;

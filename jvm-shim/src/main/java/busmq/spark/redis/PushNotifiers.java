@@ -24,7 +24,7 @@ public final class PushNotifiers {
         PushSignal signal = new PushSignal(PushNotifiers::stopListening);
         synchronized (LISTENERS) {
             Map<Integer, PubSubListener> listeners = LISTENERS.computeIfAbsent(options, key -> new HashMap<>());
-            List<Endpoint> servers = listeners.isEmpty() ? RedisLayout.endpoints(options) : List.of();
+            List<Endpoint> servers = listeners.isEmpty() ? ServerLayout.endpoints(options) : List.of();
             for (int i = 0; i < servers.size(); i++) {
                 listeners.put(i, new PubSubListener(servers.get(i)));
             }

@@ -39,7 +39,7 @@ final class Retry {
 
     /** Waits before the next try of a step at {@code endpoint}, or throws the translated error. */
     void pause(RuntimeException problem, Endpoint endpoint) {
-        long givenMs = endpoint.mayMove() && !(problem instanceof ServerUnreachable) ? FAILOVER_PATIENCE_MS : PATIENCE_MS;
+        long givenMs = endpoint.mayMove() && !(problem instanceof NoServerReachable) ? FAILOVER_PATIENCE_MS : PATIENCE_MS;
         try {
             Thread.sleep(pauseMs(ErrorTranslator.translate(problem, endpoint), (System.nanoTime() - startNs) / 1_000_000, givenMs));
         } catch (InterruptedException interrupted) {

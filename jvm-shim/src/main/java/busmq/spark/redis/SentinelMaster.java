@@ -56,7 +56,7 @@ record SentinelMaster(List<Server> sentinels, String name, Server login) impleme
         if (last.kind() != ErrorKind.LINK_LOST) {
             throw last;
         }
-        throw new ServerUnreachable("no sentinel answers: " + last.getMessageParameters().get("reason"));
+        throw new NoServerReachable("no sentinel answers: " + last.getMessageParameters().get("reason"));
     }
 
     private static String text(Object word) {

@@ -11,7 +11,7 @@ import redis.clients.jedis.exceptions.JedisException;
 import redis.clients.jedis.exceptions.JedisNoScriptException;
 
 /** A link to a server that is always the same, or to a sentinel group's master. */
-final class ServerLink extends SingleCallLink {
+final class ServerLink extends ExclusiveLink {
     /** After so long without a call the connection is tested before a call that must not be repeated. */
     private static final long UNTESTED_NS = 20_000_000;
     private static final Call PING = Call.command("PING");
@@ -56,7 +56,7 @@ final class ServerLink extends SingleCallLink {
         private void runRound() {
             try {
                 ensureConnected(repeatable);
-            } catch (JedisException | ServerUnreachable error) {
+            } catch (JedisException | NoServerReachable error) {
                 close();
                 retry.pause(error, endpoint);
                 return;

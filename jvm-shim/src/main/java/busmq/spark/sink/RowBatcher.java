@@ -239,7 +239,7 @@ final class RowBatcher implements AutoCloseable {
 
     private void blockWhileFull(QueueBuffer buffer, long nowMs) {
         if (buffer.fullPolicy == null) {
-            buffer.fullPolicy = new FullQueuePolicy(fullTimeoutMs);
+            buffer.fullPolicy = new FullQueueWait(fullTimeoutMs);
         }
         buffer.retryAtMs = nowMs + buffer.fullPolicy.pauseMs(buffer.queue, () -> target.maxsize(buffer), buffer.chunk.size(), nowMs);
         blockedBuffers.add(buffer);

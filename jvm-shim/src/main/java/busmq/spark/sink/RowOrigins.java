@@ -13,22 +13,22 @@ import org.apache.spark.unsafe.types.UTF8String;
  * no reader of this task follows has rows in other tasks, too, and they come in any order.
  */
 final class RowOrigins {
-    private final OriginColumns columns;
+    private final RowOriginColumns columns;
     private final Map<String, RowOrigin> lastOrigins = new HashMap<>();
     private UTF8String lastName;
     private String queue;
 
-    RowOrigins(OriginColumns columns) {
+    RowOrigins(RowOriginColumns columns) {
         this.columns = columns;
     }
 
     /** Throws BUSMQ_CONFIG, which names what the pipeline does with its rows. */
     RowOrigin checkedOrigin(InternalRow row) {
         if (row.isNullAt(columns.queueAt())) {
-            throw OriginColumns.nullError("queue");
+            throw RowOriginColumns.nullError("queue");
         }
         if (row.isNullAt(columns.idAt())) {
-            throw OriginColumns.nullError("id");
+            throw RowOriginColumns.nullError("id");
         }
         UTF8String name = row.getUTF8String(columns.queueAt());
         if (!name.equals(lastName)) {

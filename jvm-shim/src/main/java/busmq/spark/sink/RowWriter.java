@@ -13,14 +13,14 @@ final class RowWriter implements DataWriter<InternalRow> {
     private final SinkColumns columns;
     private final TaskSink sink;
     private final RowOrigins origins;
-    private final TopicRows topics;
+    private final TopicPartitioner topics;
     private final InternalRowColumns rowColumns = new InternalRowColumns();
     private long rows;
     private UTF8String lastName;
     private String lastQueue;
 
     /** {@code origins}: null where rows have none; {@code topics}: null where rows go to queues. */
-    RowWriter(SinkColumns columns, TaskSink sink, RowOrigins origins, TopicRows topics) {
+    RowWriter(SinkColumns columns, TaskSink sink, RowOrigins origins, TopicPartitioner topics) {
         this.columns = columns;
         this.sink = sink;
         this.origins = origins;
@@ -46,7 +46,7 @@ final class RowWriter implements DataWriter<InternalRow> {
     }
 
     /** The row that is written now. */
-    private static final class InternalRowColumns implements TopicRows.Columns {
+    private static final class InternalRowColumns implements TopicPartitioner.Columns {
         private InternalRow row;
         private UTF8String lastName;
         private String lastText;

@@ -99,7 +99,7 @@ final class SinkCommitter implements AutoCloseable {
     }
 
     private void append(String sink, long batch, List<StagedList> staged) {
-        FullQueuePolicy full = new FullQueuePolicy(fullTimeoutMs(options));
+        FullQueueWait full = new FullQueueWait(fullTimeoutMs(options));
         for (SinkStore.PartialCommit rest = store.commit(sink, batch, staged); rest != null; rest = store.commit(sink, batch, staged)) {
             long maxsize = rest.maxsize();
             sleep(full.pauseMs(staged.get(0).queue(), () -> maxsize, rest.left(), System.nanoTime() / 1_000_000));

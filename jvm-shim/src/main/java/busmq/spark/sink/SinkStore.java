@@ -13,7 +13,7 @@ import busmq.spark.options.WriteOptions;
 import busmq.spark.redis.Call;
 import busmq.spark.redis.Link;
 import busmq.spark.redis.Links;
-import busmq.spark.store.LeaseHolder;
+import busmq.spark.store.LeaseToken;
 import busmq.spark.store.Topics;
 import java.util.ArrayList;
 import java.util.HashSet;
@@ -99,7 +99,7 @@ final class SinkStore implements AutoCloseable {
     }
 
     private Call attachCall(String queue) {
-        Object[] args = {options.ttlS(), options.maxsize(), "false", LeaseHolder.newToken(), options.create() ? 1 : 0, MIN_RECORD_TTL_S};
+        Object[] args = {options.ttlS(), options.maxsize(), "false", LeaseToken.newToken(), options.create() ? 1 : 0, MIN_RECORD_TTL_S};
         return Call.script("attach", keys(queue).all(), args);
     }
 

@@ -1,7 +1,7 @@
 package busmq.spark.sink;
 
 import busmq.spark.options.WriteOptions;
-import busmq.spark.store.LeaseHolder;
+import busmq.spark.store.LeaseToken;
 import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.write.DataWriter;
@@ -12,15 +12,15 @@ import org.apache.spark.sql.connector.write.streaming.StreamingDataWriterFactory
  * Is serialized to the tasks. {@code query} is empty for a batch write; {@code writeToken} is unique to this write; {@code origins} is null but where
  * rows are pushed exactly once.
  */
-record WriterFactory(WriteOptions options, SinkColumns columns, boolean staging, OriginColumns origins, String query, String writeToken)
+record WriterFactory(WriteOptions options, SinkColumns columns, boolean staging, RowOriginColumns origins, String query, String writeToken)
         implements StreamingDataWriterFactory, DataWriterFactory {
     /** Local property: in a stream's tasks, and on the thread that runs its batches, the id of the run of the query. */
     static final String RUN_ID_PROPERTY = "spark.jobGroup.id";
 
     @Override
     public DataWriter<InternalRow> createWriter(int partition, long task, long epoch) {
-        String attempt = (query.isEmpty() ? "batch" : query) + ":" + epoch + ":" + partition + ":" + LeaseHolder.newToken();
-        TopicRows topics = columns.topic() == null ? null : new TopicRows(options, columns, epoch + partition);
+        String attempt = (query.isEmpty() ? "batch" : query) + ":" + epoch + ":" + partition + ":" + LeaseToken.newToken();
+        TopicPartitioner topics = columns.topic() == null ? null : new TopicPartitioner(options, columns, epoch + partition);
         if (origins != null) {
             return new RowWriter(columns, TaskSink.toQueuesOnce(options, query), new RowOrigins(origins), topics);
         }

@@ -63,12 +63,12 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
 
     private final ReadOptions options;
     private final StructType schema;
-    private final QueueNames queueNames;
-    private final SiblingReaders siblings;
-    private final TimeNotes timeNotes = new TimeNotes();
+    private final QueueSelection queueNames;
+    private final SelfJoinReaders siblings;
+    private final TimeRecorder timeNotes = new TimeRecorder();
     private final QueryLag queryLag = new QueryLag();
     private final boolean checkpointIsTemporary;
-    private ReaderQueues readerQueues;
+    private StreamQueues streamQueues;
     private Planner planner;
     private RealTimePlan realTimePlan;
     private QueryAcks acks;
@@ -90,8 +90,8 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     BusmqStream(ReadOptions options, StructType schema, String folder) {
         this.options = options;
         this.schema = schema;
-        queueNames = new QueueNames(options);
-        siblings = SiblingReaders.register(folder, options, queueNames::includes);
+        queueNames = new QueueSelection(options);
+        siblings = SelfJoinReaders.register(folder, options, queueNames::includes);
         checkpointIsTemporary = TEMPORARY_CHECKPOINT.matcher(folder).matches();
     }
 
@@ -138,7 +138,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         Map<String, Position> begin = decode(at);
         boolean isFirstBatch = at.equals(OffsetJson.INITIAL);
         acquireQueues(begin, Map.of(), isFirstBatch);
-        timeNotes.noteNewTimes(planner, readerQueues.store);
+        timeNotes.noteNewTimes(planner, streamQueues.store);
         acks.throwRefusal();
         if (realTime) {
             return start; // the end is where the readers are when the time is over
@@ -151,12 +151,12 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             return offsetWithoutNews(start, begin);
         }
         boolean unlimited = limit instanceof ReadAllAvailable && !planner.availableNow();
-        String next = OffsetJson.encode(planner.plan(begin, readerQueues.heldQueues(isFirstBatch), unlimited, nowMs()));
+        String next = OffsetJson.encode(planner.plan(begin, streamQueues.heldQueues(isFirstBatch), unlimited, nowMs()));
         if (!isFirstBatch && next.equals(OffsetJson.encode(begin))) {
             return offsetWithoutNews(start, begin);
         }
         if (SourceSchema.hasTimestamp(schema)) { // they must be noted before the rows are read
-            timeNotes.noteNewTimes(planner, readerQueues.store, true);
+            timeNotes.noteNewTimes(planner, streamQueues.store, true);
         }
         lastPlanned = next;
         idleSince = null;
@@ -196,7 +196,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         if (lastIds.isEmpty() || stopped) {
             return null;
         }
-        QueryLag.Lag lag = queryLag.measure(lastPlanned.isEmpty() ? Map.of() : decode(lastPlanned), lastIds, readerQueues.store);
+        QueryLag.Lag lag = queryLag.measure(lastPlanned.isEmpty() ? Map.of() : decode(lastPlanned), lastIds, streamQueues.store);
         return new BusOffset(OffsetJson.encodeReport(lastIds, lag.messages(), lag.seconds()));
     }
 
@@ -210,16 +210,16 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         goal.forEach((queue, position) -> done.put(queue, OffsetJson.lastIdBeforeBatch(begin.get(queue), position)));
         acquireQueues(all, done, start.json().equals(OffsetJson.INITIAL));
         List<String> unseen = goal.keySet().stream().filter(queue -> isPlannedWithoutCheckpoint(begin.get(queue), goal.get(queue))).toList();
-        readerQueues.findLosses(unseen, begin).forEach((queue, loss) -> {
+        streamQueues.findLosses(unseen, begin).forEach((queue, loss) -> {
             if (loss != null) { // its start is the oldest message that was stored then
-                readerQueues.warnOfLoss(queue, loss, begin.get(queue));
+                streamQueues.warnOfLoss(queue, loss, begin.get(queue));
                 done.put(queue, goal.get(queue).start());
             }
         });
         startIsDurable = false; // the first start was that of a batch which is done again: what follows it is as durable as any
         countSynchronousCommits(start.json(), end.json());
         lastPlanned = end.json();
-        Map<String, Integer> servers = readerQueues.store.locate(goal.keySet());
+        Map<String, Integer> servers = streamQueues.store.locate(goal.keySet());
         List<Range> ranges = new ArrayList<>();
         goal.forEach((queue, position) -> {
             if (done.get(queue) < position.last()) {
@@ -242,15 +242,15 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         boolean isFirstBatch = start.json().equals(OffsetJson.INITIAL);
         acquireQueues(begin, Map.of(), isFirstBatch);
         acks.throwRefusal();
-        Map<String, Position> entries = planner.entries(begin, readerQueues.heldQueues(isFirstBatch));
+        Map<String, Position> entries = planner.entries(begin, streamQueues.heldQueues(isFirstBatch));
         Set<String> shared = siblings.findSharedLives(entries.values().stream().map(Position::born).toList());
-        return realTimePlan.partitions(entries, begin, readerQueues.store.locate(readerQueues.queues()), isFirstBatch, shared);
+        return realTimePlan.partitions(entries, begin, streamQueues.store.locate(streamQueues.queues()), isFirstBatch, shared);
     }
 
     @Override
     public synchronized Offset mergeOffsets(PartitionOffset[] offsets) {
         Map<String, Position> ends = realTimePlan.endPositions(offsets);
-        ends.keySet().forEach(queue -> readerQueues.store.setOwnListeners(queue, realTimePlan.executorsOf(queue).size()));
+        ends.keySet().forEach(queue -> streamQueues.store.setOwnListeners(queue, realTimePlan.executorsOf(queue).size()));
         return new BusOffset(OffsetJson.encode(ends));
     }
 
@@ -280,14 +280,14 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
      */
     @Override
     public synchronized Map<String, String> metrics(Optional<Offset> latest) {
-        if (readerQueues == null || stopped || latest.isEmpty()) {
+        if (streamQueues == null || stopped || latest.isEmpty()) {
             return Map.of();
         }
         try {
-            Map<String, Long> lastIds = realTime ? readerQueues.store.counters(readerQueues.queues()) : planner.lastIds();
-            QueryLag.Lag lag = queryLag.measure(decode(latest.get().json()), lastIds, readerQueues.store);
+            Map<String, Long> lastIds = realTime ? streamQueues.store.counters(streamQueues.queues()) : planner.lastIds();
+            QueryLag.Lag lag = queryLag.measure(decode(latest.get().json()), lastIds, streamQueues.store);
             Map<String, String> found =
-                    new HashMap<>(Map.of("lag", String.valueOf(lag.messages()), "queues", String.valueOf(readerQueues.queues().size())));
+                    new HashMap<>(Map.of("lag", String.valueOf(lag.messages()), "queues", String.valueOf(streamQueues.queues().size())));
             if (lag.seconds() != null) {
                 found.put("lag_s", String.valueOf(lag.seconds()));
             }
@@ -307,9 +307,9 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         if (discovery != null) {
             discovery.close();
         }
-        if (readerQueues != null) {
+        if (streamQueues != null) {
             acks.close();
-            readerQueues.close();
+            streamQueues.close();
         }
         if (signal != null) {
             signal.close();
@@ -321,23 +321,23 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         if (stopped) {
             throw BusException.of(ErrorKind.STATE, "event", "plan with", "what", "this stream", "state", "stopped", "remedy", "Start the query again");
         }
-        if (readerQueues == null) {
+        if (streamQueues == null) {
             createPlannerAndAcks(known.keySet());
         }
-        readerQueues.raiseIfTaken();
+        streamQueues.raiseIfTaken();
         Collection<String> wanted = options.subscribe();
         if (!queueNames.areNamedOneByOne()) {
             // A queue of the checkpoint that does not exist any more is not discovered, and its loss must be noticed.
             Set<String> found = new LinkedHashSet<>(known.keySet());
-            found.removeIf(queue -> readerQueues.queues().contains(queue) || !queueNames.includes(queue));
+            found.removeIf(queue -> streamQueues.queues().contains(queue) || !queueNames.includes(queue));
             found.addAll(discoverQueues());
             wanted = found;
         }
-        if (readerQueues.acquire(wanted, known, done, isFirstBatch) && !realTime) {
+        if (streamQueues.acquire(wanted, known, done, isFirstBatch) && !realTime) {
             if (signal != null) {
                 signal.close();
             }
-            signal = PushNotifiers.subscribe(options.redis(), readerQueues.store.locate(readerQueues.queues()));
+            signal = PushNotifiers.subscribe(options.redis(), streamQueues.store.locate(streamQueues.queues()));
         }
     }
 
@@ -346,7 +346,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         if (discovery != null) {
             return discovery.takeFoundQueues();
         }
-        Collection<String> first = queueNames.findQueues(readerQueues.store, () -> { }, true);
+        Collection<String> first = queueNames.findQueues(streamQueues.store, () -> { }, true);
         discovery = new DiscoveryThread(options.redis(), (store, pace) -> queueNames.findQueues(store, pace, true));
         if (!availableNow) { // what comes after its start is not available now
             discovery.start();
@@ -355,10 +355,10 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     }
 
     private void createPlannerAndAcks(Set<String> known) {
-        readerQueues = new ReaderQueues(options, siblings);
-        planner = new Planner(options, readerQueues);
+        streamQueues = new StreamQueues(options, siblings);
+        planner = new Planner(options, streamQueues);
         realTimePlan = new RealTimePlan(options);
-        acks = new QueryAcks(options, readerQueues);
+        acks = new QueryAcks(options, streamQueues);
         if (availableNow) {
             planner.prepareForAvailableNow();
         }
@@ -384,7 +384,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
 
     /** Whether planning may find anything beyond {@code begin}; the cheap answer of an idle query, at most one small command per poll. */
     private boolean hasNews(Map<String, Position> begin) {
-        if (planner.hasMore(begin, readerQueues.heldQueues(false), nowMs())) {
+        if (planner.hasMore(begin, streamQueues.heldQueues(false), nowMs())) {
             return true;
         }
         // after a push a planning costs no more than the question
@@ -393,7 +393,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             return false;
         }
         nextPollNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(options.idlePollMs());
-        return woken || planner.hasNewIds(readerQueues.heldQueues(false));
+        return woken || planner.hasNewIds(streamQueues.heldQueues(false));
     }
 
     private boolean awaitPush(long nanos) {

@@ -22,7 +22,7 @@ final class KeepAlive implements AutoCloseable {
 
     private final ReadOptions options;
     private final String token;
-    private final Map<FailureDomain, DomainKeepAlive> threads = new HashMap<>();
+    private final Map<FailureDomain, KeepAliveThread> threads = new HashMap<>();
     private boolean stopped;
     private volatile String takenQueue;
 
@@ -35,9 +35,9 @@ final class KeepAlive implements AutoCloseable {
     synchronized void addQueues(Map<String, Long> ttlsS, Map<String, FailureDomain> domains) {
         ttlsS.forEach((queue, ttlS) -> {
             FailureDomain domain = domains.get(queue);
-            DomainKeepAlive thread = threads.get(domain);
+            KeepAliveThread thread = threads.get(domain);
             if (thread == null) {
-                thread = new DomainKeepAlive(domain);
+                thread = new KeepAliveThread(domain);
                 threads.put(domain, thread);
                 if (!stopped) {
                     thread.start();
@@ -55,15 +55,15 @@ final class KeepAlive implements AutoCloseable {
     /** Ends the threads and waits for them a little, so that the leases are given up before the caller goes on. */
     @Override
     public void close() {
-        Map<FailureDomain, DomainKeepAlive> running;
+        Map<FailureDomain, KeepAliveThread> running;
         synchronized (this) {
             stopped = true;
             running = Map.copyOf(threads);
         }
-        running.values().forEach(DomainKeepAlive::endThread);
+        running.values().forEach(KeepAliveThread::endThread);
         long until = System.nanoTime() + TimeUnit.SECONDS.toNanos(2);
         try {
-            for (DomainKeepAlive thread : running.values()) {
+            for (KeepAliveThread thread : running.values()) {
                 thread.join(Math.max(1, TimeUnit.NANOSECONDS.toMillis(until - System.nanoTime())));
             }
         } catch (InterruptedException error) {
@@ -72,13 +72,13 @@ final class KeepAlive implements AutoCloseable {
     }
 
     /** Touches the queues of one failure domain, each time a third of the shortest life is over. */
-    private final class DomainKeepAlive extends Thread {
+    private final class KeepAliveThread extends Thread {
         private final FailureDomain domain;
         private final Map<String, Long> ttlsMs = new HashMap<>();
         private boolean woken;
         private boolean ended;
 
-        DomainKeepAlive(FailureDomain domain) {
+        KeepAliveThread(FailureDomain domain) {
             super("busmq-keep-alive-" + domain.server() + domain.node());
             this.domain = domain;
             setDaemon(true);

@@ -18,24 +18,24 @@ final class QueryAcks implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(QueryAcks.class);
 
     private final ReadOptions options;
-    private final ReaderQueues readerQueues;
+    private final StreamQueues streamQueues;
     private final Map<String, Position> ackedPositions = new HashMap<>();
     private final Map<String, AckResult> refusals = new ConcurrentHashMap<>();
     private final Set<String> failedQueues = ConcurrentHashMap.newKeySet();
     private ExecutorService executor;
     private boolean closed;
 
-    QueryAcks(ReadOptions options, ReaderQueues readerQueues) {
+    QueryAcks(ReadOptions options, StreamQueues streamQueues) {
         this.options = options;
-        this.readerQueues = readerQueues;
+        this.streamQueues = streamQueues;
     }
 
     /** Acknowledge, unless that was done before. A refused position is a loss: it is thrown where that is not allowed. */
     void ackNow(Map<String, Position> positions) {
         Map<String, Position> fresh = takeUnacked(positions);
-        Map<String, Position> lowest = readerQueues.siblings.lowestPositions(fresh);
+        Map<String, Position> lowest = streamQueues.siblings.lowestPositions(fresh);
         if (!lowest.isEmpty()) {
-            readerQueues.store.ack(lowest, options.subscription()).forEach((queue, result) -> handleRefusal(queue, lowest.get(queue), result));
+            streamQueues.store.ack(lowest, options.subscription()).forEach((queue, result) -> handleRefusal(queue, lowest.get(queue), result));
         }
     }
 
@@ -48,7 +48,7 @@ final class QueryAcks implements AutoCloseable {
             failedQueues.remove(queue);
             ackedPositions.remove(queue);
         });
-        Map<String, Position> fresh = readerQueues.siblings.lowestPositions(takeUnacked(positions));
+        Map<String, Position> fresh = streamQueues.siblings.lowestPositions(takeUnacked(positions));
         if (fresh.isEmpty()) {
             return;
         }
@@ -72,7 +72,7 @@ final class QueryAcks implements AutoCloseable {
     /** Whether there is anything to acknowledge. */
     boolean hasUnacked(Map<String, Position> positions) {
         return options.ack().equals("commit") && positions.entrySet().stream().anyMatch(at ->
-                at.getValue().last() > 0 && readerQueues.queues().contains(at.getKey()) && !at.getValue().equals(ackedPositions.get(at.getKey())));
+                at.getValue().last() > 0 && streamQueues.queues().contains(at.getKey()) && !at.getValue().equals(ackedPositions.get(at.getKey())));
     }
 
     /** Throws the loss that an ack in the thread met. */
@@ -84,7 +84,7 @@ final class QueryAcks implements AutoCloseable {
         Map<String, Position> fresh = new HashMap<>();
         if (options.ack().equals("commit")) {
             positions.forEach((queue, position) -> {
-                if (position.last() > 0 && readerQueues.queues().contains(queue) && !position.equals(ackedPositions.put(queue, position))) {
+                if (position.last() > 0 && streamQueues.queues().contains(queue) && !position.equals(ackedPositions.put(queue, position))) {
                     fresh.put(queue, position);
                 }
             });
@@ -95,7 +95,7 @@ final class QueryAcks implements AutoCloseable {
     private void handleRefusal(String queue, Position position, AckResult result) {
         if (result.isRefused()) {
             ackedPositions.remove(queue);
-            readerQueues.failOnRefusedAck(queue, position, result);
+            streamQueues.failOnRefusedAck(queue, position, result);
         }
     }
 

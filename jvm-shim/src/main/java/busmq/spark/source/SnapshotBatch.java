@@ -32,7 +32,7 @@ record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
     @Override
     public InputPartition[] planInputPartitions() {
         try (ReadStore store = new ReadStore(options.redis())) {
-            QueueNames choice = new QueueNames(options);
+            QueueSelection choice = new QueueSelection(options);
             List<String> found = choice.areNamedOneByOne() ? options.subscribe() : choice.findQueues(store, () -> { }, false);
             Map<String, Long> wanted = new HashMap<>();
             found.forEach(queue -> wanted.put(queue, -1L));

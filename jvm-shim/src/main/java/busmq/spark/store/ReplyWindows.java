@@ -5,7 +5,7 @@ import busmq.spark.core.QueueKeys;
 import busmq.spark.redis.Call;
 import java.util.List;
 
-/** Which messages to ask for in one reply: more while it stays small, and never so many that it may come to more than 15 MB (core/ranges.py). */
+/** Which messages to ask for in one reply: more while it stays small, and never so many that it may come to more than 15 MB (core/range_reader.py). */
 final class ReplyWindows {
     /** With so many messages before a window Redis takes as long to get there as to read the window. */
     static final long DEEP_WINDOW_MESSAGES = Contract.number("deepWindowMessages");

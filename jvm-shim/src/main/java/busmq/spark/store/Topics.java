@@ -36,7 +36,7 @@ public final class Topics {
     public int findOrCreate(String topic, Long create) {
         String key = QueueKeys.topicKey(Topic.checkTopic(topic), cluster);
         Link home = links.link(HashIndex.of(key, links.links().size()));
-        Object[] args = {create == null ? 0 : create, LeaseHolder.newToken(), 0, TOPIC_RECORD_TTL_S, QueueKeys.topicChangedChannel(topic, cluster)};
+        Object[] args = {create == null ? 0 : create, LeaseToken.newToken(), 0, TOPIC_RECORD_TTL_S, QueueKeys.topicChangedChannel(topic, cluster)};
         Object reply;
         try {
             reply = home.run(Call.script("topic", List.of(key), args));

@@ -49,7 +49,7 @@ class PlannerTest {
             world.asked.clear();
             SortedSet<String> queues = new TreeSet<>(OffsetJson.BY_CODE_POINT);
             table.get("held").forEach(queue -> queues.add(queue.asText()));
-            Planner.HeldQueues held = new Planner.HeldQueues(queues, positions(table.path("entering")), table.has("fresh"));
+            Planner.AcquiredQueues held = new Planner.AcquiredQueues(queues, positions(table.path("entering")), table.has("fresh"));
             table.path("pushed").forEach(pushed -> assertEquals(pushed.asBoolean(), planner.hasNewIds(held)));
             Object wanted = table.has("raises") ? table.get("raises").asText() : positions(table.path("end"));
             assertEquals(wanted, outcome(() -> planner.plan(positions(table.get("begin")), held, table.has("unlimited"), table.path("now_ms").asLong())));

@@ -1,0 +1,105 @@
+"""Everything there is to know about queues, gathered in a few round trips whatever their number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
+
+from busmq_spark.cli.leases import lease_calls, live_holders
+from busmq_spark.core.flow import Flow, command
+from busmq_spark.core.grouping import slices
+from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.queue_state import QueueState, states, subscriptions
+from busmq_spark.errors import QueueDamaged, ServerRefused
+from busmq_spark.redis_io.links import Link
+
+T = TypeVar("T")
+QUEUES_PER_STEP = 500
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOverview:
+    """One queue. ``unacked``: taken by a reliable consumer and not acknowledged; ``readers``: subscription → milliseconds left of its lease."""
+
+    name: str
+    server: str
+    state: QueueState
+    unacked: int
+    expires_ms: int
+    subscriptions: dict[str, int]
+    readers: dict[str, int]
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON."""
+        state = self.state
+        return {
+            "queue": self.name,
+            "messages": state.waiting,
+            "kept": state.kept_count,
+            "oldest_id": state.oldest or None,
+            "newest_id": state.newest or None,
+            "last_id": state.last_id,
+            "unacked": self.unacked,
+            "ttl_s": state.ttl_s,
+            "expires_in_s": round(self.expires_ms / 1000, 1) if self.expires_ms >= 0 else None,
+            "maxsize": state.maxsize or None,
+            "subscriptions": self.subscriptions,
+            "readers": [{"subscription": name or None, "lease_s": round(ms / 1000, 1)} for name, ms in self.readers.items()],
+            "incarnation": state.born or None,
+            "server": self.server,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedQueue:
+    """A queue that cannot be shown: its keys hold what no program of the bus writes. ``reason`` says what was found."""
+
+    name: str
+    server: str
+    reason: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON."""
+        return {"queue": self.name, "damaged": self.reason, "server": self.server}
+
+
+def read_all_overviews(link: Link, queues: Sequence[QueueKeys]) -> list[QueueOverview | DamagedQueue]:
+    """Queues of one server, those with damaged keys among them: one of these does not hide the others."""
+    server = link.endpoint.masked_url
+    found, damaged = ask_undamaged(lambda part: link.run(read_overviews(part, server)), queues)
+    return [*found, *(DamagedQueue(name, server, reason) for name, reason in damaged.items())]
+
+
+def ask_undamaged(ask: Callable[[Sequence[QueueKeys]], list[T]], queues: Sequence[QueueKeys]) -> tuple[list[T], dict[str, str]]:
+    """What ``ask`` says of the queues whose keys are sound, and what was found instead in the others."""
+    try:
+        return ask(queues), {}
+    except (QueueDamaged, ServerRefused) as error:
+        if isinstance(error, ServerRefused) and "WRONGTYPE" not in str(error) and "wrong kind" not in str(error):
+            raise
+        if len(queues) == 1:
+            return [], {queues[0].name: str(error)}
+    half = len(queues) // 2
+    (some, damaged), (rest, more) = ask_undamaged(ask, queues[:half]), ask_undamaged(ask, queues[half:])
+    return some + rest, {**damaged, **more}
+
+
+def read_overviews(queues: Sequence[QueueKeys], server: str) -> Flow[list[QueueOverview]]:
+    """Queues of one server; those that went away meanwhile are left out."""
+    found = []
+    for part in slices(queues, QUEUES_PER_STEP):
+        known = yield from states([(keys, -1) for keys in part])
+        acked = yield from subscriptions(part)
+        asked = [(keys, ["", *names]) for keys, names in zip(part, acked, strict=True)]
+        replies = yield [
+            call for keys, names in asked for call in (command("LLEN", keys.toack), command("PTTL", keys.metadata), *lease_calls(keys, names))
+        ]
+        answers = iter(replies)
+        for (keys, names), state, acks in zip(asked, known, acked, strict=True):
+            unacked, expires_ms = next(answers) // 2, next(answers)
+            leases = live_holders(names, list(islice(answers, 2 * len(names))))
+            if state.exists:
+                found.append(QueueOverview(keys.name, server, state, unacked, expires_ms, acks, leases))
+    return found

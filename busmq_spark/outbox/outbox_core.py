@@ -1,0 +1,183 @@
+"""What an outbox is, with and without a loop: the store, its writer and its forwarders.
+
+``push_request``, ``send_request`` … check what they are given and return what is to be stored; ``store_and_wait`` and ``store_async`` do that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from busmq_spark.core.event_delivery import check_queue
+from busmq_spark.core.event_patterns import check_pattern
+from busmq_spark.core.message import encode_value
+from busmq_spark.errors import BusError, ConfigError, OutboxWaits, StateError
+from busmq_spark.outbox import report, schema, sql
+from busmq_spark.outbox.disk_reserve import DiskReserve
+from busmq_spark.outbox.forwarder import Forwarder
+from busmq_spark.outbox.group_commit import GroupCommitWriter, TransactionWork, not_open_error
+from busmq_spark.outbox.lock import StoreLock
+from busmq_spark.outbox.sql import Destination, EntryKind
+from busmq_spark.outbox.target_opener import lane_of, target_opener
+from busmq_spark.redis_io.queue_location import new_token
+
+MAX_CACHED_DESTINATIONS = 100_000
+"""Queues whose place in the store is remembered."""
+
+
+class OutboxReceipt(NamedTuple):
+    """What an outbox keeps from now on, until it is forwarded."""
+
+    number: int
+    """Rises with each message of this outbox; of several the last one's."""
+    ids: tuple[str, ...] = ()
+    """Of the events, in their order; a message of ``push`` has none before it is in its queue."""
+
+
+class StoreRequest(NamedTuple):
+    """What a call is to store."""
+
+    work: TransactionWork[OutboxReceipt]
+    after: Callable[[], None]
+    """Called once the disk has it."""
+
+
+class OutboxCore:
+    """Opens nothing before :meth:`open`. Raises ConfigError for a bad address or setting."""
+
+    def __init__(self, path: Path, to: str | None, settings: dict[str, Any]) -> None:
+        self.path = path
+        self._open_target, self._lanes = target_opener(to, settings)
+        self._writer: GroupCommitWriter | None = None
+        self._forwarders: list[Forwarder] = []
+        self._opening = 0
+        self._destinations: dict[str, Destination] = {}
+
+    def open(self) -> None:
+        """Lock and open the store, and begin to forward. Raises OutboxBusy, OutboxUnusable, OutboxFull."""
+        if self._writer is not None:
+            raise StateError(event="enter", what="this outbox", state="open already", remedy="Make another Outbox, of another file")
+        lock, reserve = StoreLock(self.path), DiskReserve(self.path)
+        try:
+            reserve.release()  # so that a store on a full disk can be opened, and forward
+            lock.write_owner()
+            connection = schema.create_or_open(self.path)
+            try:
+                with schema.translating_errors(self.path):
+                    connection.execute("BEGIN IMMEDIATE")
+                    self._opening = sql.begin_opening(connection, new_token(128))
+                    connection.execute("COMMIT")
+            except BaseException:
+                connection.close()
+                raise
+        except BaseException:
+            lock.release()
+            raise
+        self._lock, self._destinations = lock, {}
+        self._writer = GroupCommitWriter(connection, self.path, reserve)
+        self._forwarders = [self._make_forwarder(lane) for lane in range(self._lanes)]
+        self._forwarders[0].rescan_all = self._rescan
+        for forwarder in self._forwarders:
+            forwarder.start()
+
+    def close(self) -> None:
+        """Write what was asked for, and end; what is not forwarded yet stays in the store. Nothing when this process does not have it open."""
+        if self._writer is None or not self._lock.is_held:
+            return
+        writer, self._writer = self._writer, None
+        for forwarder in self._forwarders:
+            forwarder.stop()
+        writer.close()
+        self._lock.release()
+
+    def push_request(self, queue: str, values: Sequence[object]) -> StoreRequest:
+        """Messages for one queue. Raises ConfigError, MessageRefused."""
+        return self._append_request(EntryKind.PUSH, check_queue(queue), [encode_value(value) for value in values], ())
+
+    def send_request(self, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> StoreRequest:
+        """Commands for one queue."""
+        return self._append_request(EntryKind.SEND, check_queue(queue), values, ids)
+
+    def publish_request(self, keys: Sequence[str], values: Sequence[bytes], ids: tuple[str, ...]) -> StoreRequest:
+        """Events with the same keys."""
+        return StoreRequest(lambda c: OutboxReceipt(sql.store_events(c, self._opening, keys, values), ids), self._wake)
+
+    def subscribe_request(self, patterns: Sequence[str], queue: str, *, end: bool) -> StoreRequest:
+        """Subscriptions to begin, or to end. Raises ConfigError."""
+        if isinstance(patterns, str) or not patterns:
+            raise ConfigError(reason=f"the patterns are {patterns!r}; expected a list of at least one, such as ['user.*']")
+        found, into = [check_pattern(pattern) for pattern in patterns], check_queue(queue)
+        return StoreRequest(lambda c: OutboxReceipt(sql.store_subscriptions(c, self._opening, found, into, end=end)), self._wake)
+
+    def store_and_wait(self, what: StoreRequest) -> OutboxReceipt:
+        """Store it and wait until the disk has it. Raises OutboxFull, OutboxUnusable, StateError."""
+        try:
+            return self._require_writer().write(what.work, after=what.after)
+        except BusError:
+            raise
+        except BaseException:
+            self._rescan()  # a signal handler raised, perhaps after it was stored: then it is to be forwarded
+            raise
+
+    def store_async(self, what: StoreRequest) -> asyncio.Future[OutboxReceipt]:
+        """The same for the running loop."""
+        return self._require_writer().submit_async(what.work, after=what.after)
+
+    def status(self) -> report.OutboxStatus:
+        """What waits, and why."""
+        return report.read_status(self.path)
+
+    def is_empty(self) -> bool:
+        """Whether everything was forwarded."""
+        return self._require_writer().submit(sql.is_empty, durable=False).result()
+
+    def is_empty_async(self) -> asyncio.Future[bool]:
+        """The same for the running loop."""
+        return self._require_writer().submit_async(sql.is_empty, durable=False)
+
+    def not_drained_error(self) -> OutboxWaits:
+        """The error for what is not drained in time."""
+        found = self.status()
+        return OutboxWaits(path=str(self.path), waiting=found.incoming + found.outgoing, why=f" ({found.error})" if found.error else "")
+
+    def _append_request(self, kind: EntryKind, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> StoreRequest:
+        if not values:
+            raise ConfigError(reason=f"nothing is given for queue {queue!r}; expected at least one message")
+
+        found: list[Destination] = []
+
+        def work(connection: sqlite3.Connection) -> OutboxReceipt:
+            its = self._destinations.get(queue) or sql.find_or_add_destination(connection, queue)
+            found[:] = [its]
+            return OutboxReceipt(sql.store_messages(connection, self._opening, kind, its, values), ids)
+
+        def after() -> None:
+            if len(self._destinations) >= MAX_CACHED_DESTINATIONS:
+                self._destinations = {}
+            self._destinations[queue] = found[0]  # not before: what is rolled back is noted nowhere
+            self._wake(found[0])
+
+        return StoreRequest(work, after)
+
+    def _require_writer(self) -> GroupCommitWriter:
+        if self._writer is None:
+            raise not_open_error()
+        if not self._lock.is_held:
+            state = "open in the process that this one was forked from"
+            raise StateError(event="use", what="the outbox", state=state, remedy="Open one of another file in each process, after the fork")
+        return self._writer
+
+    def _wake(self, to: Destination | None = None) -> None:
+        for forwarder in self._forwarders:
+            forwarder.wake(to)
+
+    def _rescan(self) -> None:
+        for forwarder in self._forwarders:
+            forwarder.rescan()
+
+    def _make_forwarder(self, lane: int) -> Forwarder:
+        assert self._writer is not None
+        return Forwarder(self.path, self._open_target, self._writer, lambda queue: lane_of(queue, self._lanes) == lane)

@@ -1,0 +1,35 @@
+"""From what the user named to what an outbox forwards to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from busmq_spark.core.keys import QueueKeys, hash_index
+from busmq_spark.extras import without_extra
+from busmq_spark.option_parsing import from_keywords
+from busmq_spark.options import BusOptions
+from busmq_spark.outbox.target import RedisTarget, Target
+from busmq_spark.redis_io.layout import redis_layout
+
+WEBSOCKET_SCHEMES = ("ws://", "wss://")
+
+
+def target_opener(to: str | None, settings: dict[str, Any]) -> tuple[Callable[[], Target], int]:
+    """What opens the target, once for each lane, and how many lanes there are: one for each server. Nothing is connected. Raises ConfigError."""
+    federated = to is not None and to.startswith(WEBSOCKET_SCHEMES)
+    options = from_keywords(BusOptions, {"federate" if federated else "url": to, **settings})
+    if federated:
+        try:
+            from busmq_spark.outbox.federation_target import FederationTarget, federation_address
+        except ModuleNotFoundError as error:
+            raise without_extra(error, "an outbox towards a federation server") from None
+        where = federation_address(options)
+        return lambda: FederationTarget(where), 1
+    servers = redis_layout(options)
+    return lambda: RedisTarget(servers), len(servers.endpoints)
+
+
+def lane_of(queue: str, lanes: int) -> int:
+    """Which lane forwards to a queue: that of the server on which it is made, as a rule."""
+    return hash_index(QueueKeys(queue).metadata, lanes) if lanes > 1 else 0

@@ -1,0 +1,230 @@
+"""One connection to one server for one thread: executes the steps of flows, reconnects, and gives up at a deadline."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
+
+import redis
+import redis.exceptions as rx
+
+from busmq_spark.core.flow import Call, Flow, Step, T, run_sync
+from busmq_spark.core.retry import Retry
+from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.redis_io.dial import dial
+from busmq_spark.redis_io.endpoint import Endpoint, retry_time_s, stopped_error
+from busmq_spark.redis_io.step_codec import calls_of, first_error, is_repeatable, pack, step_result, unknown_scripts
+from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
+
+R = TypeVar("R")
+
+
+class SyncLink:
+    """A blocking link. The constructor connects nothing; the first step does. Not for use by two threads at once.
+
+    A step whose calls are all idempotent is repeated after a broken link until its patience is over; any other is repeated only while it
+    is certain that Redis has not seen it.
+    """
+
+    cluster = False
+    """Whether keys are spelt as a cluster needs it."""
+
+    def __init__(self, endpoint: Endpoint, patience_s: float | None = None) -> None:
+        """``patience_s``: seconds a step is tried, a first wait for its reply not counted; None: what suits endpoint and error (endpoint.py)."""
+        self.endpoint = endpoint
+        self._patience_s = patience_s
+        self._connection: redis.Connection | None = None
+        self._posted = 0
+        self._stopped = threading.Event()
+
+    @property
+    def master_links(self) -> list[SyncLink]:
+        """Links to every server behind it: this one."""
+        return [self]
+
+    def ask_each_master(self, ask: Callable[[SyncLink], R]) -> list[R]:
+        """What every master answers."""
+        return [ask(self)]
+
+    def node_of(self, key: str) -> str:  # noqa: ARG002  # as that of a cluster
+        """Where a key is among the masters: ``host:port`` of a cluster's node, '' of a single server."""
+        return ""
+
+    def run(self, flow: Flow[T]) -> T:
+        """Run a flow to its end."""
+        return run_sync(flow, self.execute)
+
+    def execute(self, step: Step) -> Any:
+        """Send one step and return its reply, or the list of replies. Raises the translated error of the first call that failed."""
+        assert not self._posted, "replies of posted calls are still to be fetched"
+        calls = calls_of(step)
+        if not calls:
+            return []
+        retry = Retry(time.monotonic)
+        while True:
+            try:
+                connection = self._open_connection()
+            except CONNECTION_ERRORS as error:
+                self._pause_or_raise(translate_redis_error(error, self.endpoint), retry)
+                continue
+            try:
+                replies = _send_and_read(connection, calls)
+            except CONNECTION_ERRORS as error:
+                self._drop()
+                lost = translate_redis_error(error, self.endpoint)
+                if not is_repeatable(step):
+                    raise lost from error
+                retry.on_no_reply()
+                self._pause_or_raise(lost, retry)
+                continue
+            if (failed := first_error(replies)) is None:
+                return step_result(step, replies)
+            refused = translate_redis_error(failed, self.endpoint)
+            if not isinstance(refused, LinkLost) or not (len(calls) == 1 or is_repeatable(step)):
+                raise refused from None
+            self._pause_or_raise(refused, retry)  # LOADING and its like: not executed
+
+    def post(self, call: Call) -> None:
+        """Send one call and do not wait; each needs one :meth:`fetch`. A script travels whole, so a flushed cache cannot break the order."""
+        try:
+            posted = self._posted and not self._stopped.is_set()
+            connection = self._connection if posted and self._connection is not None else self._open_connection()
+            connection.send_packed_command([pack((call,), whole=True)], check_health=False)
+            self._posted += 1
+        except CONNECTION_ERRORS as error:
+            self._drop()
+            raise translate_redis_error(error, self.endpoint) from error
+
+    def fetch(self) -> Any:
+        """The reply to the oldest call posted and not fetched. Raises its translated error; LinkLost means that all posted calls are in doubt."""
+        assert self._connection is not None, "nothing was posted"
+        try:
+            reply = _read_reply(self._connection)
+        except CONNECTION_ERRORS as error:
+            self._drop()
+            raise translate_redis_error(error, self.endpoint) from error
+        self._posted -= 1
+        if isinstance(reply, Exception):
+            raise translate_redis_error(reply, self.endpoint)
+        return reply
+
+    def stream(self, calls: Iterable[Call], depth: int = 2) -> Generator[Any, None, None]:
+        """Replies in order, with up to ``depth`` calls under way, so that Redis works while the caller does.
+
+        Calls are taken from the iterable as late as possible. Nothing is repeated: LinkLost leaves it to the caller how far it came.
+        """
+        return stream_calls(self, calls, depth)
+
+    # Halves of a step, for ClusterLink: one step may go to many nodes at once.
+
+    def ensure_connected(self) -> None:
+        """Connect, unless that is done. Raises the translated error; until then Redis has seen nothing."""
+        try:
+            self._open_connection()
+        except CONNECTION_ERRORS as error:
+            raise translate_redis_error(error, self.endpoint) from error
+
+    def send(self, calls: Sequence[Call]) -> None:
+        """Send calls on the open connection. Each needs its place in a :meth:`receive`."""
+        assert self._connection is not None, "not open"
+        try:
+            self._connection.send_packed_command([pack(calls)], check_health=False)
+        except CONNECTION_ERRORS as error:
+            self._drop()
+            raise translate_redis_error(error, self.endpoint) from error
+
+    def receive(self, count: int) -> list[Any]:
+        """The next ``count`` replies, errors among them as values. LinkLost leaves all of them in doubt."""
+        if self._connection is None:
+            raise LinkLost(url=self.endpoint.masked_url, reason="the connection broke while calls were under way")
+        try:
+            return [_read_reply(self._connection) for _ in range(count)]
+        except CONNECTION_ERRORS as error:
+            self._drop()
+            raise translate_redis_error(error, self.endpoint) from error
+
+    def abandon(self) -> None:
+        """Forget calls that were posted and not fetched: the connection is dropped, since their replies would be taken for others'."""
+        if self._posted:
+            self._drop()
+
+    def close(self) -> None:
+        """Close the connection. A later step opens a new one."""
+        self._drop()
+
+    def stop(self) -> None:
+        """From any thread: nothing is sent from now on. A step under way takes a reply that comes, and is repeated no more (StateError)."""
+        self._stopped.set()
+
+    def _drop(self) -> None:
+        self._posted = 0
+        if self._connection is not None:
+            self._connection.disconnect()
+            self._connection = None
+
+    def _open_connection(self) -> redis.Connection:
+        if self._stopped.is_set():
+            raise stopped_error()
+        if self._connection is not None and not self._is_alive(self._connection):
+            self._drop()
+        if self._connection is None:
+            self._connection = dial(self.endpoint)
+        return self._connection
+
+    @staticmethod
+    def _is_alive(connection: redis.Connection) -> bool:
+        """Whether the server has closed the connection meanwhile: better known before a push is sent."""
+        try:
+            return not connection.can_read(timeout=0)
+        except CONNECTION_ERRORS:
+            return False
+
+    def _pause_or_raise(self, error: BusError, retry: Retry) -> None:
+        pause_s = retry.pause_s(error, retry_time_s(self.endpoint, error, self._patience_s))
+        if self.endpoint.may_move:
+            self._drop()  # who is master is asked anew
+        self._stopped.wait(pause_s)
+
+
+class PipelinedLink(Protocol):
+    """A link with calls under way."""
+
+    def post(self, call: Call) -> None: ...
+    def fetch(self) -> Any: ...
+    def abandon(self) -> None: ...
+
+
+def stream_calls(link: PipelinedLink, calls: Iterable[Call], depth: int) -> Generator[Any, None, None]:
+    """See :meth:`SyncLink.stream`."""
+    source = iter(calls)
+    under_way = 0
+    try:
+        while True:
+            while under_way < depth and (call := next(source, None)) is not None:
+                link.post(call)
+                under_way += 1
+            if not under_way:
+                return
+            under_way -= 1
+            yield link.fetch()
+    finally:
+        link.abandon()
+
+
+def _send_and_read(connection: redis.Connection, calls: Sequence[Call]) -> list[Any]:
+    connection.send_packed_command([pack(calls)], check_health=False)
+    replies = [_read_reply(connection) for _ in calls]
+    if missing := unknown_scripts(replies):
+        connection.send_packed_command([pack([calls[i] for i in missing], whole=True)], check_health=False)
+        for i in missing:
+            replies[i] = _read_reply(connection)
+    return replies
+
+
+def _read_reply(connection: redis.Connection) -> Any:
+    try:
+        return connection.read_response(disable_decoding=True)
+    except (rx.ResponseError, rx.BusyLoadingError) as error:
+        return error
