@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.core.event import Event
+    from busmq_spark.core.cloud_event import Event
     from busmq_spark.errors import BusError, Reject
     from busmq_spark.federation.gate.keyring import Keyring
     from busmq_spark.federation.serve.server import FederationServer
@@ -30,7 +30,7 @@ HOMES = {
     "Bus": "bus.bus",
     "BusError": "errors",
     "BusmqDataSource": "spark.source",
-    "Event": "core.event",
+    "Event": "core.cloud_event",
     "FederationServer": "federation.serve.server",
     "Keyring": "federation.gate.keyring",
     "Outbox": "outbox.outbox",

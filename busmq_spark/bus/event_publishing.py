@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from busmq_spark.core import event_delivery as flows
-from busmq_spark.core.event import Event, Extension, make_event
+from busmq_spark.core.cloud_event import Event, Extension, make_event
 from busmq_spark.core.event_delivery import Receipt, SubscriberTable, check_queue
 from busmq_spark.core.event_patterns import check_key
 from busmq_spark.core.flow import Flow, T

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from busmq_spark.bus.queue import Queue
 from busmq_spark.core.flow import T
-from busmq_spark.core.topic import MessagePlace, Places, partition_home, partition_queue
+from busmq_spark.core.topic import MessagePlace, MessagePlaces, partition_home, partition_queue
 from busmq_spark.errors import BusError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def complete_push_many(pushes: Mapping[int, asyncio.Future[list[int]]], chosen: 
     """All pushes have ended: the places of the values, of which each went to the partition chosen for it, or the first error."""
     failed = [inner for inner in pushes.values() if inner.cancelled() or inner.exception() is not None]
     if not failed:
-        _set_result_if_pending(outer, Places(chosen, {which: inner.result() for which, inner in pushes.items()}))
+        _set_result_if_pending(outer, MessagePlaces(chosen, {which: inner.result() for which, inner in pushes.items()}))
         return
     ids = {which: repeat(None) if inner in failed else iter(inner.result()) for which, inner in pushes.items()}
     found = [(which, next(ids[which])) for which in chosen]

@@ -46,7 +46,7 @@ class MessagePlace(NamedTuple):
     """In the partition queue."""
 
 
-class Places(Sequence[MessagePlace]):
+class MessagePlaces(Sequence[MessagePlace]):
     """Where many messages are, in the order in which they were given. Made when it is first looked at: most producers do not."""
 
     def __init__(self, chosen: Sequence[int], ids: Mapping[int, Iterable[int]]) -> None:

@@ -1,11 +1,11 @@
-"""Columns as events, CloudEvents 1.0 in JSON: what core/event.py encodes, in Spark's own functions."""
+"""Columns as events, CloudEvents 1.0 in JSON: what core/cloud_event.py encodes, in Spark's own functions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from busmq_spark.core.event import SPEC_VERSION
+from busmq_spark.core.cloud_event import SPEC_VERSION
 from busmq_spark.errors import ConfigError
 from busmq_spark.spark.cloud_events import (
     EVENT_COLUMNS,

@@ -1,11 +1,11 @@
-"""Events, CloudEvents 1.0 in JSON, as columns: what core/event.py decodes, in Spark's own functions."""
+"""Events, CloudEvents 1.0 in JSON, as columns: what core/cloud_event.py decodes, in Spark's own functions."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from busmq_spark.core.event import SPEC_VERSION
+from busmq_spark.core.cloud_event import SPEC_VERSION
 from busmq_spark.spark.json_text import all_of, is_json, json_string
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from busmq_spark.core.cloud_event import SPEC_VERSION
 from busmq_spark.core.dead_letter import DEAD_LETTER_TYPE, ERROR_CHARACTERS, LINKED_SOURCE_FORMAT, SOURCE_PREFIX
-from busmq_spark.core.event import SPEC_VERSION
 from busmq_spark.errors import ConfigError
 from busmq_spark.parsers import LOCAL_SOURCE
 from busmq_spark.spark.json_text import raise_bus_error

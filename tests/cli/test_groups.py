@@ -9,7 +9,7 @@ import pytest
 
 from busmq_spark.core import dead_letter, shared_group
 from busmq_spark.core import queue as flows
-from busmq_spark.core.event import Event
+from busmq_spark.core.cloud_event import Event
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue_state import states

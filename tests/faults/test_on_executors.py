@@ -11,7 +11,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus as Program
 from busmq_spark.core import mirror as mirrors
-from busmq_spark.core.event import Event
+from busmq_spark.core.cloud_event import Event
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import TopicKeys
 from busmq_spark.core.retention import parse_limits, set_retention

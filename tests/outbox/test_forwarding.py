@@ -13,7 +13,7 @@ import pytest
 
 from busmq_spark import Outbox
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.event import Event
+from busmq_spark.core.cloud_event import Event
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, MessageRefused, OutboxWaits, QueueBusy, StateError
