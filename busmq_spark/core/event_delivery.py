@@ -1,4 +1,4 @@
-"""EventPublishing: the table of which queues the events of which keys go to, and the delivery of an event or a command to a queue.
+"""Publishing: the table of which queues the events of which keys go to, and the delivery of an event or a command to a queue.
 
 Rule 1. The table is a hash of pattern and queue, at one server. Repeating a call changes nothing. With each change it has a new version, and who
         publishes asks for the version, and for the table only where that is another one.
