@@ -1,4 +1,4 @@
-"""The ceiling of a Python source: the same Arrow batches, ready-made in memory, so that all the time is Spark's."""
+"""The ceiling of a Python source and sink: the same Arrow batches, ready-made in memory, and dropped rows, so that all the time is Spark's."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from busmq_spark.spark.compat import StreamArrowWriter
 from busmq_spark.spark.gc_freeze import freeze_imports
 from busmq_spark.spark.schema import BATCH_ROWS, SOURCE_SCHEMA, ArrowRows
 from busmq_spark.store.protocol import MessageRows
@@ -52,6 +53,22 @@ class CeilingReader(DataSourceStreamReader):
         pass
 
 
+class CeilingWriter(StreamArrowWriter):
+    """Takes the rows, and drops them."""
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        freeze_imports()
+        for _ in iterator:
+            pass
+        return WriterCommitMessage()
+
+    def commit(self, messages: Any, batchId: int) -> None:
+        pass
+
+    def abort(self, messages: Any, batchId: int) -> None:
+        pass
+
+
 class Ceiling(DataSource):
     """``format("busmq_ceiling")``."""
 
@@ -64,3 +81,6 @@ class Ceiling(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return CeilingReader(dict(self.options))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> CeilingWriter:
+        return CeilingWriter()

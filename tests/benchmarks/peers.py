@@ -221,50 +221,51 @@ def copies(bench: Bench) -> Iterator[Line]:
             yield Line(f"Queue → queue, {rows:,} rows in batches of {most:,}: {what}; Kafka acks=all", "s", of_key(found, "whole"))
 
 
-def latencies(bench: Bench, workers: Mapping[str, Worker], batch: str, what: str) -> Iterator[Line]:
-    def measure(way: str) -> Mapping[str, float]:
-        with bench.queue(way, partitions=1) as source, bench.queue(way, partitions=1) as target:
-            workers[way].ask("begin", source=source, target=target, batch=batch)
-            try:
-                arrived = bench.traffic(way, source, target)
-            finally:
-                ended = workers[way].ask("end")
-            return {**arrived, **ended}
+def through(bench: Bench, worker: Worker, way: str, batch: str) -> dict[str, float]:
+    """Messages through a query, and how long its batches took."""
+    with bench.queue(way, partitions=1) as source, bench.queue(way, partitions=1) as target:
+        worker.ask("begin", source=source, target=target, batch=batch)
+        try:
+            arrived = bench.traffic(way, source, target)
+        finally:
+            ended = worker.ask("end")
+        return {**arrived, **ended}
 
-    found = in_turn(bench.runs, {way: lambda way=way: measure(way) for way in workers}, warm=False)
+
+def own_batches(bench: Bench, worker: Worker, way: str) -> dict[str, float]:
+    """What a micro-batch costs without a bus, while the same clients push and take without Spark, since they need the same cores."""
+    with bench.queue(way, partitions=1) as queue:
+        worker.ask("begin_own", rows=OWN_ROWS)
+        try:
+            bench.traffic(way, queue, queue)
+        finally:
+            ended = worker.ask("end")
+        return ended
+
+
+def points(found: Found, what: str) -> Iterator[Line]:
     for point in ("p50", "p99"):
         yield Line(f"Push to arrival at {RATE:,}/s, {what}, {point}", "ms", of_key(found, point))
-    if not batch:
-        yield Line("Its micro-batches, each as a whole", "ms", of_key(found, "trigger"))
 
 
 def latency(bench: Bench) -> Iterator[Line]:
+    """Spark's own batches in turn with the others: Java compiles what it runs for minutes, and who is measured later is measured faster."""
     with bench.workers() as workers:
-        yield from latencies(bench, workers, "", "trigger 0")
-        yield own_batches(bench, workers)
-
-
-def own_batches(bench: Bench, workers: Mapping[str, Worker]) -> Line:
-    """What a micro-batch costs without a bus, while the same clients push and take without Spark, since they need the same cores."""
-
-    def measure(way: str) -> Mapping[str, float]:
-        with bench.queue(way, partitions=1) as queue:
-            workers[way].ask("begin_own", rows=OWN_ROWS)
-            try:
-                bench.traffic(way, queue, queue)
-            finally:
-                ended = workers[way].ask("end")
-            return ended
-
-    found = in_turn(bench.runs, {way: lambda way=way: measure(way) for way in ("python", "java", "tuned")}, warm=False)
-    what = f"A micro-batch of {OWN_ROWS} rows of Spark's own or of a Python source in memory, into none, beside the same clients"
-    return Line(what, "ms", of_key(found, "trigger"))
+        ways = {way: lambda way=way: through(bench, workers[way], way, "") for way in workers}
+        own = {f"{way} own": lambda way=way: own_batches(bench, workers[way], way) for way in ("python", "java", "tuned")}
+        found = in_turn(bench.runs, ways | own, warm=False)
+    took = of_key(found, "trigger")
+    yield from points({way: found[way] for way in ways}, "trigger 0")
+    yield Line("Its micro-batches, each as a whole", "ms", {way: took[way] for way in ways})
+    what = f"{OWN_ROWS} rows that Spark makes, into none; a Python source in memory, into a Python sink that drops them; beside the same clients"
+    yield Line(what, "ms", {way.removesuffix(" own"): took[way] for way in own})
 
 
 def realtime(bench: Bench) -> Iterator[Line]:
     with bench.workers([way for way in WAYS if way != "python"], live=True) as workers:
         for seconds in (5, 60):
-            yield from latencies(bench, workers, f"{seconds} seconds", f"real time, batches of {seconds} s")
+            measures = {way: lambda way=way, batch=f"{seconds} seconds": through(bench, workers[way], way, batch) for way in workers}
+            yield from points(in_turn(bench.runs, measures, warm=False), f"real time, batches of {seconds} s")
 
 
 def floor(bench: Bench) -> Iterator[Line]:

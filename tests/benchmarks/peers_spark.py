@@ -126,13 +126,15 @@ class Runner:
         return {"trigger": statistics.median(took[len(took) // 2 :] or [0])}  # the first half warms Java up
 
     def begin_own(self, rows: int) -> dict[str, float]:
-        """Micro-batches without pause that nothing stores and whose rows Spark makes; for the Python engine, a Python source in memory."""
-        stream = self.spark.readStream
-        if self.way.name == "python":
+        """Micro-batches without pause that nothing stores and whose rows Spark makes; for the Python engine, a Python source and sink in memory."""
+        stream, in_python = self.spark.readStream, self.way.name == "python"
+        if in_python:
             frame = stream.format("busmq_ceiling").options(rows=str(rows), size="100", tasks="1", endless="true").load().select("value")
         else:
             frame = stream.format("rate-micro-batch").options(rowsPerBatch=str(rows), numPartitions="1").load().selectExpr("string(value)")
-        self._live.append(frame.writeStream.format("noop").trigger(processingTime="0 seconds").start())
+        writer = frame.writeStream.format("busmq_ceiling" if in_python else "noop")
+        folder = tempfile.mkdtemp(prefix="busmq-peers-")
+        self._live.append(writer.option("checkpointLocation", folder).trigger(processingTime="0 seconds").start())
         return {}
 
 
