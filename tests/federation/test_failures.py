@@ -36,6 +36,10 @@ async def test_answers_out_of_storage_wait_for_a_peer_that_does_not_read(federat
             [connection] = server._connections
             most = most_waiting(connection)
             await until(lambda: connection.send_buffer.is_full)
+            async with Wire(server) as wire:
+                reader = await wire.open("persistify", name, {}, ["a"])
+                for _ in range(count):  # whatever the server would read for the other peer, it has had the time for by then
+                    assert (await reader.call("pread", key))[0] is None
             answers = 0
             while answers < count:
                 answers += len(await socket.recv()) > size
