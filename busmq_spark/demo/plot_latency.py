@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from busmq_spark.demo.stopwatch import percentiles
+from busmq_spark.demo.latency_clients import percentiles
 
 COLOURS = ("#9aa5ae", "#00798c", "#d1495b")
 MIN_LATENCY_MS, BINS_PER_DECADE = 0.05, 20

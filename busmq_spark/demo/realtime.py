@@ -17,7 +17,7 @@ from busmq_spark.cli.locate import locate_queue, open_links
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.terminal_text import format_count, format_number
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
-from busmq_spark.demo.stopwatch import Workload, percentiles, workload_clients
+from busmq_spark.demo.latency_clients import Workload, percentiles, workload_clients
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import StateError
 from busmq_spark.options import RedisOptions

@@ -9,16 +9,13 @@ from dataclasses import replace
 
 from busmq_spark.core.mirror import AppendResult, BeginResult, Chunk, MirrorOf, OriginQueueState, Positions
 from busmq_spark.errors import BusError
-from busmq_spark.mirror.settings import MirrorSettings
-from busmq_spark.mirror.status import MirroredQueueStatus, MirrorMetrics, status_of
-from busmq_spark.mirror.target import MirrorTarget
-from busmq_spark.mirror.windows import (
+from busmq_spark.mirror.copy_windows import (
     SHORT_WINDOW_ROWS,
     WINDOW_BYTES,
+    CopyWindow,
+    CopyWindowRows,
     MirrorDecision,
     MirroredQueue,
-    Window,
-    WindowRows,
     compare_with_origin,
     drop_copied_rows,
     new_life_error,
@@ -26,6 +23,9 @@ from busmq_spark.mirror.windows import (
     other_origin_error,
     reissued_error,
 )
+from busmq_spark.mirror.settings import MirrorSettings
+from busmq_spark.mirror.status import MirroredQueueStatus, MirrorMetrics, status_of
+from busmq_spark.mirror.target import MirrorTarget
 
 WINDOWS_PER_READ = 64
 """Queues with few messages whose windows are read in one call."""
@@ -242,9 +242,9 @@ class MirroredQueues:
                 high = middle
         return low
 
-    def plan(self, now: float) -> list[Window]:
+    def plan(self, now: float) -> list[CopyWindow]:
         """What is read next in one call: a window of one queue, or short ones of many."""
-        windows: list[Window] = []
+        windows: list[CopyWindow] = []
         size = 0
         rate = self._settings.bytes_per_s
         for name in list(self._ready):
@@ -276,9 +276,9 @@ class MirroredQueues:
         """When more may be read, where that is limited."""
         return [self._read_at] if self._ready and self._settings.bytes_per_s else []
 
-    def append(self, found: Sequence[WindowRows]) -> None:
+    def append(self, found: Sequence[CopyWindowRows]) -> None:
         """Append what was read, as far as it is what was planned."""
-        sound: dict[str, WindowRows] = {}
+        sound: dict[str, CopyWindowRows] = {}
         for rows in found:
             queue = self.queues.get(rows.window.queue)
             if queue is None or not queue.begun or queue.born != rows.window.born or not rows.window.after <= queue.last < rows.upto:
@@ -296,7 +296,7 @@ class MirroredQueues:
         for name, answer in self._target.append([*sound.values()]).items() if sound else ():
             self._note_copied(self.queues[name], sound[name], answer)
 
-    def _note_copied(self, queue: MirroredQueue, rows: WindowRows, answer: AppendResult | BusError) -> None:
+    def _note_copied(self, queue: MirroredQueue, rows: CopyWindowRows, answer: AppendResult | BusError) -> None:
         if not self._on_append_answer(queue, answer, 0):
             return
         assert isinstance(answer, AppendResult)

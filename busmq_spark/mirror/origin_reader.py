@@ -9,9 +9,9 @@ from contextlib import suppress
 from busmq_spark.core.mirror import NO_MARK, OriginQueueState
 from busmq_spark.core.position import Range
 from busmq_spark.errors import BusError
+from busmq_spark.mirror.copy_windows import MAX_CALL_BYTES, CopyWindow, CopyWindowRows
 from busmq_spark.mirror.rows import CommandRows
 from busmq_spark.mirror.settings import MIRROR_PATIENCE_S, MirrorSettings
-from busmq_spark.mirror.windows import MAX_CALL_BYTES, Window, WindowRows
 from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.store.protocol import OriginStore, PushNotifiers, QueueCreateOptions, RowStream
 from busmq_spark.store.push_notifiers import RedisPushNotifiers
@@ -63,10 +63,10 @@ class ThreadLocalOriginStores:
                 store.close()
 
 
-def read_windows(store: OriginStore, windows: Sequence[Window]) -> list[WindowRows]:
+def read_windows(store: OriginStore, windows: Sequence[CopyWindow]) -> list[CopyWindowRows]:
     """The messages of windows, one of each queue, each with what the queue was before. Raises LinkLost."""
     spans, pieces = store.read_with_spans([Range(window.queue, window.born, window.after + 1, window.upto) for window in windows])
-    found = {window.queue: WindowRows(window, spans[window.queue]) for window in windows}
+    found = {window.queue: CopyWindowRows(window, spans[window.queue]) for window in windows}
     for rows in found.values():
         rows.after, rows.upto = rows.window.after, rows.window.upto or rows.span.last_id
         rows.sound = rows.span.born == rows.window.born and rows.span.last_id >= rows.upto
@@ -81,7 +81,7 @@ def read_windows(store: OriginStore, windows: Sequence[Window]) -> list[WindowRo
     return list(found.values())
 
 
-def _add_rows(pieces: RowStream, found: dict[str, WindowRows]) -> None:
+def _add_rows(pieces: RowStream, found: dict[str, CopyWindowRows]) -> None:
     came = 0
     for piece in pieces:
         rows = found[piece.queue]
@@ -95,7 +95,7 @@ def _add_rows(pieces: RowStream, found: dict[str, WindowRows]) -> None:
             return
 
 
-def _is_complete(rows: WindowRows) -> bool:
+def _is_complete(rows: CopyWindowRows) -> bool:
     """Whether the last message that was to be read has come, and is the one that was planned."""
     last = rows.window.upto or rows.span.upto
     if not last or not rows.span.upto_mark or rows.last != last:

@@ -21,12 +21,12 @@ from busmq_spark.core.mirror import NO_MARK, OriginQueueState, Positions
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.metrics import Metrics
+from busmq_spark.mirror.copy_windows import CopyWindowRows
 from busmq_spark.mirror.mirrored_queues import MirroredQueues
 from busmq_spark.mirror.origin_reader import ThreadLocalOriginStores, look_at_queues, make_push_notifiers, read_windows
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.status import MirroredQueueStatus, MirrorMetrics, encode_report
 from busmq_spark.mirror.target import MirrorTarget
-from busmq_spark.mirror.windows import WindowRows
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.queue_location import new_token
 
@@ -71,7 +71,7 @@ class MirrorRunner:
         self._listeners = make_push_notifiers(settings, self._pushed)
         self._thread = threading.Thread(target=self._run, name="busmq-mirror", daemon=True)
         self._jobs: deque[tuple[Future[Any], Callable[[Any], None]]] = deque()
-        self._windows: deque[Future[list[WindowRows]]] = deque()
+        self._windows: deque[Future[list[CopyWindowRows]]] = deque()
         self._due = dict.fromkeys(("poll", "look", "discover", "report"), 0.0)
         self._listened: tuple[str, ...] = ()
         self._pauses = Pauses(*PAUSES_S)

@@ -15,8 +15,8 @@ from busmq_spark.core.keys import QueueKeys, hash_index, mirror_report
 from busmq_spark.core.mirror import AppendResult, BeginResult, Chunk, MirrorOf, MirrorState, OriginQueueState, Positions
 from busmq_spark.core.queue_state import keep_alive, marks
 from busmq_spark.errors import BusError
+from busmq_spark.mirror.copy_windows import CopyWindowRows
 from busmq_spark.mirror.settings import MIRROR_PATIENCE_S
-from busmq_spark.mirror.windows import WindowRows
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.links import Link, sync_links
@@ -51,7 +51,7 @@ class MirrorTarget:
 
         return self._run_for_each(list(wanted), flow)
 
-    def append(self, rows: Sequence[WindowRows]) -> dict[str, AppendResult | BusError]:
+    def append(self, rows: Sequence[CopyWindowRows]) -> dict[str, AppendResult | BusError]:
         """Append what was read, one window of each queue. Of each queue the last answer, or the error it is stopped by. Raises LinkLost."""
         found: dict[str, AppendResult | BusError] = {}
         pieces = [(each.window.queue, chunk) for each in rows for chunk in split_into_chunks(each)]
@@ -136,7 +136,7 @@ class MirrorTarget:
         return found
 
 
-def split_into_chunks(rows: WindowRows) -> list[Chunk]:
+def split_into_chunks(rows: CopyWindowRows) -> list[Chunk]:
     """What was read, in chunks that go into one call each; the last one covers what the window did, also where its last ids were gone."""
     span, after = rows.span, rows.after
     found: list[Chunk] = []

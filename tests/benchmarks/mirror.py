@@ -21,11 +21,11 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.mirror import MirrorOf, begin_mirror, read_spans
 from busmq_spark.core.position import Range
 from busmq_spark.federation.bulk.client import READ_CREDIT_BYTES
+from busmq_spark.mirror.copy_windows import CopyWindow, CopyWindowRows
 from busmq_spark.mirror.origin_reader import open_origin
 from busmq_spark.mirror.rows import CommandRows
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.target import MirrorTarget
-from busmq_spark.mirror.windows import Window, WindowRows
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.benchmarks import mirror_lag, mirror_nats
@@ -127,7 +127,7 @@ def appending(near: SyncLink, there: str, here: str, runs: int) -> Row:
         near.run(q.close(keys))
         near.run(begin_mirror(keys, span, MirrorOf(there)))
         before = cpu_s(near)
-        target.append([WindowRows(Window("bench", span.born, 0, SMALL_ROWS, SMALL_ROWS), span, SMALL_ROWS, 0, parts, sound=True)])
+        target.append([CopyWindowRows(CopyWindow("bench", span.born, 0, SMALL_ROWS, SMALL_ROWS), span, SMALL_ROWS, 0, parts, sound=True)])
         return (cpu_s(near) - before) / SMALL_ROWS * 1e6
 
     def pushed() -> float:
@@ -194,10 +194,10 @@ def apart_s(near: SyncLink, origin: str, here: str, whole: Range) -> float:
     store, target = open_origin(MirrorSettings(origin=origin, patterns=("bench",))), MirrorTarget(RedisOptions(url=here))
     span = store.spans({"bench": (-1, 0)})["bench"]
     near.run(begin_mirror(QueueKeys("bench"), span, MirrorOf(origin)))
-    began, rows, window = time.perf_counter(), None, Window("bench", span.born, 0, ROWS, ROWS)
+    began, rows, window = time.perf_counter(), None, CopyWindow("bench", span.born, 0, ROWS, ROWS)
     for piece in store.read(whole, True):
         upto = piece.first + len(piece.values) - 1
-        rows = WindowRows(window, span, upto, piece.first - 1, [CommandRows.of(piece.first, piece.values)], sound=True)
+        rows = CopyWindowRows(window, span, upto, piece.first - 1, [CommandRows.of(piece.first, piece.values)], sound=True)
         target.append([rows])
     store.close()
     target.close()

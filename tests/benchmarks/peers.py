@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from busmq_spark.core import queue as q
-from busmq_spark.demo.stopwatch import Workload, make_order, percentiles
+from busmq_spark.demo.latency_clients import Workload, make_order, percentiles
 from busmq_spark.errors import LocalToolMissing
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.benchmarks.harness import RUNS, Spread, fill, ratios, redis, write

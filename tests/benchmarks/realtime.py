@@ -14,7 +14,7 @@ from typing import Any
 import busmq_spark
 from busmq_spark.core import queue as q
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.demo.stopwatch import PERCENTILE_POINTS, Workload, percentiles, workload_clients
+from busmq_spark.demo.latency_clients import PERCENTILE_POINTS, Workload, percentiles, workload_clients
 from tests.benchmarks.harness import Row, Spread, add_batch_s, alternating, drain, fill, ratios, redis, session
 from tests.benchmarks.latency import apart as python_apart
 from tests.spark.monitor import Monitor

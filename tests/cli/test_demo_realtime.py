@@ -49,4 +49,4 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
 
 
 def clients(pid: int) -> int:
-    return sum("stopwatch" in " ".join(child.cmdline()) for child in psutil.Process(pid).children(recursive=True) if alive(child))
+    return sum("latency_clients" in " ".join(child.cmdline()) for child in psutil.Process(pid).children(recursive=True) if alive(child))

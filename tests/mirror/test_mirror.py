@@ -19,9 +19,9 @@ from busmq_spark.errors import ConfigError, FederationRefused, LinkLost
 from busmq_spark.federation.bulk.client import BulkLink
 from busmq_spark.federation.bulk.socket import BulkWebSocket
 from busmq_spark.mirror import runner as runners
+from busmq_spark.mirror.copy_windows import MAX_CALL_BYTES, CopyWindow, CopyWindowRows
 from busmq_spark.mirror.origin_reader import read_windows
 from busmq_spark.mirror.settings import MirrorSettings
-from busmq_spark.mirror.windows import MAX_CALL_BYTES, Window, WindowRows
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.protocol import OriginStore
 from tests.clocks import npm_push
@@ -156,7 +156,7 @@ def test_what_is_read_in_one_call_is_bounded_over_all_of_its_queues(far: Centre,
         far.push(name, 10, size=100_000)
     came = list[int]()
 
-    def noted(store: OriginStore, windows: Sequence[Window]) -> list[WindowRows]:
+    def noted(store: OriginStore, windows: Sequence[CopyWindow]) -> list[CopyWindowRows]:
         found = read_windows(store, windows)
         came.append(sum(rows.bytes for rows in found))
         return found

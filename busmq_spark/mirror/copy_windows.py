@@ -25,7 +25,7 @@ SHORT_WINDOW_ROWS = 250
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class CopyWindow:
     """The ids ``after + 1 .. upto`` of a queue, to be read; or to the end (NEWEST_MESSAGE). ``newest``: the last id that is known to be given."""
 
     queue: str
@@ -43,10 +43,10 @@ class Window:
 
 
 @dataclass(slots=True)
-class WindowRows:
+class CopyWindowRows:
     """What was read of a window. ``span`` is from before the reading; ``parts`` are all that was stored of ``after + 1 .. upto``, in order."""
 
-    window: Window
+    window: CopyWindow
     span: OriginQueueState
     upto: int = 0
     after: int = 0
@@ -107,14 +107,14 @@ class MirroredQueue:
         """Ids that are given and not copied."""
         return max(0, self.seen - self.last)
 
-    def window(self, bytes_: int) -> Window | None:
+    def window(self, bytes_: int) -> CopyWindow | None:
         """What to read next, behind what is under way; None when there is nothing, or the first window has not said yet how long values are."""
         left = self.seen - self.planned
         if not self.begun or left <= 0 or (not self.row_bytes and self.planned > self.last):
             return None
         most = FIRST_WINDOW_ROWS if not self.row_bytes else max(1, min(MAX_WINDOW_ROWS, int(bytes_ / max(1.0, self.row_bytes))))
         size = int(min(left, most) * self.row_bytes)
-        return Window(self.name, self.born, self.planned, NEWEST_MESSAGE if left <= most else self.planned + most, self.seen, size)
+        return CopyWindow(self.name, self.born, self.planned, NEWEST_MESSAGE if left <= most else self.planned + most, self.seen, size)
 
     def reset(self) -> None:
         """Forget what is under way."""
@@ -128,14 +128,14 @@ class MirroredQueue:
         elif not self.behind:
             self.behind_since = None
 
-    def learn_row_size(self, rows: WindowRows) -> None:
+    def learn_row_size(self, rows: CopyWindowRows) -> None:
         """Learn how long values are."""
         if count := rows.count:
             mean = rows.bytes / count
             self.row_bytes = mean if not self.row_bytes or mean > self.row_bytes else (3 * self.row_bytes + mean) / 4
 
 
-def drop_copied_rows(rows: WindowRows, last: int) -> OriginQueueState:
+def drop_copied_rows(rows: CopyWindowRows, last: int) -> OriginQueueState:
     """Drop rows up to ``last``, copied meanwhile. Returns the span as of ``last``."""
     if last <= rows.after:
         return rows.span

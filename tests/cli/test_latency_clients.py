@@ -13,7 +13,7 @@ import pytest
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import attach, push_many
-from busmq_spark.demo.stopwatch import ArrivalCounter, Workload, make_order, percentiles, read_order, workload_clients
+from busmq_spark.demo.latency_clients import ArrivalCounter, Workload, make_order, percentiles, read_order, workload_clients
 from tests.cli.conftest import environment
 from tests.conftest import Fresh, link_to
 
@@ -59,7 +59,7 @@ def test_a_message_that_waited_is_known_to_have_waited(redis_url: str, fresh: Fr
     queue, link = fresh("q"), link_to(redis_url)
     link.run(attach(QueueKeys(queue), "born", ttl_s=60))
     link.run(push_many(QueueKeys(queue), [make_order(1, time.monotonic_ns() - 5_000_000_000, 100)]))
-    taker = [sys.executable, "-m", "busmq_spark.demo.stopwatch", "take", redis_url, queue, "1", "0"]
+    taker = [sys.executable, "-m", "busmq_spark.demo.latency_clients", "take", redis_url, queue, "1", "0"]
     done = subprocess.run(taker, env=environment(None), capture_output=True, text=True, timeout=60, check=True)
     [took_us] = json.loads(done.stdout)["took_us"]
     assert took_us > 5_000_000

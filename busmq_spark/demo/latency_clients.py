@@ -1,7 +1,7 @@
 """Two clients outside Spark, two processes: one pushes orders that carry the time, the other takes what arrives and says how long that took.
 
-python -m busmq_spark.demo.stopwatch push URL QUEUE RATE SECONDS SIZE
-python -m busmq_spark.demo.stopwatch take URL QUEUE COUNT EVERY_S
+python -m busmq_spark.demo.latency_clients push URL QUEUE RATE SECONDS SIZE
+python -m busmq_spark.demo.latency_clients take URL QUEUE COUNT EVERY_S
 
 For ``busmq demo realtime`` and the benchmarks. Processes, since two threads of one Python take turns of 5 ms; and little work for each, since they
 share the machine with what they measure.
@@ -157,7 +157,7 @@ def workload_clients(url: str, load: Workload, every_s: float = 0) -> Iterator[I
 
 
 def _start_process(stack: ExitStack, *words: object) -> IO[str]:
-    command = [sys.executable, "-m", "busmq_spark.demo.stopwatch", *map(str, words)]
+    command = [sys.executable, "-m", "busmq_spark.demo.latency_clients", *map(str, words)]
     # A session of its own: a Ctrl-C in the terminal reaches the parent only, which ends it in its turn.
     client = stack.enter_context(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, start_new_session=True))
     stack.callback(client.kill)
