@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from busmq_spark.errors import BusError
+from busmq_spark.spark.failing_source import check_packages, make_failing_source
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource
@@ -17,10 +18,9 @@ if TYPE_CHECKING:
 
 def _source() -> type[DataSource]:
     try:
+        check_packages()
         from busmq_spark.spark.source import BusmqDataSource
     except (ImportError, BusError) as error:
-        from busmq_spark.spark.failing_source import make_failing_source
-
         return make_failing_source(error)
     return BusmqDataSource
 

@@ -8,11 +8,14 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys, hash_index, metadata_pattern, queue_name, topic_name, topic_pattern
-from busmq_spark.redis_io.links import Link
-from busmq_spark.redis_io.sync_link import SyncLink
+
+if TYPE_CHECKING:  # writers of a sink that only plan take a token here, and need no client of Redis
+    from busmq_spark.redis_io.links import Link
+    from busmq_spark.redis_io.sync_link import SyncLink
 
 KEYS_PER_SCAN = 1000
 """Keys that Redis looks at in one step of a walk over all of them: about half a millisecond."""

@@ -12,6 +12,9 @@ from urllib.parse import unquote, urlsplit
 from busmq_spark.errors import ConfigError
 
 DEFAULT_PORT = 6379
+SENTINEL_PORT = 26379
+DEFAULT_MASTER = "mymaster"
+"""What the sentinels of most installations call their master."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from busmq_spark.core.read_tasks import tasks
 from busmq_spark.errors import ConfigError, QueueMissing
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark.gc_freeze import freeze_imports
-from busmq_spark.spark.message_times import TIMESTAMP_COLUMN_NAME
 from busmq_spark.spark.partition import Partition, read_ranges
 from busmq_spark.spark.queue_selection import find_queues
+from busmq_spark.spark.schema import TIMESTAMP_COLUMN_NAME
 from busmq_spark.spark.stores import patient_store
 from busmq_spark.spark.time_recorder import note_times_if_allowed
 from busmq_spark.spark.tracebacks import without_traceback

@@ -7,11 +7,21 @@ of that environment and say only DATA_SOURCE_NOT_FOUND.
 from __future__ import annotations
 
 import sys
+from importlib.util import find_spec
 
 from pyspark.sql.datasource import DataSource
 
 from busmq_spark.errors import LocalToolMissing
 from busmq_spark.spark.tracebacks import strip_traceback
+
+REQUIRED_PACKAGES = ("hiredis", "numpy", "pyarrow", "redis")
+
+
+def check_packages() -> None:
+    """Raises ModuleNotFoundError for a package that is not installed. None is imported: few of Spark's processes need all."""
+    for name in REQUIRED_PACKAGES:
+        if find_spec(name) is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
 def make_failing_source(error: Exception) -> type[DataSource]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import gc
+import sys
 
-_imports_frozen = False
+_modules_frozen = 0
 
 
 def freeze_imports() -> None:
-    """Take what is imported out of the garbage collector's sight, once per process.
+    """Take what is imported out of the garbage collector's sight; again only where more is imported by now.
 
     pyspark's worker runs a full collection after every task; with our imports frozen it costs 1 ms instead of 20 (measured, spark-facts E).
     """
-    global _imports_frozen
-    if not _imports_frozen:
-        _imports_frozen = True
+    global _modules_frozen
+    if len(sys.modules) > _modules_frozen:
+        _modules_frozen = len(sys.modules)
         gc.collect()
         gc.freeze()

@@ -13,9 +13,6 @@ from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.store.protocol import MessageRows, ReadStore
 from busmq_spark.store.redis_store import RedisStore
 
-FIELDS_COLUMN_NAME = "fields"
-FIELDS_COLUMN_TYPES = ("map<string,binary>", "map<string,string>")
-"""Types that the column can have, here and in the sink."""
 MESSAGES_PER_CALL = 500
 
 

@@ -16,9 +16,9 @@ import pyarrow as pa
 from busmq_spark.core.clock import TimesGathering, TimesOfIds
 from busmq_spark.core.position import Range
 from busmq_spark.errors import ProtocolError, RemoteError
+from busmq_spark.spark.schema import TIMESTAMP_COLUMN_NAME
 from busmq_spark.store.protocol import MessageRows, ReadStore
 
-TIMESTAMP_COLUMN_NAME = "timestamp"
 TIMESTAMP_ARROW_TYPE = pa.timestamp("us", tz="UTC")
 MS_PER_SECOND, US_PER_MS = 1000, 1000
 log = logging.getLogger("busmq_spark")

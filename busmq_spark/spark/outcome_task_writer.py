@@ -23,9 +23,9 @@ from busmq_spark.core.keys import JobKeys
 from busmq_spark.core.shared_group import Delivery
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.options import WriteOptions
-from busmq_spark.spark.job_fields import FIELDS_COLUMN_TYPES
+from busmq_spark.spark.queue_options import full_queue_policy
+from busmq_spark.spark.schema import FIELDS_COLUMN_TYPES
 from busmq_spark.spark.stores import sink_store
-from busmq_spark.spark.writer import full_queue_policy
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore
 

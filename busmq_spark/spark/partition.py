@@ -17,11 +17,11 @@ from busmq_spark.core.loss import loss_between
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.qualified_names import display_name
 from busmq_spark.options import ReadOptions
+from busmq_spark.spark.arrow_rows import ArrowRows
 from busmq_spark.spark.gc_freeze import freeze_imports
-from busmq_spark.spark.job_fields import FIELDS_COLUMN_NAME as FIELDS
 from busmq_spark.spark.job_fields import JobFieldReader
-from busmq_spark.spark.message_times import TIMESTAMP_COLUMN_NAME, TimestampColumn
-from busmq_spark.spark.schema import ArrowRows
+from busmq_spark.spark.message_times import TimestampColumn
+from busmq_spark.spark.schema import FIELDS_COLUMN_NAME, TIMESTAMP_COLUMN_NAME
 from busmq_spark.spark.stores import task_store
 from busmq_spark.store.loss_errors import loss_error
 from busmq_spark.store.protocol import LossEvidence, MessageRows, ReadStore
@@ -67,7 +67,7 @@ def read_ranges(options: ReadOptions, schema: StructType, partition: Partition) 
     freeze_imports()
     store = task_store(options)
     times = TimestampColumn.fetch(store, partition.ranges, partition.times) if TIMESTAMP_COLUMN_NAME in schema.names and partition.ranges else None
-    jobs = JobFieldReader(store, options.job_fields) if FIELDS in schema.names else None
+    jobs = JobFieldReader(store, options.job_fields) if FIELDS_COLUMN_NAME in schema.names else None
     return ArrowRows(schema, times, jobs).batches(_rows(store, partition, options.fail_on_data_loss))
 
 

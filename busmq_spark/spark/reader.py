@@ -10,21 +10,26 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
 from busmq_spark.core import offsets
+from busmq_spark.core.caching import cached_attribute
+from busmq_spark.core.deferred import Deferred
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import compat
 from busmq_spark.spark.gc_freeze import freeze_imports
-from busmq_spark.spark.message_times import TIMESTAMP_COLUMN_NAME
-from busmq_spark.spark.partition import Partition, read_ranges
-from busmq_spark.spark.planning import QueryPlanning
+from busmq_spark.spark.schema import TIMESTAMP_COLUMN_NAME
 from busmq_spark.spark.tracebacks import without_traceback
 
+if TYPE_CHECKING:
+    from busmq_spark.spark.planning import QueryPlanning
+
+_query_planning: Deferred[type[QueryPlanning]] = Deferred("spark.planning", "QueryPlanning")
+_read_ranges: Deferred[Callable[..., Iterator[Any]]] = Deferred("spark.partition", "read_ranges")
 BLIND_PROBE_PAUSE_S = 0.2
 """Pause between two probes of an unreachable link, where Spark does not pass the checkpoint's location."""
 WAITS_FOR_LINKS_REASON = (
@@ -41,7 +46,10 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._planning = QueryPlanning(options, timed=TIMESTAMP_COLUMN_NAME in schema.names)
+
+    @cached_attribute
+    def _planning(self) -> QueryPlanning:
+        return _query_planning.get()(self._options, timed=TIMESTAMP_COLUMN_NAME in self._schema.names)
 
     # -- what Spark calls on the driver ---------------------------------------------------------------------------------------------------
 
@@ -61,10 +69,11 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         Spark before 4.2 hands over neither start nor limit. What was planned last then stands for the start; where nothing was planned yet, a
         checkpoint may lie anywhere: such a batch goes up to the newest message, uncapped, so that it cannot end before the checkpoint.
         """
+        planning = self._planning
         freeze_imports()
-        if (found := self._planning.latest_offset(start, limit)) is None:
+        if (found := planning.latest_offset(start, limit)) is None:
             log.warning(WAITS_FOR_LINKS_REASON)
-            while (found := self._planning.latest_offset(start, limit)) is None:
+            while (found := planning.latest_offset(start, limit)) is None:
                 time.sleep(BLIND_PROBE_PAUSE_S)
         return found
 
@@ -74,8 +83,9 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         return self._planning.report_latest_offset()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        planning = self._planning
         freeze_imports()
-        return self._planning.partitions(start, end)
+        return planning.partitions(start, end)
 
     def commit(self, end: dict[str, Any]) -> None:
         self._planning.commit(end)
@@ -87,5 +97,4 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
     # -- what Spark calls in tasks --------------------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        assert isinstance(partition, Partition)
-        return read_ranges(self._options, self._schema, partition)
+        return _read_ranges.get()(self._options, self._schema, partition)

@@ -1,19 +1,20 @@
-"""What rows a sink accepts, and how an Arrow batch becomes values per queue."""
+"""What rows a sink accepts, and how an Arrow batch becomes values per queue.
+
+Arrow and numpy are imported where there are rows: each process that plans or commits imports this, and has none.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
 
 from busmq_spark.errors import ConfigError, MessageRefused
-from busmq_spark.spark.topic_routing import TopicColumns, TopicPartitioner, filled_column
-from busmq_spark.spark.topic_routing import as_binary_array as _bytes
+
+if TYPE_CHECKING:
+    from busmq_spark.spark.topic_routing import TopicPartitioner
 
 GATHERED_BYTES = 8 * 1024 * 1024
 """Bytes of record batches whose rows are sent together where they name their queues."""
@@ -27,6 +28,18 @@ _TYPES = {
     "source": (StringType,),
     "index": (IntegerType,),
 }
+NULL_TOPIC_REMEDY = "a message cannot be. Filter them, or use coalesce()"
+NULL_KEY_REMEDY = "the key of a message cannot be. Filter them, use coalesce(), or leave the column out"
+
+
+@dataclass(frozen=True, slots=True)
+class TopicColumns:
+    """The columns that choose topic and partition of a row; None: there is none, or another one goes before it."""
+
+    topic: str | None
+    topic_column: str | None
+    partition_column: str | None
+    key_column: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,23 +105,28 @@ class SinkColumns:
             return
         values = filled_column(batch, self.value)
         if self.queue is not None:
-            yield self.queue, _bytes(values)
+            yield self.queue, as_binary_array(values)
             return
         if topics is not None:
+            import numpy as np
+            import pyarrow as pa
+
             found = list(topics.rows_by_queue(batch))
-            sorted_values = _bytes(values.take(pa.array(np.concatenate([rows for _, rows in found]))) if len(found) > 1 else values)
+            sorted_values = as_binary_array(values.take(pa.array(np.concatenate([rows for _, rows in found]))) if len(found) > 1 else values)
             at = 0
             for queue, rows in found:
                 yield queue, sorted_values[at : at + len(rows)]
                 at += len(rows)
             return
+        import pyarrow.compute as pc  # large, and not for rows of one queue
+
         assert self.queue_column is not None
         names = filled_column(batch, self.queue_column)
         coded = names.dictionary_encode()
         queues = coded.dictionary.to_pylist()
         if "" in queues:
             raise MessageRefused(reason=f"column {self.queue_column!r} is empty in some rows; expected the name of a queue")
-        sorted_values = _bytes(values.take(pc.array_sort_indices(coded.indices)))  # stable: rows of a queue keep their order
+        sorted_values = as_binary_array(values.take(pc.array_sort_indices(coded.indices)))  # stable: rows of a queue keep their order
         at = 0
         for queue, count in zip(queues, pc.value_counts(coded.indices).field("counts").to_pylist(), strict=True):
             yield queue, sorted_values[at : at + count]
@@ -116,6 +134,8 @@ class SinkColumns:
 
     def to_record_batch(self, rows: Sequence[Any]) -> Any:
         """A record batch of Spark rows, for Spark versions that hand over rows."""
+        import pyarrow as pa
+
         of_topics = (self.topic.topic_column, self.topic.partition_column, self.topic.key_column) if self.topic else ()
         names = [self.value, *filter(None, (self.queue_column, *of_topics))]
         return pa.RecordBatch.from_pydict({name: [row[name] for row in rows] for name in names})
@@ -132,3 +152,22 @@ def _topic_columns(found: Mapping[str, str], queue: str | None, topic: str | Non
         raise ConfigError(reason="columns 'queue' and 'topic' both say where a row goes; leave one out, or set option 'queue' or 'topic'")
     partition = found.get("partition")
     return TopicColumns(topic, None if topic else found["topic"], partition, None if partition else found.get("key"))
+
+
+def filled_column(batch: Any, name: str) -> Any:
+    """A column of a record batch. Raises MessageRefused for a NULL in it."""
+    column = batch.column(batch.schema.get_field_index(name))
+    if column.null_count:
+        remedy = NULL_KEY_REMEDY if name.lower() == "key" else NULL_TOPIC_REMEDY
+        raise MessageRefused(reason=f"column {name!r} is NULL in {column.null_count} of {batch.num_rows} rows; {remedy}")
+    return column
+
+
+def as_binary_array(values: Any) -> list[bytes]:
+    """An Arrow array of text or bytes, as bytes."""
+    import pyarrow as pa
+
+    if not pa.types.is_binary(values.type):
+        values = values.cast(pa.large_binary() if pa.types.is_large_string(values.type) else pa.binary())
+    found: list[bytes] = values.to_pylist()
+    return found

@@ -3,38 +3,55 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from importlib.metadata import version
 from typing import TYPE_CHECKING, TypeVar
 
+import pyspark
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from busmq_spark import __version__
+from busmq_spark.core.deferred import Deferred
 from busmq_spark.errors import BusError, ConfigError, EngineUnavailable, JarVersion, LocalToolMissing
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions
-from busmq_spark.redis_io.layout import redis_layout
-from busmq_spark.spark.batch_reader import BatchReader
+from busmq_spark.redis_io.server_addresses import parse_servers
 from busmq_spark.spark.failing_source import MissingJarSource
 from busmq_spark.spark.gc_freeze import freeze_imports
 from busmq_spark.spark.jar import VERSION_OPTION
-from busmq_spark.spark.job_fields import check_job_field_names
-from busmq_spark.spark.message_times import TIMESTAMP_COLUMN_NAME
-from busmq_spark.spark.outcome_task_writer import OutcomeColumns
-from busmq_spark.spark.outcome_writers import OutcomeBatchWriter, outcome_stream_writer
-from busmq_spark.spark.reader import StreamReader
-from busmq_spark.spark.schema import FIELDS_COLUMN, LINKED_SCHEMA, SOURCE_SCHEMA, TIME_COLUMN, TOPIC_COLUMNS, check_source_schema
-from busmq_spark.spark.sink_schema import SinkColumns
-from busmq_spark.spark.stores import check_links, import_federation
+from busmq_spark.spark.schema import (
+    FIELDS_COLUMN,
+    LINKED_SCHEMA,
+    SOURCE_SCHEMA,
+    TIME_COLUMN,
+    TIMESTAMP_COLUMN_NAME,
+    TOPIC_COLUMNS,
+    check_source_schema,
+)
 from busmq_spark.spark.tracebacks import FailingReader, strip_traceback, without_traceback
-from busmq_spark.spark.writer import BatchWriter, stream_writer
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from busmq_spark.spark.batch_reader import BatchReader
+    from busmq_spark.spark.outcome_task_writer import OutcomeColumns
+    from busmq_spark.spark.outcome_writers import OutcomeBatchWriter
+    from busmq_spark.spark.reader import StreamReader
+    from busmq_spark.spark.sink_schema import SinkColumns
+    from busmq_spark.spark.writer import BatchWriter
+
+_stream_reader: Deferred[type[StreamReader]] = Deferred("spark.reader", "StreamReader")
+_batch_reader: Deferred[type[BatchReader]] = Deferred("spark.batch_reader", "BatchReader")
+_check_job_field_names: Deferred[Callable[..., object]] = Deferred("spark.job_fields", "check_job_field_names")
+_sink_columns: Deferred[type[SinkColumns]] = Deferred("spark.sink_schema", "SinkColumns")
+_stream_writer: Deferred[Callable[..., DataSourceStreamWriter]] = Deferred("spark.writer", "stream_writer")
+_batch_writer: Deferred[type[BatchWriter]] = Deferred("spark.writer", "BatchWriter")
+_outcome_columns_type: Deferred[type[OutcomeColumns]] = Deferred("spark.outcome_task_writer", "OutcomeColumns")
+_outcome_stream_writer: Deferred[Callable[..., DataSourceStreamWriter]] = Deferred("spark.outcome_writers", "outcome_stream_writer")
+_outcome_batch_writer: Deferred[type[OutcomeBatchWriter]] = Deferred("spark.outcome_writers", "OutcomeBatchWriter")
+_check_links: Deferred[Callable[[StoreOptions], None]] = Deferred("spark.stores", "check_links")
 
 Options = TypeVar("Options", bound=StoreOptions)
 UNUSED_BY_SETTLE = ("delivery", "sinkId", "onChangedBatch", "partitions", "createQueue", "maxsize", "truncate")
@@ -72,7 +89,7 @@ class BusmqDataSource(DataSource):
         return SOURCE_SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(self._read_options(schema), schema)
+        return _batch_reader.get()(self._read_options(schema), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         try:
@@ -80,7 +97,7 @@ class BusmqDataSource(DataSource):
             if options.ending or options.ending_timestamp:
                 reason = "endingOffsets and endingTimestamp end a batch read, and a stream has no end; use spark.read, or trigger(availableNow=True)"
                 raise ConfigError(reason=reason)
-            return StreamReader(options, schema)
+            return _stream_reader.get()(options, schema)
         except BusError as error:
             return FailingReader(error)
 
@@ -90,15 +107,16 @@ class BusmqDataSource(DataSource):
         if options.settle:
             if overwrite:
                 raise ConfigError(reason="mode overwrite deletes messages, and with settle rows are outcomes of jobs; use mode append")
-            return OutcomeBatchWriter(options, _outcome_columns(schema, options, self.options))
-        return BatchWriter(options, SinkColumns.of(schema, options.queue, options.topic), overwrite=overwrite)
+            return _outcome_batch_writer.get()(options, _outcome_columns(schema, options, self.options))
+        return _batch_writer.get()(options, _sink_columns.get().of(schema, options.queue, options.topic), overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # Spark passes these by name
         _refuse_unlogged_batches(self.options)
         options = _check_options(parse(WriteOptions, self.options))
         if options.settle:
-            return outcome_stream_writer(options, _outcome_columns(schema, options, self.options, needs_id=True))
-        return stream_writer(options, SinkColumns.of(schema, options.queue, options.topic), _option_text(self.options, "checkpointLocation"))
+            return _outcome_stream_writer.get()(options, _outcome_columns(schema, options, self.options, needs_id=True))
+        columns = _sink_columns.get().of(schema, options.queue, options.topic)
+        return _stream_writer.get()(options, columns, _option_text(self.options, "checkpointLocation"))
 
     def _read_options(self, schema: StructType) -> ReadOptions:
         _refuse_table_options(self.options)
@@ -112,8 +130,11 @@ class BusmqDataSource(DataSource):
 
 def _source_columns(options: ReadOptions, *, topic: bool) -> str:
     """The columns of the source."""
-    base = LINKED_SCHEMA if options.links else SOURCE_SCHEMA
-    return ", ".join([base, *([FIELDS_COLUMN] if check_job_field_names(options.job_fields) else []), *([TOPIC_COLUMNS] if topic else [])])
+    columns = [LINKED_SCHEMA if options.links else SOURCE_SCHEMA]
+    if options.job_fields:
+        _check_job_field_names.get()(options.job_fields)
+        columns.append(FIELDS_COLUMN)
+    return ", ".join([*columns, *([TOPIC_COLUMNS] if topic else [])])
 
 
 def _outcome_columns(schema: StructType, options: WriteOptions, given: Mapping[str, str], *, needs_id: bool = False) -> OutcomeColumns:
@@ -123,7 +144,7 @@ def _outcome_columns(schema: StructType, options: WriteOptions, given: Mapping[s
     if options.links or options.topic:
         what = "a federation server has no jobs" if options.links else "jobs are messages of one queue, not of a topic"
         raise ConfigError(reason=f"option 'settle' writes outcomes of jobs to Redis, and {what}; leave one of them out")
-    return OutcomeColumns.of(schema, options.queue, needs_id=needs_id)
+    return _outcome_columns_type.get().of(schema, options.queue, needs_id=needs_id)
 
 
 def _refuse_table_options(given: Mapping[str, str]) -> None:
@@ -146,7 +167,7 @@ def _refuse_unlogged_batches(given: Mapping[str, str]) -> None:
 
 
 def _why_no_java() -> dict[str, str]:
-    release = version("pyspark")
+    release = pyspark.__version__
     if tuple(int(part) for part in release.split(".")[:2]) < (4, 1):
         return {"reason": f"this is Spark {release}, and the engine in Java needs Spark 4.1 or later", "remedy": "Leave engine out"}
     remedy = "Call busmq_spark.tune(SparkSession.builder) before the first session, or start Spark with --jars $(busmq jar); or leave engine out"
@@ -162,11 +183,12 @@ def _check_options(options: Options) -> Options:
     freeze_imports()
     if options.engine == "java":  # with the jar Java has answered
         raise EngineUnavailable(engine="java", **_why_no_java())
-    check_links(options)
+    if options.links:
+        _check_links.get()(options)
     secrets = tuple((link, secret) for link, _ in options.links if (secret := options.secret_of(link)))
     if not options.has_redis:
         return replace(options, link_secrets=secrets)
-    redis_layout(options)
+    parse_servers(options)
     return replace(options, url=options.address, link_secrets=secrets)
 
 
@@ -178,6 +200,7 @@ def register(spark: SparkSession) -> None:
     from pyspark import cloudpickle
 
     from busmq_spark.core.scripts import load_all
+    from busmq_spark.spark.stores import import_federation
 
     load_all()
     with suppress(LocalToolMissing):  # without it no query here has links

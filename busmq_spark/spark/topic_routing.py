@@ -7,32 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from busmq_spark.core.topic import MAX_PARTITIONS, key_hashes, partition_queue
 from busmq_spark.errors import MessageRefused
-
-NULL_TOPIC_REMEDY = "a message cannot be. Filter them, or use coalesce()"
-NULL_KEY_REMEDY = "the key of a message cannot be. Filter them, use coalesce(), or leave the column out"
-
-
-def filled_column(batch: Any, name: str) -> Any:
-    """A column of a record batch. Raises MessageRefused for a NULL in it."""
-    column = batch.column(batch.schema.get_field_index(name))
-    if column.null_count:
-        remedy = NULL_KEY_REMEDY if name.lower() == "key" else NULL_TOPIC_REMEDY
-        raise MessageRefused(reason=f"column {name!r} is NULL in {column.null_count} of {batch.num_rows} rows; {remedy}")
-    return column
-
-
-@dataclass(frozen=True, slots=True)
-class TopicColumns:
-    """The columns that choose topic and partition of a row; None: there is none, or another one goes before it."""
-
-    topic: str | None
-    topic_column: str | None
-    partition_column: str | None
-    key_column: str | None
+from busmq_spark.spark.sink_schema import TopicColumns, as_binary_array, filled_column
 
 
 @dataclass(slots=True)
@@ -94,11 +72,3 @@ class TopicPartitioner:
         if again or topic not in self._partition_counts:
             self._partition_counts[topic] = self.count_partitions(topic)
         return self._partition_counts[topic]
-
-
-def as_binary_array(values: Any) -> list[bytes]:
-    """An Arrow array of text or bytes, as bytes."""
-    if not pa.types.is_binary(values.type):
-        values = values.cast(pa.large_binary() if pa.types.is_large_string(values.type) else pa.binary())
-    found: list[bytes] = values.to_pylist()
-    return found

@@ -24,7 +24,7 @@ from busmq_spark.core.retry import Retry
 from busmq_spark.errors import LinkLost, QueueExpired, QueueRecreated
 from busmq_spark.redis_io.endpoint import retry_time_s
 from busmq_spark.redis_io.links import Link
-from busmq_spark.redis_io.range_connection import AnyRangeConnection
+from busmq_spark.redis_io.range_connection import INITIAL_BUFFER_BYTES, AnyRangeConnection, range_connection
 from busmq_spark.store.loss_errors import check_life, raise_removed
 from busmq_spark.store.protocol import MessageRows
 
@@ -52,6 +52,12 @@ class RangeConnections:
     def keys(self, queue: str) -> QueueKeys:
         """How the queue's keys are spelt there."""
         return QueueKeys(queue, cluster=self.single.cluster)
+
+
+def open_range_connections(links: Sequence[Link], patience_s: float | None, reply_bytes: int) -> list[RangeConnections]:
+    """Those to each server; nothing is connected yet."""
+    many = [range_connection(link, min(INITIAL_BUFFER_BYTES, 2 * reply_bytes)) for link in links]
+    return [RangeConnections(*both, patience_s, reply_bytes) for both in zip(links, many, strict=True)]
 
 
 def read_range(links: RangeConnections, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:

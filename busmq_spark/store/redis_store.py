@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain, groupby
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from busmq_spark.core import clock, event_delivery
 from busmq_spark.core import idempotent_push as senders
@@ -19,6 +19,7 @@ from busmq_spark.core import staging as stagings
 from busmq_spark.core import topic as topics_
 from busmq_spark.core.caching import MemoizedFunction, PerProcessCache
 from busmq_spark.core.clock import FoundTime, TimesOfIds
+from busmq_spark.core.deferred import Deferred
 from busmq_spark.core.flow import Flow, command, run_flows_together
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, TopicKeys, hash_index, sink_queues, sink_record
@@ -37,14 +38,19 @@ from busmq_spark.redis_io.layout import ServerLayout, redis_layout
 from busmq_spark.redis_io.lease_token import LEASE_MS
 from busmq_spark.redis_io.links import Link, sync_links
 from busmq_spark.redis_io.queue_location import discover_queues, locate, new_token, no_pause
-from busmq_spark.redis_io.range_connection import INITIAL_BUFFER_BYTES, range_connection
 from busmq_spark.store.protocol import FailureDomain, LossEvidence, MessageRows, QueueCreateOptions, RowStream
 from busmq_spark.store.redis_append import RedisAppender, append, stage_at
-from busmq_spark.store.redis_range import RangeConnections, read_range, read_ranges
+
+if TYPE_CHECKING:
+    from busmq_spark.store.redis_range import RangeConnections
 
 T = TypeVar("T")
 MAX_CACHED_LOCATIONS = 100_000
 """Queues whose server is cached; when there are more, all are looked up again."""
+# With numpy and pyarrow; the driver's half of a sink reads no ranges.
+_open_range_connections: Deferred[Callable[..., list[RangeConnections]]] = Deferred("store.redis_range", "open_range_connections")
+_read_range: Deferred[Callable[..., Iterator[MessageRows]]] = Deferred("store.redis_range", "read_range")
+_read_ranges: Deferred[Callable[..., RowStream]] = Deferred("store.redis_range", "read_ranges")
 # Planning spells the keys of every queue several times a batch.
 _queue_keys_of = {cluster: MemoizedFunction(partial(QueueKeys, cluster=cluster), 100_000) for cluster in (False, True)}
 
@@ -219,11 +225,11 @@ class RedisStore:
         return self._run(queue, states_.bytes_until(self.keys(queue), first, last, budget))
 
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
-        return read_range(self._range_connections_to(part.server), part, fail_on_data_loss)
+        return _read_range.get()(self._range_connections_to(part.server), part, fail_on_data_loss)
 
     def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> RowStream:
         for server, own in groupby(parts, key=lambda part: part.server):
-            yield from read_ranges(self._range_connections_to(server), list(own), fail_on_data_loss)
+            yield from _read_ranges.get()(self._range_connections_to(server), list(own), fail_on_data_loss)
 
     def appender(self) -> RedisAppender:
         return RedisAppender(self._links, self.locate, self.keys)
@@ -342,9 +348,7 @@ class RedisStore:
 
     def _range_connections_to(self, server: int) -> RangeConnections:
         if not self._range_connections:
-            size = self._reply_bytes
-            many = [range_connection(link, min(INITIAL_BUFFER_BYTES, 2 * size)) for link in self._links]
-            self._range_connections = [RangeConnections(*both, self._patience_s, size) for both in zip(self._links, many, strict=True)]
+            self._range_connections = _open_range_connections.get()(self._links, self._patience_s, self._reply_bytes)
         return self._range_connections[server]
 
     def _link_of_sink_record(self, sink: str) -> Link:

@@ -10,9 +10,10 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from busmq_spark.spark.arrow_rows import BATCH_ROWS, ArrowRows
 from busmq_spark.spark.compat import StreamArrowWriter
 from busmq_spark.spark.gc_freeze import freeze_imports
-from busmq_spark.spark.schema import BATCH_ROWS, SOURCE_SCHEMA, ArrowRows
+from busmq_spark.spark.schema import SOURCE_SCHEMA
 from busmq_spark.store.protocol import MessageRows
 
 

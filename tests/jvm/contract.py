@@ -32,7 +32,7 @@ from busmq_spark.core import (
 from busmq_spark.errors import BusError, DataLoss
 from busmq_spark.option_parsing import KAFKA_CLIENT_HINT, KAFKA_OPTION_HINTS, SPARK_ENGINE_OPTIONS
 from busmq_spark.redis_io import cluster_seeds, cluster_step, connect, eviction, lease_token, sentinel, slots, translate, urls
-from busmq_spark.spark import acks, compat, discovery, jar, lease, offset_log, polling, staging_renewal, stream_queues, topic_routing
+from busmq_spark.spark import acks, compat, discovery, jar, lease, offset_log, polling, sink_schema, staging_renewal, stream_queues
 from busmq_spark.store import redis_range
 from tests.jvm.module import MODULE
 
@@ -128,7 +128,7 @@ def _of_links() -> dict[str, int]:
         "maxPauseMs": _ms(retry.PAUSES_S[1]),
         "maxRedirections": cluster_step._MAX_REDIRECTIONS,
         "port": urls.DEFAULT_PORT,
-        "sentinelPort": sentinel.SENTINEL_PORT,
+        "sentinelPort": urls.SENTINEL_PORT,
         "leaseMs": lease_token.LEASE_MS,
     }
 
@@ -161,10 +161,10 @@ def _texts() -> dict[str, str]:
         "topicPrefix": keys.TOPIC_PREFIX,
         "looksLikeKeySuffix": keys.LOOKS_LIKE_KEY_SUFFIX.pattern,
         "forbiddenInName": keys._FORBIDDEN_IN_NAME.pattern,
-        "nullTopicRemedy": topic_routing.NULL_TOPIC_REMEDY,
-        "nullKeyRemedy": topic_routing.NULL_KEY_REMEDY,
+        "nullTopicRemedy": sink_schema.NULL_TOPIC_REMEDY,
+        "nullKeyRemedy": sink_schema.NULL_KEY_REMEDY,
         "partitionsUnused": options.PARTITIONS_UNUSED_REASON,
-        "sentinelMaster": sentinel.DEFAULT_MASTER,
+        "sentinelMaster": urls.DEFAULT_MASTER,
         "restartRemedy": sink.RESTART_REMEDY,
         "abandonBatchRemedy": sink._ABANDON_BATCH_REMEDY,
         "recordLostRemedy": sink._RECORD_LOST_REMEDY,

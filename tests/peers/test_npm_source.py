@@ -25,7 +25,7 @@ from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.spark import lease, polling
 from busmq_spark.spark.sink_schema import SinkColumns
-from busmq_spark.spark.writer import TaskWriter
+from busmq_spark.spark.task_writer import TaskWriter
 from tests.conftest import Fresh
 from tests.federation.cutting import cutter
 from tests.peers.npm import Npm

@@ -15,7 +15,7 @@ from busmq_spark.errors import ConfigError
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark.realtime import SESSION_SETTINGS, realtime
-from busmq_spark.spark.writer import SinkCommitter
+from busmq_spark.spark.sink_committer import SinkCommitter
 from busmq_spark.store.redis_store import open_store
 from tests.spark.conftest import Bus
 from tests.spark.lines import Lines

@@ -11,7 +11,7 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import RedisOptions, WriteOptions
-from busmq_spark.spark.writer import SinkCommitter
+from busmq_spark.spark.sink_committer import SinkCommitter
 from busmq_spark.store.redis_store import open_store
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 from zipfile import ZipFile
 
+import pyspark
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from busmq_spark import __version__
 from busmq_spark.errors import EngineUnavailable, JarVersion
-from busmq_spark.spark import source
 from busmq_spark.spark.jar import VERSION_OPTION
 from busmq_spark.spark.source import BusmqDataSource
 from tests.conftest import Fresh
@@ -195,7 +195,7 @@ def test_every_use_of_python_says_the_version_of_the_jar(
 
 @pytest.mark.parametrize(("release", "said"), [("4.3.0", "the jar that has it is not on the class path"), ("4.0.5", "this is Spark 4.0.5")])
 def test_python_alone_cannot_be_java(monkeypatch: pytest.MonkeyPatch, release: str, said: str) -> None:
-    monkeypatch.setattr(source, "version", lambda package: release)
+    monkeypatch.setattr(pyspark, "__version__", release)
     with pytest.raises(EngineUnavailable, match=rf"^\[BUSMQ_ENGINE\] engine=java is not possible: {said}"):
         BusmqDataSource({"redis.url": "redis://127.0.0.1:1", "subscribe": "q", "engine": "java"}).schema()
 

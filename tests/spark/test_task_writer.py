@@ -17,7 +17,7 @@ from busmq_spark.errors import MessageRefused, QueueFull, ServerFull
 from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.spark.sink_schema import SinkColumns
-from busmq_spark.spark.writer import TaskWriter
+from busmq_spark.spark.task_writer import TaskWriter
 from tests.faults.proxy import Proxy
 from tests.spark.conftest import Bus, MakeBus
 from tests.spark.sink_engines import SinkEngine

@@ -16,8 +16,9 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Range
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError
+from busmq_spark.spark.arrow_rows import ArrowRows
 from busmq_spark.spark.message_times import TimestampColumn
-from busmq_spark.spark.schema import ArrowRows, check_source_schema
+from busmq_spark.spark.schema import check_source_schema
 from busmq_spark.store.protocol import MessageRows
 from tests.clocks import HOUR, SECOND, noted, npm_push, pass_by, store
 from tests.spark.conftest import PATIENCE_S, Bus, MakeBus

@@ -1,0 +1,127 @@
+"""The half of a sink that the driver runs: it makes a staged batch visible at once, in order, exactly once (rules in core/sink.py)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+from busmq_spark.core.sink import StagedList, by_queue
+from busmq_spark.core.staging import SinkRun
+from busmq_spark.core.topic import partition_queues, topic_partition
+from busmq_spark.errors import BatchChanged, BusError, ConfigError, QueueMissing, StagingLost, StaleBatch, StaleRun
+from busmq_spark.options import WriteOptions
+from busmq_spark.spark.gc_freeze import freeze_imports
+from busmq_spark.spark.offset_log import read_batch_span, sync_batch_to_disk
+from busmq_spark.spark.queue_options import full_queue_policy, queue_creation
+from busmq_spark.spark.sink_schema import SinkColumns
+from busmq_spark.spark.stores import sink_store
+from busmq_spark.spark.task_outcome import merge_outcomes
+from busmq_spark.store.protocol import WriteStore
+
+log = logging.getLogger("busmq_spark")
+
+
+class SinkCommitter:
+    """The driver's half of exactly-once."""
+
+    def __init__(self, options: WriteOptions, store: WriteStore) -> None:
+        self._options = options
+        self._store = store
+
+    def commit(
+        self, sink: str, batch: int, staged: Sequence[StagedList], query: str = "", span: str = "", run: SinkRun | None = None
+    ) -> tuple[StagedList, ...]:
+        """Append the batch; the result is what it consisted of. Safe to repeat: rows already appended are not appended again."""
+        if not sink:
+            raise ConfigError(reason="Spark gave the tasks no id of their query, so the sink has no name; set option sinkId, one for each query")
+        self._warn_if_queue_changed(sink, run)
+        held = self._record(sink, batch, staged, query, span, run.epoch if run else 0)
+        kept = {s.key for s in held}
+        self._store.discard([s for s in staged if s.key not in kept])  # before a full queue may end this
+        parts = by_queue(held)
+        done = self._store.commit_many(sink, batch, held) if len(parts) > 1 else {}
+        for queue, part in parts.items():
+            if done.get(queue, part) is not None:
+                self._append(queue, sink, batch, part)
+        return held
+
+    def _warn_if_queue_changed(self, sink: str, run: SinkRun | None) -> None:
+        queue = self._options.queue
+        if run is not None and run.before and queue is not None and queue not in run.before:
+            log.warning(
+                "Sink %s wrote its last batch to %s and writes to queue %r now: what it wrote before stays where it is, and of a batch that was "
+                "recorded then, what is missing still goes there. With a new checkpoint everything goes to the new queue",
+                *(sink, ", ".join(map(repr, run.before[:5])), queue),
+            )
+
+    def _record(self, sink: str, batch: int, staged: Sequence[StagedList], query: str, span: str, epoch: int) -> tuple[StagedList, ...]:
+        if not staged:
+            # A batch without rows is not recorded: the record of the last one with rows stays. Rows that were recorded under its number are appended.
+            return self._store.recorded(sink, batch)
+        try:
+            return self._store.record(sink, batch, staged, query, span, epoch)
+        except (BatchChanged, StaleBatch, StaleRun, StagingLost) as error:
+            if self._options.on_changed_batch == "keep" and error.details.get("by") == "rows":
+                log.warning("%s. What was recorded first is kept", error)
+                return self._store.recorded(sink, batch)
+            with suppress(BusError):
+                self._store.discard(staged)
+            raise
+
+    def abort(self, sink: str, batch: int, staged: Sequence[StagedList]) -> None:
+        """Remove staged rows that were not recorded. A recorded batch stays: the next run of the query goes on with it."""
+        kept = {s.key for s in self._store.recorded(sink, batch)} if sink else set()
+        self._store.discard([s for s in staged if s.key not in kept])
+
+    def _append(self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]) -> None:
+        full = full_queue_policy(self._options)
+        while True:
+            try:
+                rest = self._store.commit(queue, sink, batch, staged)
+            except QueueMissing:
+                self._store.attach([queue], queue_creation(self._options))
+                continue
+            if rest is None:
+                return
+            full.wait_for_room(queue, rest.maxsize, rest.left)
+
+
+def commit_stream_batch(options: WriteOptions, checkpoint: str, batch: int, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """What the tasks of a batch of a query have staged."""
+    freeze_imports()
+    query, staged, run = merge_outcomes(messages)
+    committer = SinkCommitter(options, sink_store(options))
+    sync_batch_to_disk(checkpoint, batch)
+    committer.commit(options.sink or query, batch, staged, query, read_batch_span(checkpoint, batch), run)
+
+
+def commit_write(options: WriteOptions, columns: SinkColumns, messages: Sequence[WriterCommitMessage | None], *, truncate: bool) -> None:
+    """What the tasks of a batch write have staged. ``truncate``: into queues that are emptied before."""
+    freeze_imports()
+    store = sink_store(options)
+    _, staged, run = merge_outcomes(messages)
+    if truncate:
+        store.truncate(_queues_to_empty(options, columns, store, staged))
+    if options.batch is not None:
+        SinkCommitter(options, store).commit(options.sink, options.batch, staged, run=run)
+    elif run is not None:
+        SinkCommitter(options, store).commit(run.sink, 0, staged, run=run)
+        store.forget(run.sink, staged)
+
+
+def discard_staged(options: WriteOptions, sink: str, batch: int, staged: Sequence[StagedList]) -> None:
+    """Only tidying up: staged lists end by themselves, and the error that led here must not be hidden behind a second one."""
+    with suppress(BusError):
+        SinkCommitter(options, sink_store(options)).abort(sink, batch, staged)
+
+
+def _queues_to_empty(options: WriteOptions, columns: SinkColumns, store: WriteStore, staged: Sequence[StagedList]) -> list[str]:
+    """What mode overwrite empties: every queue that gets rows, or the one of the option; of a topic every partition."""
+    named = dict.fromkeys([s.queue for s in staged] or ([columns.queue] if columns.queue else []))
+    if columns.topic is None:
+        return list(named)
+    topics = {place[0]: None for queue in named if (place := topic_partition(queue))} or dict.fromkeys(filter(None, [columns.topic.topic]))
+    return [queue for topic in topics for queue in partition_queues(topic, store.partitions(topic, options.partitions))]
