@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from busmq_spark.federation.gate.keyring import Keyring
     from busmq_spark.federation.serve.server import FederationServer
     from busmq_spark.outbox.outbox import Outbox
-    from busmq_spark.spark.cloud_event_values import to_events
     from busmq_spark.spark.cloud_events import events
+    from busmq_spark.spark.columns_to_events import to_events
     from busmq_spark.spark.dead_letters import dead_letters
     from busmq_spark.spark.json_columns import json_columns
     from busmq_spark.spark.realtime import realtime, realtime_foreach
@@ -41,7 +41,7 @@ HOMES = {
     "realtime": "spark.realtime",
     "realtime_foreach": "spark.realtime",
     "register": "spark.source",
-    "to_events": "spark.cloud_event_values",
+    "to_events": "spark.columns_to_events",
     "tune": "spark.tune",
 }
 

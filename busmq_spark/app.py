@@ -42,7 +42,7 @@ from busmq_spark.errors import BusError, ConfigError
 OK, FAILED, USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
 
 
-class _ReaderGone(Exception):
+class _StdoutClosed(Exception):
     """The reader of stdout has closed it. Not an OSError: typer would turn that into a failure."""
 
 
@@ -52,7 +52,7 @@ def _catch_broken_pipe(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(*arguments, **options)
         except BrokenPipeError:
-            raise _ReaderGone from None
+            raise _StdoutClosed from None
 
     return run_command
 
@@ -116,7 +116,7 @@ for outbox_command in (outbox.status, outbox.unlock, outbox.keys, outbox.subscri
 app.add_typer(OUTBOX_APP, name="outbox", rich_help_panel="Messages")
 
 
-class _Mirror(TyperGroup):
+class _MirrorCommandGroup(TyperGroup):
     """``busmq mirror --from URL QUEUE`` is ``busmq mirror run …``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -124,7 +124,7 @@ class _Mirror(TyperGroup):
 
 
 mirrors = typer.Typer(
-    cls=_Mirror, no_args_is_help=True, rich_markup_mode="markdown", help="Copy queues of another data centre here, same ids, same life."
+    cls=_MirrorCommandGroup, no_args_is_help=True, rich_markup_mode="markdown", help="Copy queues of another data centre here, same ids, same life."
 )
 MIRROR_COMMANDS: dict[str, Callable[..., None]] = {"run": mirror.run, "promote": mirror.promote, "status": mirror.status}
 for name, its_command in MIRROR_COMMANDS.items():
@@ -145,7 +145,7 @@ def run(arguments: Sequence[str], *, interrupts: bool = True) -> int:
         sys.stdout.flush()
     except KeyboardInterrupt:
         return INTERRUPTED
-    except (BrokenPipeError, _ReaderGone):
+    except (BrokenPipeError, _StdoutClosed):
         _close_stdout()
         return OK
     return code
@@ -154,7 +154,7 @@ def run(arguments: Sequence[str], *, interrupts: bool = True) -> int:
 def _invoke(out: Output, arguments: list[str]) -> int:
     try:
         result: Any = app(arguments, prog_name="busmq", standalone_mode=False)
-    except _ReaderGone:
+    except _StdoutClosed:
         raise
     except ConfigError as error:
         out.show_bus_error(error)

@@ -45,7 +45,7 @@ def default_url() -> str | None:
 
 PARTITIONS_UNUSED_REASON = "createQueue=false creates nothing, so option 'partitions' has no meaning with it; leave one of them out"
 LAYOUTS = ("direct", "sentinel", "cluster")
-"""How the servers of a bus stand together; redis_io/layout.py makes endpoints of each."""
+"""How the servers of a bus stand together; redis_io/server_layout.py makes endpoints of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from busmq_spark.core.clock import IdAtTime
 from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.times_of_ids import IdAtTime
 
 Redis = Callable[..., Any]
 SECOND, HOUR, DAY = 1000, 3_600_000, 86_400_000

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 import pytest
 
-from busmq_spark.embedded import RedisServer, binary, commands, server
+from busmq_spark.embedded import RedisServer, binary, resp_client, server
 from busmq_spark.errors import ConfigError, LinkLost, LocalToolMissing
 from tests.support import PATIENCE_S, ps, wait_until
 
@@ -121,7 +121,7 @@ def test_a_password_is_needed_and_stays_out_of_the_process_list(password: str) -
         assert redis.command("PING") == "PONG"
         assert redis.url == f"redis://:{quote(password, safe='')}@127.0.0.1:{redis.port}"
         with pytest.raises(RuntimeError, match="NOAUTH"):
-            commands.send_command(redis.port, "PING", password=None, timeout_s=5)
+            resp_client.send_command(redis.port, "PING", password=None, timeout_s=5)
         assert password not in ps("args", redis.pid)
         assert (redis.folder / "redis.conf").stat().st_mode & 0o077 == 0
 
@@ -331,10 +331,10 @@ def test_each_kind_of_reply_is_decoded(sent: bytes, decoded: object) -> None:
     assert answered(sent) == decoded
 
 
-def answered(sent: bytes) -> commands.Reply:
+def answered(sent: bytes) -> resp_client.Reply:
     """What ``ask`` makes of a server that replies with this, and hangs up."""
     with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor() as pool:
-        asked = pool.submit(commands.send_command, listening.getsockname()[1], "PING", password=None, timeout_s=PATIENCE_S)
+        asked = pool.submit(resp_client.send_command, listening.getsockname()[1], "PING", password=None, timeout_s=PATIENCE_S)
         link, _ = listening.accept()
         with link:
             assert link.recv(100) == b"*1\r\n$4\r\nPING\r\n"

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from busmq_spark.embedded import ClusterServers, DirectServers, RedisServer, SentinelServers
-from busmq_spark.embedded.commands import Reply
+from busmq_spark.embedded.resp_client import Reply
 from busmq_spark.errors import LinkLost
 from tests.support import gone, wait_in_sync, wait_until
 

@@ -25,7 +25,7 @@ RECORDS: dict[str, JsonCodec] = {
     "Span": operations.ORIGIN_STATE_CODEC,
     "FoundTime": operations.FOUND_TIME_CODEC,
     "AckResult": operations.ACK_RESULT_CODEC,
-    "LossEvidence": operations.REMOVAL_TRACES_CODEC,
+    "LossCauseEvidence": operations.REMOVAL_TRACES_CODEC,
     "Staged": operations.STAGED_LIST_CODEC,
     "Run": operations.SINK_RUN_CODEC,
     "Full": operations.PARTIAL_COMMIT_CODEC,

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
     from busmq_spark.bus.consume import ConsumeKeywords
     from busmq_spark.bus.message_iterator import MessageIterator
+    from busmq_spark.core.durable_subscriptions import Subscription
     from busmq_spark.core.message import Message
     from busmq_spark.core.shared_group import GroupState
-    from busmq_spark.core.subscription import Subscription
 
 DEFAULT_QUEUE_TTL_S = 30
 """npm busmq's. For what is good only while its peers are there: channels, services, and queues that npm peers create at our servers."""

@@ -19,15 +19,15 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 from busmq_spark.bus.channel import Channel
+from busmq_spark.bus.cloud_event_publishing import CloudEventPublishing
+from busmq_spark.bus.deferred_federation import FederationLinks, Mirror, make_federation_links, make_mirror
 from busmq_spark.bus.emitter import Emitter
-from busmq_spark.bus.event_publishing import EventPublishing
 from busmq_spark.bus.jobs import Jobs
 from busmq_spark.bus.keepalive import KeepAlive
-from busmq_spark.bus.links import FederationLinks, Mirror, make_federation_links, make_mirror
 from busmq_spark.bus.persistable import DEFAULT_OBJECT_TTL_S, D, PersistedDataclass, PersistedDict
 from busmq_spark.bus.pubsub import MAX_BUFFERED_MESSAGES, Pubsub
 from busmq_spark.bus.queue import Queue
-from busmq_spark.bus.servers import Servers
+from busmq_spark.bus.redis_servers import RedisServers
 from busmq_spark.bus.service import Service
 from busmq_spark.bus.topic import Topic
 from busmq_spark.bus.worker import Worker
@@ -37,8 +37,8 @@ from busmq_spark.core.queue import MIN_RECORD_TTL_S, queue_cap_field
 from busmq_spark.errors import BusError, StateError, TlsFailed, Unauthorized
 from busmq_spark.option_parsing import from_keywords
 from busmq_spark.options import BusOptions
-from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.lease_token import my_token
+from busmq_spark.redis_io.server_layout import redis_layout
 
 if TYPE_CHECKING:
     from busmq_spark.bus.sync import SyncBus
@@ -60,7 +60,7 @@ class QueueKeywords(TypedDict, total=False):
     overflow: str | None
 
 
-class Bus(EventPublishing, Emitter):
+class Bus(CloudEventPublishing, Emitter):
     """A bus on the Redis servers of ``url`` (one, or a comma list in the same order as every peer; default BUSMQ_REDIS_URL).
 
     ``settings`` are the fields of BusOptions: ``layout``, ``user``, ``password``, ``master``, ``tls_ca`` …
@@ -81,7 +81,7 @@ class Bus(EventPublishing, Emitter):
         """Names this bus in leases."""
         self.has_redis = url is not None or self.options.federate is None
         """Whether it has a Redis of its own; without one its objects are for ``federate`` only."""
-        self._servers: Servers | None = None
+        self._servers: RedisServers | None = None
         self._links: FederationLinks | None = None
         self._group: asyncio.TaskGroup | None = None
         self._objects: dict[Any, None] = {}
@@ -235,7 +235,7 @@ class Bus(EventPublishing, Emitter):
         return task
 
     @property
-    def servers(self) -> Servers:
+    def servers(self) -> RedisServers:
         """The servers. Raises StateError outside of ``async with``, and for a bus without Redis."""
         if self._servers is None:
             raise _not_open_error() if self.has_redis else _no_redis()
@@ -259,7 +259,7 @@ class Bus(EventPublishing, Emitter):
             del self._lease_users[queue]
 
     async def _connect(self) -> None:
-        servers = Servers(redis_layout(self.options), self._on_connection_change, self.options.reply_timeout_ms / 1000)
+        servers = RedisServers(redis_layout(self.options), self._on_connection_change, self.options.reply_timeout_ms / 1000)
         try:
             self._servers = servers
             await servers.first_contact()

@@ -20,7 +20,7 @@ from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S
 from busmq_spark.bus.channel_inbox import ChannelInbox
 from busmq_spark.bus.emitter import Emitter, Handler
 from busmq_spark.bus.queue import Queue
-from busmq_spark.core.channel import ChannelFrameKind, encode_frame
+from busmq_spark.core.channel_frames import ChannelFrameKind, encode_frame
 from busmq_spark.core.keys import channel_queue
 from busmq_spark.core.message import Message, encode_value
 from busmq_spark.errors import BusError, QueueFull, StateError

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from busmq_spark.core import queue as flows
-from busmq_spark.core.channel import ChannelAcks, ChannelFrameKind, carries_application_message, frame_body, frame_kind
+from busmq_spark.core.channel_frames import ChannelAcks, ChannelFrameKind, carries_application_message, frame_body, frame_kind
 from busmq_spark.core.message import Message
 from busmq_spark.errors import BusError, ProtocolError
 

@@ -15,10 +15,10 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
-from busmq_spark.bus.deadline import wait_at_most
 from busmq_spark.bus.message_iterator import IterationPhase, MessageIterator
+from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.core import queue as flows
-from busmq_spark.core import queue_state
+from busmq_spark.core import reader_operations
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, Message
 from busmq_spark.core.retention import read_retention
@@ -283,7 +283,7 @@ class Consumption(MessageIterator):
 
     async def _request_lease(self, dead: str) -> str | None:
         """Who has it now; None when stopped."""
-        found = await self._run_with_retries(lambda: queue_state.lease([self._queue.keys], "", self._token, LEASE_MS, [dead]))
+        found = await self._run_with_retries(lambda: reader_operations.lease([self._queue.keys], "", self._token, LEASE_MS, [dead]))
         return found[0] if found else None
 
     async def _release_lease(self) -> None:
@@ -291,7 +291,7 @@ class Consumption(MessageIterator):
         if queue.bus.claim_lease(queue.name, self):
             queue.leased = False
             try:
-                await queue.run(queue_state.release(queue.keys, "", self._token))
+                await queue.run(reader_operations.release(queue.keys, "", self._token))
             finally:
                 queue.bus.release_lease(queue.name, self)  # not before: another consumption of this bus shares the token
         self._leasing = False

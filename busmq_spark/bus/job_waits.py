@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
-from busmq_spark.bus.deadline import wait_at_most
+from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.core import job as flows
 from busmq_spark.core.job import Outcome
 from busmq_spark.errors import BusError, JobFailed, JobTimeout, LinkLost, MessageRefused, StateError

@@ -21,16 +21,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack, overload
 
 from busmq_spark.bus.job import MIN_FIELD_TTL_S, Job, save_all
-from busmq_spark.bus.job_group import WorkerKeywords, WorkerOptions
-from busmq_spark.bus.job_outcomes import JobOutcomes, check_pattern, read_stored_outcomes
+from busmq_spark.bus.job_consumer_group import WorkerKeywords, WorkerOptions
+from busmq_spark.bus.job_outcome_stream import JobOutcomeStream, check_pattern, read_stored_outcomes
 from busmq_spark.bus.job_push import PendingJobsPush, PendingManyJobsPush
 from busmq_spark.bus.job_waits import JobWait, JobWaits
 from busmq_spark.bus.shared_group import MAX_LEASE_S, check_seconds
 from busmq_spark.bus.worker import JobHandler, Worker
 from busmq_spark.core import job as flows
+from busmq_spark.core.durable_subscriptions import check_name
 from busmq_spark.core.job import Outcome
 from busmq_spark.core.keys import client_channel, jobs_channel
-from busmq_spark.core.subscription import check_name
 from busmq_spark.errors import BusError, ConfigError, JobsNotSent, LinkLost
 from busmq_spark.redis_io.queue_location import new_token
 
@@ -159,10 +159,10 @@ class Jobs:
             self._waits.remove(wanted)
 
     @overload
-    def completions(self, of: str | None = None) -> JobOutcomes: ...
+    def completions(self, of: str | None = None) -> JobOutcomeStream: ...
     @overload
     def completions(self, of: str | None = None, *, group: str) -> AsyncGenerator[Outcome, None]: ...
-    def completions(self, of: str | None = None, *, group: str | None = None) -> JobOutcomes | AsyncGenerator[Outcome, None]:
+    def completions(self, of: str | None = None, *, group: str | None = None) -> JobOutcomeStream | AsyncGenerator[Outcome, None]:
         """Outcomes as they come: of the jobs sent by this object, or all ``of`` a queue, or of a pattern of queues (``con*``), from now on.
 
         With ``group``: those that were pushed to ``<name>.done`` (``durable``), each at least once for this ordered group, from where it was.
@@ -172,10 +172,10 @@ class Jobs:
             check_name(group)
             return read_stored_outcomes(self.bus, f"{self.queue.name if of is None else check_pattern(of)}.done", group)
         if of is None:
-            return JobOutcomes(self.bus, self.queue, client_channel(self.client), pattern=False)
+            return JobOutcomeStream(self.bus, self.queue, client_channel(self.client), pattern=False)
         pattern = "*" in check_pattern(of)
         channel = jobs_channel(re.sub(r"([\[\]?\\])", r"\\\1", of) if pattern else of)
-        return JobOutcomes(self.bus, self.bus.queue(of), channel, pattern=pattern)
+        return JobOutcomeStream(self.bus, self.bus.queue(of), channel, pattern=pattern)
 
     async def _make_wait(self, jobs: Sequence[Job], wait: Iterable[str], timeout_s: float, *, fail_fast: bool) -> JobWait:
         """The wait for jobs that are about to be sent. Raises ConfigError."""

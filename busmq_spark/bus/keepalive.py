@@ -11,7 +11,7 @@ from busmq_spark.core.flow import Call, command
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import ANNOUNCEMENT_CHANNEL, pubsub_channel
 from busmq_spark.core.persisted import touch
-from busmq_spark.core.queue_state import keep_alive
+from busmq_spark.core.reader_operations import keep_alive
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.lease_token import LEASE_MS
 

@@ -17,11 +17,11 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from busmq_spark.bus.deadline import wait_at_most
+from busmq_spark.bus.base_group import check_batch_size
 from busmq_spark.bus.emitter import Emitter
-from busmq_spark.bus.group import check_batch_size
 from busmq_spark.bus.owned_partition import Batch, OwnedPartition
-from busmq_spark.core import subscription
+from busmq_spark.bus.wait_at_most import wait_at_most
+from busmq_spark.core import durable_subscriptions
 from busmq_spark.core import topic as flows
 from busmq_spark.core.flow import command
 from busmq_spark.core.message import CHUNK_MESSAGES
@@ -190,7 +190,7 @@ class Member(Emitter):
         self._late = {queue.partition for queue in self.topic.queues if not (queue.attached and queue.reachable)}
         for part in (others, [first]):
             reached = [queue for queue in part if queue.partition not in self._late]
-            steps = (queue.run(subscription.register(queue.keys, self.name, self._start, is_dead)) for queue in reached)
+            steps = (queue.run(durable_subscriptions.register(queue.keys, self.name, self._start, is_dead)) for queue in reached)
             for queue, outcome in zip(reached, await asyncio.gather(*steps, return_exceptions=True), strict=True):
                 if isinstance(outcome, LinkLost):
                     self._late.add(queue.partition)

@@ -16,10 +16,10 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from busmq_spark.bus.base_group import GROUP_POLL_S, Group, check_batch_size
 from busmq_spark.bus.consume import LEASE_POLL_S
-from busmq_spark.bus.group import GROUP_POLL_S, Group, check_batch_size
+from busmq_spark.core import durable_subscriptions, reader_operations
 from busmq_spark.core import queue as queue_flows
-from busmq_spark.core import queue_state, subscription
 from busmq_spark.core.message import CHUNK_MESSAGES, Message
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, IdsReissued, QueueBusy, QueueExpired, QueueRecreated, RedisRolledBack, StateError
@@ -88,8 +88,8 @@ class OrderedGroup(Group):
             raise QueueBusy(queue=self.queue.name, found=f"is read by another as group {self.name!r}", remedy=remedy)
         if last > self._position:
             raise QueueBusy(queue=self.queue.name, found=f"was read by another as group {self.name!r}", remedy="Read on with batches()")
-        ack = queue_state.AckUpTo(self.queue.keys, last, self._born, self._marks.get(last, ""))
-        [found] = await self._run(queue_state.ack_to([ack], self.name))
+        ack = reader_operations.CumulativeAck(self.queue.keys, last, self._born, self._marks.get(last, ""))
+        [found] = await self._run(reader_operations.ack_to([ack], self.name))
         if found.status != "ok":
             raise _ERROR_OF_ACK_STATUS[found.status](
                 queue=self.queue.name, expected=f"id {last} of life {self._born}", found=found.detail or "nothing"
@@ -98,9 +98,9 @@ class OrderedGroup(Group):
         self._marks = {id: mark for id, mark in self._marks.items() if id > last or id == self._position}
 
     async def _register(self) -> None:
-        acked = await self.queue.run(subscription.register(self.queue.keys, self.name, self._start, is_dead))
+        acked = await self.queue.run(durable_subscriptions.register(self.queue.keys, self.name, self._start, is_dead))
         self._start = "earliest"  # in a later life of the queue
-        [found] = await self.queue.run(queue_state.states([(self.queue.keys, -1)]))
+        [found] = await self.queue.run(reader_operations.states([(self.queue.keys, -1)]))
         if acked != self._acked or found.born != self._born:
             self._position, self._marks = acked, {}
         self._acked, self._born = acked, found.born
@@ -110,11 +110,11 @@ class OrderedGroup(Group):
         if self.holds:
             return True
         keys, began = self.queue.keys, time.monotonic()
-        [holder] = await self._run(queue_state.lease([keys], self.name, self._token, LEASE_MS, [""]))
+        [holder] = await self._run(reader_operations.lease([keys], self.name, self._token, LEASE_MS, [""]))
         if holder != self._token:
             self._acked = -1  # whatever it has acked, what was handed out here and is not acked comes again
             if is_dead(holder):
-                [holder] = await self._run(queue_state.lease([keys], self.name, self._token, LEASE_MS, [holder]))
+                [holder] = await self._run(reader_operations.lease([keys], self.name, self._token, LEASE_MS, [holder]))
         if holder != self._token:
             return False
         await self._register()
@@ -142,7 +142,7 @@ class OrderedGroup(Group):
                 return []
             if found.messages:
                 self._position = found.messages[-1].id
-                self._marks[self._position] = queue_state.fingerprint(found.messages[-1].value)
+                self._marks[self._position] = reader_operations.fingerprint(found.messages[-1].value)
             return found.messages
 
     def _check_position_is_intact(self, found: queue_flows.MessagesAfter) -> None:
@@ -159,7 +159,7 @@ class OrderedGroup(Group):
             if self.holds:
                 began = time.monotonic()
                 with suppress(BusError):  # the next time, or else the lease ends
-                    [alive] = await self.queue.run(queue_state.keep_alive([self.queue.keys], self.name, self._token, LEASE_MS))
+                    [alive] = await self.queue.run(reader_operations.keep_alive([self.queue.keys], self.name, self._token, LEASE_MS))
                     self._renewed = began if alive > 0 else float("-inf")
 
     async def _give_back_held(self, error: Exception | None) -> None:  # noqa: ARG002  of the other kind
@@ -167,4 +167,4 @@ class OrderedGroup(Group):
             self._renewing.cancel()
             self._renewing = None
         self._renewed, self._acked, self._marks = float("-inf"), -1, {}
-        await self.queue.run(queue_state.release(self.queue.keys, self.name, self._token))
+        await self.queue.run(reader_operations.release(self.queue.keys, self.name, self._token))

@@ -13,10 +13,10 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from busmq_spark.bus.base_group import GROUP_POLL_S
 from busmq_spark.bus.consume import LEASE_POLL_S
-from busmq_spark.bus.deadline import wait_at_most
-from busmq_spark.bus.group import GROUP_POLL_S
 from busmq_spark.bus.ordered_group import OrderedGroup
+from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.core.message import CHUNK_BYTES, Message
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost, QueueBusy

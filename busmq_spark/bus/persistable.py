@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from busmq_spark.core import persisted
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.keys import persisted_key
-from busmq_spark.core.persisted import PendingSave, TrackedFields
+from busmq_spark.core.persisted import FieldsToSave, TrackedFields
 from busmq_spark.core.persisted_types import has_default, hints_of
 from busmq_spark.errors import BusError, ConfigError, StateError
 
@@ -171,7 +171,7 @@ class Persistable:
     def _set_ttl(self, ttl_s: int | None) -> None:
         self.ttl_s = self.ttl_s if ttl_s is None else _check_ttl(ttl_s)
 
-    async def _write(self, sending: PendingSave) -> int:
+    async def _write(self, sending: FieldsToSave) -> int:
         """Store the fields and touch the object; how many of ``sending.fields`` were not there before."""
         return await self._run(persisted.save(self.key, sending, self.ttl_s))
 
@@ -240,15 +240,15 @@ class PersistedDataclass(Persistable, Generic[D]):
         self.value: D = _record_instance_of(shape)
         self._hints = hints_of(type(self.value))
         super().__init__(
-            bus, name, TrackedFields(_Attributes(self.value, tuple(self._hints)), self._hints, unsaved=not isinstance(shape, type)), ttl_s
+            bus, name, TrackedFields(_DataclassMapping(self.value, tuple(self._hints)), self._hints, unsaved=not isinstance(shape, type)), ttl_s
         )
 
     def _make_fields(self) -> TrackedFields:
         """``value`` stays as it is, but none of it counts as changed."""
-        return TrackedFields(_Attributes(self.value, tuple(self._hints)), self._hints)
+        return TrackedFields(_DataclassMapping(self.value, tuple(self._hints)), self._hints)
 
 
-class _Attributes(MutableMapping[str, Any]):
+class _DataclassMapping(MutableMapping[str, Any]):
     """The fields of a dataclass instance as a mapping."""
 
     def __init__(self, instance: object, names: tuple[str, ...]) -> None:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions, Consumption
 from busmq_spark.bus.ordered_group import OrderedGroup
 from busmq_spark.bus.push import PendingPush, PushPipeline
-from busmq_spark.bus.queue_times import QueueTimesMixin
+from busmq_spark.bus.retention_and_times import RetentionAndTimesMixin
 from busmq_spark.bus.shared_group import SharedGroup, SharedKeywords, SharedOptions
-from busmq_spark.core import mirror, subscription
+from busmq_spark.core import durable_subscriptions, mirror
 from busmq_spark.core import queue as flows
 from busmq_spark.core import shared_group as groups
 from busmq_spark.core.flow import Call, Flow, T
@@ -27,7 +27,7 @@ from busmq_spark.redis_io.translate import translate_redis_error
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.bus.servers import Servers
+    from busmq_spark.bus.redis_servers import RedisServers
 
 SHORT_TTL_S = 3600
 """A queue that lives for less is warned about when it is left with messages."""
@@ -36,7 +36,7 @@ SHORT_TTL_CHECK_TIMEOUT_S = 0.5
 log = logging.getLogger("busmq_spark")
 
 
-class Queue(QueueTimesMixin):
+class Queue(RetentionAndTimesMixin):
     """One queue of a bus. ``async with bus.queue("orders") as orders:`` attaches and detaches.
 
     Events: ``attaching``, ``attached(existed)``, ``detaching``, ``detached``, ``consuming(bool)``, ``message(message)``, ``closed``,
@@ -56,7 +56,7 @@ class Queue(QueueTimesMixin):
         """Index of the server that has the queue; known once attached."""
         self._attach_args = (flows.MIN_RECORD_TTL_S, 0)
         self._born = ""
-        self._servers: Servers | None = None
+        self._servers: RedisServers | None = None
         self._unreachable = False
         self._push_pipeline = PushPipeline(self)
 
@@ -245,15 +245,15 @@ class Queue(QueueTimesMixin):
         ``start`` is ``earliest``, ``latest`` or the last id that counts as read. Raises QueueBusy while a query without a subscription reads.
         """
         self._need_attached("subscribe to")
-        return await self.run(subscription.register(self.keys, name, start, is_dead))
+        return await self.run(durable_subscriptions.register(self.keys, name, start, is_dead))
 
     async def unsubscribe(self, name: str) -> bool:
         """Forget a subscription, and drop what only it held back. Whether there was one. Raises QueueBusy while a query reads with it."""
-        return await self.run(subscription.unsubscribe(self.keys, name, is_dead))
+        return await self.run(durable_subscriptions.unsubscribe(self.keys, name, is_dead))
 
-    async def subscriptions(self) -> list[subscription.Subscription]:
+    async def subscriptions(self) -> list[durable_subscriptions.Subscription]:
         """Every subscription: how far it is, how many messages stay stored for it, and since when it was not here."""
-        return await self.run(subscription.list_subscriptions(self.keys))
+        return await self.run(durable_subscriptions.list_subscriptions(self.keys))
 
     # -- groups -----------------------------------------------------------------------------------------------------------------------------
 

@@ -10,8 +10,8 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.bus.clock import ServerClock
 from busmq_spark.bus.consume_retry import next_message_with_retries
+from busmq_spark.bus.server_clock import ServerClock
 from busmq_spark.core.keys import reply_queue, service_queue
 from busmq_spark.core.message import Message
 from busmq_spark.core.service import ABSENT, ServiceReply, ServiceRequest, decode_reply, error_text

@@ -18,8 +18,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from busmq_spark.bus.emitter import Emitter
-from busmq_spark.bus.provider import Provider, ServeKeywords, ServeOptions
 from busmq_spark.bus.requester import Requester
+from busmq_spark.bus.service_provider import Provider, ServeKeywords, ServeOptions
 from busmq_spark.errors import StateError
 
 if TYPE_CHECKING:

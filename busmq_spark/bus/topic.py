@@ -22,9 +22,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from busmq_spark.bus.deadline import wait_at_most
 from busmq_spark.bus.member import Member
 from busmq_spark.bus.partition_queue import PartitionQueue, complete_push, complete_push_many, spawn_for_result
+from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.core import topic as flows
 from busmq_spark.core.flow import Flow, T
 from busmq_spark.core.keys import TopicKeys, hash_index

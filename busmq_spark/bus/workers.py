@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from busmq_spark.bus.fair_slots import FairSlots
-from busmq_spark.bus.job_group import check_limit
+from busmq_spark.bus.job_consumer_group import check_limit
 from busmq_spark.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from busmq_spark.cli.cli_errors import NoSuchMessage
-from busmq_spark.cli.locate import LocatedQueue, locate_existing, locate_queue, open_links
+from busmq_spark.cli.located_queues import LocatedQueue, locate_existing, locate_queue, open_links
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.progress import TerminalProgressBar

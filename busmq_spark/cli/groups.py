@@ -2,7 +2,7 @@
 
 from rich.text import Text
 
-from busmq_spark.cli.locate import locate_existing, open_links
+from busmq_spark.cli.located_queues import locate_existing, open_links
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.subscriptions import subscription_json, warn_if_abandoned

@@ -7,15 +7,15 @@ import typer
 from rich.text import Text
 
 from busmq_spark.cli.cli_errors import CliQueueMissing
-from busmq_spark.cli.locate import locate_queue, open_links
+from busmq_spark.cli.located_queues import locate_queue, open_links
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.queue_overviews import QueueOverview, read_overviews
 from busmq_spark.cli.queues import reader_names
-from busmq_spark.cli.servers import ServerReport, read_server_report
+from busmq_spark.cli.server_report import ServerReport, read_server_report
 from busmq_spark.cli.subscriptions import warn_if_abandoned
 from busmq_spark.cli.terminal_text import format_count, format_duration, format_number, format_size
-from busmq_spark.core.subscription import list_subscriptions
+from busmq_spark.core.durable_subscriptions import list_subscriptions
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.links import Link
 

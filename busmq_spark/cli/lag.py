@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from busmq_spark.cli.locate import keys_of, locate_existing, open_links
+from busmq_spark.cli.located_queues import keys_of, locate_existing, open_links
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.queue_overviews import ask_undamaged

@@ -14,14 +14,14 @@ import pyarrow as pa
 import typer
 from rich.text import Text
 
-from busmq_spark.cli.locate import LocatedQueue, need_redis, open_links
+from busmq_spark.cli.located_queues import LocatedQueue, need_redis, open_links
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.serve import parse_listen_address as listen_address
 from busmq_spark.cli.terminal_text import escape_control_characters, format_duration, format_number
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import MIRROR_REPORTS_PATTERN, QueueKeys
-from busmq_spark.core.mirror import MirrorState, read_mirror_states
+from busmq_spark.core.mirror import MirrorQueueState, read_mirror_states
 from busmq_spark.core.mirror import promote as promoted
 from busmq_spark.errors import ConfigError
 from busmq_spark.metrics import CONTENT_TYPE, Metrics
@@ -220,7 +220,7 @@ def status(queues: EveryArgument = None, *, to: ToOption = None, redis: RedisOpt
         out.note("there are no mirrors here. Begin with: busmq mirror --from URL QUEUE...")
 
 
-def _find_mirrors(links: list[Link], wanted: Sequence[str]) -> Iterator[tuple[MirrorState, LocatedQueue]]:
+def _find_mirrors(links: list[Link], wanted: Sequence[str]) -> Iterator[tuple[MirrorQueueState, LocatedQueue]]:
     """The queues here that are mirrors and match one of the patterns, by name."""
     places = [(name, server) for name, server in discover_queues(links) if matches(name, wanted)]
     for server, link in enumerate(links):

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from busmq_spark.cli.locate import keys_of, open_links
+from busmq_spark.cli.located_queues import keys_of, open_links
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.queue_overviews import DamagedQueue, QueueOverview, read_all_overviews

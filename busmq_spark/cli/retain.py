@@ -4,12 +4,12 @@ from typing import Annotated
 
 import typer
 
-from busmq_spark.cli.locate import locate_existing, locate_queue, open_links
+from busmq_spark.cli.located_queues import locate_existing, locate_queue, open_links
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.terminal_text import format_count, format_duration, format_size
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
-from busmq_spark.core.queue_state import QueueState
+from busmq_spark.core.reader_operations import QueueState
 from busmq_spark.core.retention import Retention, parse_limits, read_retention, set_retention
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from busmq_spark.cli.locate import need_redis
+from busmq_spark.cli.located_queues import need_redis
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output
 from busmq_spark.errors import ConfigError, LocalToolMissing

@@ -5,13 +5,13 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from busmq_spark.cli.locate import locate_existing, locate_queue, open_links
+from busmq_spark.cli.located_queues import locate_existing, locate_queue, open_links
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.terminal_text import escape_control_characters, format_count, format_duration, format_number
+from busmq_spark.core.durable_subscriptions import Subscription, check_name, list_subscriptions, register
+from busmq_spark.core.durable_subscriptions import unsubscribe as forget
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
-from busmq_spark.core.subscription import Subscription, check_name, list_subscriptions, register
-from busmq_spark.core.subscription import unsubscribe as forget
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.lease_token import is_dead

@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from busmq_spark.cli.leases import describe_holders
-from busmq_spark.cli.locate import LocatedQueue
+from busmq_spark.cli.lease_holders import describe_holders
+from busmq_spark.cli.located_queues import LocatedQueue
 from busmq_spark.cli.message_printer import MessageWriter
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.queue import ack, pop
-from busmq_spark.core.queue_state import QueueState, keep_alive
+from busmq_spark.core.reader_operations import QueueState, keep_alive
 from busmq_spark.errors import QueueBusy
 
 

@@ -8,14 +8,14 @@ import typer
 from rich.text import Text
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.cli.locate import LocatedQueue, find_topic, locate_partitions, open_links
+from busmq_spark.cli.located_queues import LocatedQueue, find_topic, locate_partitions, open_links
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.terminal_text import escape_control_characters, format_count, format_duration, format_number
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import hash_index
 from busmq_spark.core.lag import read_lags
-from busmq_spark.core.queue_state import QueueState, states
+from busmq_spark.core.reader_operations import QueueState, states
 from busmq_spark.core.topic import GroupLag, lags_by_group, member_counts
 from busmq_spark.errors import QueueDamaged, TopicMissing
 from busmq_spark.options import RedisOptions

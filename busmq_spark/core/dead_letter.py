@@ -11,12 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from busmq_spark.core.clock import format_time
 from busmq_spark.core.cloud_event import Event
 from busmq_spark.core.flow import Flow, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.core.shared_group import Delivery
+from busmq_spark.core.times_of_ids import format_time
 from busmq_spark.errors import MessageRefused, QueueMissing
 
 DEAD_LETTER_TYPE = "busmq.dead"

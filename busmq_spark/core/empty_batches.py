@@ -10,7 +10,7 @@ MAX_EMPTY_BATCHES = 3
 """So many of them in a row at most: Spark commits with the next batch; with async progress tracking, with one of those that follow."""
 
 
-class EmptyBatches:
+class EmptyBatchTrigger:
     """The offset of an idle query: the same again, and Spark runs no batch, or one with another ``idle``, and Spark runs an empty batch."""
 
     def __init__(self) -> None:

@@ -64,7 +64,7 @@ _OUTCOME_MEMBER_TYPES = (str, str, str, bool, str, int, int, str, int)
 _DECODE_ERRORS = (ValueError, KeyError, TypeError, RecursionError)
 
 
-class Work(NamedTuple):
+class JobDelivery(NamedTuple):
     """A delivery that names a job, and whose group that is."""
 
     delivery: Delivery
@@ -206,7 +206,7 @@ def forget_call(keys: JobKeys, forget: Iterable[str], token: str) -> Call:
 # -- outcomes --------------------------------------------------------------------------------------------------------------------------------
 
 
-def begin_work(works: Sequence[Work], ttl_s: int) -> Flow[list[tuple[Answer, bytes]]]:
+def begin_work(works: Sequence[JobDelivery], ttl_s: int) -> Flow[list[tuple[Answer, bytes]]]:
     """Say that work on these begins. For each: ``ok``; ``done``, with the outcome there is; ``late``, when a later lease of its message has begun.
 
     The outcome comes along where it is to be pushed to a queue as well. Where all are first leases, and none of their jobs has a hash of outcomes,
@@ -217,7 +217,7 @@ def begin_work(works: Sequence[Work], ttl_s: int) -> Flow[list[tuple[Answer, byt
     return (yield from _outcomes_call([(work, "") for work in works], None, "", ttl_s))
 
 
-def _count_with_outcomes(works: Sequence[Work]) -> Flow[int]:
+def _count_with_outcomes(works: Sequence[JobDelivery]) -> Flow[int]:
     """How many of their jobs have the hash of outcomes."""
     names = [work.keys.outcomes for work in works]
     if works and works[0].keys.cluster:
@@ -226,7 +226,7 @@ def _count_with_outcomes(works: Sequence[Work]) -> Flow[int]:
 
 
 def write_outcomes(
-    works: Sequence[tuple[Work, str | None]], queue: str, ttl_s: int, fields: Sequence[Fields] | None = None
+    works: Sequence[tuple[JobDelivery, str | None]], queue: str, ttl_s: int, fields: Sequence[Fields] | None = None
 ) -> Flow[list[tuple[Answer, bytes]]]:
     """Write outcomes, each with its error or None, and publish them. Answers as of :func:`begin_work`; a repeated call gets ``done``, too.
 
@@ -235,7 +235,9 @@ def write_outcomes(
     return (yield from _outcomes_call(_with_outcome_json(works, queue), fields, jobs_channel(queue), ttl_s))
 
 
-def _outcomes_call(parts: Sequence[tuple[Work, str]], fields: Sequence[Fields] | None, channel: str, ttl_s: int) -> Flow[list[tuple[Answer, bytes]]]:
+def _outcomes_call(
+    parts: Sequence[tuple[JobDelivery, str]], fields: Sequence[Fields] | None, channel: str, ttl_s: int
+) -> Flow[list[tuple[Answer, bytes]]]:
     texts = int(any(work.done for work, _ in parts))
     at_once = 1 if fields or (parts and parts[0][0].keys.cluster) else _JOBS_PER_OUTCOME_CALL
     calls = []
@@ -258,7 +260,7 @@ def _outcomes_call(parts: Sequence[tuple[Work, str]], fields: Sequence[Fields] |
     return answers
 
 
-def _with_outcome_json(works: Sequence[tuple[Work, str | None]], queue: str) -> list[tuple[Work, str]]:
+def _with_outcome_json(works: Sequence[tuple[JobDelivery, str | None]], queue: str) -> list[tuple[JobDelivery, str]]:
     """Each with its outcome as the script takes it, which puts the time before it."""
     said, group, life, same = [], "", "", ""
     queue = _json.encode(queue)

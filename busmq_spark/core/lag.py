@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from busmq_spark.core.clock import ages, note_times_if_allowed
 from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.queue_state import states, subscriptions
+from busmq_spark.core.reader_operations import states, subscriptions
+from busmq_spark.core.times_of_ids import ages, note_times_if_allowed
 
 QUEUES_PER_STEP = 500
 Kind: TypeAlias = Literal["ordered", "shared", "query", "consumer"]
@@ -42,7 +42,7 @@ def read_lags(queues: Sequence[QueueKeys]) -> Flow[list[ReaderLag]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class _ReaderProgress:
     keys: QueueKeys
     name: str
     next: int
@@ -55,21 +55,21 @@ def _lags_together(queues: Sequence[QueueKeys]) -> Flow[list[ReaderLag]]:
     known = yield from states([(keys, -1) for keys in queues])
     acked = yield from subscriptions(queues)
     replies = yield [call for keys in queues for call in (command("HGET", keys.metadata, "acked"), command("LINDEX", keys.toack, 0))]
-    readers: list[_Reader] = []
+    readers: list[_ReaderProgress] = []
     for keys, state, names, acked_without_name, taken in zip(queues, known, acked, replies[0::2], replies[1::2], strict=True):
         if not state.exists:
             continue
         if names:
-            readers += [_Reader(keys, name, max(last, state.floor) + 1, max(0, state.last_id - last)) for name, last in names.items()]
+            readers += [_ReaderProgress(keys, name, max(last, state.floor) + 1, max(0, state.last_id - last)) for name, last in names.items()]
             continue
         last = max(state.floor, state.done, int(acked_without_name or 0))  # of a query
         if taken is not None:  # by a reliable consumer: the oldest message that it has not acknowledged
             last = int(taken) - 1
-        readers.append(_Reader(keys, "", last + 1, max(0, state.last_id - last)))
+        readers.append(_ReaderProgress(keys, "", last + 1, max(0, state.last_id - last)))
     return (yield from _lags(readers))
 
 
-def _lags(readers: Sequence[_Reader]) -> Flow[list[ReaderLag]]:
+def _lags(readers: Sequence[_ReaderProgress]) -> Flow[list[ReaderLag]]:
     if not readers:
         return []
     ages_ms = yield from ages([(reader.keys, reader.next) for reader in readers])

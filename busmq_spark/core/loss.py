@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from busmq_spark.core.position import Position
-from busmq_spark.core.queue_state import QueueState
+from busmq_spark.core.reader_operations import QueueState
 
 
 @dataclass(frozen=True, slots=True)

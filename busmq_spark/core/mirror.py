@@ -14,7 +14,7 @@ from busmq_spark.core.flow import Flow, command, script
 from busmq_spark.core.keys import QueueKeys, mirror_report
 from busmq_spark.core.position import Range
 from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S
-from busmq_spark.core.queue_state import checked_id, split_into_calls
+from busmq_spark.core.reader_operations import checked_id, split_into_calls
 from busmq_spark.errors import MirrorStopped, QueueMissing
 
 NEWEST_MESSAGE, NO_MARK = 0, -1
@@ -115,7 +115,7 @@ class AppendResult:
 
 
 @dataclass(frozen=True, slots=True)
-class MirrorState:
+class MirrorQueueState:
     """A mirror as its own place has it."""
 
     queue: str
@@ -233,13 +233,13 @@ def promote(keys: QueueKeys) -> Flow[tuple[bool, int, int]]:
     return status == b"ok", int(last), int(seen)
 
 
-def read_mirror_states(queues: Sequence[QueueKeys]) -> Flow[list[MirrorState | None]]:
+def read_mirror_states(queues: Sequence[QueueKeys]) -> Flow[list[MirrorQueueState | None]]:
     """What each queue says of itself as a mirror; None for one that is none."""
     replies = yield [command("HMGET", keys.metadata, "mirror_of", "mirrored") for keys in queues]
-    found: list[MirrorState | None] = []
+    found: list[MirrorQueueState | None] = []
     for keys, (of, mirrored) in zip(queues, replies, strict=True):
         last, _, seen = (mirrored or b"0::0").decode("ascii", "replace").split(":")
-        found.append(None if of is None else MirrorState(keys.name, MirrorOf.parse(of.decode("utf-8", "replace")), int(last), int(seen)))
+        found.append(None if of is None else MirrorQueueState(keys.name, MirrorOf.parse(of.decode("utf-8", "replace")), int(last), int(seen)))
     return found
 
 

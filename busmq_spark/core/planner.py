@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
 from busmq_spark.core.batch_limits import LastIdWithinBytesQuestion, share_out, within_bytes
-from busmq_spark.core.clock import FoundTime
 from busmq_spark.core.loss import Loss, loss_between
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.qualified_names import display_name, split_name
-from busmq_spark.core.queue_state import UNKNOWN_ID, QueueState
+from busmq_spark.core.reader_operations import UNKNOWN_ID, QueueState
+from busmq_spark.core.times_of_ids import FoundTime
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import ReadOptions
 from busmq_spark.start import AtTime, NewestMessages, Start
@@ -30,7 +30,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class QueueCountersQuestion:
+class LastIdsQuestion:
     """How many ids each queue has given out. The answer is only compared with the next one."""
 
     queues: Sequence[str]
@@ -93,7 +93,7 @@ class IdsAtTimesQuestion:
 
 
 Question: TypeAlias = (
-    QueueCountersQuestion
+    LastIdsQuestion
     | IntactQueuesQuestion
     | QueueStatesQuestion
     | IdsAtTimesQuestion
@@ -174,7 +174,7 @@ class Planner:
 
     def has_pushes(self, held: AcquiredQueues) -> Planning[bool]:
         """Whether ids were given out since the last planning, as far as is known. A planning right after a true answer makes that known again."""
-        self._asked = yield QueueCountersQuestion(held.queues)
+        self._asked = yield LastIdsQuestion(held.queues)
         return bool(self._asked != self._counters)
 
     def plan(self, begin: Positions, held: AcquiredQueues, *, unlimited: bool, now_ms: int = 0) -> Planning[dict[str, Position]]:

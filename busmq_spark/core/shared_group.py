@@ -1,7 +1,7 @@
 """Shared groups of a queue: many holders, each message leased to one of them, settled in any order.
 
-A group is a subscription (core/queue_state.py) whose acked id is its low-water mark: everything up to it is settled. So what a group has still to
-settle stays stored, as for every other reader. Times are those of the queue's Redis server.
+A group is a subscription (core/reader_operations.py) whose acked id is its low-water mark: everything up to it is settled. So what a group has
+still to settle stays stored, as for every other reader. Times are those of the queue's Redis server.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from itertools import chain, groupby, repeat
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
+from busmq_spark.core.durable_subscriptions import Subscription, list_subscriptions
 from busmq_spark.core.flow import Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES
 from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK
-from busmq_spark.core.queue_state import states
-from busmq_spark.core.subscription import Subscription, list_subscriptions
+from busmq_spark.core.reader_operations import states
 
 GROUP_RECORD_TTL_S = 90 * 24 * 3600
 """How long the records of a shared group live without a holder."""

@@ -248,7 +248,7 @@ def recorded_lists(sink: str, batch: int) -> Flow[tuple[StagedList, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class PartialCommit:
+class FullQueueStop:
     """A commit stopped because the queue is at its ``maxsize``; calling it again goes on."""
 
     queue: str
@@ -263,8 +263,8 @@ class RecordConflict:
     made: int
 
 
-def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[StagedList], void_below: int = 0) -> Flow[PartialCommit | RecordConflict | None]:
-    """Append the staged lists of one queue in their order. None when all is appended, :class:`PartialCommit` when the queue has no room.
+def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[StagedList], void_below: int = 0) -> Flow[FullQueueStop | RecordConflict | None]:
+    """Append the staged lists of one queue in their order. None when all is appended, :class:`FullQueueStop` when the queue has no room.
 
     ``void_below``: progress of records that were made by runs with lower epochs counts for nothing.
     Safe to repeat at any time, by any process, until it returns None. Raises StagingLost, StaleBatch, QueueMissing.
@@ -285,7 +285,7 @@ def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[StagedList],
             case b"at":
                 nth, moved = a, b
             case b"full":
-                return PartialCommit(keys.name, a, part.rows - moved + sum(later.rows for later in staged[nth + 1 :]))
+                return FullQueueStop(keys.name, a, part.rows - moved + sum(later.rows for later in staged[nth + 1 :]))
             case b"lost":
                 left = part.rows - moved
                 raise StagingLost(sink=sink, batch=batch, queue=keys.name, expected=left, found=a, key=part.key, remedy=_ABANDON_BATCH_REMEDY)

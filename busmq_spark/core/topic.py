@@ -3,7 +3,7 @@
 Rule 1. A partition is an ordinary queue, and order, acks, leases and exactly-once are those of that queue.
 Rule 2. A topic may grow, and never has fewer partitions than before. When it grows, keys get other partitions.
 Rule 3. Who is a member of a group is advice. Each member computes the same ranges from it; who owns a partition is decided by the lease of the
-        ordered group of that queue (core/queue_state.py).
+        ordered group of that queue (core/reader_operations.py).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import NamedTuple, overload
 from zlib import crc32
 
+from busmq_spark.core.durable_subscriptions import check_name
 from busmq_spark.core.flow import Call, Flow, command, script
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import LOOKS_LIKE_KEY_SUFFIX, QueueKeys, TopicKeys, is_subscription, is_topic
 from busmq_spark.core.lag import ReaderLag
-from busmq_spark.core.subscription import check_name
 from busmq_spark.errors import ConfigError, QueueDamaged, TopicMissing, TopicShrinks
 
 MAX_PARTITIONS = 1000

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from busmq_spark.cli.locate import LocatedQueue, locate_queue, open_links
+from busmq_spark.cli.located_queues import LocatedQueue, locate_queue, open_links
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.progress import TerminalProgressBar
@@ -20,7 +20,7 @@ from busmq_spark.cli.terminal_text import format_count
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import sink_queues, sink_record
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach, close, push_many
-from busmq_spark.demo.flight_delays import DelayStatistics
+from busmq_spark.demo.delay_statistics import DelayStatistics
 from busmq_spark.demo.report import Report, Stage
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, LocalToolMissing

@@ -29,7 +29,7 @@ POLL_S = 0.1
 
 def federation(out: Output) -> None:
     """The whole scene."""
-    from busmq_spark.demo.spark_federation import FederationFlow, Route, count_arrivals
+    from busmq_spark.demo.spark_federation import FederationFlow, FederationQueryOptions, count_arrivals
     from busmq_spark.demo.spark_job import LocalSpark
 
     began = time.monotonic()
@@ -43,7 +43,7 @@ def federation(out: Output) -> None:
         with out.spinner("starting Spark"):
             spark = stack.enter_context(LocalSpark(folder, Path(SPARK_LOG)))
         links, secrets = {eu.name: eu.url, us.name: us.url}, {eu.name: eu.secret, us.name: us.secret}
-        route = Route(links, secrets, ORDERS_QUEUE, here.url, folder / "checkpoint")
+        route = FederationQueryOptions(links, secrets, ORDERS_QUEUE, here.url, folder / "checkpoint")
         with FederationFlow(spark, route) as flow:
             pushed = _run_scenario(show, flow, eu, us)
         with out.spinner("reading everything back"):

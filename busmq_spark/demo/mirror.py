@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 from rich.text import Text
 
-from busmq_spark.cli.locate import locate_queue, open_links
+from busmq_spark.cli.located_queues import locate_queue, open_links
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.terminal_text import format_number, format_rate
 from busmq_spark.core.mirror import promote
@@ -24,7 +24,7 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
-    from busmq_spark.demo.failover_query import FailoverQuery
+    from busmq_spark.demo.mirror_failover_query import FailoverQuery
 
 ORDERS_QUEUE = "orders"
 SPARK_LOG = "busmq-demo-spark.log"
@@ -67,7 +67,7 @@ class OrderProducer:
 
 def mirror(out: Output) -> None:
     """The whole scene."""
-    from busmq_spark.demo.failover_query import read_result
+    from busmq_spark.demo.mirror_failover_query import read_result
     from busmq_spark.demo.spark_job import LocalSpark
 
     began = time.monotonic()
@@ -87,7 +87,7 @@ def mirror(out: Output) -> None:
 
 def _run_scenario(show: "_Printer", spark: object, folder: Path, eu: RedisServer, us: RedisServer) -> int:
     """The origin, its end, the mirror; the result is the last id of the mirror."""
-    from busmq_spark.demo.failover_query import FailoverQuery
+    from busmq_spark.demo.mirror_failover_query import FailoverQuery
 
     runner = MirrorRunner(MirrorSettings(origin=eu.url, patterns=(ORDERS_QUEUE,)), RedisOptions(url=us.url))
     with ExitStack() as stack:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from busmq_spark.cli.terminal_text import format_number
-from busmq_spark.demo.flight_delays import DelayStatistics, by_carrier
+from busmq_spark.demo.delay_statistics import DelayStatistics, by_carrier
 
 MIN_DEPARTURES_PER_HOUR = 30
 """An hour with fewer departures is not drawn when the whole year is: three flights have no typical delay."""

@@ -13,7 +13,7 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from busmq_spark.cli.locate import locate_queue, open_links
+from busmq_spark.cli.located_queues import locate_queue, open_links
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.terminal_text import format_count, format_number
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
@@ -36,7 +36,7 @@ HISTOGRAM_BARS, HISTOGRAM_MIN_MS, HISTOGRAM_DECADES, BINS_PER_DECADE = " ▁▂�
 
 
 @dataclass(frozen=True, slots=True)
-class LatencySamples:
+class DeliveryMeasurement:
     """What the clients saw of one way."""
 
     name: str
@@ -77,7 +77,7 @@ def realtime(out: Output, seconds: int, picture: Path) -> None:
     show.show_proof(found, picture, time.monotonic() - began)
 
 
-def _measure_latency(show: "_Printer", url: str, name: str, seconds: float, stream: "RealtimeOrderStream | None" = None) -> LatencySamples:
+def _measure_latency(show: "_Printer", url: str, name: str, seconds: float, stream: "RealtimeOrderStream | None" = None) -> DeliveryMeasurement:
     """Traffic to warm up with a stream, then traffic that counts."""
     source, target = (stream.source, stream.target) if stream else ("floor", "floor")
     for queue in {source, target}:
@@ -95,7 +95,7 @@ def _measure_latency(show: "_Printer", url: str, name: str, seconds: float, stre
             live.update(took, record["took_us"])
             if stream:
                 stream.raise_if_failed()
-    timed = LatencySamples(name, load.count, record["arrived"], record["twice"], record["misplaced"], took)
+    timed = DeliveryMeasurement(name, load.count, record["arrived"], record["twice"], record["misplaced"], took)
     show.show_way(timed)
     return timed
 
@@ -109,14 +109,14 @@ def _warm_up(show: "_Printer", url: str, name: str, stream: "RealtimeOrderStream
                     pass
 
 
-class _LivePercentiles:
+class _PercentilesDisplay:
     """The percentiles while they come in, on stderr, when a person is there to see it."""
 
     def __init__(self, out: Output, name: str) -> None:
         self._name = name
         self._live = Live(console=out.errors, transient=True, auto_refresh=False) if out.is_watched else None
 
-    def __enter__(self) -> "_LivePercentiles":
+    def __enter__(self) -> "_PercentilesDisplay":
         if self._live:
             self._live.start()
         return self
@@ -155,9 +155,9 @@ class _Printer:
     def __init__(self, out: Output) -> None:
         self.out = out
 
-    def live_percentiles(self, name: str) -> _LivePercentiles:
+    def live_percentiles(self, name: str) -> _PercentilesDisplay:
         """For a ``with`` block."""
-        return _LivePercentiles(self.out, name)
+        return _PercentilesDisplay(self.out, name)
 
     def start(self, redis: str) -> None:
         """What is about to happen."""
@@ -166,7 +166,7 @@ class _Printer:
             self.out.print_lines(Text(title, "bold"), "", Text.assemble(("redis     ", "cyan"), f"embedded, {redis}"))
             self.out.flush()
 
-    def show_way(self, timed: LatencySamples) -> None:
+    def show_way(self, timed: DeliveryMeasurement) -> None:
         """One way is done."""
         at = percentiles(timed.took_us)
         if self.out.as_json:
@@ -177,7 +177,7 @@ class _Printer:
             self.out.print_lines(Text.assemble((f"{timed.name}: ", "cyan"), text, _ms(at["p50"]) if at else "-"))
         self.out.flush()
 
-    def show_proof(self, found: Sequence[LatencySamples], picture: Path, seconds: float) -> None:
+    def show_proof(self, found: Sequence[DeliveryMeasurement], picture: Path, seconds: float) -> None:
         """All side by side. Raises StateError when an order is missing or out of order; at least once is what real-time mode promises."""
         if self.out.as_json:
             self.out.print_json(plot=str(picture), seconds=round(seconds, 1))
@@ -190,7 +190,7 @@ class _Printer:
             raise StateError(event="end", what="the demo", state="short of its proof: the table shows what is wrong", remedy="Please report this")
 
 
-def _latency_row(timed: LatencySamples) -> list[str | Text]:
+def _latency_row(timed: DeliveryMeasurement) -> list[str | Text]:
     at = percentiles(timed.took_us)
     counts = [format_number(timed.pushed), format_number(timed.arrived)]
     wrong = [Text(format_number(many), "red" if many else "green") for many in (timed.missing, timed.twice, timed.misplaced)]

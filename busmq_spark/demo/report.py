@@ -12,7 +12,7 @@ from rich.text import Text
 
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.terminal_text import format_count, format_number, format_rate
-from busmq_spark.demo.flight_delays import DelayStatistics, by_carrier, worst_hours
+from busmq_spark.demo.delay_statistics import DelayStatistics, by_carrier, worst_hours
 from busmq_spark.redis_io.urls import parse
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ ARRIVED_SCHEMA = "source string, n long"
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class FederationQueryOptions:
     """From a queue in every data centre into one queue of a Redis here."""
 
     links: dict[str, str]
@@ -56,7 +56,7 @@ class ArrivalCounts:
 class FederationFlow:
     """The query, while the block runs."""
 
-    def __init__(self, spark: LocalSpark, route: Route) -> None:
+    def __init__(self, spark: LocalSpark, route: FederationQueryOptions) -> None:
         self._spark, self._route = spark, route
         self._query: Any = None
 
@@ -86,7 +86,7 @@ class FederationFlow:
         return {link: sources.get(link, {}).get("queues", {}).get(self._route.queue, {}).get("last", 0) for link in self._route.links}
 
 
-def count_arrivals(spark: LocalSpark, route: Route) -> dict[str, ArrivalCounts]:
+def count_arrivals(spark: LocalSpark, route: FederationQueryOptions) -> dict[str, ArrivalCounts]:
     """What is in the sink, by data centre."""
     stored = spark.session.read.format("busmq").options(**route.sink_options, subscribe=route.queue).load()
     rows = stored.select("id", F.from_json(F.col("value").cast("string"), ARRIVED_SCHEMA).alias("row")).select("id", "row.*")

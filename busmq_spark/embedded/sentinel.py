@@ -12,7 +12,7 @@ from busmq_spark.errors import LinkLost
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from busmq_spark.embedded.commands import Reply
+    from busmq_spark.embedded.resp_client import Reply
 
 HEALTHY_TIMEOUT_S = 60.0
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, Self
 from urllib.parse import quote
 
 from busmq_spark.embedded.binary import find_redis_server
-from busmq_spark.embedded.commands import ErrorReply, Reply, send_command
+from busmq_spark.embedded.resp_client import RedisReplyError, Reply, send_command
 from busmq_spark.embedded.watchdog_handle import RedisWatchdog
 from busmq_spark.errors import ConfigError, LinkLost
 
@@ -247,7 +247,7 @@ class RedisServer:
         """
         try:
             return str(self.command("PING", timeout_s=timeout_s))
-        except ErrorReply as refusal:
+        except RedisReplyError as refusal:
             return str(refusal)
         except OSError:
             return ""

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CAUGHT_UP_POLL_S = 0.02
 
 
-class BusMirror:
+class MirrorIntoBus:
     """Copies queues to this bus; ``async with``, or ``start`` and ``detach``. Threads of its own do the work."""
 
     def __init__(self, bus: Bus, origin: str, patterns: tuple[str, ...], metrics: Metrics | None, options: dict[str, Any]) -> None:

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 from busmq_spark.core.mirror import AppendResult, BeginResult, Chunk, MirrorOf, OriginQueueState, Positions
 from busmq_spark.errors import BusError
-from busmq_spark.mirror.copy_windows import (
+from busmq_spark.mirror.copy_planning import (
     SHORT_WINDOW_ROWS,
     WINDOW_BYTES,
     CopyWindow,
-    CopyWindowRows,
-    MirrorDecision,
+    CopyWindowMessages,
     MirroredQueue,
+    MirroredQueueDecision,
     compare_with_origin,
     drop_copied_rows,
     new_life_error,
@@ -114,7 +114,7 @@ class MirroredQueues:
             self._target.set_positions(here)
         self.keep_alive()
 
-    def _apply_verdict(self, queue: MirroredQueue, span: OriginQueueState, verdict: MirrorDecision) -> bool:
+    def _apply_verdict(self, queue: MirroredQueue, span: OriginQueueState, verdict: MirroredQueueDecision) -> bool:
         """Apply a verdict to a queue. Whether mirroring goes on."""
         queue.note_last_id(span.last_id, time.monotonic())
         match verdict.action:
@@ -276,9 +276,9 @@ class MirroredQueues:
         """When more may be read, where that is limited."""
         return [self._read_at] if self._ready and self._settings.bytes_per_s else []
 
-    def append(self, found: Sequence[CopyWindowRows]) -> None:
+    def append(self, found: Sequence[CopyWindowMessages]) -> None:
         """Append what was read, as far as it is what was planned."""
-        sound: dict[str, CopyWindowRows] = {}
+        sound: dict[str, CopyWindowMessages] = {}
         for rows in found:
             queue = self.queues.get(rows.window.queue)
             if queue is None or not queue.begun or queue.born != rows.window.born or not rows.window.after <= queue.last < rows.upto:
@@ -296,7 +296,7 @@ class MirroredQueues:
         for name, answer in self._target.append([*sound.values()]).items() if sound else ():
             self._note_copied(self.queues[name], sound[name], answer)
 
-    def _note_copied(self, queue: MirroredQueue, rows: CopyWindowRows, answer: AppendResult | BusError) -> None:
+    def _note_copied(self, queue: MirroredQueue, rows: CopyWindowMessages, answer: AppendResult | BusError) -> None:
         if not self._on_append_answer(queue, answer, 0):
             return
         assert isinstance(answer, AppendResult)

@@ -9,10 +9,10 @@ from contextlib import suppress
 from busmq_spark.core.mirror import NO_MARK, OriginQueueState
 from busmq_spark.core.position import Range
 from busmq_spark.errors import BusError
-from busmq_spark.mirror.copy_windows import MAX_CALL_BYTES, CopyWindow, CopyWindowRows
-from busmq_spark.mirror.rows import CommandRows
+from busmq_spark.mirror.consecutive_messages import ConsecutiveMessages
+from busmq_spark.mirror.copy_planning import MAX_CALL_BYTES, CopyWindow, CopyWindowMessages
 from busmq_spark.mirror.settings import MIRROR_PATIENCE_S, MirrorSettings
-from busmq_spark.redis_io.layout import redis_layout
+from busmq_spark.redis_io.server_layout import redis_layout
 from busmq_spark.store.protocol import OriginStore, PushNotifiers, QueueCreateOptions, RowStream
 from busmq_spark.store.push_notifiers import RedisPushNotifiers
 from busmq_spark.store.redis_store import RedisStore
@@ -63,10 +63,10 @@ class ThreadLocalOriginStores:
                 store.close()
 
 
-def read_windows(store: OriginStore, windows: Sequence[CopyWindow]) -> list[CopyWindowRows]:
+def read_windows(store: OriginStore, windows: Sequence[CopyWindow]) -> list[CopyWindowMessages]:
     """The messages of windows, one of each queue, each with what the queue was before. Raises LinkLost."""
     spans, pieces = store.read_with_spans([Range(window.queue, window.born, window.after + 1, window.upto) for window in windows])
-    found = {window.queue: CopyWindowRows(window, spans[window.queue]) for window in windows}
+    found = {window.queue: CopyWindowMessages(window, spans[window.queue]) for window in windows}
     for rows in found.values():
         rows.after, rows.upto = rows.window.after, rows.window.upto or rows.span.last_id
         rows.sound = rows.span.born == rows.window.born and rows.span.last_id >= rows.upto
@@ -81,11 +81,11 @@ def read_windows(store: OriginStore, windows: Sequence[CopyWindow]) -> list[Copy
     return list(found.values())
 
 
-def _add_rows(pieces: RowStream, found: dict[str, CopyWindowRows]) -> None:
+def _add_rows(pieces: RowStream, found: dict[str, CopyWindowMessages]) -> None:
     came = 0
     for piece in pieces:
         rows = found[piece.queue]
-        rows.parts.append(CommandRows.of(piece.first, piece.values))
+        rows.parts.append(ConsecutiveMessages.of(piece.first, piece.values))
         rows.bytes += piece.values.nbytes
         came += piece.values.nbytes
         if came > MAX_CALL_BYTES:
@@ -95,7 +95,7 @@ def _add_rows(pieces: RowStream, found: dict[str, CopyWindowRows]) -> None:
             return
 
 
-def _is_complete(rows: CopyWindowRows) -> bool:
+def _is_complete(rows: CopyWindowMessages) -> bool:
     """Whether the last message that was to be read has come, and is the one that was planned."""
     last = rows.window.upto or rows.span.upto
     if not last or not rows.span.upto_mark or rows.last != last:

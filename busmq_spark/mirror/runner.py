@@ -21,7 +21,7 @@ from busmq_spark.core.mirror import NO_MARK, OriginQueueState, Positions
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.metrics import Metrics
-from busmq_spark.mirror.copy_windows import CopyWindowRows
+from busmq_spark.mirror.copy_planning import CopyWindowMessages
 from busmq_spark.mirror.mirrored_queues import MirroredQueues
 from busmq_spark.mirror.origin_reader import ThreadLocalOriginStores, look_at_queues, make_push_notifiers, read_windows
 from busmq_spark.mirror.settings import MirrorSettings
@@ -66,12 +66,12 @@ class MirrorRunner:
         metrics.before_text(lambda: self._counts.measure(self.status()))
         self._token = new_token()
         self._wake = threading.Event()
-        self._pushed = _PushEvent(self._wake)
+        self._pushed = _PushSignal(self._wake)
         self._stopped = threading.Event()
         self._listeners = make_push_notifiers(settings, self._pushed)
         self._thread = threading.Thread(target=self._run, name="busmq-mirror", daemon=True)
         self._jobs: deque[tuple[Future[Any], Callable[[Any], None]]] = deque()
-        self._windows: deque[Future[list[CopyWindowRows]]] = deque()
+        self._windows: deque[Future[list[CopyWindowMessages]]] = deque()
         self._due = dict.fromkeys(("poll", "look", "discover", "report"), 0.0)
         self._listened: tuple[str, ...] = ()
         self._pauses = Pauses(*PAUSES_S)
@@ -254,7 +254,7 @@ class MirrorRunner:
         self.looked = max(self.looked, wanted)
 
 
-class _PushEvent(threading.Event):
+class _PushSignal(threading.Event):
     """Set by listeners at each push; wakes the mirror."""
 
     def __init__(self, wake: threading.Event) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from busmq_spark.errors import BusError
 from busmq_spark.metrics import Metrics
-from busmq_spark.mirror.copy_windows import MirroredQueue
+from busmq_spark.mirror.copy_planning import MirroredQueue
 
 MAX_QUEUES_IN_REPORT = 1_000
 """Queues that a report names at most."""

@@ -12,15 +12,15 @@ from busmq_spark.core import mirror as flows
 from busmq_spark.core.flow import Flow, run_flows_together
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys, hash_index, mirror_report
-from busmq_spark.core.mirror import AppendResult, BeginResult, Chunk, MirrorOf, MirrorState, OriginQueueState, Positions
-from busmq_spark.core.queue_state import keep_alive, marks
+from busmq_spark.core.mirror import AppendResult, BeginResult, Chunk, MirrorOf, MirrorQueueState, OriginQueueState, Positions
+from busmq_spark.core.reader_operations import keep_alive, marks
 from busmq_spark.errors import BusError
-from busmq_spark.mirror.copy_windows import CopyWindowRows
+from busmq_spark.mirror.copy_planning import CopyWindowMessages
 from busmq_spark.mirror.settings import MIRROR_PATIENCE_S
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.links import Link, sync_links
 from busmq_spark.redis_io.queue_location import discover_queues, locate
+from busmq_spark.redis_io.server_layout import redis_layout
 
 T = TypeVar("T")
 MAX_CHUNKS_PER_ROUND_TRIP, MAX_BYTES_PER_ROUND_TRIP = 100, 1024 * 1024
@@ -51,7 +51,7 @@ class MirrorTarget:
 
         return self._run_for_each(list(wanted), flow)
 
-    def append(self, rows: Sequence[CopyWindowRows]) -> dict[str, AppendResult | BusError]:
+    def append(self, rows: Sequence[CopyWindowMessages]) -> dict[str, AppendResult | BusError]:
         """Append what was read, one window of each queue. Of each queue the last answer, or the error it is stopped by. Raises LinkLost."""
         found: dict[str, AppendResult | BusError] = {}
         pieces = [(each.window.queue, chunk) for each in rows for chunk in split_into_chunks(each)]
@@ -83,7 +83,7 @@ class MirrorTarget:
         """The queues here, whatever they are."""
         return [queue for queue, _ in discover_queues(self._links) if accepts(queue)]
 
-    def copies(self, of: str, queues: Sequence[str]) -> dict[str, MirrorState]:
+    def copies(self, of: str, queues: Sequence[str]) -> dict[str, MirrorQueueState]:
         """What those of these queues say of themselves that are copies of the origin ``of``, as it is for people."""
         states = chain.from_iterable(link.run(flows.read_mirror_states(keys)) for link, keys in self._keys_by_link(queues))
         return {state.queue: state for state in states if state is not None and state.of.origin == of}
@@ -136,7 +136,7 @@ class MirrorTarget:
         return found
 
 
-def split_into_chunks(rows: CopyWindowRows) -> list[Chunk]:
+def split_into_chunks(rows: CopyWindowMessages) -> list[Chunk]:
     """What was read, in chunks that go into one call each; the last one covers what the window did, also where its last ids were gone."""
     span, after = rows.span, rows.after
     found: list[Chunk] = []

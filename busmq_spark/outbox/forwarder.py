@@ -27,8 +27,8 @@ from busmq_spark.errors import BusError, LinkLost, QueueFull
 from busmq_spark.outbox import sql
 from busmq_spark.outbox.group_commit import GroupCommitWriter, PendingWrite
 from busmq_spark.outbox.schema import open_to_read, translate_sqlite_error
-from busmq_spark.outbox.sql import Chunk, Destination, EntryKind, UnroutedEntry
-from busmq_spark.outbox.target import Target
+from busmq_spark.outbox.sql import Chunk, Destination, EntryAwaitingRouting, EntryKind
+from busmq_spark.outbox.target_bus import Target
 
 RETRY_PAUSES_S = (0.2, 30.0)
 """The first and the longest pause; each is between half of it and all of it."""
@@ -273,7 +273,7 @@ class Forwarder:
             self._writer.submit(lambda c: sql.set_note(c, "routing_error", None), durable=False)
         return True
 
-    def _route_first_entries(self, found: list[UnroutedEntry]) -> None:
+    def _route_first_entries(self, found: list[EntryAwaitingRouting]) -> None:
         events = list(takewhile(lambda entry: entry.kind == EntryKind.PUBLISH, found))
         if not events:
             self._send_subscription(found[0])
@@ -289,7 +289,7 @@ class Forwarder:
         assert self.rescan_all is not None
         self.rescan_all()
 
-    def _send_subscription(self, entry: UnroutedEntry) -> None:
+    def _send_subscription(self, entry: EntryAwaitingRouting) -> None:
         end = entry.kind == EntryKind.UNSUBSCRIBE
         self._require_target().set_subscription(entry.keys, entry.queue, end=end)
 

@@ -74,7 +74,7 @@ class _QueuedWork:
         return not isinstance(self.reply, PendingWrite) and self.reply.cancelled()
 
 
-class _ThreadState(threading.local):
+class _ReentrancyGuard(threading.local):
     writing = False
     """Whether this thread is a caller that writes."""
 
@@ -87,7 +87,7 @@ class GroupCommitWriter:
         self._jobs: SimpleQueue[_QueuedWork | None] = SimpleQueue()
         self._asking = threading.RLock()  # nothing is asked for behind the end
         self._writing = threading.Lock()
-        self._here = _ThreadState()
+        self._here = _ReentrancyGuard()
         self._waits = False
         self._closed = False
         self._synced = True

@@ -19,9 +19,9 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from busmq_spark.bus.event_publishing import EventKeywords, event_of, keys_of
+from busmq_spark.bus.cloud_event_publishing import EventKeywords, event_of, keys_of
 from busmq_spark.core.cloud_event import Event
-from busmq_spark.core.event_delivery import check_queue
+from busmq_spark.core.event_routing import check_queue
 from busmq_spark.errors import ConfigError
 from busmq_spark.outbox.outbox_core import OutboxCore, OutboxReceipt, StoreRequest
 from busmq_spark.outbox.report import OutboxStatus

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from busmq_spark.core.event_delivery import check_queue
 from busmq_spark.core.event_patterns import check_pattern
+from busmq_spark.core.event_routing import check_queue
 from busmq_spark.core.message import encode_value
 from busmq_spark.errors import BusError, ConfigError, OutboxWaits, StateError
 from busmq_spark.outbox import report, schema, sql

@@ -34,7 +34,7 @@ class OutboxStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class UnroutedEntry:
+class EntryAwaitingRouting:
     """An event of which it is not known yet where it goes, or a subscription."""
 
     number: int
@@ -69,12 +69,12 @@ def read_status(path: Path) -> OutboxStatus:
     return OutboxStatus(lock.find_owner(path), incoming, outgoing, _seconds_since(oldest[0]) if oldest else None, size, error)
 
 
-def read_incoming(path: Path, most: int = 1000) -> list[UnroutedEntry]:
+def read_incoming(path: Path, most: int = 1000) -> list[EntryAwaitingRouting]:
     """The oldest events and subscriptions that are not routed yet."""
     with _open_snapshot(path) as connection:
         found = unrouted_entries(connection, most)
     names = {EntryKind.PUBLISH: "event", EntryKind.SUBSCRIBE: "subscribe", EntryKind.UNSUBSCRIBE: "unsubscribe"}
-    return [UnroutedEntry(each.id, names[each.kind], each.keys, each.queue, _seconds_since(each.at)) for each in found]
+    return [EntryAwaitingRouting(each.id, names[each.kind], each.keys, each.queue, _seconds_since(each.at)) for each in found]
 
 
 def read_outgoing(path: Path) -> list[OutgoingQueue]:

@@ -31,7 +31,7 @@ class EntryKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class UnroutedEntry:
+class EntryAwaitingRouting:
     """An entry of which it is not known yet where it goes."""
 
     id: int
@@ -107,15 +107,17 @@ def _store_entries(
     return connection.execute(asked, (*about, last)).lastrowid or 0
 
 
-def unrouted_entries(connection: sqlite3.Connection, most: int = MAX_EVENTS_ROUTED_AT_ONCE) -> list[UnroutedEntry]:
+def unrouted_entries(connection: sqlite3.Connection, most: int = MAX_EVENTS_ROUTED_AT_ONCE) -> list[EntryAwaitingRouting]:
     """The oldest entries of which it is not known where they go."""
     found = connection.execute("SELECT id, kind, target, at FROM entry WHERE refs IS NULL ORDER BY id LIMIT ?", (most,)).fetchall()
     return [_unrouted_entry(*row) for row in found]
 
 
-def _unrouted_entry(id: int, kind: int, target: str, at: float) -> UnroutedEntry:
+def _unrouted_entry(id: int, kind: int, target: str, at: float) -> EntryAwaitingRouting:
     words = tuple(json.loads(target))
-    return UnroutedEntry(id, EntryKind(kind), words if kind == EntryKind.PUBLISH else words[:-1], "" if kind == EntryKind.PUBLISH else words[-1], at)
+    return EntryAwaitingRouting(
+        id, EntryKind(kind), words if kind == EntryKind.PUBLISH else words[:-1], "" if kind == EntryKind.PUBLISH else words[-1], at
+    )
 
 
 def routed_upto(connection: sqlite3.Connection) -> int:

@@ -9,8 +9,8 @@ from busmq_spark.core.keys import QueueKeys, hash_index
 from busmq_spark.extras import without_extra
 from busmq_spark.option_parsing import from_keywords
 from busmq_spark.options import BusOptions
-from busmq_spark.outbox.target import RedisTarget, Target
-from busmq_spark.redis_io.layout import redis_layout
+from busmq_spark.outbox.target_bus import RedisTarget, Target
+from busmq_spark.redis_io.server_layout import redis_layout
 
 WEBSOCKET_SCHEMES = ("ws://", "wss://")
 

@@ -9,7 +9,7 @@ from busmq_spark.redis_io.async_link import AsyncLink
 from busmq_spark.redis_io.cluster_link import ClusterLink
 from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
 from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
-from busmq_spark.redis_io.layout import ServerLayout
+from busmq_spark.redis_io.server_layout import ServerLayout
 from busmq_spark.redis_io.sync_link import SyncLink
 
 Link: TypeAlias = SyncLink | ClusterLink

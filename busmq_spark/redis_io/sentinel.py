@@ -12,7 +12,7 @@ from busmq_spark.redis_io.connect import async_connection, keep_cancellation, sy
 from busmq_spark.redis_io.endpoint import NoServerReachable
 from busmq_spark.redis_io.step_codec import pack_words
 from busmq_spark.redis_io.translate import translate_redis_error
-from busmq_spark.redis_io.urls import DEFAULT_MASTER, NO_LOGIN, Credentials, Server
+from busmq_spark.redis_io.urls import DEFAULT_MASTER, NO_LOGIN, DefaultCredentials, Server
 
 _SENTINEL_TIMEOUT_S = 2.0
 """Longest wait for one sentinel: the others may know better."""
@@ -24,7 +24,7 @@ class SentinelMaster:
 
     sentinels: tuple[Server, ...]
     name: str = DEFAULT_MASTER
-    login: Credentials = NO_LOGIN
+    login: DefaultCredentials = NO_LOGIN
 
     may_move = True
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.urls import DEFAULT_MASTER, DEFAULT_PORT, SENTINEL_PORT, Credentials, Server, TlsFiles, parse
+from busmq_spark.redis_io.urls import DEFAULT_MASTER, DEFAULT_PORT, SENTINEL_PORT, DefaultCredentials, Server, TlsFiles, parse
 
 
-def parse_servers(options: RedisOptions) -> tuple[tuple[Server, ...], Credentials]:
+def parse_servers(options: RedisOptions) -> tuple[tuple[Server, ...], DefaultCredentials]:
     """The servers of the URL and the login for those without one. Raises ConfigError for a bad URL, TLS file or mixture."""
     trust = TlsFiles(options.tls_ca, options.tls_certificate, options.tls_key, options.tls_check_hostname)
-    login = Credentials(options.user, options.password, trust)
+    login = DefaultCredentials(options.user, options.password, trust)
     sentinel = options.layout == "sentinel"
     # The credentials in the options are for the data servers; those of a sentinel are in its URL.
-    servers = parse(options.address, Credentials(trust=trust) if sentinel else login, SENTINEL_PORT if sentinel else DEFAULT_PORT)
+    servers = parse(options.address, DefaultCredentials(trust=trust) if sentinel else login, SENTINEL_PORT if sentinel else DEFAULT_PORT)
     _check_layout(options, servers)
     _check_tls(options, servers)
     return servers, login

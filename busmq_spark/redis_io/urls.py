@@ -31,15 +31,15 @@ SYSTEM_TLS_FILES = TlsFiles()
 
 
 @dataclass(frozen=True, slots=True)
-class Credentials:
-    """Credentials for servers whose URL has none, and how their TLS is checked."""
+class DefaultCredentials:
+    """DefaultCredentials for servers whose URL has none, and how their TLS is checked."""
 
     user: str | None = field(default=None, repr=False)
     password: str | None = field(default=None, repr=False)
     trust: TlsFiles = SYSTEM_TLS_FILES
 
 
-NO_LOGIN = Credentials()
+NO_LOGIN = DefaultCredentials()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Server:
         return f"redis{'s' if self.tls else ''}://{secret}{host}:{self.port}"
 
 
-def parse(urls: str, login: Credentials = NO_LOGIN, default_port: int = DEFAULT_PORT) -> tuple[Server, ...]:
+def parse(urls: str, login: DefaultCredentials = NO_LOGIN, default_port: int = DEFAULT_PORT) -> tuple[Server, ...]:
     """The servers of a comma list. ``login`` holds for every URL that has no credentials of its own.
 
     Raises ConfigError that says which URL and why, and repeats nothing of it: a password that breaks its URL may stand anywhere in it.
@@ -105,7 +105,7 @@ class _UrlError(Exception):
     """What is wrong with a URL, in words of ours only."""
 
 
-def _parse_server(url: str, default: Credentials, default_port: int) -> Server:
+def _parse_server(url: str, default: DefaultCredentials, default_port: int) -> Server:
     try:
         parts = urlsplit(url)
     except ValueError:

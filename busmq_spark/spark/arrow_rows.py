@@ -13,9 +13,9 @@ from pyspark.sql.types import StructType
 from busmq_spark.core.qualified_names import display_name, split_name
 from busmq_spark.errors import ConfigError
 from busmq_spark.parsers import LOCAL_SOURCE
-from busmq_spark.spark.job_fields import JobFieldReader
 from busmq_spark.spark.message_times import TIMESTAMP_ARROW_TYPE, TimestampColumn
 from busmq_spark.spark.schema import FIELDS_COLUMN_NAME, TIMESTAMP_COLUMN_NAME
+from busmq_spark.spark.stored_job_fields import StoredJobFieldReader
 from busmq_spark.store.protocol import MessageRows
 
 BATCH_ROWS = 10_000
@@ -30,7 +30,7 @@ class ArrowRows:
     Values come as an Arrow array and are sliced. Ids follow each other, so they are a range, not parsed. Names are repeated, not built row by row.
     """
 
-    def __init__(self, schema: StructType, times: TimestampColumn | None = None, jobs: JobFieldReader | None = None) -> None:
+    def __init__(self, schema: StructType, times: TimestampColumn | None = None, jobs: StoredJobFieldReader | None = None) -> None:
         """``times`` is needed for the column ``timestamp``, ``jobs`` for the column ``fields``."""
         self._jobs = jobs
         self._times = times or TimestampColumn({}, {})

@@ -9,21 +9,21 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from busmq_spark.core.clock import FoundTime
 from busmq_spark.core.flow import run_sync
 from busmq_spark.core.planner import IdsAtTimesQuestion, check_given, loss_before_start, without_times
 from busmq_spark.core.position import Range
 from busmq_spark.core.qualified_names import display_name, qualified_name, split_name
-from busmq_spark.core.queue_state import QueueState
 from busmq_spark.core.read_tasks import tasks
+from busmq_spark.core.reader_operations import QueueState
+from busmq_spark.core.times_of_ids import FoundTime
 from busmq_spark.errors import ConfigError, QueueMissing
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark.gc_freeze import freeze_imports
+from busmq_spark.spark.id_time_recorder import note_times_if_allowed
 from busmq_spark.spark.partition import Partition, read_ranges
 from busmq_spark.spark.queue_selection import find_queues
 from busmq_spark.spark.schema import TIMESTAMP_COLUMN_NAME
 from busmq_spark.spark.stores import patient_store
-from busmq_spark.spark.time_recorder import note_times_if_allowed
 from busmq_spark.spark.tracebacks import without_traceback
 from busmq_spark.start import NewestMessages, Start
 from busmq_spark.store.loss_errors import loss_error

@@ -25,7 +25,7 @@ log = logging.getLogger("busmq_spark")
 
 
 @dataclass(frozen=True, slots=True)
-class DiscoveredQueues:
+class DiscoveryResult:
     """What one walk has found."""
 
     queues: Sequence[str] = ()
@@ -39,15 +39,15 @@ class DiscoveryThread(threading.Thread):
     def __init__(self, open_store: Callable[[], SourceStore], find_queues: FindQueues, *, links: bool) -> None:
         super().__init__(name="busmq-discovery", daemon=True)
         self._open_store, self._find_queues, self._links = open_store, find_queues, links
-        self._found = DiscoveredQueues()
+        self._found = DiscoveryResult()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._parent = os.getppid()
 
-    def take_found_queues(self) -> DiscoveredQueues:
+    def take_found_queues(self) -> DiscoveryResult:
         """What the last walk has found, once; empty until the next has ended."""
         with self._lock:
-            found, self._found = self._found, DiscoveredQueues()
+            found, self._found = self._found, DiscoveryResult()
         return found
 
     def stop(self) -> None:
@@ -81,7 +81,7 @@ class DiscoveryThread(threading.Thread):
             paused_s += time.monotonic() - began
 
         began = time.monotonic()
-        found = DiscoveredQueues(self._find_queues(store, wait_for_next_step), frozenset(store.listed_sources))
+        found = DiscoveryResult(self._find_queues(store, wait_for_next_step), frozenset(store.listed_sources))
         with self._lock:
             self._found = found
         took_s = time.monotonic() - began - paused_s

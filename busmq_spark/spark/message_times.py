@@ -1,4 +1,4 @@
-"""The column ``timestamp``: the second in which a message was there at the latest, by the clock of its queue (core/clock.py).
+"""The column ``timestamp``: the second in which a message was there at the latest, by the clock of its queue (core/times_of_ids.py).
 
 Times within a second are left out: the clock is right to the second, and rows that are read again shall not differ by less.
 """
@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from busmq_spark.core.clock import TimesGathering, TimesOfIds
 from busmq_spark.core.position import Range
+from busmq_spark.core.times_of_ids import TimesOfIds, TimesOfIdsCollector
 from busmq_spark.errors import ProtocolError, RemoteError
 from busmq_spark.spark.schema import TIMESTAMP_COLUMN_NAME
 from busmq_spark.store.protocol import MessageRows, ReadStore
@@ -59,7 +59,7 @@ def fetch_times(store: ReadStore, parts: Sequence[Range]) -> dict[str, TimesOfId
     for part in parts:
         first, last = wanted.get(part.queue, (part.first, part.last))
         wanted[part.queue] = (min(first, part.first), max(last, part.last))
-    gathering = TimesGathering(wanted)
+    gathering = TimesOfIdsCollector(wanted)
     away: set[str] = set()
     try:
         while gathering.wanted:

@@ -18,13 +18,13 @@ from pyspark.sql.types import BinaryType, DataType, LongType, MapType, StringTyp
 from busmq_spark.core import job as flows
 from busmq_spark.core import shared_group as groups
 from busmq_spark.core.grouping import group_by
-from busmq_spark.core.job import Fields, Work
+from busmq_spark.core.job import Fields, JobDelivery
 from busmq_spark.core.keys import JobKeys
 from busmq_spark.core.shared_group import Delivery
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.options import WriteOptions
-from busmq_spark.spark.queue_options import full_queue_policy
 from busmq_spark.spark.schema import FIELDS_COLUMN_TYPES
+from busmq_spark.spark.sink_queue_options import full_queue_policy
 from busmq_spark.spark.stores import sink_store
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore
@@ -106,7 +106,7 @@ class _OutcomeRow(NamedTuple):
     queue: str
     named: bool
     """Whether the row says which message it answers."""
-    work: Work
+    work: JobDelivery
     error: str | None
     fields: Fields
 
@@ -170,7 +170,7 @@ class OutcomeTaskWriter:
         elif row.get("outcome") == OK_COLUMN:
             error = None
         delivery = Delivery(message, b"", 1, 0, "")  # no lease, so rows of different runs do not refuse each other
-        work = Work(delivery, JobKeys(id, self._store.keys(queue).cluster), client, self._options.settle, life, done)
+        work = JobDelivery(delivery, JobKeys(id, self._store.keys(queue).cluster), client, self._options.settle, life, done)
         given = row.get("fields") or ()
         fields = {
             flows.check_field(name): (flows.encode_field(name, value.encode() if isinstance(value, str) else value), ttl_ms)

@@ -12,19 +12,19 @@ from typing import Any
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
-from busmq_spark.core.clock import TimesOfIds
 from busmq_spark.core.loss import loss_between
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.qualified_names import display_name
+from busmq_spark.core.times_of_ids import TimesOfIds
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark.arrow_rows import ArrowRows
 from busmq_spark.spark.gc_freeze import freeze_imports
-from busmq_spark.spark.job_fields import JobFieldReader
 from busmq_spark.spark.message_times import TimestampColumn
 from busmq_spark.spark.schema import FIELDS_COLUMN_NAME, TIMESTAMP_COLUMN_NAME
+from busmq_spark.spark.stored_job_fields import StoredJobFieldReader
 from busmq_spark.spark.stores import task_store
 from busmq_spark.store.loss_errors import loss_error
-from busmq_spark.store.protocol import LossEvidence, MessageRows, ReadStore
+from busmq_spark.store.protocol import LossCauseEvidence, MessageRows, ReadStore
 
 log = logging.getLogger("busmq_spark")
 _range_fields, _position_fields = attrgetter(*Range.__match_args__), attrgetter(*Position.__match_args__)
@@ -67,7 +67,7 @@ def read_ranges(options: ReadOptions, schema: StructType, partition: Partition) 
     freeze_imports()
     store = task_store(options)
     times = TimestampColumn.fetch(store, partition.ranges, partition.times) if TIMESTAMP_COLUMN_NAME in schema.names and partition.ranges else None
-    jobs = JobFieldReader(store, options.job_fields) if FIELDS_COLUMN_NAME in schema.names else None
+    jobs = StoredJobFieldReader(store, options.job_fields) if FIELDS_COLUMN_NAME in schema.names else None
     return ArrowRows(schema, times, jobs).batches(_rows(store, partition, options.fail_on_data_loss))
 
 
@@ -103,7 +103,7 @@ def _find_changed_queues(store: ReadStore, ends: Mapping[str, Position], strict:
         loss = loss_between(ends[queue], state)
         if loss is None or loss.kind not in {"rolled-back", "reissued"}:
             continue  # the reader of the range says the rest
-        error = loss_error(display_name(queue), loss, LossEvidence(None, 0, empty=False))
+        error = loss_error(display_name(queue), loss, LossCauseEvidence(None, 0, empty=False))
         if strict:
             raise error
         log.warning("%s; its rows of this batch are skipped", error)

@@ -8,24 +8,24 @@ from types import MappingProxyType
 from typing import Any
 
 from busmq_spark.core import offsets
-from busmq_spark.core.clock import TimesOfIds
-from busmq_spark.core.empty_batches import EmptyBatches
+from busmq_spark.core.empty_batches import EmptyBatchTrigger
 from busmq_spark.core.flow import run_sync
 from busmq_spark.core.planner import AcquiredQueues, Planner
 from busmq_spark.core.position import Position
 from busmq_spark.core.qualified_names import split_name
 from busmq_spark.core.read_tasks import ranges, tasks
+from busmq_spark.core.times_of_ids import TimesOfIds
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import compat
 from busmq_spark.spark.acks import QueryAcks
+from busmq_spark.spark.id_time_recorder import IdTimeRecorder
 from busmq_spark.spark.partition import Partition
 from busmq_spark.spark.planner_io import PlannerIO
-from busmq_spark.spark.polling import Polling
-from busmq_spark.spark.query_lag import QueryLag
+from busmq_spark.spark.polling import PollSchedule
+from busmq_spark.spark.query_lag import QueryLagMeter
 from busmq_spark.spark.queue_selection import QueueSelection
 from busmq_spark.spark.stores import planning_store, push_notifiers
-from busmq_spark.spark.stream_queues import StreamQueues, warn_queues_differ_from_checkpoint
-from busmq_spark.spark.time_recorder import TimeRecorder
+from busmq_spark.spark.stream_queue_holder import StreamQueueHolder, warn_queues_differ_from_checkpoint
 from busmq_spark.store.multi_source_store import rows_within
 from busmq_spark.store.protocol import MessageRows
 
@@ -38,16 +38,16 @@ class QueryPlanning:
         self.planner = Planner(options)
         self._timed = timed
         self.names = QueueSelection(options)
-        self.stream_queues: StreamQueues | None = None
+        self.stream_queues: StreamQueueHolder | None = None
         self.prefetched: Mapping[str, Sequence[MessageRows]] = {}
         self._prefetched_times: Mapping[str, TimesOfIds] = {}
         self._options = options
         self._offsets = offsets.OffsetCodec()
-        self._idle = EmptyBatches()
-        self._times = TimeRecorder()
-        self._lag = QueryLag()
+        self._idle = EmptyBatchTrigger()
+        self._times = IdTimeRecorder()
+        self._lag = QueryLagMeter()
         self._acks = QueryAcks(options)
-        self._polling: Polling | None = None
+        self._polling: PollSchedule | None = None
         self._planned: dict[str, Any] | None = None
         self._acks_put_off = False
         """Whether it was too early for the acks of the start."""
@@ -83,7 +83,7 @@ class QueryPlanning:
         self._idle.end()
         return planned
 
-    def _plan(self, begin: Mapping[str, Position], held: AcquiredQueues, limit: Any, stream_queues: StreamQueues) -> dict[str, Position]:
+    def _plan(self, begin: Mapping[str, Position], held: AcquiredQueues, limit: Any, stream_queues: StreamQueueHolder) -> dict[str, Position]:
         """The positions at the end of the batch, by what the queues hold now; the rows that were fetched for it are in ``prefetched`` then."""
         unlimited = self._start_unknown or (limit is not None and compat.is_unlimited(limit) and not self.planner.available_now)
         answers = PlannerIO(stream_queues, strict=self._options.fail_on_data_loss, timed=self._timed)
@@ -145,12 +145,12 @@ class QueryPlanning:
         if self.stream_queues:
             self.stream_queues.stop()
 
-    def _known_links(self, sources: frozenset[str], stream_queues: StreamQueues) -> set[str]:
+    def _known_links(self, sources: frozenset[str], stream_queues: StreamQueueHolder) -> set[str]:
         """The links whose queues are known: a link is in an offset from then on."""
         entering = {split_name(queue)[0] for queue in self.planner.unknown_last_ids}
         return {*sources & {*self._options.sources}, *stream_queues.store.listed_sources, *self.names.listed_sources, *entering} - {""}
 
-    def _has_news(self, begin: Mapping[str, Position], held: AcquiredQueues, stream_queues: StreamQueues) -> bool:
+    def _has_news(self, begin: Mapping[str, Position], held: AcquiredQueues, stream_queues: StreamQueueHolder) -> bool:
         """Whether planning may find anything beyond ``begin``; the cheap answer of an idle query, at most one small command per poll."""
         assert self._polling is not None
         if self.planner.has_more(begin, held, stream_queues.store.unavailable, _now_ms()):
@@ -162,7 +162,7 @@ class QueryPlanning:
         self._polling.schedule_next_poll()
         return pushed
 
-    def _offset_without_news(self, at: dict[str, Any], begin: Mapping[str, Position], stream_queues: StreamQueues) -> dict[str, Any]:
+    def _offset_without_news(self, at: dict[str, Any], begin: Mapping[str, Position], stream_queues: StreamQueueHolder) -> dict[str, Any]:
         """The same offset again; or one that differs, while messages of the last batch wait for Spark's commit and can be acknowledged."""
         away = stream_queues.store.unavailable
         waiting = any(split_name(queue)[0] not in away for queue in self._acks.unacked_positions(begin, stream_queues))
@@ -171,12 +171,12 @@ class QueryPlanning:
 
     def _acquire_stream_queues(
         self, known: Mapping[str, Position], sources: Collection[str], done: Mapping[str, int] = MappingProxyType({})
-    ) -> StreamQueues:
+    ) -> StreamQueueHolder:
         """Take hold of the queues of the query: at the first call, and of new ones later. ``known``: positions of the checkpoint, or of a batch."""
         if self.stream_queues is None:
-            self._polling = Polling(self._options)
+            self._polling = PollSchedule(self._options)
             store = planning_store(self._options)
-            self.stream_queues = StreamQueues(self._options, store, push_notifiers(self._options, store, self._polling.notified))
+            self.stream_queues = StreamQueueHolder(self._options, store, push_notifiers(self._options, store, self._polling.notified))
         stream_queues = self.stream_queues
         stream_queues.raise_if_taken()
         if known and not self._compared:

@@ -15,7 +15,7 @@ LINK_POLL_S = 1.0
 """How often an idle query asks federation servers at most. Their pushes wake it, too; over a far link asking all the time is not cheap."""
 
 
-class Polling:
+class PollSchedule:
     """The pace of one query. ``notified`` is set by the push notifiers."""
 
     def __init__(self, options: ReadOptions) -> None:

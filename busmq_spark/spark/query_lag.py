@@ -23,7 +23,7 @@ class Lag:
     """Since the oldest of them came, or a little less, as far as that is known; None where it is known of none."""
 
 
-class QueryLag:
+class QueryLagMeter:
     """Asks the stores how far one query is behind."""
 
     def __init__(self) -> None:

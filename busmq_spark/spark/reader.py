@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from busmq_spark.core import offsets
 from busmq_spark.core.caching import cached_attribute
-from busmq_spark.core.deferred import Deferred
+from busmq_spark.core.deferred_import import DeferredImport
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import compat
 from busmq_spark.spark.gc_freeze import freeze_imports
@@ -28,8 +28,8 @@ from busmq_spark.spark.tracebacks import without_traceback
 if TYPE_CHECKING:
     from busmq_spark.spark.planning import QueryPlanning
 
-_query_planning: Deferred[type[QueryPlanning]] = Deferred("spark.planning", "QueryPlanning")
-_read_ranges: Deferred[Callable[..., Iterator[Any]]] = Deferred("spark.partition", "read_ranges")
+_query_planning: DeferredImport[type[QueryPlanning]] = DeferredImport("spark.planning", "QueryPlanning")
+_read_ranges: DeferredImport[Callable[..., Iterator[Any]]] = DeferredImport("spark.partition", "read_ranges")
 BLIND_PROBE_PAUSE_S = 0.2
 """Pause between two probes of an unreachable link, where Spark does not pass the checkpoint's location."""
 WAITS_FOR_LINKS_REASON = (

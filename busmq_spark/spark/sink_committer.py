@@ -13,9 +13,9 @@ from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.topic import partition_queues, topic_partition
 from busmq_spark.errors import BatchChanged, BusError, ConfigError, QueueMissing, StagingLost, StaleBatch, StaleRun
 from busmq_spark.options import WriteOptions
+from busmq_spark.spark.checkpoint_offset_log import read_batch_span, sync_batch_to_disk
 from busmq_spark.spark.gc_freeze import freeze_imports
-from busmq_spark.spark.offset_log import read_batch_span, sync_batch_to_disk
-from busmq_spark.spark.queue_options import full_queue_policy, queue_creation
+from busmq_spark.spark.sink_queue_options import full_queue_policy, queue_creation
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.stores import sink_store
 from busmq_spark.spark.task_outcome import merge_outcomes

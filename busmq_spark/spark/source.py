@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from busmq_spark import __version__
-from busmq_spark.core.deferred import Deferred
+from busmq_spark.core.deferred_import import DeferredImport
 from busmq_spark.errors import BusError, ConfigError, EngineUnavailable, JarVersion, LocalToolMissing
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions
@@ -42,16 +42,16 @@ if TYPE_CHECKING:
     from busmq_spark.spark.sink_schema import SinkColumns
     from busmq_spark.spark.writer import BatchWriter
 
-_stream_reader: Deferred[type[StreamReader]] = Deferred("spark.reader", "StreamReader")
-_batch_reader: Deferred[type[BatchReader]] = Deferred("spark.batch_reader", "BatchReader")
-_check_job_field_names: Deferred[Callable[..., object]] = Deferred("spark.job_fields", "check_job_field_names")
-_sink_columns: Deferred[type[SinkColumns]] = Deferred("spark.sink_schema", "SinkColumns")
-_stream_writer: Deferred[Callable[..., DataSourceStreamWriter]] = Deferred("spark.writer", "stream_writer")
-_batch_writer: Deferred[type[BatchWriter]] = Deferred("spark.writer", "BatchWriter")
-_outcome_columns_type: Deferred[type[OutcomeColumns]] = Deferred("spark.outcome_task_writer", "OutcomeColumns")
-_outcome_stream_writer: Deferred[Callable[..., DataSourceStreamWriter]] = Deferred("spark.outcome_writers", "outcome_stream_writer")
-_outcome_batch_writer: Deferred[type[OutcomeBatchWriter]] = Deferred("spark.outcome_writers", "OutcomeBatchWriter")
-_check_links: Deferred[Callable[[StoreOptions], None]] = Deferred("spark.stores", "check_links")
+_stream_reader: DeferredImport[type[StreamReader]] = DeferredImport("spark.reader", "StreamReader")
+_batch_reader: DeferredImport[type[BatchReader]] = DeferredImport("spark.batch_reader", "BatchReader")
+_check_job_field_names: DeferredImport[Callable[..., object]] = DeferredImport("spark.stored_job_fields", "check_job_field_names")
+_sink_columns: DeferredImport[type[SinkColumns]] = DeferredImport("spark.sink_schema", "SinkColumns")
+_stream_writer: DeferredImport[Callable[..., DataSourceStreamWriter]] = DeferredImport("spark.writer", "stream_writer")
+_batch_writer: DeferredImport[type[BatchWriter]] = DeferredImport("spark.writer", "BatchWriter")
+_outcome_columns_type: DeferredImport[type[OutcomeColumns]] = DeferredImport("spark.outcome_task_writer", "OutcomeColumns")
+_outcome_stream_writer: DeferredImport[Callable[..., DataSourceStreamWriter]] = DeferredImport("spark.outcome_writers", "outcome_stream_writer")
+_outcome_batch_writer: DeferredImport[type[OutcomeBatchWriter]] = DeferredImport("spark.outcome_writers", "OutcomeBatchWriter")
+_check_links: DeferredImport[Callable[[StoreOptions], None]] = DeferredImport("spark.stores", "check_links")
 
 Options = TypeVar("Options", bound=StoreOptions)
 UNUSED_BY_SETTLE = ("delivery", "sinkId", "onChangedBatch", "partitions", "createQueue", "maxsize", "truncate")

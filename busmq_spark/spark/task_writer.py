@@ -13,7 +13,7 @@ from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.spark.gc_freeze import freeze_imports
-from busmq_spark.spark.queue_options import full_queue_policy, queue_creation
+from busmq_spark.spark.sink_queue_options import full_queue_policy, queue_creation
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.staging_renewal import StagingRenewal
 from busmq_spark.spark.stores import sink_store

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
-from busmq_spark.core.deferred import Deferred
+from busmq_spark.core.deferred_import import DeferredImport
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.queue_location import new_token
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from busmq_spark.spark.sink_schema import SinkColumns
     from busmq_spark.spark.task_writer import TaskWriter
 
-_task_writer: Deferred[type[TaskWriter]] = Deferred("spark.task_writer", "TaskWriter")
-_commit_stream_batch: Deferred[Callable[..., None]] = Deferred("spark.sink_committer", "commit_stream_batch")
-_commit_write: Deferred[Callable[..., None]] = Deferred("spark.sink_committer", "commit_write")
-_discard_staged: Deferred[Callable[..., None]] = Deferred("spark.sink_committer", "discard_staged")
+_task_writer: DeferredImport[type[TaskWriter]] = DeferredImport("spark.task_writer", "TaskWriter")
+_commit_stream_batch: DeferredImport[Callable[..., None]] = DeferredImport("spark.sink_committer", "commit_stream_batch")
+_commit_write: DeferredImport[Callable[..., None]] = DeferredImport("spark.sink_committer", "commit_write")
+_discard_staged: DeferredImport[Callable[..., None]] = DeferredImport("spark.sink_committer", "discard_staged")
 
 
 @without_traceback

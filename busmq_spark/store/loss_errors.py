@@ -10,13 +10,13 @@ from busmq_spark.core.loss import Loss
 from busmq_spark.core.position import Range
 from busmq_spark.errors import CheckpointOlder, ConsumedElsewhere, DataLoss, IdsReissued, QueueExpired, QueueFlushed, QueueRecreated, RedisRolledBack
 from busmq_spark.redis_io.links import Link
-from busmq_spark.store.protocol import LossEvidence
+from busmq_spark.store.protocol import LossCauseEvidence
 
 _ERRORS: tuple[type[DataLoss], ...] = (QueueExpired, QueueFlushed, CheckpointOlder, ConsumedElsewhere, QueueRecreated, RedisRolledBack, IdsReissued)
 _BY_KIND = {error.kind: error for error in _ERRORS}
 
 
-def loss_error(queue: str, loss: Loss, traces: LossEvidence, *, own_listeners: int = 0) -> DataLoss:
+def loss_error(queue: str, loss: Loss, traces: LossCauseEvidence, *, own_listeners: int = 0) -> DataLoss:
     """The error for a loss. Removal leaves little trace: un-acked copies or another listener mean a consumer, else it was a deletion."""
     kind = loss.kind
     if kind == "expired" and traces.empty:
@@ -37,9 +37,9 @@ def raise_removed(link: Link, keys: QueueKeys, expected: str, found: str, need: 
         ]
     )
     if int(last_id or 0) < need:
-        raise loss_error(keys.name, Loss("rolled-back", expected, f"last id {int(last_id or 0)}"), LossEvidence(None, 0, empty=False))
+        raise loss_error(keys.name, Loss("rolled-back", expected, f"last id {int(last_id or 0)}"), LossCauseEvidence(None, 0, empty=False))
     # Our own reader listens too (one per query); a subscription of another query counts as another consumer.
-    traces = LossEvidence((int(unacked[0]), 0) if unacked else None, int(listeners) + max(0, acks - 2), empty=False)
+    traces = LossCauseEvidence((int(unacked[0]), 0) if unacked else None, int(listeners) + max(0, acks - 2), empty=False)
     raise loss_error(keys.name, Loss("removed", expected, found, max(0, oldest - need)), traces, own_listeners=1)
 
 

@@ -17,9 +17,9 @@ from busmq_spark.core.position import Position, Range
 from busmq_spark.core.qualified_names import by_source, qualified_name, split_name
 from busmq_spark.errors import BusError
 from busmq_spark.redis_io.queue_location import no_pause
-from busmq_spark.store.forwarding import PerQueueOperations, restrict_to
+from busmq_spark.store.method_forwarding import PerQueueOperations, restrict_to
 from busmq_spark.store.per_source_caller import ANSWER_BUDGET_S, DirectCaller, PerSourceCaller, SourceUnavailable
-from busmq_spark.store.protocol import FailureDomain, LossEvidence, MessageRows, ReadStore
+from busmq_spark.store.protocol import FailureDomain, LossCauseEvidence, MessageRows, ReadStore
 from busmq_spark.store.redis_store import RedisStore
 
 T = TypeVar("T")
@@ -97,9 +97,9 @@ class MultiSourceStore(PerQueueOperations):
         """Links are not asked."""
         return self.ask_each("intact", wanted)
 
-    def traces(self, queue: str) -> LossEvidence:
+    def traces(self, queue: str) -> LossCauseEvidence:
         """As of the source; nothing is known of a source that has become unreachable."""
-        return self._ask_one(queue, lambda store, own: store.traces(own), LossEvidence(None, 0, empty=False))
+        return self._ask_one(queue, lambda store, own: store.traces(own), LossCauseEvidence(None, 0, empty=False))
 
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
         """Nothing of a source that became unreachable meanwhile."""

@@ -11,14 +11,14 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping, 
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from busmq_spark.core.clock import FoundTime, TimesOfIds
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.mirror import OriginQueueState, Positions
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
-from busmq_spark.core.queue_state import AckResult, QueueState
-from busmq_spark.core.sink import PartialCommit, StagedList
+from busmq_spark.core.reader_operations import AckResult, QueueState
+from busmq_spark.core.sink import FullQueueStop, StagedList
 from busmq_spark.core.staging import SinkRun
+from busmq_spark.core.times_of_ids import FoundTime, TimesOfIds
 from busmq_spark.errors import QueueFull, QueueMissing
 from busmq_spark.redis_io.queue_location import no_pause
 
@@ -45,7 +45,7 @@ class MessageRows:
 
 
 @dataclass(frozen=True, slots=True)
-class LossEvidence:
+class LossCauseEvidence:
     """What shows which client removed messages: ids held by a reliable consumer, listeners besides our own, whether the whole database is empty."""
 
     unacked: tuple[int, int] | None
@@ -115,7 +115,7 @@ class ReadStore(Protocol):
     def note_times(self, queues: Sequence[str]) -> Mapping[str, int]: ...
     def find_times(self, wanted: Mapping[str, int]) -> Mapping[str, FoundTime]: ...
     def times(self, ids: Mapping[str, tuple[int, int]]) -> Mapping[str, TimesOfIds]:
-        """Some of the known times around the ids of each queue, first and last; ``core.clock.TimesGathering`` asks until it has all."""
+        """Some of the known times around the ids of each queue, first and last; ``core.clock.TimesOfIdsCollector`` asks until it has all."""
         ...
 
     def ages(self, ids: Mapping[str, int]) -> Mapping[str, int]:
@@ -128,7 +128,7 @@ class ReadStore(Protocol):
     def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]: ...
     def holders(self, queues: Sequence[str], subscription: str) -> Mapping[str, str]: ...
     def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]: ...
-    def traces(self, queue: str) -> LossEvidence: ...
+    def traces(self, queue: str) -> LossCauseEvidence: ...
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]: ...
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]: ...
     def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
@@ -161,7 +161,7 @@ class SourceStore(ReadStore, Protocol):
         ...
 
     def intact(self, wanted: Mapping[str, tuple[Position, int]]) -> Mapping[str, tuple[int, str] | None]:
-        """Whether each queue, of Redis itself, has all that follows a position (core/queue_state.py)."""
+        """Whether each queue, of Redis itself, has all that follows a position (core/reader_operations.py)."""
         ...
 
     @property
@@ -238,8 +238,8 @@ class WriteStore(Protocol):
     def record(
         self, sink: str, batch: int, staged: Sequence[StagedList], query: str = "", span: str = "", epoch: int = 0
     ) -> tuple[StagedList, ...]: ...
-    def commit(self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]) -> PartialCommit | None: ...
-    def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> Mapping[str, PartialCommit | QueueMissing | None]:
+    def commit(self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]) -> FullQueueStop | None: ...
+    def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> Mapping[str, FullQueueStop | QueueMissing | None]:
         """As ``commit`` of each queue of ``staged``, in fewer round trips where that can be; a queue that is missing is an answer."""
         ...
 

@@ -32,7 +32,7 @@ QUEUES_PER_ROUND_TRIP = 16
 
 
 @dataclass(slots=True)
-class _GrowingList:
+class _OpenStagedList:
     """What a task stages for one queue: segments that are closed, and the one that grows."""
 
     queue: str
@@ -64,14 +64,14 @@ class _GrowingList:
 class _SentChunk:
     """A chunk of a staged list under way, and its place there."""
 
-    part: _GrowingList
+    part: _OpenStagedList
     before: int
     values: Sequence[bytes]
     size: int
     """Bytes of the values."""
 
     @classmethod
-    def next_of(cls, part: _GrowingList, values: Sequence[bytes]) -> Self:
+    def next_of(cls, part: _OpenStagedList, values: Sequence[bytes]) -> Self:
         """The next chunk of the list, which counts it."""
         sent = cls(part, part.sent, values, sum(map(len, values)))
         part.sent += len(values)
@@ -103,7 +103,7 @@ class _ChunkPipeline:
         self._link = link
         self._waiting: deque[_SentChunk] = deque()
 
-    def send(self, part: _GrowingList, values: Sequence[bytes]) -> None:
+    def send(self, part: _OpenStagedList, values: Sequence[bytes]) -> None:
         sent = _SentChunk.next_of(part, values)
         self._waiting.append(sent)
         try:
@@ -218,14 +218,14 @@ class RedisAppender:
         self._keys = keys
         self._locate = locate
         self._pipes = [_ChunkPipeline(link) for link in links]
-        self._lists: dict[str, _GrowingList] = {}
+        self._lists: dict[str, _OpenStagedList] = {}
 
     def stage(self, queue: str, key: str, values: Sequence[bytes], run: SinkRun | None = None) -> None:
         """Append values to the staged list ``key`` of a queue."""
         staged = self._lists.get(key)
         if staged is None:
             noted = (self._keys(queue).stages(run.sink), run.epoch) if run else ()
-            staged = self._lists[key] = _GrowingList(queue, self._locate([queue])[queue], key, *noted)
+            staged = self._lists[key] = _OpenStagedList(queue, self._locate([queue])[queue], key, *noted)
         pipe = self._pipes[staged.server]
         for chunk in chunks(values):
             pipe.send(staged, chunk)

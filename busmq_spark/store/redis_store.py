@@ -9,48 +9,48 @@ from functools import partial
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from busmq_spark.core import clock, event_delivery
+from busmq_spark.core import event_routing, times_of_ids
 from busmq_spark.core import idempotent_push as senders
 from busmq_spark.core import mirror as mirrors
 from busmq_spark.core import queue as queues_
-from busmq_spark.core import queue_state as states_
+from busmq_spark.core import reader_operations as states_
 from busmq_spark.core import sink as sinks
 from busmq_spark.core import staging as stagings
 from busmq_spark.core import topic as topics_
 from busmq_spark.core.caching import MemoizedFunction, PerProcessCache
-from busmq_spark.core.clock import FoundTime, TimesOfIds
-from busmq_spark.core.deferred import Deferred
+from busmq_spark.core.deferred_import import DeferredImport
 from busmq_spark.core.flow import Flow, command, run_flows_together
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, TopicKeys, hash_index, sink_queues, sink_record
 from busmq_spark.core.mirror import OriginQueueState, Positions
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, AttachResult
-from busmq_spark.core.queue_state import AckResult, AckUpTo, QueueState
 from busmq_spark.core.range_reader import TARGET_REPLY_BYTES
-from busmq_spark.core.sink import PartialCommit, RecordConflict, StagedList
+from busmq_spark.core.reader_operations import AckResult, CumulativeAck, QueueState
+from busmq_spark.core.sink import FullQueueStop, RecordConflict, StagedList
 from busmq_spark.core.staging import SinkRun
+from busmq_spark.core.times_of_ids import FoundTime, TimesOfIds
 from busmq_spark.errors import BatchChanged, BusError, LinkLost, QueueMissing, ServerReadOnly, StagingLost, StaleRun, TopicMissing, Unauthorized
 from busmq_spark.options import RedisOptions, redis_options
 from busmq_spark.redis_io import eviction
 from busmq_spark.redis_io.endpoint import Endpoint
-from busmq_spark.redis_io.layout import ServerLayout, redis_layout
 from busmq_spark.redis_io.lease_token import LEASE_MS
 from busmq_spark.redis_io.links import Link, sync_links
 from busmq_spark.redis_io.queue_location import discover_queues, locate, new_token, no_pause
-from busmq_spark.store.protocol import FailureDomain, LossEvidence, MessageRows, QueueCreateOptions, RowStream
+from busmq_spark.redis_io.server_layout import ServerLayout, redis_layout
+from busmq_spark.store.protocol import FailureDomain, LossCauseEvidence, MessageRows, QueueCreateOptions, RowStream
 from busmq_spark.store.redis_append import RedisAppender, append, stage_at
 
 if TYPE_CHECKING:
-    from busmq_spark.store.redis_range import RangeConnections
+    from busmq_spark.store.redis_range import RangeReadLinks
 
 T = TypeVar("T")
 MAX_CACHED_LOCATIONS = 100_000
 """Queues whose server is cached; when there are more, all are looked up again."""
 # With numpy and pyarrow; the driver's half of a sink reads no ranges.
-_open_range_connections: Deferred[Callable[..., list[RangeConnections]]] = Deferred("store.redis_range", "open_range_connections")
-_read_range: Deferred[Callable[..., Iterator[MessageRows]]] = Deferred("store.redis_range", "read_range")
-_read_ranges: Deferred[Callable[..., RowStream]] = Deferred("store.redis_range", "read_ranges")
+_open_range_connections: DeferredImport[Callable[..., list[RangeReadLinks]]] = DeferredImport("store.redis_range", "open_range_connections")
+_read_range: DeferredImport[Callable[..., Iterator[MessageRows]]] = DeferredImport("store.redis_range", "read_range")
+_read_ranges: DeferredImport[Callable[..., RowStream]] = DeferredImport("store.redis_range", "read_ranges")
 # Planning spells the keys of every queue several times a batch.
 _queue_keys_of = {cluster: MemoizedFunction(partial(QueueKeys, cluster=cluster), 100_000) for cluster in (False, True)}
 
@@ -71,7 +71,7 @@ class RedisStore:
         self._cluster = layout.cluster
         self._links = sync_links(layout, patience_s)
         self._patience_s = patience_s
-        self._range_connections: list[RangeConnections] = []
+        self._range_connections: list[RangeReadLinks] = []
         self._places: dict[str, int] = {}
 
     @property
@@ -144,20 +144,20 @@ class RedisStore:
         return [found[queue] for queue in queues]
 
     def note_times(self, queues: Sequence[str]) -> Mapping[str, int]:
-        return self._run_per_server(queues, lambda part: clock.note_times([self.keys(queue) for queue in part]))
+        return self._run_per_server(queues, lambda part: times_of_ids.note_times([self.keys(queue) for queue in part]))
 
     def find_times(self, wanted: Mapping[str, int]) -> Mapping[str, FoundTime]:
-        return self._run_per_server(list(wanted), lambda part: clock.find_times([(self.keys(queue), wanted[queue]) for queue in part]))
+        return self._run_per_server(list(wanted), lambda part: times_of_ids.find_times([(self.keys(queue), wanted[queue]) for queue in part]))
 
     def times(self, ids: Mapping[str, tuple[int, int]]) -> Mapping[str, TimesOfIds]:
-        return self._run_per_server(list(ids), lambda part: clock.ask_times_of_ids([(self.keys(queue), ids[queue]) for queue in part]))
+        return self._run_per_server(list(ids), lambda part: times_of_ids.ask_times_of_ids([(self.keys(queue), ids[queue]) for queue in part]))
 
     def ages(self, ids: Mapping[str, int]) -> Mapping[str, int]:
-        return self._run_per_server(list(ids), lambda part: clock.ages([(self.keys(queue), ids[queue]) for queue in part]))
+        return self._run_per_server(list(ids), lambda part: times_of_ids.ages([(self.keys(queue), ids[queue]) for queue in part]))
 
     def ack(self, positions: Mapping[str, Position], subscription: str) -> Mapping[str, AckResult]:
         def flow(part: Sequence[str]) -> Flow[list[AckResult]]:
-            acks = [AckUpTo(self.keys(q), positions[q].last, positions[q].born, positions[q].mark) for q in part]
+            acks = [CumulativeAck(self.keys(q), positions[q].last, positions[q].born, positions[q].mark) for q in part]
             return states_.ack_to(acks, subscription)
 
         return self._run_per_server(list(positions), flow)
@@ -182,7 +182,7 @@ class RedisStore:
         return self._run_per_server(queues, lambda part: mirrors.read_group_positions([self.keys(q) for q in part]))
 
     def claim_subscriptions(self, queues: Sequence[str], subscription: str, owner: str, most: int) -> dict[str, tuple[str, str]]:
-        """Whose the subscription is in each queue (core/queue_state.py)."""
+        """Whose the subscription is in each queue (core/reader_operations.py)."""
         return self._run_per_server(queues, lambda part: states_.claim_subscriptions([self.keys(q) for q in part], subscription, owner, most))
 
     def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]:
@@ -213,13 +213,13 @@ class RedisStore:
             raise lost
         return alive
 
-    def traces(self, queue: str) -> LossEvidence:
+    def traces(self, queue: str) -> LossCauseEvidence:
         keys, link = self.keys(queue), self._link_of_queue(queue)
         numsub = command("PUBSUB", "NUMSUB", keys.available)
         acked = command("HGET", keys.metadata, "acked")
         first, last, size, done = link.execute([command("LINDEX", keys.toack, 0), command("LINDEX", keys.toack, -2), command("DBSIZE"), acked])
         listeners = sum(int(count) for _, count in link.ask_each_master(lambda node: node.execute(numsub)))  # one may listen at any node
-        return LossEvidence((int(first), int(last)) if first else None, listeners, size == 0, int(done or 0))
+        return LossCauseEvidence((int(first), int(last)) if first else None, listeners, size == 0, int(done or 0))
 
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
         return self._run(queue, states_.bytes_until(self.keys(queue), first, last, budget))
@@ -250,15 +250,15 @@ class RedisStore:
 
     def take_commands(self, queue: str) -> None:
         """Let the queue take one group only, as a queue of commands does. Raises QueueMissing, and QueueBusy where it has several."""
-        self._run(queue, event_delivery.make_command_queue(self.keys(queue)))
+        self._run(queue, event_routing.make_command_queue(self.keys(queue)))
 
     def event_subscriptions(self) -> list[tuple[str, str]]:
         """Every pattern with a queue that is subscribed with it."""
-        return self._link_of_subscription_table().run(event_delivery.read_table())
+        return self._link_of_subscription_table().run(event_routing.read_table())
 
     def subscribe_events(self, queue: str, patterns: Sequence[str], end: bool) -> None:
         """Subscribe a queue to what the patterns take, or end that."""
-        self._link_of_subscription_table().run((event_delivery.unsubscribe if end else event_delivery.subscribe)(patterns, queue, new_token()))
+        self._link_of_subscription_table().run((event_routing.unsubscribe if end else event_routing.subscribe)(patterns, queue, new_token()))
 
     def begin(self, sink: str, run: str, queues: Sequence[str]) -> SinkRun:
         home = self._link_of_sink_record(sink)
@@ -289,7 +289,7 @@ class RedisStore:
             home.execute(command("UNLINK", sink_queues(sink)))  # tasks name them anew with the next batch; names that no row has any more end here
         return recorded
 
-    def commit(self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]) -> PartialCommit | None:
+    def commit(self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]) -> FullQueueStop | None:
         link, keys = self._links[staged[0].server], self.keys(queue)
         self._places[queue] = staged[0].server  # should it be missing, it is made anew there
         found = link.run(sinks.commit(keys, sink, batch, staged))
@@ -300,8 +300,8 @@ class RedisStore:
             raise BatchChanged(sink=sink, batch=batch, **sinks.other_record_details(queue, staged))
         return found
 
-    def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> dict[str, PartialCommit | QueueMissing | None]:
-        found: dict[str, PartialCommit | QueueMissing | None] = {}
+    def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> dict[str, FullQueueStop | QueueMissing | None]:
+        found: dict[str, FullQueueStop | QueueMissing | None] = {}
         for server, part in _staged_by_server(staged).items():
             for group in sinks.commit_groups(part):
                 flows = [sinks.commit(self.keys(queue), sink, batch, own) for queue, own in group.items()]
@@ -346,7 +346,7 @@ class RedisStore:
         for links in self._range_connections:
             links.many.drop()
 
-    def _range_connections_to(self, server: int) -> RangeConnections:
+    def _range_connections_to(self, server: int) -> RangeReadLinks:
         if not self._range_connections:
             self._range_connections = _open_range_connections.get()(self._links, self._patience_s, self._reply_bytes)
         return self._range_connections[server]

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from busmq_spark.core import queue as q
-from busmq_spark.core import queue_state as core_state
+from busmq_spark.core import reader_operations as core_state
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Position

@@ -21,9 +21,9 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.mirror import MirrorOf, begin_mirror, read_spans
 from busmq_spark.core.position import Range
 from busmq_spark.federation.bulk.client import READ_CREDIT_BYTES
-from busmq_spark.mirror.copy_windows import CopyWindow, CopyWindowRows
+from busmq_spark.mirror.consecutive_messages import ConsecutiveMessages
+from busmq_spark.mirror.copy_planning import CopyWindow, CopyWindowMessages
 from busmq_spark.mirror.origin_reader import open_origin
-from busmq_spark.mirror.rows import CommandRows
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.target import MirrorTarget
 from busmq_spark.options import RedisOptions
@@ -120,14 +120,14 @@ def appending(near: SyncLink, there: str, here: str, runs: int) -> Row:
     """CPU of Redis here for a message, beside RPUSH of the same words."""
     store, target = open_origin(MirrorSettings(origin=there, patterns=("bench",))), MirrorTarget(RedisOptions(url=here))
     span = store.spans({"bench": (-1, 0)})["bench"]
-    parts = [CommandRows.of(piece.first, piece.values) for piece in store.read(Range("bench", span.born, 1, SMALL_ROWS), True)]
+    parts = [ConsecutiveMessages.of(piece.first, piece.values) for piece in store.read(Range("bench", span.born, 1, SMALL_ROWS), True)]
     keys = QueueKeys("bench")
 
     def mirrored() -> float:
         near.run(q.close(keys))
         near.run(begin_mirror(keys, span, MirrorOf(there)))
         before = cpu_s(near)
-        target.append([CopyWindowRows(CopyWindow("bench", span.born, 0, SMALL_ROWS, SMALL_ROWS), span, SMALL_ROWS, 0, parts, sound=True)])
+        target.append([CopyWindowMessages(CopyWindow("bench", span.born, 0, SMALL_ROWS, SMALL_ROWS), span, SMALL_ROWS, 0, parts, sound=True)])
         return (cpu_s(near) - before) / SMALL_ROWS * 1e6
 
     def pushed() -> float:
@@ -197,7 +197,7 @@ def apart_s(near: SyncLink, origin: str, here: str, whole: Range) -> float:
     began, rows, window = time.perf_counter(), None, CopyWindow("bench", span.born, 0, ROWS, ROWS)
     for piece in store.read(whole, True):
         upto = piece.first + len(piece.values) - 1
-        rows = CopyWindowRows(window, span, upto, piece.first - 1, [CommandRows.of(piece.first, piece.values)], sound=True)
+        rows = CopyWindowMessages(window, span, upto, piece.first - 1, [ConsecutiveMessages.of(piece.first, piece.values)], sound=True)
         target.append([rows])
     store.close()
     target.close()

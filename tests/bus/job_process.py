@@ -12,7 +12,7 @@ import sys
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.job import Job
-from busmq_spark.bus.job_group import WorkerKeywords
+from busmq_spark.bus.job_consumer_group import WorkerKeywords
 
 FOREVER_S = 3600
 

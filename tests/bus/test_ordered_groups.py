@@ -10,7 +10,7 @@ from busmq_spark.bus import ordered_group
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.ordered_group import OrderedGroup
 from busmq_spark.bus.queue import Queue
-from busmq_spark.core import queue_state
+from busmq_spark.core import reader_operations
 from busmq_spark.errors import IdsReissued, QueueBusy, QueueRecreated, RedisRolledBack, StateError
 from busmq_spark.redis_io.lease_token import my_token
 from tests.bus.conftest import OpenBus
@@ -102,9 +102,9 @@ async def test_what_another_has_acked_meanwhile_does_not_come_again_and_what_was
             await group.ack(1)
         waiting = asyncio.ensure_future(anext(batches))
         await queue.subscribe("keeps")
-        await queue.run(queue_state.ack_to([queue_state.AckUpTo(queue.keys, 3, queue._born, "")], "g"))
+        await queue.run(reader_operations.ack_to([reader_operations.CumulativeAck(queue.keys, 3, queue._born, "")], "g"))
         assert not waiting.done()
-        await queue.run(queue_state.release(queue.keys, "g", another))
+        await queue.run(reader_operations.release(queue.keys, "g", another))
         assert ids(await asyncio.wait_for(waiting, UNTIL_S)) == [4]
         await group.ack(4)
         for where, then in ((1, 2), (4, 5), (0, 1)):
@@ -127,7 +127,7 @@ async def test_what_was_not_acked_comes_again_after_another_had_the_group_and_wh
             another = await taken_over(queue, group)
             with pytest.raises(QueueBusy, match="hands out again what is not acked"):
                 await group.ack(3)
-            await queue.run(queue_state.release(queue.keys, "g", another))
+            await queue.run(reader_operations.release(queue.keys, "g", another))
             assert ids(await anext(batches)) == [1, 2, 3]
         async with group:
             assert ids(await anext(group.batches())) == [1, 2, 3]
@@ -164,12 +164,12 @@ async def test_a_query_and_a_program_in_one_group_exclude_each_other(redis_url: 
     async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("q") as group:
         await queue.push("a")
         query = my_token()
-        assert await queue.run(queue_state.lease([queue.keys], "q", query, 600_000, [""])) == [query]
+        assert await queue.run(reader_operations.lease([queue.keys], "q", query, 600_000, [""])) == [query]
         waiting = asyncio.ensure_future(some(group.batches(), 1))
         await until(lambda: not group.holds)
-        await queue.run(queue_state.release(queue.keys, "q", query))
+        await queue.run(reader_operations.release(queue.keys, "q", query))
         assert ids(await asyncio.wait_for(waiting, UNTIL_S)) == [1]
-        assert await queue.run(queue_state.lease([queue.keys], "q", query, 600_000, [""])) != [query]
+        assert await queue.run(reader_operations.lease([queue.keys], "q", query, 600_000, [""])) != [query]
 
 
 async def test_in_a_new_life_of_the_queue_an_ordered_group_begins_at_its_oldest(redis_url: str, fresh: Fresh) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from busmq_spark import Event
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.event_delivery import Receipt
+from busmq_spark.core.event_routing import Receipt
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, hash_index
 from busmq_spark.embedded import RedisServer

@@ -11,7 +11,7 @@ import pytest
 
 from busmq_spark import Event
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.event_delivery import Receipt
+from busmq_spark.core.event_routing import Receipt
 from busmq_spark.embedded import ClusterServers
 from busmq_spark.errors import LinkLost
 from busmq_spark.outbox import forwarder

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.clock import ServerClock
 from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.request import Request
 from busmq_spark.bus.requester import PendingRequest, Requester
+from busmq_spark.bus.server_clock import ServerClock
 from busmq_spark.bus.service import Service
 from busmq_spark.core.keys import service_queue
 from busmq_spark.core.service import ServiceReply, decode_request

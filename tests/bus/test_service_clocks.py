@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from busmq_spark.bus import base_queue, clock, provider
+from busmq_spark.bus import base_queue, server_clock, service_provider
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.push import PushPipeline
 from busmq_spark.core.flow import command
@@ -22,7 +22,7 @@ LONG_MS = 60_000
 @pytest.mark.parametrize("off_s", [-HOUR_S, HOUR_S])
 async def test_a_machine_whose_clock_is_wrong_asks_and_serves(redis_url: str, fresh: Fresh, off_s: int, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = SimpleNamespace(time=lambda: time.time() + off_s)
-    for module in (base_queue, clock, provider):
+    for module in (base_queue, server_clock, service_provider):
         monkeypatch.setattr(module, "time", wrong)
     async with Bus(redis_url) as bus, bus.service(fresh("svc")) as serving, bus.service(serving.name) as service:
         await service.connect(timeout_ms=LONG_MS)

@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 
 from busmq_spark.bus.queue import Queue
-from busmq_spark.bus.reply_queues import ReplyQueueCache
+from busmq_spark.bus.reply_queue_cache import ReplyQueueCache
 from tests.bus.conftest import OpenBus
 from tests.conftest import Fresh
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.bus import group as bus_group
+from busmq_spark.bus import base_group as bus_group
 from busmq_spark.bus import member as bus_member
 from busmq_spark.bus import owned_partition as bus_share
 from busmq_spark.bus.bus import Bus

@@ -9,7 +9,7 @@ import pytest
 from busmq_spark.core import queue as flows
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.queue_state import subscribe
+from busmq_spark.core.reader_operations import subscribe
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.cli.conftest import Busmq
 from tests.clocks import HOUR, pass_by

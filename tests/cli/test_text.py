@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from busmq_spark.cli.message_splitting import split_messages
 from busmq_spark.cli.peek import parse_id_range
-from busmq_spark.cli.servers import find_dangers
-from busmq_spark.cli.splitting import split_messages
+from busmq_spark.cli.server_report import find_dangers
 from busmq_spark.cli.terminal_text import escape_control_characters, format_duration, format_size, one_line, value_text
 from busmq_spark.core.message import MAX_ID
-from busmq_spark.demo.flight_delays import DelayStatistics, by_carrier, worst_hours
+from busmq_spark.demo.delay_statistics import DelayStatistics, by_carrier, worst_hours
 from busmq_spark.errors import ConfigError
 
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busmq_spark.core import queue, queue_state, subscription
+from busmq_spark.core import durable_subscriptions, queue, reader_operations
 from busmq_spark.core.flow import Step, command, run_sync
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S
-from busmq_spark.core.queue_state import AckResult, AckUpTo
+from busmq_spark.core.reader_operations import AckResult, CumulativeAck
 from busmq_spark.redis_io.links import Link
 from busmq_spark.redis_io.step_codec import calls_of
 from tests.conftest import FreshKeys
@@ -22,8 +22,8 @@ from tests.support import Life
 OK = AckResult("ok", "0")
 
 
-def state_of(run: Run, keys: QueueKeys, wanted: int) -> queue_state.QueueState:
-    return run(queue_state.states([(keys, wanted)]))[0]
+def state_of(run: Run, keys: QueueKeys, wanted: int) -> reader_operations.QueueState:
+    return run(reader_operations.states([(keys, wanted)]))[0]
 
 
 def stored_ids(run: Run, keys: QueueKeys) -> list[int]:
@@ -31,7 +31,7 @@ def stored_ids(run: Run, keys: QueueKeys) -> list[int]:
 
 
 def ack(run: Run, keys: QueueKeys, id: int, born: str, *, subscription: str = "", mark: str = "") -> AckResult:
-    return run(queue_state.ack_to([AckUpTo(keys, id, born, mark)], subscription))[0]
+    return run(reader_operations.ack_to([CumulativeAck(keys, id, born, mark)], subscription))[0]
 
 
 # Acks
@@ -52,7 +52,7 @@ def test_an_older_ack_changes_nothing(run: Run, born: Born) -> None:
     ack(run, keys, 3, there.born, subscription="s")
     assert ack(run, keys, 1, there.born, subscription="s") == OK
     assert stored_ids(run, keys) == [4, 5]
-    assert run(queue_state.subscriptions([keys])) == [{"s": 3}]
+    assert run(reader_operations.subscriptions([keys])) == [{"s": 3}]
 
 
 def test_acking_zero_is_allowed_and_drops_nothing(run: Run, born: Born) -> None:
@@ -66,7 +66,7 @@ def test_a_message_leaves_only_when_every_subscription_has_acked_it(run: Run, bo
     keys, there = born()
     run(queue.push_many(keys, [b"x"] * 9))
     for name in ("one", "two", "three"):
-        assert run(queue_state.subscribe([keys], name, ["earliest"])) == [0]
+        assert run(reader_operations.subscribe([keys], name, ["earliest"])) == [0]
     ack(run, keys, 7, there.born, subscription="one")
     ack(run, keys, 5, there.born, subscription="two")
     assert stored_ids(run, keys) == list(range(1, 10))
@@ -79,7 +79,7 @@ def test_a_message_leaves_only_when_every_subscription_has_acked_it(run: Run, bo
 def test_a_reader_without_a_subscription_waits_for_those_that_have_one(run: Run, born: Born) -> None:
     keys, there = born()
     run(queue.push_many(keys, [b"x"] * 5))
-    run(queue_state.subscribe([keys], "slow", [2]))
+    run(reader_operations.subscribe([keys], "slow", [2]))
     ack(run, keys, 5, there.born)
     assert stored_ids(run, keys) == [3, 4, 5]
 
@@ -87,10 +87,10 @@ def test_a_reader_without_a_subscription_waits_for_those_that_have_one(run: Run,
 def test_a_forgotten_subscription_holds_nothing_back(run: Run, born: Born) -> None:
     keys, there = born()
     run(queue.push_many(keys, [b"x"] * 5))
-    run(queue_state.subscribe([keys], "gone", ["earliest"]))
-    run(queue_state.subscribe([keys], "here", ["earliest"]))
-    assert run(subscription.unsubscribe(keys, "gone"))
-    assert not run(subscription.unsubscribe(keys, "gone"))
+    run(reader_operations.subscribe([keys], "gone", ["earliest"]))
+    run(reader_operations.subscribe([keys], "here", ["earliest"]))
+    assert run(durable_subscriptions.unsubscribe(keys, "gone"))
+    assert not run(durable_subscriptions.unsubscribe(keys, "gone"))
     ack(run, keys, 4, there.born, subscription="here")
     assert stored_ids(run, keys) == [5]
 
@@ -103,7 +103,7 @@ def test_an_ack_of_an_earlier_incarnation_drops_nothing(run: Run, born: Born, re
     run(queue.push_many(keys, [b"y"] * 5))
     assert ack(run, keys, 5, before.born, subscription="s") == AckResult("recreated", "second-life")
     assert stored_ids(run, keys) == [1, 2, 3, 4, 5]
-    assert run(queue_state.subscriptions([keys])) == [{}]
+    assert run(reader_operations.subscriptions([keys])) == [{}]
 
 
 def test_an_ack_to_an_incarnation_that_a_peer_began_without_a_token_drops_nothing(run: Run, born: Born, redis: Redis) -> None:
@@ -119,13 +119,13 @@ def test_an_ack_to_an_incarnation_that_a_peer_began_without_a_token_drops_nothin
 def test_positions_of_an_earlier_incarnation_hold_nothing_back_in_the_next(run: Run, born: Born, redis: Redis) -> None:
     keys, before = born()
     run(queue.push_many(keys, [b"x"] * 5))
-    run(queue_state.subscribe([keys], "old", ["earliest"]))
+    run(reader_operations.subscribe([keys], "old", ["earliest"]))
     ack(run, keys, 3, before.born, subscription="old")
     redis("DEL", *keys.peer_keys)
     after = run(queue.attach(keys, "next", ttl_s=60))
-    assert run(queue_state.subscriptions([keys])) == [{}]
+    assert run(reader_operations.subscriptions([keys])) == [{}]
     run(queue.push_many(keys, [b"y"] * 5))
-    assert run(queue_state.subscribe([keys], "old", ["earliest"])) == [0]
+    assert run(reader_operations.subscribe([keys], "old", ["earliest"])) == [0]
     ack(run, keys, 4, after.born, subscription="old")
     assert stored_ids(run, keys) == [5]
 
@@ -136,8 +136,8 @@ def test_a_subscription_does_not_take_over_its_position_in_an_earlier_life(run: 
     ack(run, keys, 5, before.born, subscription="s")
     redis("DEL", *keys.peer_keys)
     redis("HSET", keys.metadata, "ttl", 30)  # a peer was here; the positions are still those of the first life
-    assert run(queue_state.subscribe([keys], "s", ["earliest"])) == [0]
-    assert run(queue_state.subscriptions([keys])) == [{"s": 0}]
+    assert run(reader_operations.subscribe([keys], "s", ["earliest"])) == [0]
+    assert run(reader_operations.subscriptions([keys])) == [{"s": 0}]
 
 
 def test_an_ack_to_a_queue_that_is_gone_says_missing(run: Run, fresh_keys: FreshKeys, redis: Redis) -> None:
@@ -151,7 +151,7 @@ def test_an_ack_ahead_of_what_redis_has_given_says_older(run: Run, born: Born) -
     run(queue.push_many(keys, [b"x"] * 3))
     assert ack(run, keys, 4, there.born, subscription="s") == AckResult("older", "3")
     assert stored_ids(run, keys) == [1, 2, 3]
-    assert run(queue_state.subscriptions([keys])) == [{}]
+    assert run(reader_operations.subscriptions([keys])) == [{}]
 
 
 def test_an_ack_whose_id_belongs_to_another_message_says_reissued(run: Run, born: Born) -> None:
@@ -189,7 +189,11 @@ def test_many_queues_are_acked_at_once_each_on_its_own(run: Run, born: Born, fre
     (one, a), (two, b), gone = born(), born(), fresh_keys()
     run(queue.push_many(one, [b"x"] * (MAX_MESSAGES_PER_ACK + 5)))
     run(queue.push_many(two, [b"x"] * 5))
-    results = run(queue_state.ack_to([AckUpTo(one, MAX_MESSAGES_PER_ACK + 1, a.born, ""), AckUpTo(gone, 1, "b", ""), AckUpTo(two, 2, b.born, "")]))
+    results = run(
+        reader_operations.ack_to(
+            [CumulativeAck(one, MAX_MESSAGES_PER_ACK + 1, a.born, ""), CumulativeAck(gone, 1, "b", ""), CumulativeAck(two, 2, b.born, "")]
+        )
+    )
     assert [result.status for result in results] == ["ok", "missing", "ok"]
     assert (stored_ids(run, one)[0], stored_ids(run, two)[0]) == (MAX_MESSAGES_PER_ACK + 2, 3)
 
@@ -206,7 +210,7 @@ def test_one_call_drops_no_more_of_many_queues_than_of_one(link: Link, born: Bor
         assert left[-2] - left[-1] <= MAX_MESSAGES_PER_ACK * len(calls_of(step))
         return reply
 
-    results = run_sync(queue_state.ack_to([AckUpTo(keys, MAX_MESSAGES_PER_ACK, there.born, "") for keys, there in queues]), execute)
+    results = run_sync(reader_operations.ack_to([CumulativeAck(keys, MAX_MESSAGES_PER_ACK, there.born, "") for keys, there in queues]), execute)
     assert (left[-1], [result.status for result in results]) == (0, ["ok"] * 3)
 
 
@@ -229,16 +233,16 @@ def test_a_new_subscription_starts_at_its_starting_offset(run: Run, born: Born, 
     keys, _ = born()
     run(queue.push_many(keys, [b"x"] * 6))
     run(queue.pop(keys, most=2))
-    assert run(queue_state.subscribe([keys], "s", [start])) == [expected]
-    assert run(queue_state.subscriptions([keys])) == [{"s": expected}]
+    assert run(reader_operations.subscribe([keys], "s", [start])) == [expected]
+    assert run(reader_operations.subscriptions([keys])) == [{"s": expected}]
 
 
 def test_a_known_subscription_keeps_its_position(run: Run, born: Born) -> None:
     keys, there = born()
     run(queue.push_many(keys, [b"x"] * 6))
-    run(queue_state.subscribe([keys], "s", ["earliest"]))
+    run(reader_operations.subscribe([keys], "s", ["earliest"]))
     ack(run, keys, 3, there.born, subscription="s")
-    assert run(queue_state.subscribe([keys], "s", ["latest"])) == [3]
+    assert run(reader_operations.subscribe([keys], "s", ["latest"])) == [3]
 
 
 def test_a_first_ack_at_0_registers_its_subscription_and_the_acks_of_others_keep_its_messages(run: Run, born: Born) -> None:
@@ -246,7 +250,7 @@ def test_a_first_ack_at_0_registers_its_subscription_and_the_acks_of_others_keep
     run(queue.push_many(keys, [b"x"] * 6))
     assert ack(run, keys, 0, there.born, subscription="s").status == "ok"
     assert ack(run, keys, 6, there.born).status == "ok"
-    assert run(queue_state.subscriptions([keys])) == [{"s": 0}]
+    assert run(reader_operations.subscriptions([keys])) == [{"s": 0}]
     assert stored_ids(run, keys) == [1, 2, 3, 4, 5, 6]
 
 
@@ -254,14 +258,14 @@ def test_subscribing_to_an_emptied_queue_at_earliest_starts_behind_the_last_id(r
     keys, _ = born()
     run(queue.push_many(keys, [b"x"] * 6))
     run(queue.flush(keys))
-    assert run(queue_state.subscribe([keys], "s", ["earliest"])) == [6]
+    assert run(reader_operations.subscribe([keys], "s", ["earliest"])) == [6]
 
 
 def test_positions_outlive_a_queue_with_a_short_ttl(run: Run, born: Born, redis: Redis) -> None:
     keys, there = born(ttl_s=60)
     run(queue.push(keys, b"x"))
     life = Life(redis, MIN_RECORD_TTL_S)
-    run(queue_state.subscribe([keys], "s", ["earliest"]))
+    run(reader_operations.subscribe([keys], "s", ["earliest"]))
     assert life.given_to(keys.acks)
     redis("EXPIRE", keys.acks, 60)
     ack(run, keys, 1, there.born, subscription="s")

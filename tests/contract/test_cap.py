@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from busmq_spark.core import dead_letter, idempotent_push, queue, queue_state, sink
+from busmq_spark.core import dead_letter, idempotent_push, queue, reader_operations, sink
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import ConfigError
 from busmq_spark.redis_io.sync_link import SyncLink
@@ -34,19 +34,19 @@ def test_the_newest_stay(run: Run, redis: Redis, born: Born) -> None:
 
 def test_what_a_reader_has_not_acknowledged_stays(run: Run, redis: Redis, born: Born) -> None:
     keys, life = capped(run, born, "2")
-    run(queue_state.subscribe([keys], "slow", ["earliest"]))
-    run(queue_state.subscribe([keys], "quick", ["latest"]))
+    run(reader_operations.subscribe([keys], "slow", ["earliest"]))
+    run(reader_operations.subscribe([keys], "quick", ["latest"]))
     run(queue.push_many(keys, [b"v"] * 5))
     assert stored(redis, keys) == [1, 2, 3, 4, 5]
-    run(queue_state.ack_to([queue_state.AckUpTo(keys, 2, life, "")], "slow"))
-    run(queue_state.ack_to([queue_state.AckUpTo(keys, 5, life, "")], "quick"))
+    run(reader_operations.ack_to([reader_operations.CumulativeAck(keys, 2, life, "")], "slow"))
+    run(reader_operations.ack_to([reader_operations.CumulativeAck(keys, 5, life, "")], "quick"))
     run(queue.push(keys, b"v"))
     assert stored(redis, keys) == [3, 4, 5, 6]
 
 
 def test_unless_the_oldest_are_to_be_dropped(run: Run, redis: Redis, born: Born) -> None:
     keys, _ = capped(run, born, "2:drop")
-    run(queue_state.subscribe([keys], "slow", ["earliest"]))
+    run(reader_operations.subscribe([keys], "slow", ["earliest"]))
     run(queue.push_many(keys, [b"v"] * 5))
     assert stored(redis, keys) == [4, 5]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import clock, queue, queue_state
-from busmq_spark.core.clock import IdAtTime
+from busmq_spark.core import queue, reader_operations, times_of_ids
 from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.times_of_ids import IdAtTime
 from busmq_spark.errors import ConfigError, TimeUnknown
 from tests.clocks import DAY, SECOND, noted, npm_push, pass_by, store
 from tests.contract.conftest import Redis, Run
@@ -37,14 +37,14 @@ def test_what_came_in_a_second_or_later_is_behind_the_last_id_before_it(run: Run
     first, *bursts = [each for each in known if each.id % 4 == 0]
     assert (first.id, [each.id for each in bursts]) == (0, [4, 8, 12])
     for before, at in zip((0, 4, 8), bursts, strict=True):
-        assert run(clock.id_at(keys, begun(at.ms) - 5 * SECOND)) == before
+        assert run(times_of_ids.id_at(keys, begun(at.ms) - 5 * SECOND)) == before
         # The same, unless the second ended within the burst.
-        assert run(clock.id_at(keys, at.ms)) == max((each.id for each in known if each.ms < begun(at.ms)), default=before)
-        assert run(clock.id_at(keys, at.ms + SECOND)) == at.id
-        assert run(clock.ms_of(keys, at.id)) == at.ms
-    assert run(clock.id_at(keys, -15 * SECOND)) == 8
-    assert run(clock.id_at(keys, -DAY)) == 0, "the queue was empty before"
-    assert run(clock.ms_of(keys, 13)) is None
+        assert run(times_of_ids.id_at(keys, at.ms)) == max((each.id for each in known if each.ms < begun(at.ms)), default=before)
+        assert run(times_of_ids.id_at(keys, at.ms + SECOND)) == at.id
+        assert run(times_of_ids.ms_of(keys, at.id)) == at.ms
+    assert run(times_of_ids.id_at(keys, -15 * SECOND)) == 8
+    assert run(times_of_ids.id_at(keys, -DAY)) == 0, "the queue was empty before"
+    assert run(times_of_ids.ms_of(keys, 13)) is None
 
 
 def test_pushes_of_one_second_are_one_time(run: Run, redis: Redis, keys: QueueKeys) -> None:
@@ -60,25 +60,25 @@ def test_pushes_of_one_second_are_one_time(run: Run, redis: Redis, keys: QueueKe
 
 def test_messages_of_peers_are_known_from_when_they_were_seen(run: Run, redis: Redis, keys: QueueKeys) -> None:
     npm_push(redis, keys, 5)
-    assert (run(clock.note_times([keys])), run(clock.note_times([keys]))) == ([1], [0])
-    assert run(clock.ms_of(keys, 3)) is None
+    assert (run(times_of_ids.note_times([keys])), run(times_of_ids.note_times([keys]))) == ([1], [0])
+    assert run(times_of_ids.ms_of(keys, 3)) is None
     pass_by(redis, keys, 10 * SECOND)
     npm_push(redis, keys, 2)
-    assert run(clock.id_at(keys, -5 * SECOND)) == 5
-    assert run(clock.ms_of(keys, 7)) == noted(redis, keys)[-1].ms
+    assert run(times_of_ids.id_at(keys, -5 * SECOND)) == 5
+    assert run(times_of_ids.ms_of(keys, 7)) == noted(redis, keys)[-1].ms
     with pytest.raises(TimeUnknown, match="of its times are known 2"):
-        run(clock.id_at(keys, -DAY))
+        run(times_of_ids.id_at(keys, -DAY))
     run(queue.trim(keys, 5))
-    assert run(clock.id_at(keys, -DAY)) == 5, "all that is stored came later"
+    assert run(times_of_ids.id_at(keys, -DAY)) == 5, "all that is stored came later"
 
 
 def test_nothing_is_noted_of_a_queue_that_does_not_exist(run: Run, redis: Redis, fresh_keys: Any) -> None:
     keys = fresh_keys("none")
-    assert run(clock.note_times([keys])) == [-1]
+    assert run(times_of_ids.note_times([keys])) == [-1]
     assert redis("EXISTS", keys.clock, keys.metadata) == 0
     with pytest.raises(TimeUnknown, match="none is known"):
-        run(clock.id_at(keys, -SECOND))
-    assert run(clock.ms_of(keys, 1)) is None
+        run(times_of_ids.id_at(keys, -SECOND))
+    assert run(times_of_ids.ms_of(keys, 1)) is None
 
 
 @pytest.mark.parametrize("how", ["closed", "closed by a peer", "ids begin again"])
@@ -134,13 +134,13 @@ def test_a_day_of_seconds_is_kept(run: Run, redis: Redis, keys: QueueKeys) -> No
     since = begun(run(queue.clock_ms(keys))) - DAY - SECOND
     store(redis, keys, [IdAtTime(since + SECOND * i + 7, i) for i in range(day + 1)])
     for i in (0, 1, 1000, 40_000, day - 1):
-        assert run(clock.id_at(keys, since + SECOND * (i + 1))) == i
-        assert run(clock.ms_of(keys, i + 1)) == since + SECOND * (i + 1) + 7
+        assert run(times_of_ids.id_at(keys, since + SECOND * (i + 1))) == i
+        assert run(times_of_ids.ms_of(keys, i + 1)) == since + SECOND * (i + 1) + 7
     run(queue.push(keys, b"v"))
     assert redis("LLEN", keys.clock) == 2 * day
-    assert [each.id for each in run(clock.all_known_times(keys, 2, day + 1))] == list(range(1, day + 2))
+    assert [each.id for each in run(times_of_ids.all_known_times(keys, 2, day + 1))] == list(range(1, day + 2))
     with pytest.raises(TimeUnknown, match="are known"):
-        run(clock.id_at(keys, since))
+        run(times_of_ids.id_at(keys, since))
 
 
 def test_times_that_no_stored_message_needs_go(run: Run, redis: Redis, keys: QueueKeys) -> None:
@@ -152,12 +152,12 @@ def test_times_that_no_stored_message_needs_go(run: Run, redis: Redis, keys: Que
         run(queue.push(keys, b"v"))
         pass_by(redis, keys, 2 * SECOND)
     assert [each.id for each in noted(redis, keys)] == [90, *range(91, 105)]
-    assert run(clock.id_at(keys, -DAY)) == 90
+    assert run(times_of_ids.id_at(keys, -DAY)) == 90
 
 
 def test_a_time_that_is_still_to_come_is_refused(run: Run, keys: QueueKeys) -> None:
     with pytest.raises(ConfigError, match="is still to come"):
-        run(clock.id_at(keys, run(queue.clock_ms(keys)) + 60 * SECOND))
+        run(times_of_ids.id_at(keys, run(queue.clock_ms(keys)) + 60 * SECOND))
 
 
 @pytest.mark.parametrize(("ttl_s", "lives_s"), [(600, 3600), (7200, 7200)])
@@ -165,7 +165,7 @@ def test_the_clock_lives_as_long_as_its_queue_and_an_hour_at_least(run: Run, red
     """So that queues of a moment leave nothing for days, and those that peers alone keep alive do not lose it at once."""
     keys = fresh_keys("clock")
     run(queue.attach(keys, "b" * 16, ttl_s=ttl_s))
-    for use in (lambda: queue.push(keys, b"v"), lambda: queue.attach(keys, "c" * 16, ttl_s=ttl_s), lambda: queue_state.keep_alive([keys])):
+    for use in (lambda: queue.push(keys, b"v"), lambda: queue.attach(keys, "c" * 16, ttl_s=ttl_s), lambda: reader_operations.keep_alive([keys])):
         redis("EXPIRE", keys.clock, 60)
         life = Life(redis, lives_s)
         pass_by(redis, keys, 2 * SECOND) if redis("EXISTS", keys.clock) else None

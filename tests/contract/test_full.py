@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import event_delivery, job, queue, queue_state, retention, shared_group, subscription
+from busmq_spark.core import durable_subscriptions, event_routing, job, queue, reader_operations, retention, shared_group
 from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.keys import JobKeys, QueueKeys
-from busmq_spark.core.queue_state import AckResult, AckUpTo
+from busmq_spark.core.reader_operations import AckResult, CumulativeAck
 from busmq_spark.core.shared_group import Delivery, SettleRequest
 from busmq_spark.errors import ServerFull
 from busmq_spark.redis_io.cluster_link import ClusterLink
@@ -54,13 +54,13 @@ def test_a_push_is_refused_and_says_that_draining_helps(run: Run, stored: QueueK
 
 def test_a_source_starts_reads_and_acks(run: Run, stored: QueueKeys) -> None:
     life = run(queue.attach(stored, "new", ttl_s=60, create=False)).born
-    assert run(queue_state.lease([stored], "", ME, 60_000, [""])) == [ME]
-    assert run(queue_state.lease([stored], "", ME, 60_000, [""])) == [ME]  # it is there now
-    assert run(queue_state.lease([stored], "", "next", 60_000, [ME])) == ["next"]
+    assert run(reader_operations.lease([stored], "", ME, 60_000, [""])) == [ME]
+    assert run(reader_operations.lease([stored], "", ME, 60_000, [""])) == [ME]  # it is there now
+    assert run(reader_operations.lease([stored], "", "next", 60_000, [ME])) == ["next"]
     assert ids(run(queue.read_after(stored, 0, 0, 3))) == [1, 2, 3]
-    assert run(queue_state.keep_alive([stored], "", "next", 60_000)) == [1]
-    assert run(queue_state.ack_to([AckUpTo(stored, 15, life, "")])) == [AckResult("ok", "15")]
-    assert run(queue_state.release(stored, "", "next"))
+    assert run(reader_operations.keep_alive([stored], "", "next", 60_000)) == [1]
+    assert run(reader_operations.ack_to([CumulativeAck(stored, 15, life, "")])) == [AckResult("ok", "15")]
+    assert run(reader_operations.release(stored, "", "next"))
     assert run(queue.count(stored)) == 5
 
 
@@ -76,12 +76,12 @@ def test_a_reader_that_says_again_how_a_queue_is_capped_attaches(run: Run, born:
 def test_a_source_with_a_subscription_starts_and_acks(run: Run, stored: QueueKeys) -> None:
     life = run(queue.attach(stored, "new", ttl_s=60)).born
     for _ in range(2):
-        assert run(queue_state.subscribe([stored], "s", ["earliest"])) == [0]
-    assert run(queue_state.keep_alive([stored], "s", ME, 60_000)) == [1]
-    assert run(queue_state.ack_to([AckUpTo(stored, 15, life, "")], "s")) == [AckResult("ok", "15")]
-    assert run(queue_state.subscriptions([stored])) == [{"s": 15}]
-    assert run(queue_state.release(stored, "s", ME))
-    assert run(subscription.unsubscribe(stored, "s"))
+        assert run(reader_operations.subscribe([stored], "s", ["earliest"])) == [0]
+    assert run(reader_operations.keep_alive([stored], "s", ME, 60_000)) == [1]
+    assert run(reader_operations.ack_to([CumulativeAck(stored, 15, life, "")], "s")) == [AckResult("ok", "15")]
+    assert run(reader_operations.subscriptions([stored])) == [{"s": 15}]
+    assert run(reader_operations.release(stored, "s", ME))
+    assert run(durable_subscriptions.unsubscribe(stored, "s"))
 
 
 def test_what_is_kept_is_moved_past_and_let_go(run: Run, link: Link, born: Born, full: Callable[[], None]) -> None:
@@ -89,13 +89,13 @@ def test_what_is_kept_is_moved_past_and_let_go(run: Run, link: Link, born: Born,
     link.run(queue.push_many(keys, [b"%d" % n for n in range(1, 21)]))
     link.run(retention.set_retention(keys, retention.parse_limits("7d", None, None)))
     full()
-    assert run(queue_state.ack_to([AckUpTo(keys, 15, attached.born, "")])) == [AckResult("ok", "0")]
-    assert run(queue_state.keep_alive([keys])) == [1]
+    assert run(reader_operations.ack_to([CumulativeAck(keys, 15, attached.born, "")])) == [AckResult("ok", "0")]
+    assert run(reader_operations.keep_alive([keys])) == [1]
     found = run(retention.set_retention(keys, retention.parse_limits("7d", 10, "1g")))
     assert found is not None
     assert (found.waiting, found.kept) == (5, 5)
-    assert run(queue_state.subscribe([keys], "s", ["earliest"])) == [10]
-    assert run(queue_state.ack_to([AckUpTo(keys, 20, attached.born, "")], "s"))[0].status == "ok"
+    assert run(reader_operations.subscribe([keys], "s", ["earliest"])) == [10]
+    assert run(reader_operations.ack_to([CumulativeAck(keys, 20, attached.born, "")], "s"))[0].status == "ok"
     assert run(retention.set_retention(keys, retention.parse_limits(None, None, None))) is None
     assert run(queue.read_at(keys, 0)) == []
 
@@ -106,16 +106,16 @@ def test_a_queue_that_keeps_nothing_yet_can_be_told_to(run: Run, stored: QueueKe
 
 def test_groups_are_made_read_and_settled(run: Run, stored: QueueKeys) -> None:
     life = run(queue.attach(stored, "new", ttl_s=60)).born
-    assert run(subscription.register(stored, "g", shared={"lease_ms": 60_000, "limit": 0})) == 0
+    assert run(durable_subscriptions.register(stored, "g", shared={"lease_ms": 60_000, "limit": 0})) == 0
     held = run(shared_group.lease(stored, "g", "t", 5)).deliveries
     actions: list[shared_group.Action] = ["ack", "retry", "extend", "release", "ack"]
     delays = [0, 1000, 1000, 0, 0]
     settlements = [SettleRequest(each.id, "t", action, ms) for each, action, ms in zip(held, actions, delays, strict=True)]
     assert run(shared_group.settle(stored, "g", life, settlements)) == [1] * 5
     assert ids(run(shared_group.lease(stored, "g", "u", 2)).deliveries) == [4, 6]
-    assert run(subscription.unsubscribe(stored, "g"))
-    run(queue_state.subscribe([stored], "o", ["latest"]))
-    assert run(subscription.seek(stored, "o", 7)) == 7
+    assert run(durable_subscriptions.unsubscribe(stored, "g"))
+    run(reader_operations.subscribe([stored], "o", ["latest"]))
+    assert run(durable_subscriptions.seek(stored, "o", 7)) == 7
 
 
 def test_a_source_starts_also_when_one_of_its_queues_does_not_exist_yet(run: Run, fresh_keys: FreshKeys, full: Callable[[], None]) -> None:
@@ -136,7 +136,7 @@ def test_a_queue_of_npm_busmq_is_adopted(run: Run, link: Link, fresh_keys: Fresh
 def test_a_consumer_takes_gives_back_and_acks(run: Run, stored: QueueKeys, token: str) -> None:
     record = stored.toack if token else stored.in_flight("one")
     if token:
-        run(queue_state.lease([stored], "", token, 60_000, [""]))
+        run(reader_operations.lease([stored], "", token, 60_000, [""]))
 
     def take(after: int) -> Flow[Any]:
         return queue.take(stored, record, after, most=5, ttl_s=60, token=token)
@@ -160,13 +160,13 @@ def test_a_consumer_of_the_simple_kind_pops_and_acks(run: Run, stored: QueueKeys
 
 def test_nothing_is_published_and_subscriptions_of_events_can_end(run: Run, stored: QueueKeys) -> None:
     with pytest.raises(ServerFull):
-        run(event_delivery.deliver_event(stored, b"event", "born"))
+        run(event_routing.deliver_event(stored, b"event", "born"))
     with pytest.raises(ServerFull):
-        run(event_delivery.send_command(stored, b"command", "born"))
+        run(event_routing.send_command(stored, b"command", "born"))
     with pytest.raises(ServerFull):
-        run(event_delivery.subscribe(["a.*"], stored.name, "v"))
-    assert run(event_delivery.unsubscribe(["a.*"], stored.name, "v")) == 0
-    assert run(event_delivery.forget_queue(stored.name, "v")) == 0
+        run(event_routing.subscribe(["a.*"], stored.name, "v"))
+    assert run(event_routing.unsubscribe(["a.*"], stored.name, "v")) == 0
+    assert run(event_routing.forget_queue(stored.name, "v")) == 0
     assert run(queue.count(stored)) == 20
 
 
@@ -174,7 +174,7 @@ def test_a_job_is_read_and_its_outcome_written(run: Run, link: Link, fresh_keys:
     keys = JobKeys(fresh_keys().name, isinstance(link, ClusterLink))
     run(job.save_fields([(keys, {"a": (b"j1", 60_000)})]))
     full()
-    work = job.Work(Delivery(1, b"", 1, 1, "t", 1), keys, "", "g", "life", "")
+    work = job.JobDelivery(Delivery(1, b"", 1, 1, "t", 1), keys, "", "g", "life", "")
     assert run(job.begin_work([work], 60)) == [("ok", b"")]
     assert run(job.load_fields(keys, ["a"], ["a"], "t")) == [b"j1"]
     with pytest.raises(ServerFull):

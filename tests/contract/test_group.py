@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from busmq_spark.core import queue, queue_state
+from busmq_spark.core import queue, reader_operations
 from busmq_spark.core import shared_group as flows
-from busmq_spark.core.subscription import list_subscriptions, register, seek, unsubscribe
+from busmq_spark.core.durable_subscriptions import list_subscriptions, register, seek, unsubscribe
 from busmq_spark.errors import ConfigError, QueueBusy
 from tests.contract.conftest import Redis, Run
 from tests.contract.group_tools import LEASE_MS, Make, Shared, ids
@@ -30,10 +30,10 @@ def test_messages_are_divided_and_what_is_settled_is_dropped(shared: Make) -> No
 
 def test_what_another_subscription_has_not_read_stays_and_the_other_way_round(shared: Make, run: Run) -> None:
     group = shared()
-    run(queue_state.subscribe([group.keys], "audit", ["earliest"]))
+    run(reader_operations.subscribe([group.keys], "audit", ["earliest"]))
     group.settle("ack", group.lease(4))
     assert (group.position, group.stored) == (4, [1, 2, 3, 4, 5, 6])
-    run(queue_state.ack_to([queue_state.AckUpTo(group.keys, 6, group.life, "")], "audit"))
+    run(reader_operations.ack_to([reader_operations.CumulativeAck(group.keys, 6, group.life, "")], "audit"))
     assert group.stored == [5, 6]
     assert ids(group.lease()) == [5, 6]
 
@@ -196,11 +196,11 @@ def test_in_another_life_of_the_queue_nothing_of_the_old_one_counts(shared: Make
 def test_a_name_is_that_of_one_kind_of_group(shared: Make, run: Run) -> None:
     group = shared()
     with pytest.raises(QueueBusy, match="has a group 'g', which is shared"):
-        run(queue_state.subscribe([group.keys], "g", ["earliest"]))
-    run(queue_state.subscribe([group.keys], "audit", ["latest"]))
+        run(reader_operations.subscribe([group.keys], "g", ["earliest"]))
+    run(reader_operations.subscribe([group.keys], "audit", ["latest"]))
     with pytest.raises(QueueBusy, match="has a group 'audit', which is ordered"):
         run(register(group.keys, "audit", shared={"lease_ms": LEASE_MS}))
-    assert run(queue_state.subscribe([group.keys], "audit", ["earliest"])) == [6]
+    assert run(reader_operations.subscribe([group.keys], "audit", ["earliest"])) == [6]
     found = {each.subscription.name: (each.shared, each.unread) for each in run(flows.list_groups(group.keys))}
     assert found == {"g": (True, 6), "audit": (False, 0)}
 
@@ -211,12 +211,12 @@ def test_a_group_that_is_dropped_leaves_nothing(shared: Make, run: Run) -> None:
     assert run(unsubscribe(group.keys, "g"))
     assert (run(list_subscriptions(group.keys)), [group.redis("EXISTS", key) for key in group.keys.group("g")]) == ([], [0, 0, 0, 0])
     assert (group.leased().status, group.settle("ack", held)) == ("no_group", None)
-    run(queue_state.subscribe([group.keys], "g", ["earliest"]))  # the name is free, also for the other kind
+    run(reader_operations.subscribe([group.keys], "g", ["earliest"]))  # the name is free, also for the other kind
 
 
 def test_a_group_goes_to_another_place_while_nothing_is_in_flight(shared: Make, run: Run) -> None:
     group = shared()
-    run(queue_state.subscribe([group.keys], "keeps", ["earliest"]))
+    run(reader_operations.subscribe([group.keys], "keeps", ["earliest"]))
     held = group.lease(4)
     with pytest.raises(QueueBusy, match="Pause the group and wait until it is drained"):
         run(seek(group.keys, "g", 0))
@@ -235,11 +235,11 @@ def test_a_group_goes_to_another_place_while_nothing_is_in_flight(shared: Make, 
 
 def test_an_ordered_group_goes_to_another_place_while_nobody_holds_it(shared: Make, run: Run) -> None:
     group = shared()
-    run(queue_state.subscribe([group.keys], "o", ["earliest"]))
+    run(reader_operations.subscribe([group.keys], "o", ["earliest"]))
     assert run(seek(group.keys, "o", 4)) == 4
     assert run(seek(group.keys, "o", "earliest")) == 0
     assert run(seek(group.keys, "o", "latest")) == 6
-    run(queue_state.lease([group.keys], "o", "holder", 60_000, [""]))
+    run(reader_operations.lease([group.keys], "o", "holder", 60_000, [""]))
     with pytest.raises(QueueBusy, match="is read as group 'o'"):
         run(seek(group.keys, "o", 2))
     assert run(seek(group.keys, "o", 2, lambda holder: holder == "holder")) == 2

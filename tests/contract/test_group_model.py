@@ -10,11 +10,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from busmq_spark.core import queue, queue_state
+from busmq_spark.core import queue, reader_operations
 from busmq_spark.core import shared_group as flows
+from busmq_spark.core.durable_subscriptions import register, seek
 from busmq_spark.core.flow import command
 from busmq_spark.core.shared_group import Delivery, SettleRequest
-from busmq_spark.core.subscription import register, seek
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.conftest import FreshKeys
 from tests.support import FACTOR
@@ -56,7 +56,7 @@ class SharedGroup(RuleBasedStateMachine):
         self.keys, self.limit = self.fresh("model"), LIMIT if limited else 0
         self.born = self.link.run(queue.attach(self.keys, "born", ttl_s=600)).born
         self.link.run(register(self.keys, "g", shared={"lease_ms": LEASE * UNIT_MS, "limit": self.limit}))
-        self.link.run(queue_state.subscribe([self.keys], "other", ["earliest"]))
+        self.link.run(reader_operations.subscribe([self.keys], "other", ["earliest"]))
         self.now = self.given = self.next = self.other = self.low = 0
         self.open: dict[int, Known] = {}
         self.done: set[int] = set()
@@ -158,7 +158,7 @@ class SharedGroup(RuleBasedStateMachine):
     @rule(id=st.integers(1, 40))
     def other_acks(self, id: int) -> None:
         if id <= self.given:
-            self.link.run(queue_state.ack_to([queue_state.AckUpTo(self.keys, id, self.born, "")], "other"))
+            self.link.run(reader_operations.ack_to([reader_operations.CumulativeAck(self.keys, id, self.born, "")], "other"))
             self.other = max(self.other, id)
             self._settle_none()
 

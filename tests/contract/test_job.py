@@ -8,11 +8,11 @@ import pytest
 
 from busmq_spark.core import job as flows
 from busmq_spark.core.flow import Flow
-from busmq_spark.core.job import Answer, Work
+from busmq_spark.core.job import Answer, JobDelivery
 from busmq_spark.core.keys import JobKeys
 from busmq_spark.core.shared_group import Delivery
-from busmq_spark.redis_io.layout import ServerLayout
 from busmq_spark.redis_io.queue_location import new_token
+from busmq_spark.redis_io.server_layout import ServerLayout
 from tests.conftest import Fresh
 from tests.contract.conftest import Redis, Run
 
@@ -25,10 +25,10 @@ class Worked:
     def __init__(self, run: Run, redis: Redis, keys: JobKeys) -> None:
         self.run, self.redis, self.keys = run, redis, keys
 
-    def work(self, token: str, message: int = 7, tries: int = 1, ms: int = 100, life: str = "life") -> Work:
-        return Work(Delivery(message, b"", tries, 50, token, ms), self.keys, "client", "g", life, "")
+    def work(self, token: str, message: int = 7, tries: int = 1, ms: int = 100, life: str = "life") -> JobDelivery:
+        return JobDelivery(Delivery(message, b"", tries, 50, token, ms), self.keys, "client", "g", life, "")
 
-    def first(self, message: int = 7, ms: int = 100) -> Work:
+    def first(self, message: int = 7, ms: int = 100) -> JobDelivery:
         """Of a message that nobody has leased before."""
         return self.work("f", message, 1, ms)._replace(delivery=Delivery(message, b"", 1, ms, "f", ms))
 

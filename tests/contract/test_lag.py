@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import clock, queue
+from busmq_spark.core import queue, times_of_ids
+from busmq_spark.core.durable_subscriptions import list_subscriptions, register
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.lag import ReaderLag, read_lags
-from busmq_spark.core.queue_state import AckUpTo, ack_to, states, subscribe
-from busmq_spark.core.subscription import list_subscriptions, register
+from busmq_spark.core.reader_operations import CumulativeAck, ack_to, states, subscribe
 from tests.clocks import HOUR, SECOND, npm_push, pass_by
 from tests.contract.conftest import Redis, Run
 
@@ -33,16 +33,16 @@ def hours(found: list[ReaderLag]) -> Ages:
 
 
 def test_the_age_of_a_message_is_known_where_the_clock_reaches(run: Run, redis: Redis, keys: QueueKeys) -> None:
-    found = run(clock.ages([(keys, id) for id in (1, 3, 4, 6, 7)]))
+    found = run(times_of_ids.ages([(keys, id) for id in (1, 3, 4, 6, 7)]))
     assert [age // HOUR for age in found] == [2, 2, 1, 1, -1]
     npm_push(redis, keys)
-    run(clock.note_times([keys]))
-    assert 0 <= run(clock.ages([(keys, 7)]))[0] < HOUR
+    run(times_of_ids.note_times([keys]))
+    assert 0 <= run(times_of_ids.ages([(keys, 7)]))[0] < HOUR
     pass_by(redis, keys, -10 * HOUR)
-    assert run(clock.ages([(keys, 7)])) == [0], "a clock that was set back"
+    assert run(times_of_ids.ages([(keys, 7)])) == [0], "a clock that was set back"
     redis("DEL", keys.clock)
-    assert run(clock.ages([(keys, 7)])) == [-1], "the first time that is known says nothing of what was there before"
-    assert run(clock.ages([(QueueKeys("none", keys.cluster), 1)])) == [-1]
+    assert run(times_of_ids.ages([(keys, 7)])) == [-1], "the first time that is known says nothing of what was there before"
+    assert run(times_of_ids.ages([(QueueKeys("none", keys.cluster), 1)])) == [-1]
 
 
 def test_every_reader_of_a_queue_is_listed_with_messages_and_seconds(run: Run, keys: QueueKeys) -> None:
@@ -68,10 +68,10 @@ def test_what_reads_without_a_name_is_behind_by_what_it_has_not_acknowledged(run
     assert hours(run(read_lags([keys]))) == {"": ("consumer", 6, 2)}
     redis("SET", keys.lease(""), "a-query", "PX", 60_000)
     [state] = run(states([(keys, -1)]))
-    run(ack_to([AckUpTo(keys, 3, state.born, "")]))
+    run(ack_to([CumulativeAck(keys, 3, state.born, "")]))
     [found] = run(read_lags([keys]))
     assert (found.holder, hours([found])) == ("a-query", {"": ("query", 3, 1)})
-    run(ack_to([AckUpTo(keys, 6, state.born, "")]))
+    run(ack_to([CumulativeAck(keys, 6, state.born, "")]))
     assert hours(run(read_lags([keys]))) == {"": ("query", 0, 0)}
     redis("DEL", keys.lease(""))
     assert run(read_lags([keys])) == []
@@ -93,7 +93,7 @@ def test_messages_of_peers_count_from_when_they_were_seen(run: Run, redis: Redis
     assert [(each.behind, each.behind_s) for each in run(read_lags([keys]))] == [(5, None)]
     pass_by(redis, keys, 10 * SECOND)
     npm_push(redis, keys)
-    run(ack_to([AckUpTo(keys, 5, "b" * 16, "")], "s"))
+    run(ack_to([CumulativeAck(keys, 5, "b" * 16, "")], "s"))
     [found] = run(read_lags([keys]))
     assert found.behind == 1
     assert found.behind_s is not None

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core import clock, queue, queue_state, shared_group
 from busmq_spark.core import mirror as flows
+from busmq_spark.core import queue, reader_operations, shared_group, times_of_ids
 from busmq_spark.core.dead_letter import put_back
+from busmq_spark.core.durable_subscriptions import register
 from busmq_spark.core.flow import command
 from busmq_spark.core.idempotent_push import push_from
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.mirror import NEWEST_MESSAGE, NO_MARK, AppendResult, Chunk, MirrorOf, OriginQueueState
 from busmq_spark.core.sink import StagedList, commit
-from busmq_spark.core.subscription import register
 from busmq_spark.errors import MirrorStopped, QueueIsMirror, QueueMissing
 from tests.clocks import npm_push
 from tests.conftest import FreshKeys
@@ -36,7 +36,7 @@ class Pair:
         self.last = 0
 
     def push(self, many: int) -> None:
-        [now] = self.run(queue_state.states([(self.origin, -1)]))
+        [now] = self.run(reader_operations.states([(self.origin, -1)]))
         self.run(queue.push_many(self.origin, [b"v%d" % id for id in range(now.last_id + 1, now.last_id + many + 1)]))
 
     def span(self, after: int = NO_MARK, upto: int = NEWEST_MESSAGE) -> OriginQueueState:
@@ -98,13 +98,13 @@ def test_a_mirror_has_the_ids_the_bytes_the_life_and_the_settings_of_its_origin(
     longer.copy()
     assert longer.field("sizes") == redis("HGET", longer.origin.metadata, "sizes") == b"1:3:18:0:0"
     assert both.stored() == both.stored(both.origin) == [(n, b"v%d" % n) for n in range(1, 6)]
-    [of_origin, of_mirror] = run(queue_state.states([(both.origin, 5), (both.keys, 5)]))
+    [of_origin, of_mirror] = run(reader_operations.states([(both.origin, 5), (both.keys, 5)]))
     assert of_mirror == of_origin
     assert both.field("sizes") == redis("HGET", both.origin.metadata, "sizes")
-    assert run(clock.ms_of(both.keys, 5)) is not None
+    assert run(times_of_ids.ms_of(both.keys, 5)) is not None
     assert all(0 < redis("TTL", key) <= 90 for key in (both.keys.metadata, both.keys.messages, both.keys.msgid))
     [found] = run(flows.read_mirror_states([both.keys]))
-    assert found == flows.MirrorState(both.keys.name, OF, 5, 5)
+    assert found == flows.MirrorQueueState(both.keys.name, OF, 5, 5)
     assert run(flows.read_mirror_states([both.origin])) == [None]
 
 
@@ -186,7 +186,7 @@ def test_trims_are_followed_but_for_what_a_reader_of_the_mirror_has_not_acked(pa
     run(register(both.keys, "local", 3))
     both.append(both.chunk(floor=6))
     assert [id for id, _ in both.stored()] == [4, 5, 6]
-    run(queue_state.ack_to([queue_state.AckUpTo(both.keys, 6, both.span().born, "")], "local"))
+    run(reader_operations.ack_to([reader_operations.CumulativeAck(both.keys, 6, both.span().born, "")], "local"))
     assert both.stored() == []
     both.push(1)
     both.copy()
@@ -303,14 +303,14 @@ def test_a_mirror_that_expired_begins_again_with_the_same_life_and_its_local_pos
     both.begin()
     both.copy()
     assert both.stored() == both.stored(both.origin)
-    assert run(queue_state.subscriptions([both.keys])) == [{"local": 2}]
+    assert run(reader_operations.subscriptions([both.keys])) == [{"local": 2}]
 
 
 def test_fingerprints_are_those_of_the_ids_asked_for(pair: Make, run: Run) -> None:
     both = pair(5)
     found = both.span(2, 4)
-    assert (found.after_mark, found.upto_mark) == (queue_state.fingerprint(b"v2"), queue_state.fingerprint(b"v4"))
-    assert (both.span().upto, both.span().upto_mark) == (5, queue_state.fingerprint(b"v5"))
+    assert (found.after_mark, found.upto_mark) == (reader_operations.fingerprint(b"v2"), reader_operations.fingerprint(b"v4"))
+    assert (both.span().upto, both.span().upto_mark) == (5, reader_operations.fingerprint(b"v5"))
     run(queue.trim(both.origin, 3))
     found = both.span(2, 9)
     assert (found.after_mark, found.upto_mark, found.floor, found.last_id) == ("", "", 3, 5)
@@ -327,7 +327,7 @@ def test_the_mark_of_the_last_message_is_known_without_the_message(pair: Make, r
     both.begin()
     both.copy()
     run(queue.trim(both.keys, 3))
-    assert both.begin().mark == queue_state.fingerprint(b"v3")
+    assert both.begin().mark == reader_operations.fingerprint(b"v3")
 
 
 def test_groups_of_the_origin_are_had_where_it_has_them_and_never_behind_what_is_copied(pair: Make, run: Run, redis: Redis) -> None:
@@ -339,13 +339,13 @@ def test_groups_of_the_origin_are_had_where_it_has_them_and_never_behind_what_is
     assert (life, dict(wanted)) == (born, {"billing": (2, False), "mail": (0, True)})
     both.append(both.chunk(0, 4))
     assert run(flows.set_positions(both.keys, born, {**wanted, "ahead": (6, False)}))
-    assert run(queue_state.subscriptions([both.keys])) == [{"billing": 2, "mail": 0, "ahead": 4}]
+    assert run(reader_operations.subscriptions([both.keys])) == [{"billing": 2, "mail": 0, "ahead": 4}]
     run(register(both.keys, "local", 1))
     assert run(flows.set_positions(both.keys, born, {"billing": (3, False), "local": (4, False)}))
-    assert run(queue_state.subscriptions([both.keys])) == [{"billing": 3, "local": 1}], "what is gone goes, what is of this place stays"
-    run(queue_state.lease([both.keys], "billing", "a reader", 10_000, [""]))
+    assert run(reader_operations.subscriptions([both.keys])) == [{"billing": 3, "local": 1}], "what is gone goes, what is of this place stays"
+    run(reader_operations.lease([both.keys], "billing", "a reader", 10_000, [""]))
     run(flows.set_positions(both.keys, born, {"billing": (4, False)}))
-    assert run(queue_state.subscriptions([both.keys])) == [{"billing": 3, "local": 1}], "it is read here"
+    assert run(reader_operations.subscriptions([both.keys])) == [{"billing": 3, "local": 1}], "it is read here"
     assert not run(flows.set_positions(both.keys, "e" * 16, {}))
     assert not run(flows.set_positions(both.origin, born, {}))
 

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busmq_spark.core import queue, queue_state
+from busmq_spark.core import queue, reader_operations
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import Message
-from busmq_spark.core.queue_state import AckUpTo
+from busmq_spark.core.reader_operations import CumulativeAck
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.conftest import FreshKeys, link_to
 from tests.contract.conftest import Run
@@ -85,7 +85,7 @@ def both(run: Run, keys: QueueKeys, model: Model, what: str, how: object) -> tup
         case "ack" | "restore", int(last):
             return run(queue.ack(keys, last, ttl_s=60, restore=what == "restore")), model.ack(last, what == "restore")
         case "ack_to", (int(id), str(subscription)):
-            return run(queue_state.ack_to([AckUpTo(keys, id, "b", "")], subscription))[0].status, model.ack_to(id, subscription)
+            return run(reader_operations.ack_to([CumulativeAck(keys, id, "b", "")], subscription))[0].status, model.ack_to(id, subscription)
     had, model.messages = bool(model.messages), []
     return run(queue.flush(keys)), had
 
@@ -110,11 +110,11 @@ def test_clients_that_interleave_any_calls_see_one_queue(
         assert found == expected, (what, how)
         assert whole(clients[who], keys.messages) == model.messages
         assert whole(clients[who], keys.toack) == model.toack
-    seen = clients[0].run(queue_state.states([(keys, -1)]))[0]
+    seen = clients[0].run(reader_operations.states([(keys, -1)]))[0]
     assert (seen.last_id, seen.count) == (model.given, len(model.messages))
     ends = (model.messages[0].id, model.messages[-1].id) if model.messages else (0, 0)
     assert (seen.oldest, seen.newest) == ends
-    assert clients[0].run(queue_state.subscriptions([keys])) == [model.acked]
+    assert clients[0].run(reader_operations.subscriptions([keys])) == [model.acked]
 
 
 def whole(link: SyncLink, key: str) -> list[Message]:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busmq_spark.core import queue, queue_state, range_reader, sink
+from busmq_spark.core import queue, range_reader, reader_operations, sink
 from busmq_spark.core.flow import Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.range_reader import ValueSizes
@@ -147,23 +147,23 @@ def test_bytes_are_counted_exactly_up_to_the_budget(link: SyncLink, fresh_keys: 
     while at < last and used + lengths[at] <= budget:
         used += lengths[at]
         at += 1
-    assert link.run(queue_state.bytes_until(keys, first, last, budget)) == (at, used)
+    assert link.run(reader_operations.bytes_until(keys, first, last, budget)) == (at, used)
     link.execute(command("DEL", keys.messages))
 
 
 def test_bytes_of_more_messages_than_one_call_looks_at(run: Run, born: Born) -> None:
     keys, _ = born()
     run(queue.push_many(keys, [b"ab"] * 5000))
-    assert run(queue_state.bytes_until(keys, 11, 4990, 10**9)) == (4990, 2 * 4980)
-    assert run(queue_state.bytes_until(keys, 11, 4990, 7001)) == (3510, 7000)
+    assert run(reader_operations.bytes_until(keys, 11, 4990, 10**9)) == (4990, 2 * 4980)
+    assert run(reader_operations.bytes_until(keys, 11, 4990, 7001)) == (3510, 7000)
 
 
 def test_messages_that_are_gone_have_no_bytes(run: Run, born: Born) -> None:
     keys, _ = born()
     run(queue.push_many(keys, [b"ab"] * 5))
     run(queue.pop(keys, most=2))
-    assert run(queue_state.bytes_until(keys, 2, 5, 100)) == (1, 0)
-    assert run(queue_state.bytes_until(keys, 4, 9, 100)) == (5, 4)
+    assert run(reader_operations.bytes_until(keys, 2, 5, 100)) == (1, 0)
+    assert run(reader_operations.bytes_until(keys, 4, 9, 100)) == (5, 4)
 
 
 @settings(max_examples=100)
@@ -206,9 +206,9 @@ def test_a_budget_holds_where_no_message_is_much_longer_than_others(link: SyncLi
     keys, lengths = fresh_keys(), [random.randint(80, 100) for _ in range(20_000)]
     link.run(queue.attach(keys, "b", ttl_s=60))
     link.run(queue.push_many(keys, [b"x" * n for n in lengths]))
-    at, used = link.run(queue_state.bytes_until(keys, 1, 20_000, budget))
+    at, used = link.run(reader_operations.bytes_until(keys, 1, 20_000, budget))
     assert sum(lengths[:at]) <= used <= budget
-    assert at == 20_000 or sum(lengths[: at + 1]) > budget / queue_state.MAX_LONGEST_TO_MEAN_RATIO
+    assert at == 20_000 or sum(lengths[: at + 1]) > budget / reader_operations.MAX_LONGEST_TO_MEAN_RATIO
     link.run(queue.close(keys))
 
 
@@ -218,8 +218,8 @@ def test_a_budget_that_thousands_of_messages_fit_is_met_closely(link: SyncLink, 
     values = [b"x" * sizes[n * 7 % len(sizes)] for n in range(30_000)]  # 100 bytes each on average
     link.run(queue.push_many(keys, values))
     for budget in (50_000, 700_000, 2_000_000):
-        at, used = link.run(queue_state.bytes_until(keys, 1, 30_000, budget))
+        at, used = link.run(reader_operations.bytes_until(keys, 1, 30_000, budget))
         really = sum(map(len, values[:at]))
         assert used <= budget
         assert abs(really - budget) <= budget / 5
-    assert link.run(queue_state.bytes_until(keys, 1, 30_000, 10**9))[0] == 30_000
+    assert link.run(reader_operations.bytes_until(keys, 1, 30_000, 10**9))[0] == 30_000

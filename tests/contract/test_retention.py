@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import clock, idempotent_push, lag, queue, queue_state, retention, shared_group, subscription
+from busmq_spark.core import durable_subscriptions, idempotent_push, lag, queue, reader_operations, retention, shared_group, times_of_ids
 from busmq_spark.core.flow import script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.loss import count_messages_to_delete
-from busmq_spark.core.queue_state import AckResult, AckUpTo
+from busmq_spark.core.reader_operations import AckResult, CumulativeAck
 from busmq_spark.core.retention import Retention, parse_limits
 from busmq_spark.core.shared_group import SettleRequest
 from busmq_spark.core.sink import StagedList, commit
@@ -41,7 +41,7 @@ def push(run: Run, keys: QueueKeys, many: int, size: int = 1) -> None:
 def ack(run: Run, redis: Redis, keys: QueueKeys, last: int, name: str = "") -> AckResult:
     """In a new second: only then it is looked at what may go."""
     soon(redis, keys)
-    [found] = run(queue_state.ack_to([AckUpTo(keys, last, BORN, "")], name))
+    [found] = run(reader_operations.ack_to([CumulativeAck(keys, last, BORN, "")], name))
     return found
 
 
@@ -58,7 +58,7 @@ def ids(redis: Redis, keys: QueueKeys) -> list[int]:
 def numbers(run: Run, keys: QueueKeys) -> tuple[int, int]:
     """How many wait, and how many are kept: as everybody counts them."""
     found = run(retention.read_retention(keys))
-    [known] = run(queue_state.states([(keys, -1)]))
+    [known] = run(reader_operations.states([(keys, -1)]))
     waiting = run(queue.count(keys))
     assert (known.waiting, known.kept_count) == (waiting, found.kept if found else 0)
     return waiting, known.kept_count
@@ -90,7 +90,7 @@ def test_what_is_acked_and_beyond_a_limit_goes_with_an_ack(run: Run, redis: Redi
     ack(run, redis, keys, 10)
     assert ids(redis, keys) == list(range(7, 11))
     assert numbers(run, keys) == (0, 4)
-    assert run(subscription.register(keys, "late")) == 6, "the oldest kept message is the earliest"
+    assert run(durable_subscriptions.register(keys, "late")) == 6, "the oldest kept message is the earliest"
     assert numbers(run, keys) == (0, 4), "they wait for that one alone"
 
 
@@ -99,7 +99,7 @@ def test_within_a_second_an_ack_moves_the_position_and_looks_no_further(run: Run
     while True:
         run(retention.set_retention(keys, parse_limits(None, 2, None)))
         looked_at = redis("HGET", keys.metadata, "lets").partition(b":")[0]
-        [found] = run(queue_state.ack_to([AckUpTo(keys, 9, BORN, "")]))
+        [found] = run(reader_operations.ack_to([CumulativeAck(keys, 9, BORN, "")]))
         stored = ids(redis, keys)
         if redis("TIME")[0] == looked_at:
             break
@@ -115,7 +115,7 @@ def test_within_a_second_an_ack_moves_the_position_and_looks_no_further(run: Run
 def test_time_goes_on_while_nobody_acks(run: Run, redis: Redis, keys: QueueKeys, how: str) -> None:
     run(retention.set_retention(keys, parse_limits("1h", None, None)))
     push(run, keys, 10)
-    run(subscription.register(keys, "s"))
+    run(durable_subscriptions.register(keys, "s"))
     ack(run, redis, keys, 9, "s")
     pass_by(redis, keys, 2 * HOUR)
     soon(redis, keys)
@@ -132,9 +132,9 @@ def test_time_goes_on_while_nobody_acks(run: Run, redis: Redis, keys: QueueKeys,
             redis("RPUSH", keys.stage("a:0:1"), "v")
             assert run(commit(keys, "sink", 0, [StagedList(keys.name, 0, keys.stage("a:0:1"), ((1, 1),))])) is None
         case "note":
-            run(clock.note_times([keys]))
+            run(times_of_ids.note_times([keys]))
         case "touch":
-            run(queue_state.keep_alive([keys]))
+            run(reader_operations.keep_alive([keys]))
         case "retain":
             run(retention.set_retention(keys, ""))
     assert ids(redis, keys)[0] == 10, "what nobody has acknowledged stays, however old it is"
@@ -148,7 +148,7 @@ def test_the_slowest_reader_holds_back_and_one_that_goes_back_too(run: Run, redi
     push(run, keys, 10)
     run(retention.set_retention(keys, parse_limits(None, 2, None)))
     for name in ("slow", "quick"):
-        run(subscription.register(keys, name))
+        run(durable_subscriptions.register(keys, name))
     ack(run, redis, keys, 9, "quick")
     assert numbers(run, keys) == (10, 0)
     ack(run, redis, keys, 4, "slow")
@@ -159,11 +159,11 @@ def test_the_slowest_reader_holds_back_and_one_that_goes_back_too(run: Run, redi
     push(run, keys, 10)
     for name in ("slow", "quick"):
         ack(run, redis, keys, 20, name)
-    assert run(subscription.seek(keys, "slow", 12)) == 12
+    assert run(durable_subscriptions.seek(keys, "slow", 12)) == 12
     run(retention.set_retention(keys, parse_limits(None, 2, None)))
     assert ids(redis, keys)[0] == 13, "it has still to read them"
     assert numbers(run, keys) == (0, 8), "and a producer need not wait for that"
-    assert [each.behind for each in run(subscription.list_subscriptions(keys))] == [0, 8]
+    assert [each.behind for each in run(durable_subscriptions.list_subscriptions(keys))] == [0, 8]
     ack(run, redis, keys, 20, "slow")
     assert ids(redis, keys) == [19, 20]
 
@@ -171,14 +171,14 @@ def test_the_slowest_reader_holds_back_and_one_that_goes_back_too(run: Run, redi
 def test_a_shared_group_leases_again_what_is_kept(run: Run, redis: Redis, keys: QueueKeys) -> None:
     push(run, keys, 6)
     run(retention.set_retention(keys, WEEK))
-    run(subscription.register(keys, "g", shared={"lease_ms": 60_000, "limit": 0}))
+    run(durable_subscriptions.register(keys, "g", shared={"lease_ms": 60_000, "limit": 0}))
     for round_ in (1, 2):
         held = run(shared_group.lease(keys, "g", f"t{round_}", 10)).deliveries
         assert [(each.id, each.tries) for each in held] == [(id, 1) for id in range(1, 7)]
         assert run(shared_group.settle(keys, "g", BORN, [SettleRequest(each.id, each.token, "ack") for each in held])) == [1] * 6
         assert numbers(run, keys) == (0, 6)
-        assert run(subscription.seek(keys, "g", "earliest")) == 0
-    run(subscription.seek(keys, "g", "latest"))
+        assert run(durable_subscriptions.seek(keys, "g", "earliest")) == 0
+    run(durable_subscriptions.seek(keys, "g", "latest"))
     run(retention.set_retention(keys, parse_limits(None, 2, None)))
     assert ids(redis, keys) == [5, 6]
 
@@ -216,16 +216,16 @@ def test_an_end_that_was_killed_half_way_goes_on_with_whatever_comes(run: Run, r
     run(_one(script("retain", names, ("end", 2000))))
     assert ids(redis, keys)[0] == 2001
     push(run, keys, 1)
-    run(queue_state.keep_alive([keys]))
+    run(reader_operations.keep_alive([keys]))
     assert (ids(redis, keys), redis("HGET", keys.metadata, "retain")) == ([5001, 5002], None)
 
 
 def test_an_end_waits_for_a_reader_that_has_gone_back(run: Run, redis: Redis, keys: QueueKeys) -> None:
     run(retention.set_retention(keys, WEEK))
     push(run, keys, 10)
-    run(subscription.register(keys, "s"))
+    run(durable_subscriptions.register(keys, "s"))
     ack(run, redis, keys, 10, "s")
-    run(subscription.seek(keys, "s", 6))
+    run(durable_subscriptions.seek(keys, "s", 6))
     found = run(retention.set_retention(keys, parse_limits(None, None, None)))
     assert found is not None
     assert found.ends
@@ -273,24 +273,24 @@ def test_a_late_reader_goes_back_to_where_its_checkpoint_is(run: Run, redis: Red
     """What a query does that begins anew, or with an older checkpoint, below what its subscription has acknowledged."""
     run(retention.set_retention(keys, HUNDRED))
     push(run, keys, 10)
-    run(queue_state.subscribe([keys], "s", ["earliest"]))
+    run(reader_operations.subscribe([keys], "s", ["earliest"]))
     ack(run, redis, keys, 10, "s")
-    assert run(queue_state.subscribe([keys], "s", [4])) == [10], "one who only registers keeps its place"
-    assert run(queue_state.subscribe([keys], "s", ["=4"])) == [4]
-    assert run(queue_state.subscribe([keys], "s", ["=6"])) == [4], "it goes back only"
+    assert run(reader_operations.subscribe([keys], "s", [4])) == [10], "one who only registers keeps its place"
+    assert run(reader_operations.subscribe([keys], "s", ["=4"])) == [4]
+    assert run(reader_operations.subscribe([keys], "s", ["=6"])) == [4], "it goes back only"
     run(retention.set_retention(keys, parse_limits(None, 1, None)))
     assert ids(redis, keys) == [5, 6, 7, 8, 9, 10]
     ack(run, redis, keys, 10, "s")
     assert ids(redis, keys) == [10]
     run(retention.set_retention(keys, parse_limits(None, None, None)))
-    assert run(queue_state.subscribe([keys], "s", ["=4"])) == [10], "nothing is kept"
+    assert run(reader_operations.subscribe([keys], "s", ["=4"])) == [10], "nothing is kept"
 
 
 def test_what_all_have_acked_is_no_backlog(run: Run, redis: Redis, keys: QueueKeys) -> None:
     run(retention.set_retention(keys, HUNDRED))
     push(run, keys, 10)
     ack(run, redis, keys, 6)
-    [now] = run(queue_state.states([(keys, -1)]))
+    [now] = run(reader_operations.states([(keys, -1)]))
     assert (now.done, now.floor) == (6, 0)
     assert [count_messages_to_delete(now, last, None, []) for last in (3, 6, 8, 10)] == [0, 0, 2, 4]
     assert [each.behind for each in run(lag.read_lags([keys]))] == [4]
@@ -312,7 +312,7 @@ def test_a_queue_that_is_made_anew_keeps_nothing(run: Run, redis: Redis, keys: Q
 def test_ids_that_begin_again_do_not_count_as_acknowledged(run: Run, redis: Redis, keys: QueueKeys) -> None:
     run(retention.set_retention(keys, parse_limits(None, 1, None)))
     push(run, keys, 10)
-    run(subscription.register(keys, "s", "latest"))
+    run(durable_subscriptions.register(keys, "s", "latest"))
     ack(run, redis, keys, 10, "s")
     redis("DEL", keys.messages, keys.msgid)
     push(run, keys, 5)
@@ -388,11 +388,11 @@ def test_a_user_without_the_right_to_the_time_sets_no_age_and_may_do_everything_
         assert link.run(retention.read_retention(keys)) is None
         link.run(retention.set_retention(keys, parse_limits(None, 2, None)))
         link.run(queue.push_many(keys, [b"x"] * 9))
-        assert link.run(queue_state.ack_to([AckUpTo(keys, 9, BORN, "")]))[0].status == "ok"
+        assert link.run(reader_operations.ack_to([CumulativeAck(keys, 9, BORN, "")]))[0].status == "ok"
         assert link.run(queue.read_at(keys, 0))[0].id == 8
         other.run(retention.set_retention(keys, WEEK))
         link.run(queue.push_many(keys, [b"x"] * 9))
-        assert link.run(queue_state.ack_to([AckUpTo(keys, 18, BORN, "")]))[0].status == "ok"
+        assert link.run(reader_operations.ack_to([CumulativeAck(keys, 18, BORN, "")]))[0].status == "ok"
         assert link.run(queue.read_at(keys, 0))[0].id == 8, "only others let it go by its age"
     finally:
         link.close()

@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from busmq_spark.core import clock, queue, queue_state, retention, shared_group, subscription
+from busmq_spark.core import durable_subscriptions, queue, reader_operations, retention, shared_group, times_of_ids
 from busmq_spark.core.flow import command
-from busmq_spark.core.queue_state import AckUpTo
+from busmq_spark.core.reader_operations import CumulativeAck
 from busmq_spark.core.shared_group import SettleRequest
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.clocks import noted, npm_push, pass_by
@@ -52,7 +52,7 @@ class Kept(RuleBasedStateMachine):
             self.values[self.given] = (size, self.hour)
         if npm:
             npm_push(self._redis, self.keys, len(sizes))
-            self.link.run(clock.note_times([self.keys]))
+            self.link.run(times_of_ids.note_times([self.keys]))
         for size in [] if npm else sizes:  # one by one, since the bytes of a push count together
             self.link.run(queue.push(self.keys, b"v" * size))
         self._touch()
@@ -69,7 +69,7 @@ class Kept(RuleBasedStateMachine):
     def acknowledge(self, name: str, back: int) -> None:
         last = max(0, self.given - back)
         self._next_second()
-        self.link.run(queue_state.ack_to([AckUpTo(self.keys, last, "born", "")], name))
+        self.link.run(reader_operations.ack_to([CumulativeAck(self.keys, last, "born", "")], name))
         self.acks[name] = max(last, self.acks.get(name, 0))
         self._let_go(acked=min(last, *self.acks.values()))
 
@@ -88,20 +88,20 @@ class Kept(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES), start=st.sampled_from(["earliest", "latest"]))
     def register(self, name: str, start: str) -> None:
         shared: dict[str, str | int] | None = {"lease_ms": 60_000} if name == "shared" else None
-        found = self.link.run(subscription.register(self.keys, name, start, shared=shared))
+        found = self.link.run(durable_subscriptions.register(self.keys, name, start, shared=shared))
         assert found == self.acks.setdefault(name, self._floor if start == "earliest" else self.given)
 
     @rule(name=st.sampled_from(NAMES), back=st.integers(0, 8))
     def seek(self, name: str, back: int) -> None:
         if name in self.acks:
-            to = self.link.run(subscription.seek(self.keys, name, max(0, self.given - back)))
+            to = self.link.run(durable_subscriptions.seek(self.keys, name, max(0, self.given - back)))
             assert to == max(self._floor, self.given - back)
             self.acks[name] = to
 
     @rule(name=st.sampled_from(NAMES))
     def drop(self, name: str) -> None:
         self._next_second()
-        self.link.run(subscription.unsubscribe(self.keys, name))
+        self.link.run(durable_subscriptions.unsubscribe(self.keys, name))
         self.acks.pop(name, None)
         if self.acks:
             self._let_go(acked=min(self.acks.values()))
@@ -159,7 +159,7 @@ class Kept(RuleBasedStateMachine):
 
     def _touch(self) -> None:
         self._next_second()
-        self.link.run(queue_state.keep_alive([self.keys]))
+        self.link.run(reader_operations.keep_alive([self.keys]))
         self._let_go()
 
     def _next_second(self) -> None:

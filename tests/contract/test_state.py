@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busmq_spark.core import queue, queue_state
+from busmq_spark.core import queue, reader_operations
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.loss import loss_between
@@ -21,8 +21,8 @@ from tests.contract.conftest import Born, Redis, Run
 from tests.support import Life
 
 
-def one_state(run: Run, keys: QueueKeys, wanted: int = -1) -> queue_state.QueueState:
-    return run(queue_state.states([(keys, wanted)]))[0]
+def one_state(run: Run, keys: QueueKeys, wanted: int = -1) -> reader_operations.QueueState:
+    return run(reader_operations.states([(keys, wanted)]))[0]
 
 
 # State
@@ -65,13 +65,13 @@ def test_many_queues_are_answered_in_the_order_asked(run: Run, born: Born, fresh
     for n, keys in enumerate(some):
         if n % 2:
             run(queue.push_many(keys, [b"x"] * n))
-    assert [found.newest for found in run(queue_state.states([(keys, -1) for keys in some]))] == [0, 1, 0, 3, 0, 5, 0]
+    assert [found.newest for found in run(reader_operations.states([(keys, -1) for keys in some]))] == [0, 1, 0, 3, 0, 5, 0]
 
 
 def test_counters_are_the_raw_ids_given(run: Run, born: Born, fresh_keys: FreshKeys) -> None:
     keys, _ = born()
     run(queue.push_many(keys, [b"a", b"b"]))
-    assert run(queue_state.counters([keys, fresh_keys()])) == [b"2", None]
+    assert run(reader_operations.counters([keys, fresh_keys()])) == [b"2", None]
 
 
 def test_a_mark_distinguishes_messages_of_the_same_id(run: Run, born: Born) -> None:
@@ -114,14 +114,14 @@ def test_in_a_list_with_holes_a_mark_is_that_of_the_id_or_none(link: SyncLink, f
     link.execute(command("RPUSH", alone.messages, wanted, b"v%d" % wanted))
     expected = one_state(link.run, alone, wanted).newest_mark if wanted in ids else ""
     assert one_state(link.run, keys, wanted).mark == expected
-    assert link.run(queue_state.marks([(keys, wanted)])) == [expected]
+    assert link.run(reader_operations.marks([(keys, wanted)])) == [expected]
 
 
 # Whether all is there that a reader goes on with
 
 
 def one_intact(run: Run, keys: QueueKeys, at: Position, upto: int = MAX_ID) -> tuple[int, str] | None:
-    return run(queue_state.intact([(keys, at, upto)]))[0]
+    return run(reader_operations.intact([(keys, at, upto)]))[0]
 
 
 def test_a_queue_is_intact_with_the_last_id_and_the_fingerprint_of_the_one_asked_for(run: Run, born: Born) -> None:
@@ -177,12 +177,12 @@ def test_what_is_called_intact_has_lost_nothing(
     keys = fresh_keys()
     link.execute([command("HSET", keys.metadata, "ttl", 60, "born", "b"), command("SET", keys.msgid, given_id)])
     link.execute([command("RPUSH", keys.messages, id, b"v%d" % id) for id in sorted(ids)])
-    at = Position("b", last, {"": "", "right": queue_state.fingerprint(b"v%d" % last), "wrong": "another"}[mark])
+    at = Position("b", last, {"": "", "right": reader_operations.fingerprint(b"v%d" % last), "wrong": "another"}[mark])
     found, now = one_intact(link.run, keys, at, last + more), one_state(link.run, keys, last)
     if found is not None:
         upto = min(last + more, given_id)
         assert loss_between(at, now) is None
-        assert found == (given_id, link.run(queue_state.marks([(keys, upto)]))[0] if upto > last else "")
+        assert found == (given_id, link.run(reader_operations.marks([(keys, upto)]))[0] if upto > last else "")
         assert found[1] or upto == last
     elif not ids or ids == set(range(min(ids), given_id + 1)):  # in a list without holes that is told only of what is lost
         assert loss_between(at, now) is not None
@@ -194,25 +194,25 @@ def test_what_is_called_intact_has_lost_nothing(
 def test_only_one_holds_a_lease_until_it_ends(run: Run, born: Born, redis: Redis) -> None:
     (one, _), (two, _) = born(), born()
     life = Life(redis, 60)
-    assert run(queue_state.lease([one], "s", "me", 60_000, [""])) == ["me"]
-    assert run(queue_state.lease([one, two], "s", "you", 60_000, ["", ""])) == ["me", "you"]
+    assert run(reader_operations.lease([one], "s", "me", 60_000, [""])) == ["me"]
+    assert run(reader_operations.lease([one, two], "s", "you", 60_000, ["", ""])) == ["me", "you"]
     assert life.given_to(one.lease("s"))
     redis("DEL", one.lease("s"))  # what its end leaves
-    assert run(queue_state.lease([one], "s", "you", 60_000, [""])) == ["you"]
+    assert run(reader_operations.lease([one], "s", "you", 60_000, [""])) == ["you"]
 
 
 def test_the_holder_may_take_its_lease_again_and_other_subscriptions_are_free(run: Run, born: Born) -> None:
     keys, _ = born()
-    assert run(queue_state.lease([keys], "s", "me", 60_000, [""])) == ["me"]
-    assert run(queue_state.lease([keys], "s", "me", 60_000, [""])) == ["me"]
-    assert run(queue_state.lease([keys], "t", "you", 60_000, [""])) == ["you"]
+    assert run(reader_operations.lease([keys], "s", "me", 60_000, [""])) == ["me"]
+    assert run(reader_operations.lease([keys], "s", "me", 60_000, [""])) == ["me"]
+    assert run(reader_operations.lease([keys], "t", "you", 60_000, [""])) == ["you"]
 
 
 def test_a_lease_is_taken_from_a_holder_known_to_be_dead_and_from_no_other(run: Run, born: Born) -> None:
     keys, _ = born()
-    run(queue_state.lease([keys], "s", "dead", 60_000, [""]))
-    assert run(queue_state.lease([keys], "s", "me", 60_000, ["somebody else"])) == ["dead"]
-    assert run(queue_state.lease([keys], "s", "me", 60_000, ["dead"])) == ["me"]
+    run(reader_operations.lease([keys], "s", "dead", 60_000, [""]))
+    assert run(reader_operations.lease([keys], "s", "me", 60_000, ["somebody else"])) == ["dead"]
+    assert run(reader_operations.lease([keys], "s", "me", 60_000, ["dead"])) == ["me"]
 
 
 def test_keeping_alive_renews_every_key_by_the_stored_ttl_and_ours_for_longer(run: Run, born: Born, redis: Redis) -> None:
@@ -224,7 +224,7 @@ def test_keeping_alive_renews_every_key_by_the_stored_ttl_and_ours_for_longer(ru
     for key in keys.all:
         redis("EXPIRE", key, 40)
     short, long = Life(redis, 50), Life(redis, MIN_RECORD_TTL_S)
-    assert run(queue_state.keep_alive([keys])) == [1]
+    assert run(reader_operations.keep_alive([keys])) == [1]
     assert short.given_to(*keys.peer_keys)
     assert long.given_to(keys.acks, keys.sinks)
     assert redis("EXISTS", keys.lease("")) == 0
@@ -232,10 +232,10 @@ def test_keeping_alive_renews_every_key_by_the_stored_ttl_and_ours_for_longer(ru
 
 def test_keeping_alive_distinguishes_missing_and_taken_from_living(run: Run, born: Born, fresh_keys: FreshKeys, redis: Redis) -> None:
     (mine, _), (taken, _), (free, _), missing = born(), born(), born(), fresh_keys()
-    run(queue_state.lease([mine, taken], "s", "me", 60_000, ["", ""]))
+    run(reader_operations.lease([mine, taken], "s", "me", 60_000, ["", ""]))
     redis("SET", taken.lease("s"), "you")
     life = Life(redis, 90)
-    assert run(queue_state.keep_alive([mine, missing, taken, free], "s", "me", 90_000)) == [1, 0, -1, 1]
+    assert run(reader_operations.keep_alive([mine, missing, taken, free], "s", "me", 90_000)) == [1, 0, -1, 1]
     assert life.given_to(mine.lease("s"))
     assert redis("GET", free.lease("s")) == b"me"  # it had ended while no other reader requested it
     assert redis("EXISTS", *missing.all, missing.lease("s")) == 0
@@ -244,5 +244,5 @@ def test_keeping_alive_distinguishes_missing_and_taken_from_living(run: Run, bor
 def test_keeping_alive_does_not_create_a_lost_queue(run: Run, born: Born, redis: Redis) -> None:
     keys, _ = born()
     redis("DEL", *keys.peer_keys)
-    assert run(queue_state.keep_alive([keys])) == [0]
+    assert run(reader_operations.keep_alive([keys])) == [0]
     assert not run(queue.exists(keys))

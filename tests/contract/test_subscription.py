@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from busmq_spark.core import queue, queue_state
+from busmq_spark.core import queue, reader_operations
+from busmq_spark.core.durable_subscriptions import ABANDONED_AFTER_S, Subscription, list_subscriptions, unsubscribe
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.queue_state import AckUpTo
-from busmq_spark.core.subscription import ABANDONED_AFTER_S, Subscription, list_subscriptions, unsubscribe
+from busmq_spark.core.reader_operations import CumulativeAck
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import QueueBusy
 from busmq_spark.redis_io.sync_link import SyncLink
@@ -24,9 +24,9 @@ def test_what_stays_for_a_subscription_is_what_another_has_acked(run: Run, born:
     keys, there = born()
     run(queue.push_many(keys, [b"x"] * 9))
     for name in ("fast", "middle", "slow"):
-        run(queue_state.subscribe([keys], name, ["earliest"]))
-    run(queue_state.ack_to([AckUpTo(keys, 8, there.born, "")], "fast"))
-    run(queue_state.ack_to([AckUpTo(keys, 5, there.born, "")], "middle"))
+        run(reader_operations.subscribe([keys], name, ["earliest"]))
+    run(reader_operations.ack_to([CumulativeAck(keys, 8, there.born, "")], "fast"))
+    run(reader_operations.ack_to([CumulativeAck(keys, 5, there.born, "")], "middle"))
     found = by_name(run, keys)
     assert {name: (each.last, each.behind, each.holds_back) for name, each in found.items()} == {
         "fast": (8, 1, 0),
@@ -40,18 +40,18 @@ def test_one_that_has_been_away_for_long_and_holds_messages_back_is_abandoned(ru
     keys, there = born()
     run(queue.push_many(keys, [b"x"] * 4))
     for name in ("away", "here"):
-        run(queue_state.subscribe([keys], name, ["earliest"]))
+        run(reader_operations.subscribe([keys], name, ["earliest"]))
     since = int(redis("HGET", keys.acks, ":at:away")) - ABANDONED_AFTER_S - 5
     redis("HSET", keys.acks, ":at:away", since)
     assert not by_name(run, keys)["away"].is_abandoned  # no subscription is further
-    run(queue_state.ack_to([AckUpTo(keys, 4, there.born, "")], "here"))
+    run(reader_operations.ack_to([CumulativeAck(keys, 4, there.born, "")], "here"))
     found = by_name(run, keys)
     assert [name for name, each in found.items() if each.is_abandoned] == ["away"]
     assert (found["away"].idle_s or 0) >= ABANDONED_AFTER_S
     redis("SET", keys.lease("away"), "a-reader", "PX", 600_000)
     assert (by_name(run, keys)["away"].reader, by_name(run, keys)["away"].is_abandoned) == ("a-reader", False)
     redis("DEL", keys.lease("away"))
-    run(queue_state.subscribe([keys], "away", ["earliest"]))
+    run(reader_operations.subscribe([keys], "away", ["earliest"]))
     assert not by_name(run, keys)["away"].is_abandoned  # it has come again
 
 
@@ -68,9 +68,9 @@ def test_what_only_a_forgotten_subscription_held_back_leaves_at_once(run: Run, b
     keys, there = born()
     run(queue.push_many(keys, [b"x"] * 9))
     for name in ("gone", "here", "also"):
-        run(queue_state.subscribe([keys], name, ["earliest"]))
-    run(queue_state.ack_to([AckUpTo(keys, 8, there.born, "")], "here"))
-    run(queue_state.ack_to([AckUpTo(keys, 6, there.born, "")], "also"))
+        run(reader_operations.subscribe([keys], name, ["earliest"]))
+    run(reader_operations.ack_to([CumulativeAck(keys, 8, there.born, "")], "here"))
+    run(reader_operations.ack_to([CumulativeAck(keys, 6, there.born, "")], "also"))
     assert run(unsubscribe(keys, "gone"))
     assert [message.id for message in run(queue.read_at(keys, 0, 99))] == [7, 8, 9]
     assert not run(unsubscribe(keys, "gone"))
@@ -79,7 +79,7 @@ def test_what_only_a_forgotten_subscription_held_back_leaves_at_once(run: Run, b
 
 def test_a_subscription_that_a_query_reads_with_is_kept(run: Run, born: Born, redis: Redis) -> None:
     keys, _ = born()
-    run(queue_state.subscribe([keys], "s", ["earliest"]))
+    run(reader_operations.subscribe([keys], "s", ["earliest"]))
     redis("SET", keys.lease("s"), "a-reader", "PX", 600_000)
     with pytest.raises(QueueBusy, match="is read by a query as subscription 's'"):
         run(unsubscribe(keys, "s"))
@@ -102,8 +102,8 @@ def test_a_user_without_the_right_to_the_clock_may_do_everything_else(redis_serv
     try:
         there = link.run(queue.attach(keys, "life", ttl_s=60))
         link.run(queue.push_many(keys, [b"x"] * 4))
-        link.run(queue_state.subscribe([keys], "s", ["earliest"]))
-        assert link.run(queue_state.ack_to([AckUpTo(keys, 3, there.born, "")], "s"))[0].status == "ok"
+        link.run(reader_operations.subscribe([keys], "s", ["earliest"]))
+        assert link.run(reader_operations.ack_to([CumulativeAck(keys, 3, there.born, "")], "s"))[0].status == "ok"
         [found] = link.run(list_subscriptions(keys))
         assert (found.name, found.last, found.behind, found.idle_s) == ("s", 3, 1, None)
     finally:

@@ -11,7 +11,7 @@ from busmq_spark.core.flow import Flow
 from busmq_spark.core.keys import TopicKeys
 from busmq_spark.core.topic import MEMBER_TTL_MS, Topic
 from busmq_spark.errors import ConfigError, QueueDamaged, TopicMissing, TopicShrinks
-from busmq_spark.redis_io.layout import ServerLayout
+from busmq_spark.redis_io.server_layout import ServerLayout
 from tests.conftest import Fresh
 from tests.contract.conftest import Redis, Run
 

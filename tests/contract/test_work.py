@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from busmq_spark.core import clock, queue, queue_state, range_reader, retention, shared_group, sink, subscription
+from busmq_spark.core import durable_subscriptions, queue, range_reader, reader_operations, retention, shared_group, sink, times_of_ids
 from busmq_spark.core.flow import Call, Flow, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_MESSAGES, chunks
-from busmq_spark.core.queue_state import QUEUES_PER_CALL, AckUpTo
+from busmq_spark.core.reader_operations import QUEUES_PER_CALL, CumulativeAck
 from busmq_spark.core.sink import StagedList, encode_chunks
 from busmq_spark.embedded import RedisServer
 from busmq_spark.store import redis_range
@@ -138,7 +138,7 @@ def test_the_measurement_sees_a_script_that_does_too_much(own: Watched, filled: 
 
 def test_taking_acking_and_giving_back_with_many_messages_not_acked(own: Watched, filled: Callable[[int], QueueKeys]) -> None:
     keys = filled(MANY + 3 * CHUNK_MESSAGES)
-    own.link.run(queue_state.lease([keys], "", "me", 600_000, [""]))
+    own.link.run(reader_operations.lease([keys], "", "me", 600_000, [""]))
     last = taken(own, keys, MANY)
 
     def take(after: int) -> Flow[object]:
@@ -155,7 +155,7 @@ def test_taking_acking_and_giving_back_with_many_messages_not_acked(own: Watched
 
 def test_giving_back_everything_of_a_long_record(own: Watched, filled: Callable[[int], QueueKeys]) -> None:
     keys = filled(25_000)
-    own.link.run(queue_state.lease([keys], "", "me", 600_000, [""]))
+    own.link.run(reader_operations.lease([keys], "", "me", 600_000, [""]))
     taken(own, keys, 20_000)
     bounded(own, queue.give_back(keys, keys.toack, 0, ttl_s=600, token="me"))
     assert [message.id for message in own.link.run(queue.read_at(keys, 0, 30_000))] == list(range(1, 25_001))
@@ -165,7 +165,7 @@ def test_giving_back_everything_of_a_long_record(own: Watched, filled: Callable[
 @pytest.mark.parametrize("behind", [0, 300])
 def test_giving_back_behind_many_that_another_has_given_back(own: Watched, filled: Callable[[int], QueueKeys], behind: int) -> None:
     keys = filled(50_000 + 100 + behind)
-    own.link.run(queue_state.lease([keys], "", "me", 600_000, [""]))
+    own.link.run(reader_operations.lease([keys], "", "me", 600_000, [""]))
     taken(own, keys, 50_000)
     own.link.run(queue.take(keys, keys.in_flight("h"), 0, most=100, ttl_s=600))
     own.link.run(queue.ack(keys, 0, ttl_s=600, restore=True))
@@ -176,7 +176,7 @@ def test_giving_back_behind_many_that_another_has_given_back(own: Watched, fille
 @pytest.mark.parametrize(("before", "behind"), [(20_000, 20_000), (30_000, 10_000), (10_000, 30_000)])
 def test_giving_back_between_many_moves_the_shorter_side_once(own: Watched, filled: Callable[[int], QueueKeys], before: int, behind: int) -> None:
     keys = filled(before + 100 + behind)
-    own.link.run(queue_state.lease([keys], "", "me", 600_000, [""]))
+    own.link.run(reader_operations.lease([keys], "", "me", 600_000, [""]))
     taken(own, keys, before)
     own.link.run(queue.take(keys, keys.in_flight("h"), 0, most=100, ttl_s=600))
     own.link.run(queue.ack(keys, 0, ttl_s=600, restore=True))
@@ -203,21 +203,34 @@ def test_pushing_popping_and_reading(own: Watched, filled: Callable[[int], Queue
 
 def test_acking_positions(own: Watched, filled: Callable[[int], QueueKeys]) -> None:
     keys = filled(20_000)
-    bounded(own, queue_state.subscribe([keys], "s", ["earliest"]), queue_state.states([(keys, 10_000)]), queue_state.marks([(keys, 10_000)]))
-    bounded(own, queue_state.ack_to([AckUpTo(keys, 10_000, "b", "")], "s"), queue_state.ack_to([AckUpTo(keys, 20_000, "b", "")], "s"))
+    bounded(
+        own,
+        reader_operations.subscribe([keys], "s", ["earliest"]),
+        reader_operations.states([(keys, 10_000)]),
+        reader_operations.marks([(keys, 10_000)]),
+    )
+    bounded(
+        own,
+        reader_operations.ack_to([CumulativeAck(keys, 10_000, "b", "")], "s"),
+        reader_operations.ack_to([CumulativeAck(keys, 20_000, "b", "")], "s"),
+    )
 
 
 @pytest.mark.parametrize("limits", [(1, None, None), (None, 10, None), (None, None, 10)])
 def test_dropping_what_is_kept_no_longer(own: Watched, filled: Callable[[int], QueueKeys], limits: tuple[int | None, ...]) -> None:
     keys = filled(60_000)
     own.link.run(retention.set_retention(keys, retention.parse_limits("7d", None, None)))
-    own.link.run(queue_state.ack_to([AckUpTo(keys, 50_000, "b", "")]))
+    own.link.run(reader_operations.ack_to([CumulativeAck(keys, 50_000, "b", "")]))
     own.link.execute(command("HSET", keys.metadata, "clock", "1:60000"))
     bounded(own, retention.set_retention(keys, retention.parse_limits(*limits)))
     assert own.link.run(queue.read_at(keys, 0))[0].id == 50_001
     own.link.execute(command("HSET", keys.metadata, "lets", "0:0"))
     bounded(
-        own, queue_state.ack_to([AckUpTo(keys, 60_000, "b", "")]), clock.note_times([keys]), queue_state.keep_alive([keys]), queue.push(keys, b"v")
+        own,
+        reader_operations.ack_to([CumulativeAck(keys, 60_000, "b", "")]),
+        times_of_ids.note_times([keys]),
+        reader_operations.keep_alive([keys]),
+        queue.push(keys, b"v"),
     )
     bounded(own, retention.set_retention(keys, retention.parse_limits(None, None, None)))
 
@@ -225,7 +238,7 @@ def test_dropping_what_is_kept_no_longer(own: Watched, filled: Callable[[int], Q
 @pytest.mark.parametrize("action", ["ack", "retry", "extend", "release"])
 def test_leasing_and_settling(own: Watched, filled: Callable[[int], QueueKeys], action: shared_group.Action) -> None:
     keys, held = filled(60_000), list[shared_group.Delivery]()
-    own.link.run(subscription.register(keys, "g", shared={"lease_ms": 600_000, "limit": 0}))
+    own.link.run(durable_subscriptions.register(keys, "g", shared={"lease_ms": 600_000, "limit": 0}))
     while len(held) < 50_000:
         held += own.link.run(shared_group.lease(keys, "g", f"t{len(held)}", CHUNK_MESSAGES)).deliveries
     for start in range(1, 50_000, CHUNK_MESSAGES):
@@ -239,11 +252,11 @@ def test_leasing_and_settling(own: Watched, filled: Callable[[int], QueueKeys], 
 
 
 def test_measuring_how_many_bytes_messages_have(own: Watched, filled: Callable[[int], QueueKeys]) -> None:
-    bounded(own, queue_state.bytes_until(filled(100_000), 1, 100_000, 2**50))
+    bounded(own, reader_operations.bytes_until(filled(100_000), 1, 100_000, 2**50))
 
 
 def test_a_cap_of_bytes_looks_at_less_than_a_tenth_of_the_messages(own: Watched, filled: Callable[[int], QueueKeys]) -> None:
-    work = own.run(queue_state.bytes_until(filled(100_000), 1, 100_000, 2**50))
+    work = own.run(reader_operations.bytes_until(filled(100_000), 1, 100_000, 2**50))
     assert sum(call.items for call in work) <= 2 * 100_000 / 10
 
 
@@ -251,7 +264,7 @@ def test_a_cap_of_bytes_looks_at_few_places_of_a_long_queue(own: Watched, filled
     """Redis walks to every place, which costs more than the messages there."""
     keys = filled(0)
     own.link.run(queue.push_many(keys, [b"x" * size for size in (10, 500, 90, 300)] * 15_000))
-    work = own.run(queue_state.bytes_until(keys, 1, 60_000, 2**50))
+    work = own.run(reader_operations.bytes_until(keys, 1, 60_000, 2**50))
     assert sum(call.commands for call in work) <= 160
     assert sum(call.items for call in work) >= 2 * 1_500
 
@@ -276,11 +289,11 @@ def test_reading_short_ranges(own: Watched, filled: Callable[[int], QueueKeys], 
 def test_planning_acking_and_keeping_alive_as_many_queues_as_one_call_takes(own: Watched, filled: Callable[[int], QueueKeys]) -> None:
     crowd = [filled(100) for _ in range(QUEUES_PER_CALL)]
     for wanted in (-1, 50, 100):
-        bounded(own, queue_state.states([(keys, wanted) for keys in crowd]))
-    bounded(own, queue_state.keep_alive(crowd, "s", "me", 60_000), queue_state.lease(crowd, "s", "me", 60_000, [""] * len(crowd)))
+        bounded(own, reader_operations.states([(keys, wanted) for keys in crowd]))
+    bounded(own, reader_operations.keep_alive(crowd, "s", "me", 60_000), reader_operations.lease(crowd, "s", "me", 60_000, [""] * len(crowd)))
     bounded(
         own,
-        queue_state.ack_to([AckUpTo(keys, 5, "b", "") for keys in crowd], "s"),
-        queue_state.ack_to([AckUpTo(keys, 100, "b", "") for keys in crowd], "s"),
+        reader_operations.ack_to([CumulativeAck(keys, 5, "b", "") for keys in crowd], "s"),
+        reader_operations.ack_to([CumulativeAck(keys, 100, "b", "") for keys in crowd], "s"),
     )
-    bounded(own, queue_state.marks([(keys, 100) for keys in crowd]))
+    bounded(own, reader_operations.marks([(keys, 100) for keys in crowd]))

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from busmq_spark.core.batch_limits import LastIdWithinBytesQuestion
-from busmq_spark.core.clock import FoundTime
 from busmq_spark.core.loss import loss_between
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.offsets import position_of
@@ -16,14 +15,15 @@ from busmq_spark.core.planner import (
     HandleLoss,
     IdsAtTimesQuestion,
     IntactQueuesQuestion,
+    LastIdsQuestion,
     MessageFingerprintsQuestion,
     Question,
-    QueueCountersQuestion,
     QueueStatesQuestion,
 )
 from busmq_spark.core.position import Position
 from busmq_spark.core.qualified_names import qualified_name
-from busmq_spark.core.queue_state import QueueState
+from busmq_spark.core.reader_operations import QueueState
+from busmq_spark.core.times_of_ids import FoundTime
 
 
 class LostInTest(Exception):
@@ -55,7 +55,7 @@ class World:
     def __call__(self, question: Question) -> Any:
         self.asked.append(_text(question).replace("\ufdd0", "/"))
         match question:
-            case QueueCountersQuestion(queues):
+            case LastIdsQuestion(queues):
                 return [self._queues.get(queue, {}).get("last_id", 0) for queue in queues]
             case IntactQueuesQuestion(wanted):
                 return {queue: self._intact(queue, *asked) for queue, asked in wanted.items()}
@@ -108,7 +108,7 @@ class World:
 
 def _text(question: Question) -> str:
     match question:
-        case QueueCountersQuestion(queues):
+        case LastIdsQuestion(queues):
             return " ".join(["counters", *sorted(queues)])
         case IntactQueuesQuestion(wanted):
             return " ".join(["intact", *(f"{queue}:{at.last}..{upto if upto < MAX_ID else ''}" for queue, (at, upto) in sorted(wanted.items()))])

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.channel import ChannelAcks, ChannelFrameKind, carries_application_message, encode_frame, frame_body, frame_kind
+from busmq_spark.core.channel_frames import ChannelAcks, ChannelFrameKind, carries_application_message, encode_frame, frame_body, frame_kind
 from busmq_spark.core.message import Message
 from busmq_spark.errors import ConfigError, ProtocolError
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import queue, queue_state, sink
+from busmq_spark.core import queue, reader_operations, sink
 from busmq_spark.core.flow import Call, Flow, Step, command, run_async, run_sync, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_MESSAGES, Message
-from busmq_spark.core.queue_state import AckResult, AckUpTo
+from busmq_spark.core.reader_operations import AckResult, CumulativeAck
 from busmq_spark.core.scripts import load
-from busmq_spark.core.sink import PartialCommit, StagedList
+from busmq_spark.core.sink import FullQueueStop, StagedList
 from busmq_spark.errors import BusError, ConfigError, LinkLost, QueueMissing, StagingLost, StaleBatch
 
 KEYS = QueueKeys("q")
@@ -79,7 +79,7 @@ class TestDrivers:
             self.run(way, greedy(), Canned(ZeroDivisionError()))
 
     def test_a_flow_that_asks_nothing_just_returns(self, way: str) -> None:
-        assert self.run(way, queue_state.counters([]), Canned()) == []
+        assert self.run(way, reader_operations.counters([]), Canned()) == []
 
 
 def test_a_script_is_loaded_once_without_its_header_and_with_its_includes() -> None:
@@ -139,17 +139,17 @@ def test_an_index_outside_the_list_is_refused_before_redis_sees_it(position: int
 
 
 def test_only_acks_with_more_to_drop_are_asked_again() -> None:
-    acks = [AckUpTo(QueueKeys(name), 9, "b", "") for name in ("one", "two", "three")]
+    acks = [CumulativeAck(QueueKeys(name), 9, "b", "") for name in ("one", "two", "three")]
     canned = Canned([[[b"ok", 9], [b"more", 2000], [b"recreated", b"other"]]], [[[b"ok", 5]]])
-    assert run_sync(queue_state.ack_to(acks), canned) == [AckResult("ok", "9"), AckResult("ok", "5"), AckResult("recreated", "other")]
+    assert run_sync(reader_operations.ack_to(acks), canned) == [AckResult("ok", "9"), AckResult("ok", "5"), AckResult("recreated", "other")]
     assert [call.words[0] for call in canned.steps[1]] == ["bus:queue:two:metadata"]
 
 
 def test_states_of_many_queues_are_cut_into_calls_of_a_bounded_number() -> None:
     row = [30, b"b", 0, b"7", b"3", b"7", 5, b"", b"m", b""]
-    most = queue_state.QUEUES_PER_CALL
+    most = reader_operations.QUEUES_PER_CALL
     canned = Canned([row * most, row * 7])
-    got = run_sync(queue_state.states([(QueueKeys(str(i)), -1) for i in range(most + 7)]), canned)
+    got = run_sync(reader_operations.states([(QueueKeys(str(i)), -1) for i in range(most + 7)]), canned)
     assert len(got) == most + 7
     assert [call.key_count for call in canned.steps[0]] == [3 * most, 3 * 7]
 
@@ -157,7 +157,7 @@ def test_states_of_many_queues_are_cut_into_calls_of_a_bounded_number() -> None:
 PART = StagedList("q", 0, "k", ((3, 2),))
 
 
-def commit(*replies: Any) -> PartialCommit | None:
+def commit(*replies: Any) -> FullQueueStop | None:
     return run_sync(sink.commit(KEYS, "s", 4, [PART, StagedList("q", 0, "k2", ((1, 1),))]), Canned(*replies))
 
 
@@ -173,7 +173,7 @@ def test_a_commit_that_another_has_finished_is_done() -> None:
 
 
 def test_a_full_queue_ends_the_commit_with_what_is_left() -> None:
-    assert commit([b"moved", 3, 0], [b"full", 5, 0]) == PartialCommit("q", 5, 4)
+    assert commit([b"moved", 3, 0], [b"full", 5, 0]) == FullQueueStop("q", 5, 4)
 
 
 @pytest.mark.parametrize(("reply", "error"), [([b"lost", 2, 0], StagingLost), ([b"stale", 9, 0], StaleBatch), ([b"missing", 0, 0], QueueMissing)])

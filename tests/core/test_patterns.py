@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core import event_delivery
+from busmq_spark.core import event_routing
 from busmq_spark.core.event_patterns import check_key, check_pattern, destinations, matches
 from busmq_spark.errors import ConfigError
 
@@ -73,6 +73,6 @@ def test_each_queue_is_named_once_however_many_patterns_it_has(table: list[tuple
 @given(st.lists(st.tuples(keys | keys.map(lambda key: f"{key}.#"), st.sampled_from(["q1", "q2", "q3"]))), st.lists(st.lists(keys, min_size=1)))
 def test_what_is_remembered_of_a_table_is_what_it_says(table: list[tuple[str, str]], asked: list[list[str]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(event_delivery, "MAX_CACHED_KEYS", 2)
-        subscribers = event_delivery.SubscriberTable(b"v", table)
+        patch.setattr(event_routing, "MAX_CACHED_KEYS", 2)
+        subscribers = event_routing.SubscriberTable(b"v", table)
         assert [subscribers.queues_for(each) for each in asked] == [destinations(table, each) for each in asked]

@@ -11,15 +11,15 @@ from busmq_spark.core import queue as queues
 from busmq_spark.core.dead_letter import decode_letter
 from busmq_spark.core.flow import command, script
 from busmq_spark.core.keys import QueueKeys, sink_record
-from busmq_spark.core.queue_state import QueueState, states
+from busmq_spark.core.reader_operations import QueueState, states
 from busmq_spark.core.scripts import load
 from busmq_spark.embedded import RedisServer
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.cluster_link import ClusterLink
-from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.links import sync_links
 from busmq_spark.redis_io.queue_location import new_token
+from busmq_spark.redis_io.server_layout import redis_layout
 from tests.faults.process import DriverProcess
 from tests.faults.proxy import SCRIPTS, Gate, Held
 from tests.support import wait_until

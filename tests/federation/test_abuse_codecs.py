@@ -15,7 +15,7 @@ from busmq_spark.federation.bulk.operations import OPERATIONS, decode_error
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL, Acceptance, HandshakePolicy, decide_handshake
 from busmq_spark.federation.gate.keyring import Keyring
-from busmq_spark.federation.npm_wire.creation import METHODS_OF_TYPE, ObjectCreation, make_creation
+from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, ObjectCreation, make_creation
 from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LineBuffer
 from busmq_spark.federation.npm_wire.mux import Packet
 from tests.federation.hostile import Bender

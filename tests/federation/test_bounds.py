@@ -13,7 +13,7 @@ from busmq_spark.core.flow import command
 from busmq_spark.embedded import RedisServer
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.npm_wire.creation import make_creation
+from busmq_spark.federation.npm_wire.creation_message import make_creation
 from busmq_spark.federation.npm_wire.mux import Packet
 from busmq_spark.federation.serve.objects import base
 from busmq_spark.federation.serve.server import FederationServer

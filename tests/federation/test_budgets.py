@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from busmq_spark.errors import FederationLost, WireError
 from busmq_spark.federation.bulk import frames
+from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
-from busmq_spark.federation.bulk.peer_store import PeerStore
+from busmq_spark.federation.bulk.served_store import ServedStore
 from busmq_spark.federation.bulk.server import MAX_LARGE_HEADS_IN_WORK, SMALL_HEAD_BYTES
-from busmq_spark.federation.bulk.socket import BulkWebSocket
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
@@ -75,12 +75,12 @@ def test_heads_wait_as_bytes_until_it_is_their_turn(redis_url: str, monkeypatch:
             read.append(len(message))
         return decode(message)
 
-    def doing(self: PeerStore, name: str, arguments: Any, body: Any) -> Any:
+    def doing(self: ServedStore, name: str, arguments: Any, body: Any) -> Any:
         assert released.wait(PATIENCE_S)
         return []
 
     monkeypatch.setattr(frames, "decode_frame", decoding)
-    monkeypatch.setattr(PeerStore, "run_call", doing)
+    monkeypatch.setattr(ServedStore, "run_call", doing)
     with site(redis_url) as there:
         sockets = [BulkWebSocket(there.address()) for _ in range(MAX_LARGE_HEADS_IN_WORK + 2)]
         for socket in sockets:
@@ -113,11 +113,11 @@ async def test_the_sockets_of_one_secret_are_counted_and_shown(federation: Serve
 def test_what_one_secret_has_sent_and_is_not_worked_off_is_bounded_over_its_sockets(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     released = threading.Event()
 
-    def doing(self: PeerStore, name: str, arguments: Any, body: Any) -> Any:
+    def doing(self: ServedStore, name: str, arguments: Any, body: Any) -> Any:
         assert released.wait(PATIENCE_S)
         return 1, 0
 
-    monkeypatch.setattr(PeerStore, "run_call", doing)
+    monkeypatch.setattr(ServedStore, "run_call", doing)
     with site(redis_url, limits=PeerLimits(bytes_per_secret=1_000_000)) as there:
         sockets = [BulkWebSocket(there.address()) for _ in range(5)]
         message = Frame(BulkFrameKind.CALL, 1, {"op": "push", "args": ["q"]}, frames.pack_values([b"x" * 300_000])).encode()

@@ -15,21 +15,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busmq_spark import errors
-from busmq_spark.core.clock import FoundTime, TimesOfIds
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
-from busmq_spark.core.queue_state import AckResult, QueueState
-from busmq_spark.core.sink import PartialCommit, StagedList
+from busmq_spark.core.reader_operations import AckResult, QueueState
+from busmq_spark.core.sink import FullQueueStop, StagedList
 from busmq_spark.core.staging import SinkRun
+from busmq_spark.core.times_of_ids import FoundTime, TimesOfIds
 from busmq_spark.errors import BusError, FederationRefused, QueueFlushed, QueueFull, RemoteError, WireError
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS, ServedBy, ServerHello, decode_error, encode_error
-from busmq_spark.federation.bulk.peer_store import PeerStore
+from busmq_spark.federation.bulk.served_store import ServedStore
 from busmq_spark.federation.bulk.server import _BulkSession
 from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.store.multi_source_store import MultiSourceStore
-from busmq_spark.store.protocol import LossEvidence, QueueCreateOptions, ReadStore, WriteStore
+from busmq_spark.store.protocol import LossCauseEvidence, QueueCreateOptions, ReadStore, WriteStore
 from busmq_spark.store.redis_store import RedisStore
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "bulk-v1.json").read_text("utf-8"))
@@ -105,12 +105,12 @@ RESULTS: dict[str, st.SearchStrategy[Any]] = {
     "find_times": by_queue(st.builds(FoundTime, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE)),
     "ack": by_queue(st.builds(AckResult, TEXT, TEXT)),
     "subscriptions": by_queue(by_queue(WHOLE)),
-    "traces": st.builds(LossEvidence, st.none() | st.tuples(WHOLE, WHOLE), WHOLE, st.booleans()),
+    "traces": st.builds(LossCauseEvidence, st.none() | st.tuples(WHOLE, WHOLE), WHOLE, st.booleans()),
     "wait": st.booleans(),
     "begin": RUN,
     "stage": st.tuples(WHOLE, WHOLE),
     "record": st.lists(STAGED, max_size=3).map(tuple),
-    "commit": st.none() | st.builds(PartialCommit, TEXT, WHOLE, WHOLE),
+    "commit": st.none() | st.builds(FullQueueStop, TEXT, WHOLE, WHOLE),
     "ends": by_queue(WHOLE),
     "trim": st.none(),
 }
@@ -274,7 +274,7 @@ def test_every_operation_is_tried_here() -> None:
 
 SERVERS = {
     ServedBy.STORE: (RedisStore, "{}"),
-    ServedBy.PEER: (PeerStore, "{}"),
+    ServedBy.PEER: (ServedStore, "{}"),
     **dict.fromkeys((ServedBy.SESSION, ServedBy.CONCURRENT), (_BulkSession, "_{}")),
 }
 """Who serves, and how the method of an operation is called there. One beside the others is given the call's id, too."""

@@ -18,10 +18,10 @@ from busmq_spark.embedded import ClusterServers, DirectServers, RedisServer
 from busmq_spark.errors import FederationLost, FederationRefused, MessageRefused, TlsFailed, WireError
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk import frames
+from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.server import MAX_UNANSWERED_CALLS
-from busmq_spark.federation.bulk.socket import BulkWebSocket
 from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.options import RedisOptions

@@ -17,11 +17,11 @@ from busmq_spark.embedded import DirectServers, RedisServer
 from busmq_spark.errors import FederationLost, LinkLost, MessageRefused, RemoteError, WireError
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk import store as federated
+from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS
-from busmq_spark.federation.bulk.peer_store import PeerStore
+from busmq_spark.federation.bulk.served_store import ServedStore
 from busmq_spark.federation.bulk.server import MAX_READS_IN_ALL, MAX_READS_PER_CONNECTION, SMALL_HEAD_BYTES
-from busmq_spark.federation.bulk.socket import BulkWebSocket
 from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.federation.bulk.store_executor import StoreExecutor, StoreThreadPool
 from busmq_spark.federation.gate.budgets import SecretBudget
@@ -30,7 +30,7 @@ from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.rights import ANYONE
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.layout import redis_layout
+from busmq_spark.redis_io.server_layout import redis_layout
 from busmq_spark.store.protocol import FullQueueWait
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
@@ -90,13 +90,13 @@ def test_a_head_that_is_too_long_is_refused_unread(here: Site) -> None:
 
 def test_questions_about_many_queues_are_cut_into_calls(store: FederatedStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(federated, "QUEUES_PER_CALL", 10)
-    plain, most = PeerStore.run_call, []
+    plain, most = ServedStore.run_call, []
 
-    def doing(self: PeerStore, name: str, arguments: Any, body: Any) -> Any:
+    def doing(self: ServedStore, name: str, arguments: Any, body: Any) -> Any:
         most.append(max(len(argument) for argument in arguments if isinstance(argument, dict | tuple)))
         return plain(self, name, arguments, body)
 
-    monkeypatch.setattr(PeerStore, "run_call", doing)
+    monkeypatch.setattr(ServedStore, "run_call", doing)
     queues = [fresh() for _ in range(25)]
     assert {*store.attach(queues, HOUR)} == {*queues}
     assert {*store.states(dict.fromkeys(queues, -1))} == {*queues}

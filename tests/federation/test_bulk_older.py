@@ -10,8 +10,8 @@ from busmq_spark.errors import WireError
 from busmq_spark.federation.bulk import server
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.store import FederatedStore
+from busmq_spark.spark.id_time_recorder import IdTimeRecorder
 from busmq_spark.spark.message_times import TimestampColumn
-from busmq_spark.spark.time_recorder import TimeRecorder
 from busmq_spark.store.protocol import MessageRows
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import filled, read
@@ -29,7 +29,7 @@ def test_a_query_goes_on_at_a_server_that_knows_no_clock(
     with site(redis_server.url) as here:
         store = FederatedStore(here.address())
         part = filled(store, queue, [b"1"])
-        TimeRecorder().note_new_times({queue: store.states({queue: -1})[queue].last_id}, store)
+        IdTimeRecorder().note_new_times({queue: store.states({queue: -1})[queue].last_id}, store)
         assert read(store, part) == [(1, b"1")]
         with pytest.raises(WireError, match="an unknown operation"):
             store.find_times({queue: -1000})

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from busmq_spark.core.position import Position, Range
-from busmq_spark.core.sink import PartialCommit, StagedList
+from busmq_spark.core.sink import FullQueueStop, StagedList
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import BatchChanged, DataLoss, QueueFull, QueueMissing, QueueRecreated, StagingLost, StaleBatch
 from busmq_spark.federation.bulk.store import FederatedStore
@@ -181,7 +181,7 @@ def test_a_full_queue_says_how_many_are_left(store: Store, fresh: Fresh) -> None
         store.appender().push(queue, [b"3", b"4", b"5"], NEVER)
     found = staged(store, queue, [b"6"])
     store.record(sink, 0, [found])
-    assert store.commit(queue, sink, 0, [found]) == PartialCommit(queue, 4, 1)
+    assert store.commit(queue, sink, 0, [found]) == FullQueueStop(queue, 4, 1)
     store.truncate([queue])
     assert store.commit(queue, sink, 0, [found]) is None
 

@@ -16,7 +16,7 @@ from busmq_spark.errors import ConfigError, FederationLost, FederationRefused, M
 from busmq_spark.federation.client import remote_reconnector
 from busmq_spark.federation.client import socket as sockets
 from busmq_spark.federation.client.channel import RemoteChannel
-from busmq_spark.federation.client.remote_object import RemoteObject
+from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
 from tests.bus.tools import ids, until
@@ -288,7 +288,7 @@ async def test_a_message_that_comes_before_the_word_that_the_channel_is_back_wak
     quick(monkeypatch)
     restore = RemoteChannel._restore
 
-    async def slowly(channel: RemoteChannel, line: RemoteObject) -> None:
+    async def slowly(channel: RemoteChannel, line: RemoteObjectConnection) -> None:
         await restore(channel, line)
         await until(lambda: channel._state.name == "JOINING" or any(isinstance(item, Message) for item in channel._received))
 

@@ -8,7 +8,7 @@ import pytest
 
 from busmq_spark.errors import RequestFailed
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.npm_wire.creation import METHODS_OF_TYPE, make_creation
+from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, make_creation
 from busmq_spark.federation.serve.connection import MAX_ANSWERS_READ_AT_ONCE
 from busmq_spark.federation.serve.send_buffer import MAX_WAITING_BYTES
 from tests.bus.tools import until

@@ -7,7 +7,7 @@ import asyncio
 from busmq_spark.bus.bus import Bus
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.npm_wire.creation import make_creation
+from busmq_spark.federation.npm_wire.creation_message import make_creation
 from busmq_spark.federation.serve.send_buffer import SendBuffer
 from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import until

@@ -13,7 +13,7 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
-from busmq_spark.federation.bulk.peer_store import PeerStore
+from busmq_spark.federation.bulk.served_store import ServedStore
 from busmq_spark.federation.gate.handshake import client_address, parse_networks
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
@@ -98,12 +98,12 @@ async def test_pages_say_whether_it_lives_and_whether_it_is_ready(federation: Se
 async def test_a_server_that_leaves_answers_the_calls_under_way(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, released = threading.Event(), threading.Event()
 
-    def doing(self: PeerStore, name: str, arguments: Any, body: Any) -> Any:
+    def doing(self: ServedStore, name: str, arguments: Any, body: Any) -> Any:
         begun.set()
         assert released.wait(PATIENCE_S)
         return [None]
 
-    monkeypatch.setattr(PeerStore, "run_call", doing)
+    monkeypatch.setattr(ServedStore, "run_call", doing)
     async with Bus(redis_url) as bus:
         server = await FederationServer(bus, Keyring.single(SECRET), limits=PeerLimits(drain_s=PATIENCE_S)).__aenter__()
         raw, idle = [await Raw.open(server.port, "/bus", *BULK) for _ in range(2)]

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from busmq_spark.core.durable_subscriptions import register, unsubscribe
 from busmq_spark.core.flow import Flow, command
 from busmq_spark.core.position import Position
 from busmq_spark.core.queue import close
 from busmq_spark.core.sink import StagedList, attempt_name
 from busmq_spark.core.staging import SinkRun
-from busmq_spark.core.subscription import register, unsubscribe
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import FederationRefused, QueueMissing, StaleBatch, WireError
 from busmq_spark.federation.bulk.store import FederatedStore

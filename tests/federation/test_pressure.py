@@ -16,7 +16,7 @@ from busmq_spark.errors import FederationLost
 from busmq_spark.federation.client import remote_reconnector
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.socket_limiter import CountedSocket
-from busmq_spark.federation.npm_wire.creation import make_creation
+from busmq_spark.federation.npm_wire.creation_message import make_creation
 from busmq_spark.federation.npm_wire.dnode import LocalFunctions
 from busmq_spark.federation.npm_wire.mux import Packet
 from busmq_spark.federation.serve.connection import PeerConnection

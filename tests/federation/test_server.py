@@ -15,7 +15,7 @@ from busmq_spark.errors import LinkLost
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.npm_wire.creation import METHODS_OF_TYPE, ObjectCreation, ObjectType, make_creation
+from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, ObjectCreation, ObjectType, make_creation
 from busmq_spark.federation.npm_wire.dnode import DnodeMessage, RemoteFunction, methods_message
 from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import UNTIL_S, until

@@ -11,7 +11,7 @@ import pytest
 from busmq_spark.core.keys import channel_queue
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.socket_limiter import CountedSocket
-from busmq_spark.federation.npm_wire.creation import METHODS_OF_TYPE, make_creation
+from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, make_creation
 from busmq_spark.federation.serve.memory_trim import TrimTrigger
 from tests.bus.tools import until
 from tests.conftest import Fresh

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.errors import WireError
-from busmq_spark.federation.npm_wire.creation import METHODS_OF_TYPE, ObjectCreation, make_creation
+from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, ObjectCreation, make_creation
 from busmq_spark.federation.npm_wire.dnode import (
     DnodeMessage,
     LineBuffer,

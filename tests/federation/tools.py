@@ -11,7 +11,7 @@ from typing import Any, Self
 
 from websockets.asyncio.client import ClientConnection, connect
 
-from busmq_spark.federation.npm_wire.creation import METHODS_OF_TYPE, ObjectType, make_creation
+from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, ObjectType, make_creation
 from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LocalFunctions, RemoteFunction, call_message
 from busmq_spark.federation.npm_wire.mux import Packet
 from busmq_spark.federation.serve.connection import PeerConnection

@@ -14,25 +14,25 @@ from typing import Any
 
 from busmq_spark import __version__, errors, options, parsers
 from busmq_spark.core import (
-    clock,
     empty_batches,
     keys,
     message,
     offsets,
     queue,
-    queue_state,
     range_reader,
     read_tasks,
+    reader_operations,
     retention,
     retry,
     sink,
     staging,
+    times_of_ids,
     topic,
 )
 from busmq_spark.errors import BusError, DataLoss
 from busmq_spark.option_parsing import KAFKA_CLIENT_HINT, KAFKA_OPTION_HINTS, SPARK_ENGINE_OPTIONS
 from busmq_spark.redis_io import cluster_seeds, cluster_step, connect, eviction, lease_token, sentinel, slots, translate, urls
-from busmq_spark.spark import acks, compat, discovery, jar, lease, offset_log, polling, sink_schema, staging_renewal, stream_queues
+from busmq_spark.spark import acks, checkpoint_offset_log, compat, discovery, jar, lease, polling, sink_schema, staging_renewal, stream_queue_holder
 from busmq_spark.store import redis_range
 from tests.jvm.module import MODULE
 
@@ -90,18 +90,18 @@ def _of_queues() -> dict[str, int]:
         "maxQueuesPerCommit": sink.MAX_QUEUES_PER_COMMIT,
         "namesPerCall": staging.NAMES_PER_CALL,
         "maxQueuesInError": sink._MAX_QUEUES_IN_ERROR,
-        "queuesPerCall": queue_state.QUEUES_PER_CALL,
-        "agesPerCall": clock.AGES_PER_CALL,
-        "pairsPerCall": clock.PAIRS_PER_CALL,
-        "stateItems": queue_state._STATE_ITEMS,
-        "sampleEveryMessages": queue_state.SAMPLE_EVERY_MESSAGES,
-        "maxLongestToMeanPercent": round(100 * queue_state.MAX_LONGEST_TO_MEAN_RATIO),
-        "minSampleRun": queue_state.MIN_SAMPLE_RUN,
-        "maxSampleRun": queue_state.MAX_SAMPLE_RUN,
-        "largeMessageBytes": queue_state.LARGE_MESSAGE_BYTES,
-        "minSamplePlaces": queue_state.MIN_SAMPLE_PLACES,
-        "maxSamplePlaces": queue_state.MAX_SAMPLE_PLACES,
-        "samplePlacesPerCall": queue_state.SAMPLE_PLACES_PER_CALL,
+        "queuesPerCall": reader_operations.QUEUES_PER_CALL,
+        "agesPerCall": times_of_ids.AGES_PER_CALL,
+        "pairsPerCall": times_of_ids.PAIRS_PER_CALL,
+        "stateItems": reader_operations._STATE_ITEMS,
+        "sampleEveryMessages": reader_operations.SAMPLE_EVERY_MESSAGES,
+        "maxLongestToMeanPercent": round(100 * reader_operations.MAX_LONGEST_TO_MEAN_RATIO),
+        "minSampleRun": reader_operations.MIN_SAMPLE_RUN,
+        "maxSampleRun": reader_operations.MAX_SAMPLE_RUN,
+        "largeMessageBytes": reader_operations.LARGE_MESSAGE_BYTES,
+        "minSamplePlaces": reader_operations.MIN_SAMPLE_PLACES,
+        "maxSamplePlaces": reader_operations.MAX_SAMPLE_PLACES,
+        "samplePlacesPerCall": reader_operations.SAMPLE_PLACES_PER_CALL,
         "firstReplyRows": range_reader.FIRST_REPLY_ROWS,
         "replyGrowthFactor": range_reader.REPLY_GROWTH_FACTOR,
         "deepWindowMessages": range_reader.DEEP_WINDOW_MESSAGES,
@@ -144,12 +144,12 @@ def _of_streams() -> dict[str, int]:
         "idleBeforeEmptyBatchMs": _ms(empty_batches.IDLE_BEFORE_EMPTY_BATCH_S),
         "maxEmptyBatches": empty_batches.MAX_EMPTY_BATCHES,
         "synchronousAckCommits": acks.SYNCHRONOUS_ACK_COMMITS,
-        "shortTtlS": stream_queues.SHORT_TTL_S,
+        "shortTtlS": stream_queue_holder.SHORT_TTL_S,
         "maxUnpackedRanges": read_tasks.MAX_UNPACKED_RANGES,
         "rowsPerPackedTask": read_tasks.ROWS_PER_PACKED_TASK,
         "offsetVersion": offsets.OFFSET_VERSION,
         "rowsPerRecordBatch": compat.ROWS_PER_RECORD_BATCH,
-        "maxShownCharacters": offset_log.MAX_SHOWN_CHARACTERS,
+        "maxShownCharacters": checkpoint_offset_log.MAX_SHOWN_CHARACTERS,
     }
 
 
@@ -169,8 +169,8 @@ def _texts() -> dict[str, str]:
         "abandonBatchRemedy": sink._ABANDON_BATCH_REMEDY,
         "recordLostRemedy": sink._RECORD_LOST_REMEDY,
         "checkpointOlderRemedy": sink._CHECKPOINT_OLDER_REMEDY,
-        "otherGroupKindRemedy": queue_state._OTHER_GROUP_KIND_REMEDY,
-        "oneGroupRemedy": queue_state._ONE_GROUP_REMEDY,
+        "otherGroupKindRemedy": reader_operations._OTHER_GROUP_KIND_REMEDY,
+        "oneGroupRemedy": reader_operations._ONE_GROUP_REMEDY,
         "messagesTakenWarning": retention.MESSAGES_TAKEN_WARNING,
         "queryVariesRemedy": sink._QUERY_VARIES_REMEDY,
         "jarVersionOption": jar.VERSION_OPTION,

@@ -13,7 +13,7 @@ from busmq_spark.core import scripts
 from busmq_spark.errors import ConfigError, UnreadBacklog
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, RedisOptions, WriteOptions
-from busmq_spark.redis_io.layout import redis_layout
+from busmq_spark.redis_io.server_layout import redis_layout
 from tests.jvm.contract import FILE, contract
 from tests.jvm.probe import Probe, Refused
 from tests.spark.conftest import ROOT

@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 
 from busmq_spark.core.mirror import OriginQueueState
-from busmq_spark.core.queue_state import fingerprint
+from busmq_spark.core.reader_operations import fingerprint
 from busmq_spark.metrics import Metrics
-from busmq_spark.mirror.copy_windows import CopyWindow, CopyWindowRows, MirroredQueue, drop_copied_rows
+from busmq_spark.mirror.consecutive_messages import ConsecutiveMessages
+from busmq_spark.mirror.copy_planning import CopyWindow, CopyWindowMessages, MirroredQueue, drop_copied_rows
 from busmq_spark.mirror.mirrored_queues import MirroredQueues
-from busmq_spark.mirror.rows import CommandRows
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.status import MirrorMetrics
 
@@ -66,8 +66,8 @@ def test_counters_from_before_do_not_hide_what_is_known_to_be_there(book: Mirror
 
 
 def test_of_what_was_read_the_rest_is_taken_and_compared_with_the_message_copied_last() -> None:
-    parts = [CommandRows.of(11, pa.array([b"11"])), CommandRows.of(12, pa.array([b"12", b"13"]))]
-    rows = CopyWindowRows(CopyWindow("q", "b", 10, 0, 13), span(13, "of 10"), 13, 10, parts)
+    parts = [ConsecutiveMessages.of(11, pa.array([b"11"])), ConsecutiveMessages.of(12, pa.array([b"12", b"13"]))]
+    rows = CopyWindowMessages(CopyWindow("q", "b", 10, 0, 13), span(13, "of 10"), 13, 10, parts)
     assert drop_copied_rows(rows, 10).after_mark == "of 10"
     found = drop_copied_rows(rows, 12)
     assert (rows.count, rows.last, rows.after, rows.mark(12), rows.mark(13)) == (1, 13, 12, "", fingerprint(b"13"))
@@ -75,7 +75,7 @@ def test_of_what_was_read_the_rest_is_taken_and_compared_with_the_message_copied
 
 
 def test_where_what_was_copied_meanwhile_was_not_read_its_fingerprint_is_not_known() -> None:
-    rows = CopyWindowRows(CopyWindow("q", "b", 10, 0, 13), span(13, "of 10"), 13, 10, [CommandRows.of(13, pa.array([b"13"]))])
+    rows = CopyWindowMessages(CopyWindow("q", "b", 10, 0, 13), span(13, "of 10"), 13, 10, [ConsecutiveMessages.of(13, pa.array([b"13"]))])
     assert drop_copied_rows(rows, 12).after_mark == ""
     assert rows.count == 1
 
@@ -86,7 +86,7 @@ def test_as_long_as_nobody_knows_how_long_values_are_one_window_is_under_way(boo
     [[window]] = [book.plan(0.0)]
     assert (window.after, window.upto) == (100, 1_100)
     assert book.plan(0.0) == []
-    book.append([CopyWindowRows(window, span(5_000, "of 100"), 1_100, 100, [CommandRows.of(1_100, pa.array([b"x" * 1_000]))], 1_000)])
+    book.append([CopyWindowMessages(window, span(5_000, "of 100"), 1_100, 100, [ConsecutiveMessages.of(1_100, pa.array([b"x" * 1_000]))], 1_000)])
     assert [(each.after, each.rows) for _ in range(2) for each in book.plan(0.0)] == [(100, 3_145), (3_245, 1_755)]
     assert queue.row_bytes == 1_000
 

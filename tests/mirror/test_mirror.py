@@ -12,14 +12,14 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core import queue as queues
-from busmq_spark.core import queue_state
-from busmq_spark.core.subscription import register
+from busmq_spark.core import reader_operations
+from busmq_spark.core.durable_subscriptions import register
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, FederationRefused, LinkLost
+from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
 from busmq_spark.federation.bulk.client import BulkLink
-from busmq_spark.federation.bulk.socket import BulkWebSocket
 from busmq_spark.mirror import runner as runners
-from busmq_spark.mirror.copy_windows import MAX_CALL_BYTES, CopyWindow, CopyWindowRows
+from busmq_spark.mirror.copy_planning import MAX_CALL_BYTES, CopyWindow, CopyWindowMessages
 from busmq_spark.mirror.origin_reader import read_windows
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.options import RedisOptions
@@ -55,7 +55,7 @@ def test_queues_are_copied_between_data_centres_of_every_layout(
         for name in names:
             assert here.stored(name) == origin.stored(name)
             assert here.state(name) == origin.state(name)
-            assert here.run(name, queue_state.subscriptions([here.keys(name)])) == [{"billing": 7}]
+            assert here.run(name, reader_operations.subscriptions([here.keys(name)])) == [{"billing": 7}]
 
 
 def test_queues_behind_a_federation_server_are_copied_too(far: Centre, near: Centre, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_queues_behind_a_federation_server_are_copied_too(far: Centre, near: Cen
             looked(runner)
         assert near.stored(name) == far.stored(name)
         assert near.stored(later) == far.stored(later)
-        assert near.run(name, queue_state.subscriptions([near.keys(name)])) == [{"billing": 7}]
+        assert near.run(name, reader_operations.subscriptions([near.keys(name)])) == [{"billing": 7}]
         with pytest.raises(FederationRefused), mirroring(served.url, near, name, secret="another-secret-of-somebody"):
             pass
 
@@ -156,7 +156,7 @@ def test_what_is_read_in_one_call_is_bounded_over_all_of_its_queues(far: Centre,
         far.push(name, 10, size=100_000)
     came = list[int]()
 
-    def noted(store: OriginStore, windows: Sequence[CopyWindow]) -> list[CopyWindowRows]:
+    def noted(store: OriginStore, windows: Sequence[CopyWindow]) -> list[CopyWindowMessages]:
         found = read_windows(store, windows)
         came.append(sum(rows.bytes for rows in found))
         return found
@@ -310,4 +310,4 @@ def test_the_rights_of_the_page_are_enough_at_the_origin_and_here(fresh: Fresh) 
             looked(runner)
             assert runner.error is None
         assert near.stored(name) == far.stored(name)
-        assert near.run(name, queue_state.subscriptions([near.keys(name)])) == [{"billing": 7}]
+        assert near.run(name, reader_operations.subscriptions([near.keys(name)])) == [{"billing": 7}]

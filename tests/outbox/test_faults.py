@@ -21,7 +21,7 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.outbox import forwarder, report
 from busmq_spark.outbox.outbox import SyncOutbox
 from busmq_spark.redis_io import connect
-from busmq_spark.redis_io.layout import redis_layout
+from busmq_spark.redis_io.server_layout import redis_layout
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh

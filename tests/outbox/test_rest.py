@@ -10,7 +10,7 @@ import pytest
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES
 from busmq_spark.outbox import forwarder, sql
 from busmq_spark.outbox.outbox import SyncOutbox
-from busmq_spark.outbox.target import RedisTarget
+from busmq_spark.outbox.target_bus import RedisTarget
 from tests.conftest import Fresh
 from tests.outbox.conftest import Place, drain
 from tests.support import PATIENCE_S, lasting_port, wait_until

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from busmq_spark import Bus
-from busmq_spark.core import clock
 from busmq_spark.core import queue as flows
+from busmq_spark.core import times_of_ids
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import TimeUnknown
@@ -84,15 +84,15 @@ def test_ten_minutes_ago_finds_the_right_id_to_the_second(
         bursts = [(id, first - 4 * MINUTE, until - 4 * MINUTE) for id, first, until in [*bursts, (last, before, after)]]
         pass_by(redis, keys, 4 * MINUTE)
     for (earlier, _, _), (last, before, after) in pairwise(bursts):
-        assert link.run(clock.id_at(keys, before - SECOND)) == earlier
-        assert link.run(clock.id_at(keys, after + SECOND)) == last
+        assert link.run(times_of_ids.id_at(keys, before - SECOND)) == earlier
+        assert link.run(times_of_ids.id_at(keys, after + SECOND)) == last
     with pytest.raises(TimeUnknown):
-        link.run(clock.id_at(keys, bursts[0][1] - SECOND))  # nobody had looked before, and the messages are still there
+        link.run(times_of_ids.id_at(keys, bursts[0][1] - SECOND))  # nobody had looked before, and the messages are still there
     # The bursts came 16, 12, 8 and 4 minutes ago.
-    assert [link.run(clock.id_at(keys, -minutes * MINUTE)) for minutes in (10, 6, 2)] == [4, 9, 11]
+    assert [link.run(times_of_ids.id_at(keys, -minutes * MINUTE)) for minutes in (10, 6, 2)] == [4, 9, 11]
     at = next(each.ms for each in noted(redis, keys) if each.id == 4)
     second = at // SECOND * SECOND
-    assert [link.run(clock.id_at(keys, ms)) for ms in (second - 1, second, second + SECOND - 1, second + SECOND)] == [3, 3, 3, 4]
+    assert [link.run(times_of_ids.id_at(keys, ms)) for ms in (second - 1, second, second + SECOND - 1, second + SECOND)] == [3, 3, 3, 4]
 
 
 def test_another_life_of_the_queue_has_its_own_times(peer: Peer, link: SyncLink, keys: QueueKeys, reader: Look, redis: Callable[..., Any]) -> None:
@@ -100,14 +100,14 @@ def test_another_life_of_the_queue_has_its_own_times(peer: Peer, link: SyncLink,
     pass_by(redis, keys, 12 * MINUTE)
     burst(peer, link, keys, reader, redis, 2)
     pass_by(redis, keys, MINUTE)
-    assert link.run(clock.id_at(keys, -10 * MINUTE)) == 4
+    assert link.run(times_of_ids.id_at(keys, -10 * MINUTE)) == 4
     redis("DEL", *keys.peer_keys)  # what close of npm does, while others are attached
     peer.attach(keys.name, ttl=3600)
     burst(peer, link, keys, reader, redis, 3)
     pass_by(redis, keys, 11 * MINUTE)
     burst(peer, link, keys, reader, redis, 1)
-    assert link.run(clock.id_at(keys, -10 * MINUTE)) == 3
-    assert link.run(clock.ms_of(keys, 4)) == noted(redis, keys)[-1].ms
+    assert link.run(times_of_ids.id_at(keys, -10 * MINUTE)) == 3
+    assert link.run(times_of_ids.ms_of(keys, 4)) == noted(redis, keys)[-1].ms
     assert [each.id for each in noted(redis, keys)][-2:] == [3, 4]
 
 
@@ -115,12 +115,12 @@ def test_after_trims_what_is_left_is_found_as_before(peer: Peer, link: SyncLink,
     for count in (3, 3, 3):
         burst(peer, link, keys, reader, redis, count)
         pass_by(redis, keys, 8 * MINUTE)
-    assert link.run(clock.id_at(keys, -10 * MINUTE)) == 6
+    assert link.run(times_of_ids.id_at(keys, -10 * MINUTE)) == 6
     link.run(flows.trim(keys, 5))
-    assert link.run(clock.id_at(keys, -10 * MINUTE)) == 6
-    assert link.run(clock.id_at(keys, -60 * MINUTE)) <= 5, "all that is left came later"
+    assert link.run(times_of_ids.id_at(keys, -10 * MINUTE)) == 6
+    assert link.run(times_of_ids.id_at(keys, -60 * MINUTE)) <= 5, "all that is left came later"
     link.run(flows.trim(keys, 8))
     assert burst(peer, link, keys, reader, redis, 2)[0] == 11
     assert next(each.id for each in noted(redis, keys)) >= 6, "times that no stored message needs are gone"
-    assert link.run(clock.id_at(keys, -10 * MINUTE)) <= 8, "message 9 is the first that came since then and is left"
-    assert link.run(clock.id_at(keys, -MINUTE)) == 9
+    assert link.run(times_of_ids.id_at(keys, -10 * MINUTE)) <= 8, "message 9 is the first that came since then and is left"
+    assert link.run(times_of_ids.id_at(keys, -MINUTE)) == 9

@@ -11,7 +11,7 @@ import pytest
 
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import FederationLost, FederationRefused
-from busmq_spark.federation.client.remote_object import RemoteObject
+from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
 from tests.bus.tools import ids
 from tests.conftest import Fresh
 from tests.federation.far import quick
@@ -41,8 +41,10 @@ async def when(thing: Any, event: str, trouble: Callable[[], None]) -> None:
 
 
 async def test_an_attach_asks_npm_servers_for_nothing_that_old_ones_do_not_know(server: Npm, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, call = list[str](), RemoteObject.call_for_result
-    monkeypatch.setattr(RemoteObject, "call_for_result", lambda remote, method, *args: (asked.append(method), call(remote, method, *args))[1])
+    asked, call = list[str](), RemoteObjectConnection.call_for_result
+    monkeypatch.setattr(
+        RemoteObjectConnection, "call_for_result", lambda remote, method, *args: (asked.append(method), call(remote, method, *args))[1]
+    )
     async with server.bus() as (bus, home), home.queue(name := fresh()) as there, bus.federate(bus.queue(name)) as queue:
         assert await queue.push("x") == 1
         assert await there.count() == 1

@@ -6,12 +6,12 @@ import threading
 
 import pytest
 
-from busmq_spark.core import queue, queue_state, sink
+from busmq_spark.core import queue, reader_operations, sink
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import Message
-from busmq_spark.core.queue_state import AckUpTo
 from busmq_spark.core.range_reader import RangeCursor
+from busmq_spark.core.reader_operations import CumulativeAck
 from busmq_spark.core.sink import StagedList
 from busmq_spark.redis_io.push_notifier import PushNotifier
 from busmq_spark.redis_io.sync_link import SyncLink
@@ -213,10 +213,10 @@ def test_what_node_closes_or_flushes_is_gone_for_us(peer: Peer, link: SyncLink, 
     peer.attach(keys.name)
     link.run(queue.push_many(keys, [b"x"] * 3))
     peer.flush(keys.name)
-    seen = link.run(queue_state.states([(keys, -1)]))[0]
+    seen = link.run(reader_operations.states([(keys, -1)]))[0]
     assert (seen.born, seen.last_id, seen.count) == (there.born, 3, 0)
     peer.close(keys.name)
-    assert not link.run(queue_state.states([(keys, -1)]))[0].exists
+    assert not link.run(reader_operations.states([(keys, -1)]))[0].exists
 
 
 def test_what_we_close_or_flush_is_gone_for_node(peer: Peer, link: SyncLink, keys: QueueKeys) -> None:
@@ -236,14 +236,14 @@ def test_a_queue_recreated_by_node_is_another_incarnation(peer: Peer, link: Sync
     peer.close(keys.name)
     peer.attach(keys.name)
     assert peer.push(keys.name, "y") == 1
-    assert link.run(queue_state.ack_to([AckUpTo(keys, 1, there.born, "")]))[0].status == "recreated"
+    assert link.run(reader_operations.ack_to([CumulativeAck(keys, 1, there.born, "")]))[0].status == "recreated"
     assert link.run(queue.attach(keys, "second", ttl_s=60)).born == "second"
 
 
 def test_our_own_keys_neither_show_in_node_nor_stop_it(peer: Peer, link: SyncLink, keys: QueueKeys) -> None:
     there = attach(link, keys)
-    link.run(queue_state.subscribe([keys], "s", ["earliest"]))
-    link.run(queue_state.lease([keys], "s", "me", 60_000, [""]))
+    link.run(reader_operations.subscribe([keys], "s", ["earliest"]))
+    link.run(reader_operations.lease([keys], "s", "me", 60_000, [""]))
     link.execute(command("RPUSH", keys.stage("t"), "staged"))
     link.run(sink.commit(keys, "sink", 1, [StagedList(keys.name, 0, keys.stage("t"), ((1, 1),))]))
     link.execute(command("RPUSH", keys.stage("other"), "not committed"))
@@ -264,8 +264,8 @@ def test_a_node_producer_works_on_while_we_ack_behind_it(peer: Peer, link: SyncL
     there, life = attach(link, keys), Life(lambda *words: link.execute(command(*words)), 300)
     for round_ in range(1, 21):
         assert peer.push_all(keys.name, [f"{round_}.{i}" for i in range(5)]) == list(range(5 * round_ - 4, 5 * round_ + 1))
-        seen = link.run(queue_state.states([(keys, -1)]))[0]
-        assert link.run(queue_state.ack_to([AckUpTo(keys, seen.newest - 1, there.born, "")], "spark"))[0].status == "ok"
+        seen = link.run(reader_operations.states([(keys, -1)]))[0]
+        assert link.run(reader_operations.ack_to([CumulativeAck(keys, seen.newest - 1, there.born, "")], "spark"))[0].status == "ok"
         assert [m.id for m in link.run(queue.read_at(keys, 0, 99))] == [5 * round_]
     assert peer.count(keys.name) == 1
     assert life.given_to(keys.metadata, keys.messages, keys.msgid)

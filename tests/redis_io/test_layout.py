@@ -8,10 +8,10 @@ import pytest
 
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.links import async_links, sync_links
 from busmq_spark.redis_io.sentinel import SentinelMaster
-from busmq_spark.redis_io.urls import Credentials, Server, TlsFiles
+from busmq_spark.redis_io.server_layout import redis_layout
+from busmq_spark.redis_io.urls import DefaultCredentials, Server, TlsFiles
 from tests.tls import Authority
 
 
@@ -29,7 +29,7 @@ def test_credentials_of_the_options_are_for_urls_without_any() -> None:
 
 def test_sentinels_are_one_endpoint_and_the_credentials_are_the_masters() -> None:
     found = redis_layout(RedisOptions(url="redis://s1,redis://:sentinels@s2:7", user="u", password="p", layout="sentinel", master="blue"))
-    assert found.endpoints == (SentinelMaster((Server("s1", 26379), Server("s2", 7, password="sentinels")), "blue", Credentials("u", "p")),)
+    assert found.endpoints == (SentinelMaster((Server("s1", 26379), Server("s2", 7, password="sentinels")), "blue", DefaultCredentials("u", "p")),)
     assert not found.cluster
 
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from busmq_spark.core import queue, queue_state
+from busmq_spark.core import queue, reader_operations
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys, hash_index
-from busmq_spark.core.queue_state import AckUpTo
+from busmq_spark.core.reader_operations import CumulativeAck
 from busmq_spark.embedded import ClusterServers, RedisServer
 from busmq_spark.errors import LinkLost
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.links import sync_links
 from busmq_spark.redis_io.queue_location import discover_queues, locate, new_token
+from busmq_spark.redis_io.server_layout import redis_layout
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import Server
 from tests.conftest import Fresh, FreshKeys
@@ -54,7 +54,7 @@ def test_discover_finds_every_queue_on_every_server_and_nothing_else(three_links
         keys = QueueKeys(name)
         three_links[server].run(queue.attach(keys, "b", ttl_s=60))
         three_links[server].run(queue.push(keys, b"x"))
-        three_links[server].run(queue_state.subscribe([keys], "s", ["earliest"]))
+        three_links[server].run(reader_operations.subscribe([keys], "s", ["earliest"]))
     persisted, no_queue = fresh(), fresh()
     three_links[0].execute(command("SET", f"bus:persisted:{persisted}", 1))
     three_links[0].execute(command("RPUSH", QueueKeys(no_queue).messages, 1))  # a queue is what has metadata
@@ -79,7 +79,7 @@ def test_a_queue_lives_its_whole_life_on_its_server(three_links: list[SyncLink],
     assert link.run(queue.push_many(keys, [b"a", b"b", b"c"])) == 3
     assert [m.id for m in link.run(queue.pop(keys, reliable=True, ttl_s=60, most=2))] == [1, 2]
     link.run(queue.ack(keys, 1, ttl_s=60, restore=True))
-    assert [result.status for result in link.run(queue_state.ack_to([AckUpTo(keys, 2, there.born, "")]))] == ["ok"]
+    assert [result.status for result in link.run(reader_operations.ack_to([CumulativeAck(keys, 2, there.born, "")]))] == ["ok"]
     assert [(m.id, m.value) for m in link.run(queue.read_at(keys, 0, 9))] == [(3, b"c")]
     others = [other for other in three_links if other is not link]
     assert [other.execute(command("EXISTS", *keys.all)) for other in others] == [0, 0]

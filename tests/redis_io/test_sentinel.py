@@ -12,7 +12,7 @@ from busmq_spark.embedded import SentinelServers
 from busmq_spark.errors import BusError, ConfigError, LinkLost, Unauthorized
 from busmq_spark.redis_io.endpoint import NoServerReachable, retry_time_s
 from busmq_spark.redis_io.sentinel import SentinelMaster
-from busmq_spark.redis_io.urls import Credentials, Server, parse
+from busmq_spark.redis_io.urls import DefaultCredentials, Server, parse
 from tests.redis_io.conftest import Driver, absent
 from tests.redis_io.fakes import FakeRedis, says
 
@@ -33,7 +33,7 @@ def find(master: SentinelMaster, way: str) -> Server:
 
 def test_the_first_sentinel_that_knows_the_name_is_believed(way: str) -> None:
     with FakeRedis(says(UNKNOWN)) as ignorant, FakeRedis(says(NAMED)) as knows:
-        found = find(SentinelMaster((absent(), ignorant.server, knows.server), "blue", Credentials("u", "p")), way)
+        found = find(SentinelMaster((absent(), ignorant.server, knows.server), "blue", DefaultCredentials("u", "p")), way)
     assert (found.host, found.port, found.user, found.password) == ("127.0.0.1", 7001, "u", "p")
     assert knows.seen == [[b"SENTINEL", b"get-master-addr-by-name", b"blue"]]
 
@@ -45,7 +45,7 @@ def test_a_name_that_no_sentinel_knows_is_an_error_of_the_options_even_if_others
 
 def test_sentinels_that_are_all_down_are_unreachable_and_no_secret_shows(way: str) -> None:
     with pytest.raises(NoServerReachable) as caught:
-        find(SentinelMaster((absent(), absent()), login=Credentials(password="hidden-secret")), way)
+        find(SentinelMaster((absent(), absent()), login=DefaultCredentials(password="hidden-secret")), way)
     assert "hidden-secret" not in str(caught.value)
     assert "no sentinel answers" in str(caught.value)
 
@@ -93,7 +93,7 @@ def test_a_write_that_a_demoted_master_refuses_goes_to_the_next_master_even_if_i
 @pytest.mark.parametrize("driver", ["async"], indirect=True)  # tests/faults has the blocking link follow one
 def test_a_link_follows_the_master_through_a_failover(driver: Driver) -> None:
     with SentinelServers(password="right") as group:
-        made = driver(SentinelMaster(parse(",".join(group.urls)), group.name, Credentials(password="right")), patience_s=60)
+        made = driver(SentinelMaster(parse(",".join(group.urls)), group.name, DefaultCredentials(password="right")), patience_s=60)
         made.execute(command("SET", "a", "before"))
         assert made.execute(command("WAIT", 1, 10_000)) == 1
         dead = group.kill_master()
@@ -103,7 +103,7 @@ def test_a_link_follows_the_master_through_a_failover(driver: Driver) -> None:
 
 def test_credentials_that_the_master_refuses_end_the_call_at_once(driver: Driver) -> None:
     with SentinelServers(replicas=0, sentinels=1, password="right") as group:
-        made = driver(SentinelMaster(parse(",".join(group.urls)), group.name, Credentials(password="wrong-one")), patience_s=60)
+        made = driver(SentinelMaster(parse(",".join(group.urls)), group.name, DefaultCredentials(password="wrong-one")), patience_s=60)
         with pytest.raises(BusError) as caught:
             made.execute(command("GET", "a"))
         assert isinstance(caught.value, Unauthorized)

@@ -14,8 +14,8 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, LinkLost, TlsFailed
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.endpoint import Endpoint
-from busmq_spark.redis_io.layout import redis_layout
 from busmq_spark.redis_io.range_connection import RangeConnection
+from busmq_spark.redis_io.server_layout import redis_layout
 from busmq_spark.redis_io.translate import translate_redis_error
 from busmq_spark.redis_io.urls import parse
 from tests.conftest import FreshKeys

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from busmq_spark.errors import ConfigError
 from busmq_spark.redis_io.translate import translate_redis_error
-from busmq_spark.redis_io.urls import Credentials, Server, parse
+from busmq_spark.redis_io.urls import DefaultCredentials, Server, parse
 
 
 def test_a_plain_url_has_the_default_port() -> None:
@@ -44,7 +44,11 @@ def test_several_urls_keep_their_order() -> None:
 
 
 def test_a_password_given_apart_is_for_urls_that_have_none() -> None:
-    assert [server.password for server in parse("redis://a,redis://:own@b,unix:///c", Credentials(password="apart"))] == ["apart", "own", "apart"]
+    assert [server.password for server in parse("redis://a,redis://:own@b,unix:///c", DefaultCredentials(password="apart"))] == [
+        "apart",
+        "own",
+        "apart",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -19,16 +19,16 @@ from pyspark.sql.types import StructType
 from busmq_spark.bus.bus import Bus as Program
 from busmq_spark.core import job as flows
 from busmq_spark.core import shared_group as groups
-from busmq_spark.core.job import Work
+from busmq_spark.core.durable_subscriptions import register
+from busmq_spark.core.job import JobDelivery
 from busmq_spark.core.keys import JobKeys, QueueKeys
 from busmq_spark.core.shared_group import Delivery
-from busmq_spark.core.subscription import register
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.options import WriteOptions
-from busmq_spark.spark.job_fields import check_job_field_names
 from busmq_spark.spark.outcome_task_writer import OutcomeColumns, OutcomeTaskWriter
 from busmq_spark.spark.source import BusmqDataSource
+from busmq_spark.spark.stored_job_fields import check_job_field_names
 from tests.conftest import Fresh
 from tests.faults.job_scene import settles
 from tests.faults.proxy import Proxy
@@ -165,7 +165,7 @@ def test_a_job_that_a_worker_has_is_left_to_it_and_that_is_logged(bus: Bus, jobs
     bus.link.run(register(keys, "g", "earliest", shared={"lease_ms": 60_000, "limit": 0}))
     for n in range(tries):
         [delivery] = bus.link.run(groups.lease(keys, "g", f"t{n}", 1)).deliveries
-        work = Work(delivery, JobKeys(job.id), "", "g", bus("HGET", keys.metadata, "born").decode(), "")
+        work = JobDelivery(delivery, JobKeys(job.id), "", "g", bus("HGET", keys.metadata, "born").decode(), "")
         assert bus.link.run(flows.begin_work([work], 60)) == [("ok", b"")]
         if n + 1 < tries:
             bus.link.run(groups.settle(keys, "g", work.life, groups.settlements_of([delivery], "retry")))
@@ -179,7 +179,7 @@ def test_a_job_that_a_worker_has_is_left_to_it_and_that_is_logged(bus: Bus, jobs
 def test_a_job_that_a_program_had_begun_before_first_leases_went_without_a_record_is_left_to_it(bus: Bus, jobs: Any, named: bool) -> None:
     job = sent(jobs)
     born = bus("HGET", QueueKeys(jobs.queue.name).metadata, "born").decode()
-    work = Work(Delivery(1, b"", 1, 4, "token", 5), JobKeys(job.id), "", "g", born, "")  # not leased at 4 first, as it were
+    work = JobDelivery(Delivery(1, b"", 1, 4, "token", 5), JobKeys(job.id), "", "g", born, "")  # not leased at 4 first, as it were
     assert bus.link.run(flows.begin_work([work], 60)) == [("ok", b"")]
     settle(bus.url, jobs.queue.name, {"job": job.id, "fields": {"by": b"row"}, **({"id": 1} if named else {})})
     assert (job.outcomes(), job.load("by")) == ({}, {"by": None})

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from busmq_spark.core import mirror as flows
-from busmq_spark.core.queue_state import subscriptions
+from busmq_spark.core.reader_operations import subscriptions
 from busmq_spark.embedded import RedisServer
 from tests.mirror.centres import Centre, centre, copied, looked, mirroring, url
 from tests.support import PATIENCE_S

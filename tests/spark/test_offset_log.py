@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark.spark.offset_log import sync_batch_to_disk
+from busmq_spark.spark.checkpoint_offset_log import sync_batch_to_disk
 
 ENTRY = [".crc", "entry", "offsets"]
 ALL = sorted([*ENTRY, ".metadata.crc", "above", "checkpoint", "metadata"])

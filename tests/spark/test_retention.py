@@ -11,11 +11,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from busmq_spark.core import queue as core
+from busmq_spark.core.durable_subscriptions import seek
 from busmq_spark.core.flow import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.queue_state import AckUpTo, ack_to
+from busmq_spark.core.reader_operations import CumulativeAck, ack_to
 from busmq_spark.core.retention import parse_limits, read_retention, set_retention
-from busmq_spark.core.subscription import seek
 from busmq_spark.errors import CheckpointOlder, ConsumedElsewhere, UnreadBacklog
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.protocol import QueueCreateOptions
@@ -184,7 +184,7 @@ def test_a_sink_has_room_where_all_is_acknowledged(sink_engine: Callable[..., Si
         write.stage([b"a", b"b", b"c", b"d"])
         write.commit()
         born = bus("HGET", keys.metadata, "born").decode()
-        bus.link.run(ack_to([AckUpTo(keys, 4 * batch + 4, born, "")]))
+        bus.link.run(ack_to([CumulativeAck(keys, 4 * batch + 4, born, "")]))
     assert waiting(bus, keys) == (0, 12)
 
 

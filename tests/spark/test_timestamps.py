@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DataType, LongType, StringType, StructType, TimestampNTZType, TimestampType
 
-from busmq_spark.core.clock import IdAtTime, TimesOfIds
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Range
+from busmq_spark.core.times_of_ids import IdAtTime, TimesOfIds
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError
 from busmq_spark.spark.arrow_rows import ArrowRows

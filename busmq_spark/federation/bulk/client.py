@@ -17,10 +17,10 @@ from busmq_spark.core.retry import FAILOVER_PATIENCE_S, PATIENCE_S, Retry
 from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, WireError
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk import frames
+from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS, ServerHello, decode_error
 from busmq_spark.federation.bulk.row_frames import RemainingRanges
-from busmq_spark.federation.bulk.socket import BulkWebSocket
 from busmq_spark.store.protocol import RowStream
 
 READ_CREDIT_BYTES = 16 * 1024 * 1024

@@ -12,9 +12,9 @@ from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import encode_error
-from busmq_spark.federation.send_stall_timer import unsent_bytes
+from busmq_spark.federation.send_stall_time import unsent_bytes
 from busmq_spark.redis_io.endpoint import retry_time_s
-from busmq_spark.redis_io.layout import ServerLayout
+from busmq_spark.redis_io.server_layout import ServerLayout
 
 log = logging.getLogger("busmq_spark")
 

@@ -13,20 +13,20 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from busmq_spark.core.clock import FoundTime, TimesOfIds
 from busmq_spark.core.mirror import OriginQueueState
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
-from busmq_spark.core.queue_state import AckResult, QueueState
-from busmq_spark.core.sink import PartialCommit, StagedList
+from busmq_spark.core.reader_operations import AckResult, QueueState
+from busmq_spark.core.sink import FullQueueStop, StagedList
 from busmq_spark.core.staging import SinkRun
+from busmq_spark.core.times_of_ids import FoundTime, TimesOfIds
 from busmq_spark.core.topic import partition_queue
 from busmq_spark.errors import BusError
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.bulk.frames import MAX_WHOLE_NUMBER, make_wire_error
 from busmq_spark.federation.gate.grants import VERBS
-from busmq_spark.federation.gate.rights import Right, Verbs
-from busmq_spark.store.protocol import LossEvidence, QueueCreateOptions
+from busmq_spark.federation.gate.rights import RequiredRight, Verbs
+from busmq_spark.store.protocol import LossCauseEvidence, QueueCreateOptions
 
 MAX_TEXT_LENGTH = 4096
 """Longest name, token or key."""
@@ -154,12 +154,16 @@ FOUND_TIME_CODEC = record_of(FoundTime, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER
 TIMES_OF_IDS_CODEC = codec_of_fields(TimesOfIds, tuple, TEXT, list_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER)))
 ACK_RESULT_CODEC = record_of(AckResult, TEXT, TEXT)
 REMOVAL_TRACES_CODEC = codec_of_fields(
-    LossEvidence, lambda traces: (traces.unacked, traces.listeners, traces.empty), or_null(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER)), WHOLE_NUMBER, FLAG
+    LossCauseEvidence,
+    lambda traces: (traces.unacked, traces.listeners, traces.empty),
+    or_null(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER)),
+    WHOLE_NUMBER,
+    FLAG,
 )
 STAGED_LIST_CODEC = record_of(
     StagedList, TEXT, WHOLE_NUMBER, TEXT, list_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER)), or_null(WHOLE_NUMBER), WHOLE_NUMBER
 )
-PARTIAL_COMMIT_CODEC = record_of(PartialCommit, TEXT, WHOLE_NUMBER, WHOLE_NUMBER)
+PARTIAL_COMMIT_CODEC = record_of(FullQueueStop, TEXT, WHOLE_NUMBER, WHOLE_NUMBER)
 SINK_RUN_CODEC = record_of(SinkRun, TEXT, WHOLE_NUMBER, NAMES)
 
 
@@ -176,7 +180,7 @@ class ServedBy(Enum):
     """Who serves an operation, with a method of its name."""
 
     STORE = "the store, as it is"
-    PEER = "bulk/peer_store.py, which checks and spells what a peer may name"
+    PEER = "bulk/served_store.py, which checks and spells what a peer may name"
     SESSION = "the connection (bulk/server.py), in its turn"
     CONCURRENT = "the connection, beside the other calls since it may take for ever; of a read, as many rows as the peer gives credit for"
 
@@ -187,7 +191,7 @@ class Operation:
 
     arguments: JsonCodec
     result: JsonCodec
-    required_rights: Callable[..., Iterable[Right]]
+    required_rights: Callable[..., Iterable[RequiredRight]]
     served_by: ServedBy
     has_subscription: bool = False
     """Whether the second argument names one."""
@@ -216,58 +220,58 @@ PUSH_VERBS: Verbs = ("push",)
 ADMIN_VERBS: Verbs = ("admin",)
 
 
-def rights_on_any_queue(verbs: Verbs) -> Callable[..., Iterable[Right]]:
+def rights_on_any_queue(verbs: Verbs) -> Callable[..., Iterable[RequiredRight]]:
     """The verbs on any queue: what is asked names none."""
-    return lambda *_: [Right(verbs, "queue", None)]
+    return lambda *_: [RequiredRight(verbs, "queue", None)]
 
 
-def rights_on_queues(verbs: Verbs) -> Callable[..., list[Right]]:
+def rights_on_queues(verbs: Verbs) -> Callable[..., list[RequiredRight]]:
     """The verbs on the queues in the first argument: names or ranges, one or several."""
 
-    def required_rights(first: Any, *_: Any) -> list[Right]:
+    def required_rights(first: Any, *_: Any) -> list[RequiredRight]:
         found = [first] if isinstance(first, str | Range) else first
         names = dict.fromkeys(each.queue if isinstance(each, Range) else each for each in found)
-        return [Right(verbs, "queue", name) for name in names] or [Right(verbs, "queue", None)]
+        return [RequiredRight(verbs, "queue", name) for name in names] or [RequiredRight(verbs, "queue", None)]
 
     return required_rights
 
 
-def _rights_to_consume(queues: Any, name: str, *_: Any) -> list[Right]:
+def _rights_to_consume(queues: Any, name: str, *_: Any) -> list[RequiredRight]:
     """To consume the queues, and as this subscription, if it is one."""
-    return [*rights_on_queues(CONSUME_VERBS)(queues), *([Right(CONSUME_VERBS, "subscription", name)] if name else [])]
+    return [*rights_on_queues(CONSUME_VERBS)(queues), *([RequiredRight(CONSUME_VERBS, "subscription", name)] if name else [])]
 
 
-def _rights_to_keep_alive(queues: Any, subscription: str, token: str) -> Iterable[Right]:
+def _rights_to_keep_alive(queues: Any, subscription: str, token: str) -> Iterable[RequiredRight]:
     """Without a token no lease is renewed: who only looks keeps its queues, too."""
     return _rights_to_consume(queues, subscription) if token else rights_on_queues(BROWSE_VERBS)(queues)
 
 
-def _rights_on_topic(topic: str) -> list[Right]:
+def _rights_on_topic(topic: str) -> list[RequiredRight]:
     """To push to its first partition."""
-    return [Right(PUSH_VERBS, "queue", partition_queue(topic, 0))]
+    return [RequiredRight(PUSH_VERBS, "queue", partition_queue(topic, 0))]
 
 
-def _rights_on_lists(lists: Iterable[StagedList]) -> list[Right]:
+def _rights_on_lists(lists: Iterable[StagedList]) -> list[RequiredRight]:
     return rights_on_queues(PUSH_VERBS)(dict.fromkeys(part.queue for part in lists))
 
 
-def _rights_on_sink(name: str, *rest: Any) -> list[Right]:
+def _rights_on_sink(name: str, *rest: Any) -> list[RequiredRight]:
     """To have the sink, and to push to the queues of the staged lists, if there are any."""
     lists = next((part for part in rest if isinstance(part, tuple)), ())
-    return [Right(PUSH_VERBS, "sink", name), *(_rights_on_lists(lists) if lists else [])]
+    return [RequiredRight(PUSH_VERBS, "sink", name), *(_rights_on_lists(lists) if lists else [])]
 
 
-def _rights_to_begin(name: str, _: str, queues: Any) -> list[Right]:
+def _rights_to_begin(name: str, _: str, queues: Any) -> list[RequiredRight]:
     return [*_rights_on_sink(name), *rights_on_queues(PUSH_VERBS)(queues)]
 
 
-def _rights_to_stage(queue: str, _: str, __: int, run: SinkRun) -> list[Right]:
+def _rights_to_stage(queue: str, _: str, __: int, run: SinkRun) -> list[RequiredRight]:
     """To push to the queue, and to have the sink, if it is one that can be named."""
-    return [Right(PUSH_VERBS, "queue", queue), *(_rights_on_sink(run.sink) if run.sink else [])]
+    return [RequiredRight(PUSH_VERBS, "queue", queue), *(_rights_on_sink(run.sink) if run.sink else [])]
 
 
-def _rights_to_commit(queue: str, sink: str, _: int, lists: Any) -> list[Right]:
-    return [Right(PUSH_VERBS, "queue", queue), *_rights_on_sink(sink, lists)]
+def _rights_to_commit(queue: str, sink: str, _: int, lists: Any) -> list[RequiredRight]:
+    return [RequiredRight(PUSH_VERBS, "queue", queue), *_rights_on_sink(sink, lists)]
 
 
 SINK_BATCH_CODECS = (TEXT, WHOLE_NUMBER)

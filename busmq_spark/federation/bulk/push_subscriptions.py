@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
-from busmq_spark.bus.deadline import wait_at_most
+from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.federation.bulk.frames import make_wire_error
 
 if TYPE_CHECKING:

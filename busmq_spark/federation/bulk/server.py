@@ -19,7 +19,7 @@ from typing import Any, Self
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
-from busmq_spark.bus.deadline import wait_at_most
+from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.core.position import Range
 from busmq_spark.errors import BusError, FederationRefused, WireError
 from busmq_spark.federation import error_codec
@@ -28,17 +28,17 @@ from busmq_spark.federation.bulk.counters import BulkServerCounters
 from busmq_spark.federation.bulk.error_replies import make_error_frame, send_or_disconnect
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS, Operation, ServedBy, ServerHello
-from busmq_spark.federation.bulk.peer_store import check_rights_and_names
 from busmq_spark.federation.bulk.push_subscriptions import PushSubscriptions
-from busmq_spark.federation.bulk.row_frames import MAX_RANGES_PER_READ, RowFrames, ask_spans_and_stored_ranges
-from busmq_spark.federation.bulk.store_executor import PeerExecutors, QueueServerCache, RedisStorePool, RunningRead, StoreExecutor, StoreThreadPool
+from busmq_spark.federation.bulk.row_frames import MAX_RANGES_PER_READ, RangeReadFrames, ask_spans_and_stored_ranges
+from busmq_spark.federation.bulk.served_store import check_rights_and_names
+from busmq_spark.federation.bulk.store_executor import ClientExecutors, QueueServerCache, RedisStorePool, RunningRead, StoreExecutor, StoreThreadPool
 from busmq_spark.federation.gate.budgets import SecretBudgets
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.rights import Identity
 from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.layout import ServerLayout, redis_layout
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
+from busmq_spark.redis_io.server_layout import ServerLayout, redis_layout
 
 MAX_READS_PER_CONNECTION = 4
 """Range reads of one connection at once."""
@@ -74,7 +74,7 @@ class BulkServer:
         self.pubsub = [PubSubConnection(endpoint) for endpoint in self.layout.pubsub_endpoints]
         each = max(2, MAX_READS_IN_ALL // len(self.pubsub))
         self.reads = [asyncio.Semaphore(each) for _ in self.pubsub]  # for each Redis, so that one that is silent holds up its own readers only
-        self.places, self.clients, self.stores = QueueServerCache(), PeerExecutors(), RedisStorePool(self.layout, MAX_READS_IN_ALL)
+        self.places, self.clients, self.stores = QueueServerCache(), ClientExecutors(), RedisStorePool(self.layout, MAX_READS_IN_ALL)
         self._listening: list[asyncio.Task[None]] = []
         self._leaving: set[asyncio.Task[None]] = set()
         self._sessions: set[_BulkSession] = set()
@@ -343,7 +343,7 @@ class _BulkSession:
                 for server in sorted({part.server for part in parts}):  # in one order, so that two never wait for each other
                     await turns.enter_async_context(self._budget.read_slots(server))
                     await turns.enter_async_context(self._server.reads[server])
-                await self._send_row_frames(id, reading, executor, RowFrames(executor.operations.store, parts, strict, many=name != "read"))
+                await self._send_row_frames(id, reading, executor, RangeReadFrames(executor.operations.store, parts, strict, many=name != "read"))
             well = True
             await self._send_frame(Frame(BulkFrameKind.END, id))
         except ConnectionClosed:
@@ -364,7 +364,7 @@ class _BulkSession:
             del self._reads[id]
             self._room.set()
 
-    async def _send_row_frames(self, id: int, reading: RunningRead, executor: StoreExecutor, bodies: RowFrames) -> None:
+    async def _send_row_frames(self, id: int, reading: RunningRead, executor: StoreExecutor, bodies: RangeReadFrames) -> None:
         following, schema = executor.start_in_thread(bodies.next_frame), None
         while (body := await following) is not None:
             following = executor.start_in_thread(bodies.next_frame)  # Redis and Arrow go on while this one is on its way

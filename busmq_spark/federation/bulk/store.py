@@ -21,7 +21,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
 from busmq_spark.core.mirror import OriginQueueState
 from busmq_spark.core.position import Range
-from busmq_spark.core.sink import RESTART_REMEDY, PartialCommit, StagedList, by_queue, digest, encode_chunks, total_digest
+from busmq_spark.core.sink import RESTART_REMEDY, FullQueueStop, StagedList, by_queue, digest, encode_chunks, total_digest
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.topic import topic_partition
 from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, QueueMissing, StagingLost
@@ -30,7 +30,7 @@ from busmq_spark.federation.bulk.client import MAX_CALLS_UNDER_WAY, BulkLink
 from busmq_spark.federation.bulk.push_notifier import FederatedPushNotifier
 from busmq_spark.federation.bulk.row_frames import MAX_RANGES_PER_READ
 from busmq_spark.redis_io.queue_location import no_pause
-from busmq_spark.store.forwarding import Method, P, PerQueueOperations, T, make_forwarder, make_per_queue_method, restrict_to
+from busmq_spark.store.method_forwarding import Method, P, PerQueueOperations, T, make_forwarder, make_per_queue_method, restrict_to
 from busmq_spark.store.protocol import FullQueueWait, MessageRows, OriginStore, QueueAppender, ReadStore, RowStream, WriteStore
 
 MAX_PIECE_BYTES = 256 * 1024
@@ -134,7 +134,7 @@ class FederatedStore(PerQueueOperations):
     commit = _forward_to_server(WriteStore.commit)
     forget = _forward_to_server(WriteStore.forget)
 
-    def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> dict[str, PartialCommit | QueueMissing | None]:
+    def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> dict[str, FullQueueStop | QueueMissing | None]:
         """As commit of each queue of ``staged``, all under way at once; a queue that is missing is an answer."""
         asked = [(queue, sink, batch, parts) for queue, parts in by_queue(staged).items()]
         return dict(zip([queue for queue, *_ in asked], self._link.call_many("commit", asked, (QueueMissing,)), strict=True))
@@ -185,7 +185,7 @@ def _check_message_size(size: int, most: int) -> None:
         )
 
 
-class _StagedChunk:
+class _StageCall:
     """Some rows of a staged list, and their place there."""
 
     def __init__(self, part: _StagedListBuilder, before: int, values: Sequence[bytes]) -> None:
@@ -219,13 +219,13 @@ class FederatedAppender(QueueAppender):
     def __init__(self, link: BulkLink) -> None:
         self._link = link
         self._lists: dict[str, _StagedListBuilder] = {}
-        self._waiting: deque[tuple[int, _StagedChunk]] = deque()
+        self._waiting: deque[tuple[int, _StageCall]] = deque()
 
     def stage(self, queue: str, key: str, values: Sequence[bytes], run: SinkRun | None = None) -> None:
         """Append values to the staged list ``key`` of a queue."""
         part = self._lists.setdefault(key, _StagedListBuilder(queue, key, run or SinkRun("", 0)))
         for piece, sizes in self._split_into_calls(values):
-            self._send_chunk(_StagedChunk(part, part.rows, piece))
+            self._send_chunk(_StageCall(part, part.rows, piece))
             part.digest = total_digest((part.digest, digest(piece)))
             part.rows += len(piece)
             part.sizes += sizes
@@ -279,7 +279,7 @@ class FederatedAppender(QueueAppender):
         if piece:
             yield piece, sizes
 
-    def _send_chunk(self, piece: _StagedChunk) -> None:
+    def _send_chunk(self, piece: _StageCall) -> None:
         while len(self._waiting) >= MAX_PIECES_UNDER_WAY:
             self._settle_oldest_chunk()
         try:

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 from busmq_spark.core.position import Range
 from busmq_spark.errors import LinkLost
-from busmq_spark.federation.bulk.peer_store import PeerStore
+from busmq_spark.federation.bulk.served_store import ServedStore
 from busmq_spark.federation.gate.budgets import SecretBudget
 from busmq_spark.federation.gate.rights import Identity
-from busmq_spark.redis_io.layout import ServerLayout
+from busmq_spark.redis_io.server_layout import ServerLayout
 from busmq_spark.store.redis_store import MAX_CACHED_LOCATIONS, RedisStore
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ class StoreExecutor:
         budget: SecretBudget,
         store: RedisStore | None = None,
     ) -> None:
-        self.operations = PeerStore(store or RedisStore(layout, PEER_PATIENCE_S, REPLY_BYTES), identity, most_subscriptions)
+        self.operations = ServedStore(store or RedisStore(layout, PEER_PATIENCE_S, REPLY_BYTES), identity, most_subscriptions)
         self._pool, self._budget = pool, budget
         self._current_call: Future[Any] | None = None
         self._doubtful = False
@@ -131,7 +131,7 @@ class RunningRead:
         self._credit -= amount
 
 
-class PeerExecutors:
+class ClientExecutors:
     """Which executor works for which client, so that one client never has two of them at work."""
 
     def __init__(self) -> None:

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any, Self
 
 from busmq_spark.bus.channel import BaseChannel, ChannelOptions, ConnectionState
 from busmq_spark.bus.emitter import Handler
-from busmq_spark.core.channel import ChannelFrameKind
+from busmq_spark.core.channel_frames import ChannelFrameKind
 from busmq_spark.core.message import Message, encode_value
 from busmq_spark.core.queue import check_id
 from busmq_spark.errors import BusError, ConfigError, FederationLost, QueueFull
 from busmq_spark.federation.client import checked_values
 from busmq_spark.federation.client.push import RemotePushPipeline, decode_utf8
-from busmq_spark.federation.client.remote_object import error_from_event
+from busmq_spark.federation.client.remote_object_connection import error_from_event
 from busmq_spark.federation.client.remote_reconnector import RemoteCallbacks, RemoteReconnector
-from busmq_spark.federation.npm_wire.creation import make_creation
+from busmq_spark.federation.npm_wire.creation_message import make_creation
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.federation.client.remote_object import RemoteObject
+    from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
     from busmq_spark.federation.client.socket_pool import SocketPool
 
 EVENT_OF_NPM_EVENT = {"remote:connect": "remote_connect", "remote:disconnect": "remote_disconnect", "disconnect": "disconnect", "end": "end"}
@@ -205,7 +205,7 @@ class RemoteChannel(BaseChannel, RemoteCallbacks):
         self._handle.keep_open = True
         self._dispatch_received_soon()
 
-    async def _restore(self, remote: RemoteObject) -> None:
+    async def _restore(self, remote: RemoteObjectConnection) -> None:
         options = self._options
         remote.on("error", self._on_remote_error)
         if options is None or self._state not in (ConnectionState.JOINING, ConnectionState.CONNECTED):  # one that only sends to a role
@@ -219,7 +219,7 @@ class RemoteChannel(BaseChannel, RemoteCallbacks):
         self._failing = None
         asyncio.get_running_loop().call_soon(self._pushes.send_waiting)
 
-    def _on_received(self, remote: RemoteObject, what: Message | str) -> None:
+    def _on_received(self, remote: RemoteObjectConnection, what: Message | str) -> None:
         """Messages may come before the event ``connect``; they are kept until then."""
         if remote is self._handle.remote and self._state in (ConnectionState.CONNECTED, ConnectionState.LEFT):
             self._add_received(what)

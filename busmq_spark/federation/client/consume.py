@@ -24,7 +24,7 @@ from busmq_spark.federation.client import checked_values
 
 if TYPE_CHECKING:
     from busmq_spark.federation.client.queue import RemoteQueue
-    from busmq_spark.federation.client.remote_object import RemoteObject
+    from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
 
 MAX_BUFFERED_MESSAGES = 1000
 """Number of buffered messages at which the server is stopped, or four times ``prefetch`` if that is more."""
@@ -47,7 +47,7 @@ class RemoteConsumption(MessageIterator):
         self._takes = options.remove and not options.reliable
         self._position = options.index
         self._received = 0
-        self._remote: RemoteObject | None = None
+        self._remote: RemoteObjectConnection | None = None
         self._remote_state = RemoteConsumeState.IDLE
         self._skipping = False
         self._from = 0  # acked by the server when it began
@@ -164,7 +164,7 @@ class RemoteConsumption(MessageIterator):
             self._received = 0
         self._wake.set()
 
-    def resume_on(self, remote: RemoteObject, *, existed: bool) -> None:
+    def resume_on(self, remote: RemoteObjectConnection, *, existed: bool) -> None:
         """Go on with a remote object whose queue is attached. A queue that did not exist has new ids and positions."""
         self._remote = remote
         if not existed:
@@ -256,7 +256,7 @@ class RemoteConsumption(MessageIterator):
             if self._takes:
                 log.warning("queue %r: its reader is slow, so the npm server stops for a while, and may lose a message", self._queue.name)
 
-    def _on_server_paused(self, remote: RemoteObject) -> None:
+    def _on_server_paused(self, remote: RemoteObjectConnection) -> None:
         if remote is self._remote and self._remote_state is RemoteConsumeState.PAUSING:
             self._remote_state = RemoteConsumeState.IDLE
             self._request_messages_early()

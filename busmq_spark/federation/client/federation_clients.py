@@ -14,10 +14,10 @@ from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.service import Service
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.client.channel import RemoteChannel
-from busmq_spark.federation.client.persisted import RemoteDict, RemoteRecord
+from busmq_spark.federation.client.persisted import RemoteDataclass, RemoteDict
 from busmq_spark.federation.client.pubsub import RemotePubsub
 from busmq_spark.federation.client.queue import RemoteQueue
-from busmq_spark.federation.client.queue_announcements import QueueAnnouncementReceiver
+from busmq_spark.federation.client.queue_location_receiver import QueueLocationReceiver
 from busmq_spark.federation.client.service import RemoteService
 from busmq_spark.federation.client.socket_pool import SocketPool
 from busmq_spark.federation.client.target import FederationTarget, make_federation_target
@@ -31,7 +31,7 @@ REMOTE_CLASS_OF: dict[type, Callable[[Bus, Any, SocketPool], Any]] = {
     Channel: lambda bus, channel, pool: RemoteChannel(bus, channel.name, channel.local, channel.remote, pool),
     Pubsub: lambda bus, pubsub, pool: RemotePubsub(bus, pubsub.name, pubsub.most, pool),
     PersistedDict: lambda bus, kept, pool: RemoteDict(bus, pool, kept.name, kept.ttl_s),
-    PersistedDataclass: lambda bus, kept, pool: RemoteRecord(bus, pool, kept.name, kept.shape, kept.ttl_s),
+    PersistedDataclass: lambda bus, kept, pool: RemoteDataclass(bus, pool, kept.name, kept.shape, kept.ttl_s),
     Service: lambda bus, service, pool: RemoteService(bus, service.name, pool),
 }
 
@@ -50,7 +50,7 @@ class FederationClients:
         """Dial those of the option, and listen to what they announce."""
         for pool in self._pools.values():
             pool.start()
-            QueueAnnouncementReceiver(self._bus, pool).start()
+            QueueLocationReceiver(self._bus, pool).start()
 
     async def close(self) -> None:
         """Close every socket, with a close frame."""

@@ -14,12 +14,12 @@ from busmq_spark.bus.persistable import D, Persistable, PersistedDataclass, Pers
 from busmq_spark.errors import BusError
 from busmq_spark.federation.client import checked_values
 from busmq_spark.federation.client.remote_reconnector import RemoteCallbacks, RemoteReconnector
-from busmq_spark.federation.npm_wire.creation import make_creation
+from busmq_spark.federation.npm_wire.creation_message import make_creation
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.core.persisted import PendingSave
-    from busmq_spark.federation.client.remote_object import RemoteObject
+    from busmq_spark.core.persisted import FieldsToSave
+    from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
     from busmq_spark.federation.client.socket_pool import SocketPool
 
 SERVER_TTL_S = 60
@@ -45,7 +45,7 @@ class _RemotePersistable(RemoteCallbacks, Persistable):
             self.bus.adopt(self)
             self._task = self.bus.spawn(self._touch_regularly(), f"keeping {self.name} alive")
 
-    async def _write(self, sending: PendingSave) -> int:
+    async def _write(self, sending: FieldsToSave) -> int:
         fields = dict(sending.fields)
         if sending.missing:
             there = await self._read()
@@ -84,9 +84,9 @@ class RemoteDict(_RemotePersistable, PersistedDict):
     """A persisted dictionary behind a federation server."""
 
 
-class RemoteRecord(_RemotePersistable, PersistedDataclass[D]):
+class RemoteDataclass(_RemotePersistable, PersistedDataclass[D]):
     """A persisted dataclass behind a federation server."""
 
 
-async def _restore_nothing(remote: RemoteObject) -> None:
+async def _restore_nothing(remote: RemoteObjectConnection) -> None:
     """Such an object has no state over there, and emits no events."""

@@ -10,15 +10,15 @@ from busmq_spark.core.message import encode_value
 from busmq_spark.errors import BusError
 from busmq_spark.federation.client import checked_values
 from busmq_spark.federation.client.push import decode_utf8
-from busmq_spark.federation.client.remote_object import error_from_event
+from busmq_spark.federation.client.remote_object_connection import error_from_event
 from busmq_spark.federation.client.remote_reconnector import RemoteCallbacks, RemoteReconnector
-from busmq_spark.federation.npm_wire.creation import make_creation
+from busmq_spark.federation.npm_wire.creation_message import make_creation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.federation.client.remote_object import RemoteObject
+    from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
     from busmq_spark.federation.client.socket_pool import SocketPool
 
 
@@ -72,7 +72,7 @@ class RemotePubsub(Pubsub, RemoteCallbacks):
         """Report an error that no caller awaits."""
         self._report(error)
 
-    async def _restore(self, remote: RemoteObject) -> None:
+    async def _restore(self, remote: RemoteObjectConnection) -> None:
         remote.on("error", self._on_remote_error)  # first: an error event without a listener ends a Node server
         if (on_message := self._on_message) is None:
             return

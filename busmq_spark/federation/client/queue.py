@@ -15,13 +15,13 @@ from busmq_spark.errors import BusError, ConfigError, FederationLost, Federation
 from busmq_spark.federation.client import checked_values
 from busmq_spark.federation.client.consume import RemoteConsumption
 from busmq_spark.federation.client.push import RemotePushPipeline, decode_utf8
-from busmq_spark.federation.client.remote_object import error_from_event
+from busmq_spark.federation.client.remote_object_connection import error_from_event
 from busmq_spark.federation.client.remote_reconnector import RemoteCallbacks, RemoteReconnector
-from busmq_spark.federation.npm_wire.creation import make_creation
+from busmq_spark.federation.npm_wire.creation_message import make_creation
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.federation.client.remote_object import RemoteObject
+    from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
     from busmq_spark.federation.client.socket_pool import SocketPool
 
 ERRORS_THAT_END_CONSUMING = (QueueBusy, MessageRefused, FederationRefused)
@@ -58,7 +58,7 @@ class RemoteQueue(BaseQueue, RemoteCallbacks):
         self._pushes = RemotePushPipeline(self.handle, "push", name, bus.spawn, self._count_push)
         self.current: RemoteConsumption | None = None
         """The consumption that has begun last: what the server says is for it."""
-        self.reliable_on: RemoteObject | None = None
+        self.reliable_on: RemoteObjectConnection | None = None
         """The remote object of which a reliable consumption has begun: it understands acks."""
 
     def __repr__(self) -> str:
@@ -222,7 +222,7 @@ class RemoteQueue(BaseQueue, RemoteCallbacks):
             self.current.on_failure(error)
         self._report(error)
 
-    async def _restore(self, remote: RemoteObject) -> None:
+    async def _restore(self, remote: RemoteObjectConnection) -> None:
         remote.on("error", self._on_remote_error)  # first: an error event without a listener ends a Node server
         if self._attach_options is None:
             await remote.call_for_result("exists")  # finds the queue's server; without it Node dies of every other question

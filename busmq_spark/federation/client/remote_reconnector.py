@@ -15,9 +15,9 @@ from typing import Any
 from busmq_spark.core.retry import PATIENCE_S, Pauses  # how long a call waits for an unreachable server, as long as for Redis
 from busmq_spark.errors import BusError, FederationLost, FederationRefused
 from busmq_spark.federation.client import socket
-from busmq_spark.federation.client.remote_object import RemoteObject
+from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
 from busmq_spark.federation.client.socket_pool import SocketPool
-from busmq_spark.federation.npm_wire.creation import ObjectCreation
+from busmq_spark.federation.npm_wire.creation_message import ObjectCreation
 
 STATE_POLL_S = 0.25
 END_TIMEOUT_S = 1.5
@@ -49,13 +49,13 @@ class RemoteReconnector:
         creation: ObjectCreation,
         spawn: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]],
         owner: RemoteCallbacks,
-        restore: Callable[[RemoteObject], Awaitable[None]],
+        restore: Callable[[RemoteObjectConnection], Awaitable[None]],
     ) -> None:
         self.keep_open = False
-        self.remote: RemoteObject | None = None
+        self.remote: RemoteObjectConnection | None = None
         """The remote object, when everything is restored on it."""
         self._pool, self._creation, self._spawn, self._owner, self._restore = pool, creation, spawn, owner, restore
-        self._coming: asyncio.Future[RemoteObject] | None = None
+        self._coming: asyncio.Future[RemoteObjectConnection] | None = None
         self._task: asyncio.Task[None] | None = None
         self._waiting = 0
         self._failed: FederationLost | None = None
@@ -66,7 +66,7 @@ class RemoteReconnector:
         """The URL of the server."""
         return self._pool.target.url
 
-    async def wait_open(self) -> RemoteObject:
+    async def wait_open(self) -> RemoteObjectConnection:
         """The remote object. Waits as long as a socket to the server is open: much may be under way on it.
 
         Raises FederationLost when there is none for PATIENCE_S, or tries have failed for as long; FederationRefused, and what restoring raises.
@@ -82,7 +82,7 @@ class RemoteReconnector:
             self._waiting -= 1
             self._cancel_unneeded_opening()
 
-    async def _wait_with_patience(self, coming: asyncio.Future[RemoteObject]) -> None:
+    async def _wait_with_patience(self, coming: asyncio.Future[RemoteObjectConnection]) -> None:
         clock = asyncio.get_running_loop().time
         began = seen = clock()
         while not coming.done():
@@ -143,13 +143,13 @@ class RemoteReconnector:
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
-    def _start_opening(self) -> asyncio.Future[RemoteObject]:
+    def _start_opening(self) -> asyncio.Future[RemoteObjectConnection]:
         if self._coming is None:
             self._coming = asyncio.get_running_loop().create_future()
             self._task = self._spawn(self._open_remote(self._coming, back=self.keep_open), f"opening a remote object for {self._owner!r}")
         return self._coming
 
-    async def _open_remote(self, coming: asyncio.Future[RemoteObject], *, back: bool) -> None:
+    async def _open_remote(self, coming: asyncio.Future[RemoteObjectConnection], *, back: bool) -> None:
         """Until there is a remote object. ``back``: there was one before, so there may be no caller to raise an error to."""
         pauses = Pauses(*socket.DIAL_PAUSES_S)
         try:
@@ -185,7 +185,7 @@ class RemoteReconnector:
         if back:
             self._owner.on_remote_restored()
 
-    async def _create_remote(self) -> RemoteObject:
+    async def _create_remote(self) -> RemoteObjectConnection:
         remote = await self._pool.create_remote(self._creation, self._on_remote_lost)
         try:
             await self._restore(remote)
@@ -196,7 +196,7 @@ class RemoteReconnector:
             raise self._unreachable_error()
         return remote
 
-    def _on_remote_lost(self, remote: RemoteObject, why: BusError) -> None:
+    def _on_remote_lost(self, remote: RemoteObjectConnection, why: BusError) -> None:
         if remote is not self.remote:
             return  # it broke while its state was being restored: the restoring task gets the error
         self.remote = None

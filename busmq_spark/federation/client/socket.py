@@ -19,7 +19,7 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.protocol import State
 
-from busmq_spark.bus.deadline import wait_at_most
+from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, FederationLost, FederationRefused, WireError
 from busmq_spark.federation.address import NOT_AUTHORIZED_REASON
@@ -37,7 +37,7 @@ from busmq_spark.federation.npm_wire.mux import Packet
 from busmq_spark.federation.silent_log import WIRE_LOG
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.client.remote_object import RemoteObject
+    from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
     from busmq_spark.federation.client.target import FederationTarget
 
 HEARTBEAT_INTERVAL_S = 10.0
@@ -73,7 +73,7 @@ class ClientSocket:
         """What happened last; FederationRefused is final."""
         self._spawn, self._changed = spawn, changed
         self._socket: CountingConnection | None = None
-        self._remotes: dict[str, RemoteObject] = {}
+        self._remotes: dict[str, RemoteObjectConnection] = {}
         self.send_window = SendWindow()
         self._outbox: deque[bytes] = deque()
         self._flushing = False
@@ -123,11 +123,11 @@ class ClientSocket:
             self._flush(all_of_it=True)
             await wait_at_most(1, self._socket.close)
 
-    def add_remote(self, remote: RemoteObject) -> None:
+    def add_remote(self, remote: RemoteObjectConnection) -> None:
         """Packets with its id are for this remote object."""
         self._remotes[remote.id] = remote
 
-    def remove_remote(self, remote: RemoteObject) -> None:
+    def remove_remote(self, remote: RemoteObjectConnection) -> None:
         """Not any more: what still comes is ignored."""
         self._remotes.pop(remote.id, None)
 

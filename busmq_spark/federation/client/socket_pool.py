@@ -7,12 +7,12 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.errors import BusError, FederationRefused
-from busmq_spark.federation.client.remote_object import RemoteObject
+from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
 from busmq_spark.federation.client.socket import ClientSocket
 
 if TYPE_CHECKING:
     from busmq_spark.federation.client.target import FederationTarget
-    from busmq_spark.federation.npm_wire.creation import ObjectCreation
+    from busmq_spark.federation.npm_wire.creation_message import ObjectCreation
 
 
 class SocketPool:
@@ -50,11 +50,11 @@ class SocketPool:
         """Why there is no remote object, as far as is known."""
         return next((socket.why for socket in self.sockets if isinstance(socket.why, FederationRefused)), self.sockets[0].why)
 
-    async def create_remote(self, creation: ObjectCreation, on_lost: Callable[[RemoteObject, BusError], None]) -> RemoteObject:
+    async def create_remote(self, creation: ObjectCreation, on_lost: Callable[[RemoteObjectConnection, BusError], None]) -> RemoteObjectConnection:
         """A new remote object, open. Waits for a socket; raises FederationRefused, and FederationLost when one breaks under way."""
         open_ = await self.wait_for_open_sockets()
         self._turn += 1
-        remote = RemoteObject(open_[self._turn % len(open_)], creation, on_lost)
+        remote = RemoteObjectConnection(open_[self._turn % len(open_)], creation, on_lost)
         try:
             await remote.wait_open()
         except BaseException:

@@ -23,7 +23,7 @@ Verbs = tuple[Verb, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Right:
+class RequiredRight:
     """One of the verbs on an object; without a name on some object of the kind, whichever."""
 
     verbs: Verbs
@@ -58,13 +58,13 @@ class Identity:
         objects = [(kind, name), *outer_objects(kind, name)]
         return all(grants.may(verb, *each) for grants in self._grant_levels for each in objects)
 
-    def has_right(self, right: Right) -> bool:
+    def has_right(self, right: RequiredRight) -> bool:
         """Whether it has this right."""
         if right.name is None:
             return any(all(grants.may_any(verb, right.kind) for grants in self._grant_levels) for verb in right.verbs)
         return any(self.may(verb, right.kind, right.name) for verb in right.verbs)
 
-    def require_rights(self, rights: Iterable[Right]) -> None:
+    def require_rights(self, rights: Iterable[RequiredRight]) -> None:
         """Raises FederationRefused for the first that it does not have, and when none is named."""
         none = True
         for right in rights:

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from busmq_spark.errors import BusError, FederationLost, LinkLost
-from busmq_spark.federation.client.remote_object import RemoteObject
+from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
 from busmq_spark.federation.client.socket_pool import SocketPool
-from busmq_spark.federation.npm_wire.creation import make_creation
+from busmq_spark.federation.npm_wire.creation_message import make_creation
 
 ANSWER_TIMEOUT_S = 10.0
 """A server that has not sent an answer, or a message that it has, for so long counts as lost."""
@@ -31,7 +31,7 @@ class RemoteNpmQueue:
         """Whether ``exists`` was asked, after which fields may be read; whether messages may be, and fields be written."""
         self.url = pool.target.url
         self._pool = pool
-        self._remote: RemoteObject
+        self._remote: RemoteObjectConnection
         self._why: FederationLost | None = None
         self._happened = asyncio.Event()
         self._existed: bool | None = None

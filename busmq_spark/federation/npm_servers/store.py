@@ -21,22 +21,22 @@ from typing import Any, NoReturn, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from busmq_spark.core.clock import TimesOfIds
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
-from busmq_spark.core.queue_state import AckResult, QueueState
+from busmq_spark.core.reader_operations import AckResult, QueueState
 from busmq_spark.core.retry import Retry
 from busmq_spark.core.sink import StagedList
+from busmq_spark.core.times_of_ids import TimesOfIds
 from busmq_spark.errors import ConfigError, LinkLost, QueueExpired, QueueRecreated
 from busmq_spark.federation.address import CONNECT_TIMEOUT_S, FederationAddress
 from busmq_spark.federation.client.socket_pool import SocketPool
 from busmq_spark.federation.client.target import FederationTarget
 from busmq_spark.federation.npm_servers.append import NpmServerAppender, expect_text_value
-from busmq_spark.federation.npm_servers.queue import NO_LOSS_EVIDENCE, Message, NpmServerQueue, encode_text
+from busmq_spark.federation.npm_servers.remote_npm_queue import NO_LOSS_CAUSE_EVIDENCE, Message, NpmServerQueue, encode_text
 from busmq_spark.federation.npm_servers.remote_queue import RemoteNpmQueue
 from busmq_spark.redis_io.queue_location import no_pause
-from busmq_spark.store.protocol import LossEvidence, MessageRows, QueueCreateOptions
+from busmq_spark.store.protocol import LossCauseEvidence, MessageRows, QueueCreateOptions
 
 FIRST_QUESTION_ROWS, MAX_QUESTION_ROWS, TARGET_QUESTION_BYTES = 16, 2000, 1024 * 1024
 """Messages in one question: few while their size is not known, then about so many bytes. The server holds what is not read yet in its memory."""
@@ -47,7 +47,7 @@ log = logging.getLogger("busmq_spark")
 
 
 @dataclass(frozen=True, slots=True)
-class _PlainTarget(FederationTarget):
+class _TargetWithSparkTls(FederationTarget):
     """The same address with what Spark's options say of TLS."""
 
     context: SSLContext | None = None
@@ -66,7 +66,7 @@ class NpmServerStore:
         self._thread = threading.Thread(target=self._loop.run_forever, name="busmq-plain-link", daemon=True)
         self._thread.start()
         secure = address.parse_url().secure
-        target = _PlainTarget(address.url, address.secret, None, address.secret_in_url, context=address.make_ssl_context() if secure else None)
+        target = _TargetWithSparkTls(address.url, address.secret, None, address.secret_in_url, context=address.make_ssl_context() if secure else None)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._pool = SocketPool(target, 1, self._spawn)
         self._queues: dict[str, NpmServerQueue] = {}
@@ -138,9 +138,9 @@ class NpmServerStore:
     def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:  # noqa: ARG002  # as the protocol has it
         return self._ask_each(queues, lambda queue: queue.keep_alive(token))
 
-    def traces(self, queue: str) -> LossEvidence:  # noqa: ARG002  # as the protocol has it
+    def traces(self, queue: str) -> LossCauseEvidence:  # noqa: ARG002  # as the protocol has it
         """The wire shows none: which client removed messages is unknown."""
-        return NO_LOSS_EVIDENCE
+        return NO_LOSS_CAUSE_EVIDENCE
 
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
         """Messages are fetched to be measured: the wire has no sizes."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from websockets.exceptions import ConnectionClosed
 
-from busmq_spark.bus.deadline import wait_at_most
+from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.errors import WireError
 from busmq_spark.federation.npm_wire.mux import Packet
 from busmq_spark.federation.serve.object_session import ObjectSession

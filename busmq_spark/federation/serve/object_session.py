@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from busmq_spark.errors import BusError, MessageRefused, WireError
 from busmq_spark.federation import error_codec
-from busmq_spark.federation.npm_wire.creation import ObjectCreation
+from busmq_spark.federation.npm_wire.creation_message import ObjectCreation
 from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LineBuffer, LocalFunctions, RemoteFunction, call_message, methods_message
 from busmq_spark.federation.npm_wire.mux import PACKET_HEAD_BYTES
 from busmq_spark.federation.serve.objects import make_served_object

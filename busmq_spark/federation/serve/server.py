@@ -24,7 +24,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
-from busmq_spark.bus.deadline import wait_at_most
+from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.errors import ConfigError, LinkLost, StateError
 from busmq_spark.federation.bulk.server import BulkServer
 from busmq_spark.federation.gate.budgets import SecretBudgets

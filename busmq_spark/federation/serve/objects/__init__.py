@@ -11,7 +11,7 @@ from busmq_spark.federation.serve.objects.queue import ServedQueue
 from busmq_spark.federation.serve.objects.service import ServedService
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.npm_wire.creation import ObjectCreation, ObjectType
+    from busmq_spark.federation.npm_wire.creation_message import ObjectCreation, ObjectType
     from busmq_spark.federation.serve.object_session import ObjectSession
     from busmq_spark.federation.serve.objects.base import ServedObject
 

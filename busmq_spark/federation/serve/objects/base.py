@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S
 from busmq_spark.errors import BusError, ConfigError, FederationRefused, MessageRefused, WireError
 from busmq_spark.federation.gate.grants import VERBS, Verb
-from busmq_spark.federation.gate.rights import Right, Verbs
+from busmq_spark.federation.gate.rights import RequiredRight, Verbs
 from busmq_spark.federation.npm_wire.dnode import LONE_SURROGATE, RemoteFunction, message_line, result_line
 
 if TYPE_CHECKING:
     from busmq_spark.core.message import Message
-    from busmq_spark.federation.npm_wire.creation import ObjectCreation
+    from busmq_spark.federation.npm_wire.creation_message import ObjectCreation
     from busmq_spark.federation.serve.object_session import ObjectSession
 
 NeededVerbs = tuple[Verbs, ...]
@@ -92,7 +92,7 @@ class ServedObject:
             raise refused_error(f"a {self.kind} has no method {name}")
         need = self.needed_verbs(name, method, values)
         if need not in self._granted:  # found out once, since neither changes
-            self.session.identity.require_rights(Right(verbs, self.kind, self.name) for verbs in need)
+            self.session.identity.require_rights(RequiredRight(verbs, self.kind, self.name) for verbs in need)
             self._granted.add(need)
         return method
 

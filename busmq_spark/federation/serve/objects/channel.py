@@ -24,7 +24,7 @@ from busmq_spark.federation.serve.objects.base import (
 
 if TYPE_CHECKING:
     from busmq_spark.bus.channel import Channel
-    from busmq_spark.federation.npm_wire.creation import ObjectCreation
+    from busmq_spark.federation.npm_wire.creation_message import ObjectCreation
     from busmq_spark.federation.serve.object_session import ObjectSession
 
 NEEDS_CONSUME_AND_PUSH = NEEDS_CONSUME + NEEDS_PUSH

@@ -12,7 +12,7 @@ from busmq_spark.core.keys import ANNOUNCEMENT_CHANNEL, announced_name
 from busmq_spark.errors import MessageRefused, MessagesMissed
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.gate.grants import VERBS
-from busmq_spark.federation.gate.rights import Right
+from busmq_spark.federation.gate.rights import RequiredRight
 from busmq_spark.federation.npm_wire.dnode import RemoteFunction
 from busmq_spark.federation.serve.objects.base import (
     EVENT_METHODS,
@@ -29,7 +29,7 @@ from busmq_spark.federation.serve.objects.base import (
 
 if TYPE_CHECKING:
     from busmq_spark.core.message import PublishedMessage
-    from busmq_spark.federation.npm_wire.creation import ObjectCreation
+    from busmq_spark.federation.npm_wire.creation_message import ObjectCreation
     from busmq_spark.federation.serve.object_session import ObjectSession
 
 MAX_WAITING_MESSAGES, MAX_WAITING_BYTES = 1000, 8 * 1024 * 1024
@@ -121,7 +121,7 @@ class ServedPubsub(ServedObject):
         except (ValueError, TypeError, KeyError, RecursionError):
             return False
         name = announced_name(key) if isinstance(key, str) else None
-        return name is not None and self.session.identity.has_right(Right(VERBS, "queue", name))
+        return name is not None and self.session.identity.has_right(RequiredRight(VERBS, "queue", name))
 
     methods: ClassVar[dict[str, ServedMethod]] = {
         **EVENT_METHODS,

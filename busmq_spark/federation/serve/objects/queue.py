@@ -37,7 +37,7 @@ from busmq_spark.federation.serve.objects.base import (
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
     from busmq_spark.core.message import Message
-    from busmq_spark.federation.npm_wire.creation import ObjectCreation
+    from busmq_spark.federation.npm_wire.creation_message import ObjectCreation
     from busmq_spark.federation.serve.object_session import ObjectSession
 
 SERVED_PREFETCH = 200

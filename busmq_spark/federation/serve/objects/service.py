@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from busmq_spark.bus.provider import ServeKeywords
 from busmq_spark.bus.request import Request
+from busmq_spark.bus.service_provider import ServeKeywords
 from busmq_spark.core.keys import REPLY_QUEUE_SUFFIX
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, RequestFailed
 from busmq_spark.federation import error_codec
@@ -28,7 +28,7 @@ from busmq_spark.federation.serve.objects.base import (
 )
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.npm_wire.creation import ObjectCreation
+    from busmq_spark.federation.npm_wire.creation_message import ObjectCreation
     from busmq_spark.federation.serve.object_session import ObjectSession
 
 DEFAULT_TIMEOUT_MS = 1000
@@ -113,7 +113,7 @@ class ServedService(ServedObject):
     async def _forward_request(self, data: Any, request: Request) -> None:
         """One request, until the peer has given its last reply."""
         await self.session.connection.send_buffer.wait_room()
-        replies = _ProviderReplies(self)
+        replies = _RepliesToRequest(self)
         try:
             try:
                 for id, _ in self.listeners_to_invoke("request"):
@@ -147,7 +147,7 @@ class ServedService(ServedObject):
     }
 
 
-class _ProviderReplies:
+class _RepliesToRequest:
     """What a provider gives for one request: ``on_reply`` is the function it calls."""
 
     def __init__(self, owner: ServedService) -> None:

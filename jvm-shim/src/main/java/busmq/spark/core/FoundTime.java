@@ -8,7 +8,7 @@ import java.time.ZoneOffset;
 import java.time.format.DateTimeFormatter;
 
 /**
- * What the clock of a queue says of a time, {@code asked}, as busmq_spark/core/clock.py has it. Times are milliseconds since 1970; 0 where they are not
+ * What the clock of a queue says of a time, {@code asked}, as busmq_spark/core/times_of_ids.py has it. Times are milliseconds since 1970; 0 where they are not
  * known.
  *
  * @param id the last id that existed before the second of that time; -1 where that is not known

@@ -15,7 +15,7 @@ import redis.clients.jedis.util.JedisClusterCRC16;
 /** The link to a Redis Cluster: one connection per node, every call at the node that owns its key. */
 final class ClusterLink extends ExclusiveLink {
     private final ClusterSeeds cluster;
-    private final Map<ClusterNode, JedisConnection> connections = new HashMap<>();
+    private final Map<NodeAddress, JedisConnection> connections = new HashMap<>();
     private SlotMap slotMap;
 
     ClusterLink(ClusterSeeds cluster) {
@@ -97,7 +97,7 @@ final class ClusterLink extends ExclusiveLink {
 
     /** The address of the node that owns a key, as the calls so far have found; empty before the first of them. */
     String ownerAddress(String key) {
-        ClusterNode node = slotMap == null ? null : slotMap.owner(JedisClusterCRC16.getSlot(key));
+        NodeAddress node = slotMap == null ? null : slotMap.owner(JedisClusterCRC16.getSlot(key));
         return node == null ? "" : node.host() + ":" + node.port();
     }
 
@@ -112,9 +112,9 @@ final class ClusterLink extends ExclusiveLink {
         }
     }
 
-    private void refresh(Set<ClusterNode> dead) {
+    private void refresh(Set<NodeAddress> dead) {
         slotMap = cluster.fetchSlotMap(slotMap == null ? Set.of() : slotMap.masters(), dead);
-        Set<ClusterNode> masters = slotMap.masters();
+        Set<NodeAddress> masters = slotMap.masters();
         List.copyOf(connections.keySet()).stream().filter(node -> !masters.contains(node)).forEach(this::dropConnection);
     }
 
@@ -131,7 +131,7 @@ final class ClusterLink extends ExclusiveLink {
         }
     }
 
-    private JedisConnection connectionTo(ClusterNode node) {
+    private JedisConnection connectionTo(NodeAddress node) {
         JedisConnection connection = connections.get(node);
         if (connection == null) {
             connection = JedisConnection.dial(cluster.server(node));
@@ -140,7 +140,7 @@ final class ClusterLink extends ExclusiveLink {
         return connection;
     }
 
-    private void dropConnection(ClusterNode node) {
+    private void dropConnection(NodeAddress node) {
         JedisConnection connection = connections.remove(node);
         if (connection != null) {
             connection.closeWithoutQuit();
@@ -154,9 +154,9 @@ final class ClusterLink extends ExclusiveLink {
 
     /** One node, asked once: a redirection or a broken link is an error. */
     private final class NodeLink implements Link {
-        private final ClusterNode node;
+        private final NodeAddress node;
 
-        private NodeLink(ClusterNode node) {
+        private NodeLink(NodeAddress node) {
             this.node = node;
         }
 

@@ -36,20 +36,20 @@ record ClusterSeeds(List<Server> seeds) implements Endpoint {
     /** A master, whichever: notifications reach every node. */
     @Override
     public Server resolve() {
-        List<ClusterNode> masters = new ArrayList<>(fetchSlotMap(Set.of(), Set.of()).masters());
+        List<NodeAddress> masters = new ArrayList<>(fetchSlotMap(Set.of(), Set.of()).masters());
         return server(masters.get(ThreadLocalRandom.current().nextInt(masters.size())));
     }
 
     /** How to reach a node: as itself if it is a seed, else with the first seed's credentials. */
-    Server server(ClusterNode node) {
+    Server server(NodeAddress node) {
         return seeds.stream().filter(seed -> seed.host().equals(node.host()) && seed.port() == node.port()).findFirst()
                 .orElseGet(() -> seeds.get(0).withAddress(node.host(), node.port()));
     }
 
     /** Asks one node after the other, {@code known} ones and seeds, those called {@code dead} last. Throws {@link NoServerReachable}. */
-    SlotMap fetchSlotMap(Collection<ClusterNode> known, Set<ClusterNode> dead) {
+    SlotMap fetchSlotMap(Collection<NodeAddress> known, Set<NodeAddress> dead) {
         BusException worst = null;
-        for (ClusterNode node : nodesToAsk(known, dead)) {
+        for (NodeAddress node : nodesToAsk(known, dead)) {
             Server server = server(node);
             try {
                 List<?> reply = (List<?>) JedisConnection.ask(server, Call.command("CLUSTER", "SLOTS"));
@@ -72,10 +72,10 @@ record ClusterSeeds(List<Server> seeds) implements Endpoint {
         throw new NoServerReachable("no node of the cluster answers: " + worst.getMessageParameters().get("reason"));
     }
 
-    private List<ClusterNode> nodesToAsk(Collection<ClusterNode> known, Set<ClusterNode> dead) {
-        Set<ClusterNode> nodes = new LinkedHashSet<>(known);
-        seeds.forEach(seed -> nodes.add(new ClusterNode(seed.host(), seed.port())));
-        List<ClusterNode> order = new ArrayList<>(nodes);
+    private List<NodeAddress> nodesToAsk(Collection<NodeAddress> known, Set<NodeAddress> dead) {
+        Set<NodeAddress> nodes = new LinkedHashSet<>(known);
+        seeds.forEach(seed -> nodes.add(new NodeAddress(seed.host(), seed.port())));
+        List<NodeAddress> order = new ArrayList<>(nodes);
         Collections.shuffle(order); // so that a node that is cut off from the others, and has an old map, is not the first each time
         order.sort(Comparator.comparing(dead::contains));
         return order;

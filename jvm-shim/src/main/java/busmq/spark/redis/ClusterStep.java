@@ -36,9 +36,9 @@ final class ClusterStep {
     /** The calls that are still to be answered. */
     final Set<Integer> pending = new TreeSet<>();
     /** Nodes that did not answer in the last round. */
-    final Set<ClusterNode> deadNodes = new HashSet<>();
+    final Set<NodeAddress> deadNodes = new HashSet<>();
     /** Slots that have moved, and where to, from the MOVED replies to this step. */
-    final Map<Integer, ClusterNode> movedSlots = new HashMap<>();
+    final Map<Integer, NodeAddress> movedSlots = new HashMap<>();
     /** The calls that go with the text of their script. */
     final Set<Integer> withScriptText = new HashSet<>();
     /** Whether the map should be read anew before the next round. */
@@ -50,7 +50,7 @@ final class ClusterStep {
     private final Endpoint endpoint;
     private final int[] slots;
     private final Object[] replies;
-    private final Map<Integer, ClusterNode> askNodes = new HashMap<>();
+    private final Map<Integer, NodeAddress> askNodes = new HashMap<>();
     private BusException doubtError;
     private int redirections;
 
@@ -81,11 +81,11 @@ final class ClusterStep {
         mapIsStale = false;
         retryReason = null;
         deadNodes.clear();
-        Map<ClusterNode, NodeBatch> found = new LinkedHashMap<>();
-        ClusterNode anywhere = nodeForKeyless(map);
+        Map<NodeAddress, NodeBatch> found = new LinkedHashMap<>();
+        NodeAddress anywhere = nodeForKeyless(map);
         for (int place : pending) {
-            ClusterNode redirected = askNodes.remove(place);
-            ClusterNode node = redirected != null ? redirected : slots[place] == NO_SLOT ? anywhere : map.owner(slots[place]);
+            NodeAddress redirected = askNodes.remove(place);
+            NodeAddress node = redirected != null ? redirected : slots[place] == NO_SLOT ? anywhere : map.owner(slots[place]);
             if (node == null) {
                 mapIsStale = true;
                 retryReason = linkLostError("no node serves slot " + slots[place]);
@@ -97,13 +97,13 @@ final class ClusterStep {
     }
 
     /** Where calls without a key go: with the others, so that what is asked beside a queue is asked of its node. */
-    private ClusterNode nodeForKeyless(SlotMap map) {
+    private NodeAddress nodeForKeyless(SlotMap map) {
         for (int place : pending) {
             if (slots[place] != NO_SLOT && map.owner(slots[place]) != null) {
                 return map.owner(slots[place]);
             }
         }
-        List<ClusterNode> masters = new ArrayList<>(map.masters());
+        List<NodeAddress> masters = new ArrayList<>(map.masters());
         return masters.isEmpty() ? null : masters.get(ThreadLocalRandom.current().nextInt(masters.size()));
     }
 
@@ -156,7 +156,7 @@ final class ClusterStep {
     }
 
     /** Whether the reply says that the call was not executed and should go again. */
-    private boolean shouldRetry(int place, ClusterNode node, Object reply) {
+    private boolean shouldRetry(int place, NodeAddress node, Object reply) {
         if (!(reply instanceof JedisDataException refused)) {
             return false;
         }

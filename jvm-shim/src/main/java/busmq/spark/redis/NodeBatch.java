@@ -4,10 +4,10 @@ import java.util.ArrayList;
 import java.util.List;
 
 /** What goes to one node of a cluster in one write: {@code places} are positions in the step, {@code asking} those that need ASKING before. */
-record NodeBatch(ClusterNode node, List<Integer> places, List<Boolean> asking) {
+record NodeBatch(NodeAddress node, List<Integer> places, List<Boolean> asking) {
     private static final Call ASKING = Call.command("ASKING");
 
-    NodeBatch(ClusterNode node) {
+    NodeBatch(NodeAddress node) {
         this(node, new ArrayList<>(), new ArrayList<>());
     }
 

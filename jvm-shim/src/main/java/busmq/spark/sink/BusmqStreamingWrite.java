@@ -79,8 +79,8 @@ final class BusmqStreamingWrite implements StreamingWrite {
     public void commit(long batch, WriterCommitMessage[] messages) {
         if (staging) {
             try (SinkCommitter committer = new SinkCommitter(options)) {
-                OffsetLog.syncBatchToDisk(checkpoint, batch);
-                committer.commit(sinkName(), batch, TaskOutcome.stagedLists(messages), query, OffsetLog.readBatchSpan(checkpoint, batch),
+                CheckpointOffsetLog.syncBatchToDisk(checkpoint, batch);
+                committer.commit(sinkName(), batch, TaskOutcome.stagedLists(messages), query, CheckpointOffsetLog.readBatchSpan(checkpoint, batch),
                         TaskOutcome.epochOf(messages));
             }
         }

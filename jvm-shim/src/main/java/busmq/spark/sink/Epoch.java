@@ -8,6 +8,6 @@ import java.util.List;
  *
  * @param before queues of the batch that was on record when the run began; only for the task that began it
  */
-record Epoch(long number, List<String> before) implements Serializable {
-    static final Epoch NONE = new Epoch(0, List.of());
+record RunEpoch(long number, List<String> before) implements Serializable {
+    static final RunEpoch NONE = new RunEpoch(0, List.of());
 }

@@ -29,7 +29,7 @@ final class QueueCommit {
     private final long firstValidEpoch;
     private final String rowsDigest;
     private Status status = Status.OPEN;
-    private SinkStore.PartialCommit partialCommit;
+    private SinkStore.FullQueueStop partialCommit;
     private int listIndex;
     private long rowsMoved;
 
@@ -91,7 +91,7 @@ final class QueueCommit {
     }
 
     /** What is left where the queue had no room; else null. */
-    SinkStore.PartialCommit partialCommit() {
+    SinkStore.FullQueueStop partialCommit() {
         return partialCommit;
     }
 
@@ -128,7 +128,7 @@ final class QueueCommit {
             case "at" -> setProgress((int) a, (Long) found.get(2));
             case "full" -> {
                 long later = staged.subList(listIndex + 1, staged.size()).stream().mapToLong(StagedList::rows).sum();
-                partialCommit = new SinkStore.PartialCommit(a, staged.get(listIndex).rows() - rowsMoved + later);
+                partialCommit = new SinkStore.FullQueueStop(a, staged.get(listIndex).rows() - rowsMoved + later);
                 status = Status.FULL;
             }
             case "missing" -> status = Status.MISSING;

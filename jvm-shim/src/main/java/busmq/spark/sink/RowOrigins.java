@@ -1,7 +1,7 @@
 package busmq.spark.sink;
 
 import busmq.spark.PyText;
-import busmq.spark.source.FollowedQueues;
+import busmq.spark.source.QueuesReadByTask;
 import java.util.HashMap;
 import java.util.Map;
 import org.apache.spark.TaskContext;
@@ -48,7 +48,7 @@ final class RowOrigins {
 
     private String bornOfFollowedQueue() {
         TaskContext task = TaskContext.get();
-        FollowedQueues.FollowedQueue followed = task == null ? null : FollowedQueues.find(task, queue);
+        QueuesReadByTask.FollowedQueue followed = task == null ? null : QueuesReadByTask.find(task, queue);
         if (followed == null) {
             throw RealTimeMode.notExactlyOnceError("rows of queue " + PyText.repr(queue)
                     + " in a task that does not read it, so that their order is lost: "

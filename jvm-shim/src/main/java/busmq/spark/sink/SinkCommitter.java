@@ -26,7 +26,7 @@ final class SinkCommitter implements AutoCloseable {
     }
 
     /** Append the batch. Safe to repeat: rows already appended are not appended again. */
-    void commit(String sink, long batch, List<StagedList> staged, String query, String span, Epoch epoch) {
+    void commit(String sink, long batch, List<StagedList> staged, String query, String span, RunEpoch epoch) {
         if (sink.isEmpty()) {
             throw BusException.configError("Spark gave the tasks no id of their query, so the sink has no name; set option sinkId, one for each query");
         }
@@ -78,7 +78,7 @@ final class SinkCommitter implements AutoCloseable {
     }
 
     /** A commit of its own, for a batch write whose sink is {@code sink}; {@code truncated} are the queues that are emptied first. */
-    void commitBatchWrite(String sink, List<StagedList> staged, List<String> truncated, Epoch epoch) {
+    void commitBatchWrite(String sink, List<StagedList> staged, List<String> truncated, RunEpoch epoch) {
         store.truncate(truncated);
         if (options.batch() != null) {
             commit(options.sink(), options.batch(), staged, "", "", epoch);
@@ -100,7 +100,7 @@ final class SinkCommitter implements AutoCloseable {
 
     private void append(String sink, long batch, List<StagedList> staged) {
         FullQueueWait full = new FullQueueWait(fullTimeoutMs(options));
-        for (SinkStore.PartialCommit rest = store.commit(sink, batch, staged); rest != null; rest = store.commit(sink, batch, staged)) {
+        for (SinkStore.FullQueueStop rest = store.commit(sink, batch, staged); rest != null; rest = store.commit(sink, batch, staged)) {
             long maxsize = rest.maxsize();
             sleep(full.pauseMs(staged.get(0).queue(), () -> maxsize, rest.left(), System.nanoTime() / 1_000_000));
         }

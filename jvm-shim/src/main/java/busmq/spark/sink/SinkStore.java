@@ -133,13 +133,13 @@ final class SinkStore implements AutoCloseable {
     }
 
     /** Appends a chunk to a staged list, unless it is there; the reply is the rows in the list. */
-    static Call stageCall(StagedList.GrowingList list, List<byte[]> values) {
+    static Call stageCall(StagedList.OpenStagedList list, List<byte[]> values) {
         String attempt = list.key().substring(list.key().lastIndexOf(STAGE) + STAGE.length());
         return Call.script("stage", List.of(list.key(), list.stagesKey), concat(values, list.rows(), STAGE_TTL_S, attempt, list.epoch));
     }
 
     /** A task of a run is about to stage rows for queues, which are attached in the same round trip where that is to one server, or cluster. */
-    Epoch begin(SinkRun run, List<String> queues) {
+    RunEpoch begin(SinkRun run, List<String> queues) {
         List<Call> calls = links.links().size() == 1 ? queues.stream().map(this::attachCall).toList() : List.of();
         return staging(run.sink()).begin(run.id(), queues, calls, replies -> {
             for (int i = 0; i < replies.size(); i++) {
@@ -159,11 +159,11 @@ final class SinkStore implements AutoCloseable {
      * Appends a chunk on the connection that has written the whole list so far. Never to be repeated on the same list: the first try may still
      * arrive. To a list that is gone it adds nothing, so no key is left without a ttl.
      */
-    static Call stageMoreCall(StagedList.GrowingList list, List<byte[]> values) {
+    static Call stageMoreCall(StagedList.OpenStagedList list, List<byte[]> values) {
         return Call.command(concat(values, "RPUSHX", list.key())).asNonIdempotent();
     }
 
-    static void checkStagedRows(StagedList.GrowingList list, int added, long found) {
+    static void checkStagedRows(StagedList.OpenStagedList list, int added, long found) {
         if (found != list.rows() + added) {
             throw stagingLostError("", "?", list.queue, list.rows() + added, found, list.key(), RESTART_REMEDY);
         }
@@ -243,13 +243,13 @@ final class SinkStore implements AutoCloseable {
     }
 
     /** A commit that stopped because the queue is at its {@code maxsize}; calling it again goes on. */
-    record PartialCommit(long maxsize, long left) {
+    record FullQueueStop(long maxsize, long left) {
     }
 
     /**
      * Append the staged lists of one queue in their order; null when all is appended. Safe to repeat at any time, by any process, until then.
      */
-    PartialCommit commit(String sink, long batch, List<StagedList> staged) {
+    FullQueueStop commit(String sink, long batch, List<StagedList> staged) {
         try {
             return commit(sink, batch, staged, 0);
         } catch (RecordConflict other) {
@@ -273,7 +273,7 @@ final class SinkStore implements AutoCloseable {
     }
 
     /** {@code voidBelow}: progress of records that were made by runs with lower epochs counts for nothing. */
-    private PartialCommit commit(String sink, long batch, List<StagedList> staged, long voidBelow) throws RecordConflict {
+    private FullQueueStop commit(String sink, long batch, List<StagedList> staged, long voidBelow) throws RecordConflict {
         QueueCommit queue = new QueueCommit(keys(staged.get(0).queue()), sink, batch, staged, voidBelow);
         int server = staged.get(0).server();
         while (queue.isOpen()) {

@@ -59,7 +59,7 @@ public record StagedList(String queue, int server, String key, List<EqualChunks>
     }
 
     /** What a task stages for one queue: segments that are closed, and the one that grows. {@code core/sink.py} says why. */
-    static final class GrowingList {
+    static final class OpenStagedList {
         final String queue;
         final int server;
         /** Where the list is noted, and under which run. */
@@ -71,7 +71,7 @@ public record StagedList(String queue, int server, String key, List<EqualChunks>
         private long digest;
         private List<EqualChunks> chunks = new ArrayList<>();
 
-        GrowingList(String queue, int server, String stagesKey, long epoch, String key) {
+        OpenStagedList(String queue, int server, String stagesKey, long epoch, String key) {
             this.queue = queue;
             this.server = server;
             this.stagesKey = stagesKey;

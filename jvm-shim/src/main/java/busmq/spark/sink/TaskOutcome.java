@@ -5,12 +5,12 @@ import java.util.List;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 
 /** What a task did: the lists it staged, and their run. */
-record TaskOutcome(List<StagedList> staged, Epoch epoch) implements WriterCommitMessage {
-    static final TaskOutcome EMPTY = new TaskOutcome(List.of(), Epoch.NONE);
+record TaskOutcome(List<StagedList> staged, RunEpoch epoch) implements WriterCommitMessage {
+    static final TaskOutcome EMPTY = new TaskOutcome(List.of(), RunEpoch.NONE);
 
     /** Of the run whose lists these are. */
-    static Epoch epochOf(WriterCommitMessage[] messages) {
-        Epoch found = Epoch.NONE;
+    static RunEpoch epochOf(WriterCommitMessage[] messages) {
+        RunEpoch found = RunEpoch.NONE;
         for (WriterCommitMessage message : messages) {
             if (message instanceof TaskOutcome outcome && outcome.epoch.number() != 0 && found.before().isEmpty()) {
                 found = outcome.epoch;

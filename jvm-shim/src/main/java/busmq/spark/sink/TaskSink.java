@@ -12,7 +12,7 @@ public final class TaskSink implements AutoCloseable {
     /** Redis' own limit of one value. */
     private static final int MAX_VALUE_BYTES = Contract.intNumber("maxValueBytes");
 
-    private final StageTarget stageTarget;
+    private final StagedListWriter stageTarget;
     private final StagingRenewal renewal;
     private final RowBatcher batcher;
     /** Set before the sending thread ends: whether what was staged is to be taken back. */
@@ -21,8 +21,8 @@ public final class TaskSink implements AutoCloseable {
     private TaskSink(WriteOptions options, SinkRun run, String attempt, String query) {
         SinkStore store = new SinkStore(options);
         renewal = run == null ? null : new StagingRenewal(options, run.sink());
-        stageTarget = run == null ? null : new StageTarget(store, run, attempt, renewal);
-        RowBatcher.Target target = stageTarget == null ? new PushTarget(store, query) : stageTarget;
+        stageTarget = run == null ? null : new StagedListWriter(store, run, attempt, renewal);
+        RowBatcher.Target target = stageTarget == null ? new DirectQueueWriter(store, query) : stageTarget;
         batcher = new RowBatcher(target, SinkCommitter.fullTimeoutMs(options), stageTarget != null, () -> closeStore(store));
     }
 

@@ -65,10 +65,10 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     private final StructType schema;
     private final QueueSelection queueNames;
     private final SelfJoinReaders siblings;
-    private final TimeRecorder timeNotes = new TimeRecorder();
-    private final QueryLag queryLag = new QueryLag();
+    private final IdTimeRecorder timeNotes = new IdTimeRecorder();
+    private final QueryLagMeter queryLag = new QueryLagMeter();
     private final boolean checkpointIsTemporary;
-    private StreamQueues streamQueues;
+    private StreamQueueHolder streamQueues;
     private Planner planner;
     private RealTimePlan realTimePlan;
     private QueryAcks acks;
@@ -196,7 +196,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         if (lastIds.isEmpty() || stopped) {
             return null;
         }
-        QueryLag.Lag lag = queryLag.measure(lastPlanned.isEmpty() ? Map.of() : decode(lastPlanned), lastIds, streamQueues.store);
+        QueryLagMeter.Lag lag = queryLag.measure(lastPlanned.isEmpty() ? Map.of() : decode(lastPlanned), lastIds, streamQueues.store);
         return new BusOffset(OffsetJson.encodeReport(lastIds, lag.messages(), lag.seconds()));
     }
 
@@ -285,7 +285,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         }
         try {
             Map<String, Long> lastIds = realTime ? streamQueues.store.counters(streamQueues.queues()) : planner.lastIds();
-            QueryLag.Lag lag = queryLag.measure(decode(latest.get().json()), lastIds, streamQueues.store);
+            QueryLagMeter.Lag lag = queryLag.measure(decode(latest.get().json()), lastIds, streamQueues.store);
             Map<String, String> found =
                     new HashMap<>(Map.of("lag", String.valueOf(lag.messages()), "queues", String.valueOf(streamQueues.queues().size())));
             if (lag.seconds() != null) {
@@ -355,7 +355,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     }
 
     private void createPlannerAndAcks(Set<String> known) {
-        streamQueues = new StreamQueues(options, siblings);
+        streamQueues = new StreamQueueHolder(options, siblings);
         planner = new Planner(options, streamQueues);
         realTimePlan = new RealTimePlan(options);
         acks = new QueryAcks(options, streamQueues);

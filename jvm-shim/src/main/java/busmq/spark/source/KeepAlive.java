@@ -104,7 +104,7 @@ final class KeepAlive implements AutoCloseable {
                     long shortest = watched.isEmpty() ? ReadStore.LEASE_MS : Collections.min(watched.values());
                     watched = awaitQueues((token.isEmpty() ? shortest : Math.min(ReadStore.LEASE_MS, shortest)) / TOUCHES_PER_LIFE);
                 }
-                Leases.releaseIfReachable(store, ttlsMs.keySet(), options.subscription(), token);
+                QueueReaderLeases.releaseIfReachable(store, ttlsMs.keySet(), options.subscription(), token);
             }
         }
 

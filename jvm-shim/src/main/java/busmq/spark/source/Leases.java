@@ -15,15 +15,15 @@ import java.util.concurrent.TimeUnit;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Leases, of which a queue, or each subscription of it, has one: taking them, and the error when another reader has one. */
-final class Leases {
+/** QueueReaderLeases, of which a queue, or each subscription of it, has one: taking them, and the error when another reader has one. */
+final class QueueReaderLeases {
     /** A reader of this machine that is just being stopped may take so long to end. */
     private static final long STOPPING_READER_GRACE_MS = Contract.number("stoppingReaderGraceMs");
     private static final long LEASE_RETRY_PAUSE_MS = Contract.number("leaseRetryPauseMs");
 
-    private static final Logger LOG = LoggerFactory.getLogger(Leases.class);
+    private static final Logger LOG = LoggerFactory.getLogger(QueueReaderLeases.class);
 
-    private Leases() {}
+    private QueueReaderLeases() {}
 
     /**
      * Become the reader of all queues. Waits for a lease that may end (a stopping reader here, an unknown one elsewhere). The result is those whose

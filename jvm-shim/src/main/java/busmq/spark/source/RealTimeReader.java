@@ -69,8 +69,8 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
             store.setOwnListeners(follow.queue(), follow.executors().size() + (follow.executors().contains(executorId()) ? 0 : 1));
             places.put(follow.queue(), follow.server());
             if (task != null) {
-                FollowedQueues.add(task, follow.queue(),
-                        new FollowedQueues.FollowedQueue(follow.entry().born(), follow.shared(), options.failOnDataLoss()));
+                QueuesReadByTask.add(task, follow.queue(),
+                        new QueuesReadByTask.FollowedQueue(follow.entry().born(), follow.shared(), options.failOnDataLoss()));
             }
             queues.add(new QueueCursor(new RealTimeQueue(store, follow.queue(), follow.entry(), follow.startsAnew(), options.failOnDataLoss(),
                     rowMaker.hasTimestamp())));

@@ -9,7 +9,7 @@ import java.util.List;
 
 /**
  * How many messages fit a budget of bytes: exact for the first 1,000 messages or 1 MB, beyond that each counts as the longest where writers have
- * noted that none is much longer, else an estimate by one message in {@link #SAMPLE_EVERY_MESSAGES} (as {@code bytes_until} of {@code core/queue_state.py}).
+ * noted that none is much longer, else an estimate by one message in {@link #SAMPLE_EVERY_MESSAGES} (as {@code bytes_until} of {@code core/reader_operations.py}).
  */
 final class MessagesWithinBytes {
     private static final int SAMPLE_EVERY_MESSAGES = Contract.intNumber("sampleEveryMessages");

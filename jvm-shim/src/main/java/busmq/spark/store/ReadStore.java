@@ -326,7 +326,7 @@ public final class ReadStore extends LocatedQueues {
     public BusException lossError(String queue, Loss loss) {
         QueueKeys keys = keys(queue);
         List<Object> found = linkOf(queue).runAll(List.of(Call.command("EXISTS", keys.toack()), Call.command("DBSIZE")));
-        return new LossEvidence((Long) found.get(0) == 1, countPushSubscribers(queue), (Long) found.get(1) == 0)
+        return new LossCauseEvidence((Long) found.get(0) == 1, countPushSubscribers(queue), (Long) found.get(1) == 0)
                 .lossError(queue, loss, Math.max(PushNotifiers.isSubscribed(options, queue) ? 1 : 0, ownListeners.getOrDefault(queue, 0)));
     }
 
@@ -348,7 +348,7 @@ public final class ReadStore extends LocatedQueues {
         long lastId = number(found.get(0));
         String expected = "ids " + need + ".." + last;
         // A subscription of another query counts as another consumer.
-        LossEvidence traces = new LossEvidence((Long) found.get(1) == 1, countPushSubscribers(queue) + Math.max(0, (Long) found.get(2) - 2), false);
+        LossCauseEvidence traces = new LossCauseEvidence((Long) found.get(1) == 1, countPushSubscribers(queue) + Math.max(0, (Long) found.get(2) - 2), false);
         if (lastId < need) {
             return traces.lossError(queue, new Loss("rolled-back", expected, "last id " + lastId), 1);
         }

@@ -10,8 +10,8 @@ import java.util.Set;
 import org.junit.jupiter.api.Test;
 
 class SlotMapTest {
-    private static final ClusterNode A = new ClusterNode("a", 1);
-    private static final ClusterNode ASKED = new ClusterNode("asked", 2);
+    private static final NodeAddress A = new NodeAddress("a", 1);
+    private static final NodeAddress ASKED = new NodeAddress("asked", 2);
 
     private static List<Object> range(long first, long last, String host, long port) {
         return List.of(first, last, List.of(host.getBytes(StandardCharsets.UTF_8), port));
@@ -32,7 +32,7 @@ class SlotMapTest {
 
     @Test
     void aSlotThatMovedIsElsewhereAndItsNeighboursAreNot() {
-        ClusterNode other = new ClusterNode("b", 3);
+        NodeAddress other = new NodeAddress("b", 3);
         SlotMap changed = map().withMoved(Map.of(50, other, 100, other));
         assertEquals(List.of(A, other, A, other), List.of(changed.owner(49), changed.owner(50), changed.owner(51), changed.owner(100)));
         assertEquals(A, map().owner(50));
@@ -42,8 +42,8 @@ class SlotMapTest {
     void aRedirectionNamesNodeAndKind() {
         assertEquals(new Redirect(A, false), Redirect.of("MOVED 3999 a:1", "asked"));
         assertEquals(new Redirect(A, true), Redirect.of("ASK 3999 a:1", "asked"));
-        assertEquals(new Redirect(new ClusterNode("::1", 7), false), Redirect.of("MOVED 1 ::1:7", "asked"));
-        assertEquals(new Redirect(new ClusterNode("asked", 7), false), Redirect.of("MOVED 1 :7", "asked"));
+        assertEquals(new Redirect(new NodeAddress("::1", 7), false), Redirect.of("MOVED 1 ::1:7", "asked"));
+        assertEquals(new Redirect(new NodeAddress("asked", 7), false), Redirect.of("MOVED 1 :7", "asked"));
         assertNull(Redirect.of("ERR no such thing", "asked"));
     }
 }

@@ -46,7 +46,7 @@ class BatchManifestTest {
 
     @Test
     void aMillionRowsAreTwoEntries() {
-        StagedList.GrowingList list = new StagedList.GrowingList("q", 0, "s", 1, "k");
+        StagedList.OpenStagedList list = new StagedList.OpenStagedList("q", 0, "s", 1, "k");
         IntStream.range(0, 1000).forEach(i -> list.addChunk(rows(1000)));
         list.addChunk(rows(7));
         assertEquals(List.of(new EqualChunks(1000, 1000), new EqualChunks(7, 1)), only(list).chunks());
@@ -57,7 +57,7 @@ class BatchManifestTest {
     void movesFromAnywhereEndAtEachChunkBorderInTurn(RepetitionInfo seed) {
         Random random = new Random(seed.getCurrentRepetition());
         int[] sizes = random.ints(random.nextInt(30), 1, 1001).toArray();
-        StagedList.GrowingList list = new StagedList.GrowingList("q", 0, "s", 1, "k");
+        StagedList.OpenStagedList list = new StagedList.OpenStagedList("q", 0, "s", 1, "k");
         for (int size : sizes) {
             list.addChunk(rows(size));
         }
@@ -77,7 +77,7 @@ class BatchManifestTest {
 
     @Test
     void whatIsNotConfirmedWhenTheLinkBreaksGoesOnInASegmentOfItsOwn() {
-        StagedList.GrowingList list = new StagedList.GrowingList("q", 0, "q:stages:s", 1, "q:stage:0123456789abcdef");
+        StagedList.OpenStagedList list = new StagedList.OpenStagedList("q", 0, "q:stages:s", 1, "q:stage:0123456789abcdef");
         list.addChunk(rows(3));
         list.startNextSegment("fedcba9876543210");
         assertEquals(0, list.rows());
@@ -91,7 +91,7 @@ class BatchManifestTest {
         return Collections.nCopies(count, new byte[] {1});
     }
 
-    private static StagedList only(StagedList.GrowingList list) {
+    private static StagedList only(StagedList.OpenStagedList list) {
         List<StagedList> segments = list.segments();
         assertEquals(1, segments.size());
         return segments.get(0);

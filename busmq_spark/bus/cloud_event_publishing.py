@@ -1,0 +1,146 @@
+"""Events, which go to every queue that is subscribed to their keys, and commands, which go to one queue with one group.
+
+    async with Bus("redis://localhost") as bus:
+        await bus.subscribe(["user.*"], into="emails")
+        receipt = await bus.publish(["user.signup"], {"user": 7})  # Receipt(id='…', destinations=('emails',))
+        await bus.send("invoices", {"order": 8})
+
+Rule 1. The table of subscriptions is at one server: with several, at the one that its key hashes to. Its version is asked for each event, so a
+        subscription counts for every event that is published after it.
+Rule 2. Nothing is pushed twice by one call. Where a server breaks off before its reply, the queue counts as missing, and the error says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, TypedDict, Unpack
+
+from busmq_spark.core import event_routing as flows
+from busmq_spark.core.cloud_event import Event, Extension, make_event
+from busmq_spark.core.event_patterns import check_key
+from busmq_spark.core.event_routing import Receipt, SubscriberTable, check_queue
+from busmq_spark.core.flow import Flow, T
+from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, hash_index
+from busmq_spark.errors import BusError, ConfigError, PublishIncomplete, TooFewDestinations
+from busmq_spark.redis_io.queue_location import new_token
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.redis_servers import RedisServers
+    from busmq_spark.options import BusOptions
+
+EVENT_ID_BITS = 128
+
+
+class EventKeywords(TypedDict, total=False):
+    """What an event says besides its data; see Event."""
+
+    id: str
+    source: str
+    type: str
+    time: str
+    subject: str
+    datacontenttype: str
+    dataschema: str
+    extensions: Mapping[str, Extension]
+
+
+class CloudEventPublishing:
+    """What a bus can do with events and commands."""
+
+    options: BusOptions
+    _subscribers: SubscriberTable | None = None
+
+    @property
+    def servers(self) -> RedisServers:
+        """The servers of the bus."""
+        raise NotImplementedError
+
+    async def publish(self, keys: Sequence[str], data: object = None, *, require: int = 0, **about: Unpack[EventKeywords]) -> Receipt:
+        """Push one event to each queue that is subscribed to one of ``keys``, such as ``["user.signup"]``. The receipt says to which.
+
+        ``data`` is bytes, what JSON can express, or an Event, which goes as it is. ``about`` are further attributes: by default its ``type``
+        is the first key (several are in the extension ``keys``), its ``id`` new, its ``time`` now. That no queue is subscribed is no error unless
+        ``require`` says how many must be: then TooFewDestinations is raised, and nothing is pushed. Raises PublishIncomplete where a queue is full
+        or cannot be reached, LinkLost where the table of subscriptions cannot be, ConfigError for what is no key.
+        """
+        wanted = keys_of(keys)
+        event = event_of(wanted, data, about)
+        value = event.encode()
+        self._subscribers = found = await self._run_at_table(flows.read_subscribers(self._subscribers))
+        queues = found.queues_for(wanted)
+        if len(queues) < require:
+            raise TooFewDestinations(keys=", ".join(wanted), found=len(queues), wanted=require)
+        outcomes = await asyncio.gather(*(self._deliver(flows.deliver_event, queue, value) for queue in queues), return_exceptions=True)
+        missing: dict[str, str] = {}
+        for queue, outcome in zip(queues, outcomes, strict=True):
+            if isinstance(outcome, BusError):
+                missing[queue] = str(outcome)
+            elif isinstance(outcome, BaseException):
+                raise outcome
+        stored = [queue for queue in queues if queue not in missing]
+        if missing:
+            raise PublishIncomplete(event=event.id, stored=stored, missing=missing)
+        return Receipt(event.id, tuple(stored))
+
+    async def send(self, queue: str, data: object = None, **about: Unpack[EventKeywords]) -> Receipt:
+        """Push a command to a queue: an event (as for ``publish``; its ``type`` is the name of the queue) that is for one group.
+
+        From the first command on the queue takes one group, or Spark subscription, only. Raises QueueBusy where it has several, QueueFull, and
+        LinkLost: where the connection broke before the reply, it is unknown whether the command is stored.
+        """
+        event = event_of([check_queue(queue)], data, about)
+        await self._deliver(flows.send_command, queue, event.encode())
+        return Receipt(event.id, (queue,))
+
+    async def subscribe(self, patterns: Sequence[str], *, into: str) -> int:
+        """Subscribe the queue ``into``: it gets each event one of whose keys matches one of ``patterns``.
+
+        ``a.*`` matches a.b, ``a.#`` matches a, a.b and a.b.c. It holds until ``unsubscribe`` or ``forget``, also without a reader. Returns how
+        many of the patterns are new for the queue.
+        """
+        return await self._run_at_table(flows.subscribe(patterns, into, new_token()))
+
+    async def unsubscribe(self, patterns: Sequence[str], *, into: str) -> int:
+        """End these subscriptions; what is in the queue stays. Returns how many there were."""
+        return await self._run_at_table(flows.unsubscribe(patterns, into, new_token()))
+
+    async def forget(self, queue: str) -> int:
+        """End every subscription of a queue; what is in it stays. Returns how many there were."""
+        return await self._run_at_table(flows.forget_queue(queue, new_token()))
+
+    async def subscriptions(self) -> list[tuple[str, str]]:
+        """Every pattern with a queue that is subscribed with it, sorted."""
+        return await self._run_at_table(flows.read_table())
+
+    async def _run_at_table(self, flow: Flow[T]) -> T:
+        links = self.servers.commands
+        return await links[hash_index(EVENT_SUBSCRIPTIONS_KEY, len(links))].run(flow)
+
+    async def _deliver(self, how: Callable[[QueueKeys, bytes, str], Flow[int]], queue: str, value: bytes) -> int:
+        keys = QueueKeys(queue, self.options.cluster)
+        index = await self.servers.locate(keys.metadata)
+        return await self.servers.commands[index].run(how(keys, value, new_token()))
+
+
+def keys_of(keys: Sequence[str]) -> list[str]:
+    """The keys of an event. Raises ConfigError."""
+    if isinstance(keys, str) or not keys:
+        raise ConfigError(reason=f"the keys are {keys!r}; expected a list of at least one, such as ['user.signup']")
+    return [check_key(key) for key in keys]
+
+
+def event_of(keys: Sequence[str], data: object, about: EventKeywords) -> Event:
+    """The event with these keys, or the command for the queue that is the only one. Raises ConfigError, MessageRefused."""
+    if isinstance(data, Event):
+        if about:
+            raise ConfigError(reason=f"{next(iter(about))} is given beside a whole Event; make the event with it")
+        return data
+    if unknown := sorted(about.keys() - EventKeywords.__annotations__.keys()):
+        known = ", ".join(EventKeywords.__annotations__)
+        raise ConfigError(reason=f"an event has no attribute {unknown[0]!r}; it has {known}, and what you name in extensions={{…}}")
+    if len(keys) > 1:
+        about = {**about, "extensions": {"keys": " ".join(keys), **about.get("extensions", {})}}
+    named = {"type": keys[0], "id": new_token(EVENT_ID_BITS), "time": datetime.now(UTC).isoformat(timespec="milliseconds"), **about}
+    return make_event(data, **named)

@@ -1,0 +1,43 @@
+"""Names of modules that are imported when they are first used.
+
+Spark starts several Python processes for a query. Each imports the class of the data source, and then does one thing: it says the columns, plans
+batches, runs tasks, or commits. What the others do, and the packages for it, would be most of what such a process imports.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Any, Generic, TypeVar
+
+from busmq_spark.errors import LocalToolMissing
+
+T = TypeVar("T")
+
+
+class DeferredImport(Generic[T]):
+    """A name of a module of the package, for a constant of another one. ``get`` imports the module.
+
+    It is pickled only where the package travels by value, with ``busmq_spark.register``. No worker can import the module there, so what it stands for
+    goes along: an import statement in a function would fail.
+    """
+
+    def __init__(self, module: str, name: str) -> None:
+        self._module, self._name = module, name
+        self._found: T | None = None
+
+    def get(self) -> T:
+        """What has that name. Raises LocalToolMissing for a package that cannot be imported."""
+        if self._found is None:
+            try:
+                self._found = getattr(import_module(f"busmq_spark.{self._module}"), self._name)
+            except ImportError as error:
+                reason = f"{sys.executable} cannot import it ({error})"
+                remedy = "Install busmq_spark with its dependencies there"
+                raise LocalToolMissing(tool=f"Python package {error.name or 'that busmq_spark needs'}", reason=reason, remedy=remedy) from error
+        assert self._found is not None
+        return self._found
+
+    def __getstate__(self) -> dict[str, Any]:
+        self.get()
+        return self.__dict__

@@ -1,0 +1,216 @@
+"""What of a queue is copied next, and whether it still may be: decisions without a connection.
+
+Rule 1. Rows are appended only if two fingerprints equal those of one snapshot before the read: of the message copied last, and of the last one read.
+Rule 2. A conflict stops the queue and names its ids; nothing is overwritten.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
+
+from busmq_spark.core.mirror import NEWEST_MESSAGE, BeginResult, MirrorOf, OriginQueueState
+from busmq_spark.core.reader_operations import fingerprint
+from busmq_spark.errors import BusError, MirrorStopped
+from busmq_spark.mirror.consecutive_messages import ConsecutiveMessages
+
+WINDOW_BYTES = 3 * 1024 * 1024
+"""Bytes of values that are read in one call, about, of however many queues. So many calls as there are readers (mirror/runner.py) are under way."""
+MAX_CALL_BYTES = 8 * 1024 * 1024
+"""A call that brings more ends there; what it was to bring besides is read again in smaller windows."""
+FIRST_WINDOW_ROWS, MAX_WINDOW_ROWS = 1_000, 50_000
+"""Most messages of the first window of a queue, for which it is not known how long its values are, and of any."""
+SHORT_WINDOW_ROWS = 250
+"""Windows up to this are read together with those of other queues."""
+
+
+@dataclass(frozen=True, slots=True)
+class CopyWindow:
+    """The ids ``after + 1 .. upto`` of a queue, to be read; or to the end (NEWEST_MESSAGE). ``newest``: the last id that is known to be given."""
+
+    queue: str
+    born: str
+    after: int
+    upto: int
+    newest: int
+    bytes: int = 0
+    """About how many bytes of values; 0: not known."""
+
+    @property
+    def rows(self) -> int:
+        """How many messages at most, about."""
+        return (self.upto or self.newest) - self.after
+
+
+@dataclass(slots=True)
+class CopyWindowMessages:
+    """What was read of a window. ``span`` is from before the reading; ``parts`` are all that was stored of ``after + 1 .. upto``, in order."""
+
+    window: CopyWindow
+    span: OriginQueueState
+    upto: int = 0
+    after: int = 0
+    parts: list[ConsecutiveMessages] = field(default_factory=list)
+    bytes: int = 0
+    """Of their values."""
+    sound: bool = False
+    """Whether it may be appended. Else it is of another history than planned, or too large: look again."""
+
+    @property
+    def count(self) -> int:
+        """How many messages were read."""
+        return sum(map(len, self.parts))
+
+    @property
+    def last(self) -> int:
+        """The id of the last message that was read; 0 when there is none."""
+        return self.parts[-1].last if self.parts else 0
+
+    def mark(self, id: int) -> str:
+        """The fingerprint of a message; empty when it was not read."""
+        return next((fingerprint(part.value(id)) for part in self.parts if part.first <= id <= part.last), "")
+
+
+@dataclass(slots=True)
+class MirroredQueue:
+    """What the process knows of one queue."""
+
+    name: str
+    begun: bool = False
+    born: str = ""
+    """The life that is mirrored here."""
+    last: int = 0
+    """Copied up to this id."""
+    mark: str = ""
+    """Fingerprint of that message; empty where it is not known."""
+    seen: int = 0
+    """The last id that the origin has given."""
+    planned: int = 0
+    """Windows up to this id are under way."""
+    floor: int = 0
+    """What is up to this id is dropped here."""
+    ttl_s: int = 0
+    row_bytes: float = 0.0
+    """About how long values are; 0: not known."""
+    copied: int = 0
+    skipped: int = 0
+    """Ids that were gone at the origin before they were copied."""
+    behind_since: float | None = None
+    touched: float = 0.0
+    stopped: BusError | None = None
+    """Why it is mirrored no further; it is looked at now and then all the same."""
+    copy_here: bool | None = None
+    """Whether this Redis has a mirror of the queue, also one of a life that has ended at the origin. None before the first look."""
+
+    @property
+    def behind(self) -> int:
+        """Ids that are given and not copied."""
+        return max(0, self.seen - self.last)
+
+    def window(self, bytes_: int) -> CopyWindow | None:
+        """What to read next, behind what is under way; None when there is nothing, or the first window has not said yet how long values are."""
+        left = self.seen - self.planned
+        if not self.begun or left <= 0 or (not self.row_bytes and self.planned > self.last):
+            return None
+        most = FIRST_WINDOW_ROWS if not self.row_bytes else max(1, min(MAX_WINDOW_ROWS, int(bytes_ / max(1.0, self.row_bytes))))
+        size = int(min(left, most) * self.row_bytes)
+        return CopyWindow(self.name, self.born, self.planned, NEWEST_MESSAGE if left <= most else self.planned + most, self.seen, size)
+
+    def reset(self) -> None:
+        """Forget what is under way."""
+        self.planned = self.last
+
+    def note_last_id(self, last_id: int, now: float) -> None:
+        """The origin has given ids up to this one."""
+        self.seen = last_id
+        if self.behind and self.behind_since is None:
+            self.behind_since = now
+        elif not self.behind:
+            self.behind_since = None
+
+    def learn_row_size(self, rows: CopyWindowMessages) -> None:
+        """Learn how long values are."""
+        if count := rows.count:
+            mean = rows.bytes / count
+            self.row_bytes = mean if not self.row_bytes or mean > self.row_bytes else (3 * self.row_bytes + mean) / 4
+
+
+def drop_copied_rows(rows: CopyWindowMessages, last: int) -> OriginQueueState:
+    """Drop rows up to ``last``, copied meanwhile. Returns the span as of ``last``."""
+    if last <= rows.after:
+        return rows.span
+    span = replace(rows.span, after_mark=rows.mark(last))
+    rows.after, rows.parts = last, [part.rows_after(last) for part in rows.parts if part.last > last]
+    return span
+
+
+class MirroredQueueDecision(NamedTuple):
+    """What to do with a queue after a look at it, there and here."""
+
+    action: Literal["copy", "begin", "drop", "compare", "stop"]
+    """copy: go on. begin: it is not mirrored yet, or its life at the origin is another. drop: the origin has it no more. compare: ids are other
+    messages there than here, find out from which on, and stop. stop: with ``error``."""
+    error: MirrorStopped | None = None
+    """Why it stops."""
+
+
+def compare_with_origin(queue: MirroredQueue, span: OriginQueueState, *, name: str = "") -> MirroredQueueDecision:
+    """What to do after this look at a queue. ``name`` is that of this bus."""
+    if not span.ttl_s:
+        return MirroredQueueDecision("drop")
+    if name and name in (path := MirrorOf.parse(span.mirror_of).path if span.mirror_of else ()):
+        reason = f"at its origin it is a mirror itself, of {' → '.join(path)}, and {name!r} is this bus"
+        return MirroredQueueDecision("stop", _stop_verdict(queue, "loop", reason, 0, 0, "Mirror it from its true origin, or promote it in one place"))
+    if not queue.begun or span.born != queue.born:
+        return MirroredQueueDecision("begin")
+    if span.last_id < queue.last:
+        ids = f"ids {span.last_id + 1}..{queue.last}"
+        reason = f"its origin has lost {ids}: it was restored, or a fail-over lost its last pushes. They are here"
+        return MirroredQueueDecision("stop", _stop_verdict(queue, "diverged", reason, span.last_id + 1, queue.last, _DIVERGED_REMEDY))
+    if queue.mark and span.after_mark and queue.mark != span.after_mark:
+        return MirroredQueueDecision("compare")
+    return MirroredQueueDecision("copy")
+
+
+_DIVERGED_REMEDY = "Promote it to keep what is here, or copy it anew from its origin with --replace, once what only is here is saved (busmq peek)"
+
+
+def reissued_error(queue: MirroredQueue, first: int) -> MirrorStopped:
+    """The ids from ``first`` on are other messages at the origin than here."""
+    reason = f"ids {first}..{queue.last} are other messages here than at its origin, which has lost some and given their ids anew"
+    return _stop_verdict(queue, "diverged", reason, first, queue.last, _DIVERGED_REMEDY)
+
+
+def no_mirror_error(queue: MirroredQueue, span: OriginQueueState, found: BeginResult) -> MirrorStopped:
+    """There is a queue of this bus' own."""
+    if found.promoted >= 0 and found.born == span.born:
+        first = found.promoted + 1
+        if span.last_id < first:
+            return _stop_verdict(
+                queue, "promoted", f"it was promoted behind id {found.promoted}, and nothing of its old origin is missing", 0, 0, _PROMOTED_REMEDY
+            )
+        given = f", and here ids {first}..{found.last} were given to others" if found.last >= first else ""
+        reason = f"it was promoted behind id {found.promoted}; ids {first}..{span.last_id} of its old origin were not copied{given}"
+        return _stop_verdict(queue, "promoted", reason, first, span.last_id, _PROMOTED_REMEDY)
+    reason = f"here is a queue of this name that is no mirror, with ids up to {found.last}"
+    return _stop_verdict(queue, "own", reason, 1, found.last, "Remove or rename one of them, or copy over it with --replace")
+
+
+def new_life_error(queue: MirroredQueue, span: OriginQueueState, found: BeginResult) -> MirrorStopped:
+    """Here is the copy of a life that has ended at the origin; it may be the only one."""
+    reason = f"it was made anew at its origin, as life {span.born}; here is the copy of its life {found.born}, up to id {found.last}"
+    remedy = "Promote the copy to keep it (busmq mirror promote), or give it up for the new life with new_life=follow (--new-life follow)"
+    return _stop_verdict(queue, "life", reason, 1, found.last, remedy)
+
+
+def other_origin_error(queue: MirroredQueue, found: BeginResult, origin: str) -> MirrorStopped:
+    """It is the mirror of another queue elsewhere: two processes would end each other's copies for ever."""
+    reason = f"here it is a mirror of {origin}, of another life, up to id {found.last}"
+    return _stop_verdict(queue, "own", reason, 1, found.last, "Mirror one of them under this name only; --replace gives up the other copy")
+
+
+_PROMOTED_REMEDY = "Save what only the old origin has (busmq peek, there), then mirror in the other direction with --replace"
+
+
+def _stop_verdict(queue: MirroredQueue, kind: str, reason: str, first: int, last: int, remedy: str) -> MirrorStopped:
+    return MirrorStopped(queue=queue.name, kind=kind, reason=reason, first=first, last=last, remedy=remedy)

@@ -1,0 +1,107 @@
+"""Where an outbox forwards to: Redis, a federation server of ours, or one of npm busmq. One thread may use one.
+
+Towards Redis and servers of ours each message is appended once (core/idempotent_push.py). An npm server takes text only, at least once, and knows of
+no subscriptions: there those count that were made with this outbox.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
+
+from busmq_spark.core.event_patterns import destinations
+from busmq_spark.core.queue import MIN_RECORD_TTL_S
+from busmq_spark.errors import LinkLost, QueueMissing
+from busmq_spark.outbox.sql import Chunk
+from busmq_spark.redis_io.server_layout import ServerLayout
+from busmq_spark.store.protocol import QueueCreateOptions
+from busmq_spark.store.redis_store import RedisStore
+
+TARGET_PATIENCE_S = 0.0
+"""A step that failed is tried again by the forwarder, which has others to do meanwhile."""
+QUEUE_CREATION = QueueCreateOptions(True, MIN_RECORD_TTL_S)
+EventKeys: TypeAlias = Sequence[str]
+SubscriptionTable: TypeAlias = list[tuple[str, str]]
+"""Pattern and queue."""
+
+
+class Target(Protocol):
+    """One place to forward to."""
+
+    def push(self, queue: str, chunk: Chunk) -> tuple[int, int]:
+        """Append messages to a queue, which is made where there is none: how many of them, from the first on, are there now, and the maxsize that was
+        in the way (0: none)."""
+        ...
+
+    def failure_domain(self, queue: str) -> str:
+        """What the queue becomes unreachable with; '' where that is not known, or is everything."""
+        ...
+
+    def route(self, events: Sequence[EventKeys], made_here: SubscriptionTable) -> tuple[list[list[str]], SubscriptionTable]:
+        """The queues for events with such keys, and the subscriptions that were looked at, for people. ``made_here``: those made with this outbox."""
+        ...
+
+    def set_subscription(self, patterns: EventKeys, queue: str, *, end: bool) -> None:
+        """Begin subscriptions, or end them. Repeating it changes nothing."""
+        ...
+
+    def stop(self) -> None:
+        """From any thread: nothing more is sent."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class StoreTarget:
+    """Pushes to queues of a store."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self._commanded: set[str] = set()
+
+    def push(self, queue: str, chunk: Chunk) -> tuple[int, int]:
+        """See Target."""
+        try:
+            return self._push(queue, chunk)
+        except QueueMissing:
+            self._commanded.discard(queue)
+            self._store.attach([queue], QUEUE_CREATION)
+            return self._push(queue, chunk)
+
+    def _push(self, queue: str, chunk: Chunk) -> tuple[int, int]:
+        if chunk.commands and queue not in self._commanded:
+            self._store.take_commands(queue)
+            self._commanded.add(queue)
+        found: tuple[int, int] = self._store.push_from(queue, chunk.sender, chunk.numbers, chunk.values)
+        return found
+
+    def set_subscription(self, patterns: EventKeys, queue: str, *, end: bool) -> None:
+        """See Target."""
+        self._store.subscribe_events(queue, patterns, end)
+
+    def close(self) -> None:
+        """See Target."""
+        self._store.close()
+
+
+class RedisTarget(StoreTarget):
+    """The servers of a bus."""
+
+    def __init__(self, servers: ServerLayout) -> None:
+        super().__init__(RedisStore(servers, TARGET_PATIENCE_S))
+        self._cluster = servers.cluster
+
+    def failure_domain(self, queue: str) -> str:
+        if not self._cluster:
+            return ""
+        try:
+            return str(self._store.failure_domains([queue])[queue][2])
+        except LinkLost:
+            return ""
+
+    def route(self, events: Sequence[EventKeys], made_here: SubscriptionTable) -> tuple[list[list[str]], SubscriptionTable]:  # noqa: ARG002  as the protocol has it
+        table = self._store.event_subscriptions()
+        return [destinations(table, keys) for keys in events], table
+
+    def stop(self) -> None:
+        self._store.stop()

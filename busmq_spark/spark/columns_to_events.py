@@ -1,0 +1,151 @@
+"""Columns as events, CloudEvents 1.0 in JSON: what core/cloud_event.py encodes, in Spark's own functions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from busmq_spark.core.cloud_event import SPEC_VERSION
+from busmq_spark.errors import ConfigError
+from busmq_spark.spark.cloud_events import (
+    EVENT_COLUMNS,
+    EXTENSION_NAME,
+    JSON_CONTENT_TYPE,
+    MESSAGE_COLUMN_PREFIX,
+    REQUIRED_ATTRIBUTES,
+    RESERVED_ATTRIBUTES,
+    TEXT_ATTRIBUTES,
+)
+from busmq_spark.spark.json_expressions import any_of, is_json, json_object, json_string, members, raise_bus_error
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+TIME_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"
+"""RFC 3339, in the zone of the session."""
+SINK_COLUMNS = ("queue", "index", "topic", "partition", "key")
+"""Columns that the sink takes, and an event has no place for."""
+CONTENT_TYPE_OF_DATA_TYPE = {"binary": "application/octet-stream", "string": "text/plain"}
+"""Default for data of these types; of any other it is JSON."""
+
+
+def to_events(
+    rows: DataFrame,
+    *,
+    type: Column | str | None = None,  # noqa: A002  the name of the attribute
+    source: Column | str | None = None,
+    datacontenttype: Column | str | None = None,
+) -> DataFrame:
+    """Rows as events, in the column ``value``, for the sink; beside it ``queue``, ``id``, ``index`` and so on, where the rows have them.
+
+    The columns are those that ``events`` gives, as far as the rows have them; ``type``, ``source`` and ``datacontenttype``, texts or columns, count
+    for all rows. ``data`` is text, binary, or anything that ``to_json`` takes. Text is JSON where ``datacontenttype`` says so or is NULL, and
+    ``text/plain`` where the rows have no such column. Rows whose ``id`` is that of their message (a long) have ``<queue>/<id>`` as the id of the
+    event, with ``/<index>`` where they have one: a batch that is computed again makes the same events.
+
+    Raises ConfigError for columns without a place. A row that makes no event ends the query with BUSMQ_MESSAGE_REFUSED.
+
+        to_events(orders.select("queue", "id", struct("carrier").alias("data")), type="order.late", source="/pipelines/late")
+    """
+    from pyspark.sql.functions import col, concat_ws, lit
+
+    types = {column.name: column.dataType.typeName() for column in rows.schema.fields}
+    message = _message_columns(types)
+    parts = {name: col(name) for name in EVENT_COLUMNS if name in types and name not in message.values()}
+    for name, given in {"type": type, "source": source, "datacontenttype": datacontenttype}.items():
+        if given is not None and name in parts:
+            raise ConfigError(reason=f"{name} is given, and the rows have a column {name!r}; drop one of them")
+        if given is not None:
+            parts[name] = lit(given) if isinstance(given, str) else given
+    if unknown := [name for name in types if name not in parts and name not in message.values()]:
+        known = f"it takes {', '.join(EVENT_COLUMNS)}, id of a message, and for the sink {', '.join(SINK_COLUMNS)}"
+        raise ConfigError(reason=f"column {unknown[0]!r} has no place in an event; {known}")
+    if "id" not in parts and {"queue", "id"} <= message.keys():
+        parts["id"] = concat_ws("/", *(col(message[name]).cast("string") for name in ("queue", "id", "index") if name in message))
+    if missing := [name for name in REQUIRED_ATTRIBUTES if name not in parts]:
+        remedy = (
+            "give the rows a column, or queue and id of their message" if missing[0] == "id" else f"say {missing[0]}=…, or give the rows a column"
+        )
+        raise ConfigError(reason=f"an event needs {missing[0]!r}; {remedy}")
+    value = _EventJson(parts, types).column()
+    return rows.select(*(col(name).alias(place) for place, name in message.items()), value.alias("value"))
+
+
+def _message_columns(types: Mapping[str, str]) -> dict[str, str]:
+    """The columns of a message that go on to the sink: their name there, and that of the rows."""
+    found = {name: name for name in SINK_COLUMNS if name in types}
+    if types.get("id") == "long":
+        found["id"] = "id"
+    return found | {name: f"{MESSAGE_COLUMN_PREFIX}{name}" for name in ("id", "source") if f"{MESSAGE_COLUMN_PREFIX}{name}" in types}
+
+
+class _EventJson:
+    """The JSON of an event made of these columns."""
+
+    def __init__(self, parts: Mapping[str, Column], types: Mapping[str, str]) -> None:
+        from pyspark.sql.functions import date_format, lit, to_json, when
+
+        self._parts = dict(parts)
+        kind = types.get("data", "string")
+        if "data" in parts and kind == "binary":
+            self._parts["data_base64"] = self._parts.pop("data")
+        elif "data" in parts and kind not in CONTENT_TYPE_OF_DATA_TYPE:
+            simple = kind in ("boolean", "byte", "short", "integer", "long", "float", "double", "decimal")
+            self._parts["data"] = parts["data"].cast("string") if simple else to_json(parts["data"])
+        if "data" in parts and "datacontenttype" not in parts:
+            self._parts["datacontenttype"] = when(parts["data"].isNotNull(), lit(CONTENT_TYPE_OF_DATA_TYPE.get(kind, "application/json")))
+        if "time" in parts and types.get("time") != "string":
+            self._parts["time"] = date_format(parts["time"], TIME_FORMAT)
+
+    def column(self) -> Column:
+        """NULL for no row; a row that makes no event ends the query."""
+        from pyspark.sql.functions import coalesce, lit, struct, when
+
+        named = [self._parts[name].alias(name) for name in (*REQUIRED_ATTRIBUTES, "time", *TEXT_ATTRIBUTES) if name in self._parts]
+        found = json_object([members(struct(lit(SPEC_VERSION).alias("specversion"), *named)), *self._optional_members()])
+        for wrong, why in self._error_conditions():
+            found = when(wrong, raise_bus_error(why)).otherwise(found)
+        return coalesce(found, raise_bus_error("it is NULL"))
+
+    def _optional_members(self) -> Iterator[Column]:
+        from pyspark.sql.functions import concat, lit, struct, when
+
+        if "extensions" in self._parts:
+            yield members(self._extensions())
+        if "data" in self._parts:
+            data = self._parts["data"]
+            yield concat(lit('"data":'), when(self._is_json_type(), data).otherwise(json_string(data)))
+        if "data_base64" in self._parts:
+            yield members(struct(self._parts["data_base64"].alias("data_base64")))
+
+    def _error_conditions(self) -> Iterator[tuple[Column, Column]]:
+        """What is wrong with rows that make no event, and its words."""
+        from pyspark.sql.functions import coalesce, concat, exists, length, lit, map_keys
+
+        event = concat(lit("event "), coalesce(self._parts["id"], lit("without an id")))
+        if "extensions" in self._parts:
+            names = map_keys(self._extensions())
+            yield (
+                exists(names, lambda name: ~name.rlike(EXTENSION_NAME) | name.isin(*RESERVED_ATTRIBUTES)),
+                concat(event, lit(" has an extension of a name that none can have")),
+            )
+        if "data" in self._parts:
+            data = self._parts["data"]
+            yield (
+                data.isNotNull() & self._is_json_type() & ~is_json(data),
+                concat(lit("the data of "), event, lit(" is no JSON, as its datacontenttype says")),
+            )
+            if "data_base64" in self._parts:
+                yield data.isNotNull() & self._parts["data_base64"].isNotNull(), concat(event, lit(" has both data and data_base64"))
+        empty = any_of(coalesce(length(self._parts[name]), lit(0)) == 0 for name in REQUIRED_ATTRIBUTES)
+        yield empty, concat(event, lit(": its id, source or type is NULL or empty"))
+
+    def _extensions(self) -> Column:
+        from pyspark.sql.functions import map_filter
+
+        return map_filter(self._parts["extensions"], lambda _, value: value.isNotNull())
+
+    def _is_json_type(self) -> Column:
+        from pyspark.sql.functions import coalesce, lit
+
+        return coalesce(self._parts["datacontenttype"].rlike(JSON_CONTENT_TYPE), lit(True)) if "datacontenttype" in self._parts else lit(True)

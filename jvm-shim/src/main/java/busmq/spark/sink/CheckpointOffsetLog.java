@@ -1,0 +1,114 @@
+package busmq.spark.sink;
+
+import busmq.spark.Contract;
+import busmq.spark.checkpoint.DurableFile;
+import busmq.spark.checkpoint.FileIdentity;
+import busmq.spark.core.Fingerprint;
+import java.io.FileNotFoundException;
+import java.io.IOException;
+import java.io.InputStream;
+import java.nio.channels.FileChannel;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.NoSuchFileException;
+import java.nio.file.StandardOpenOption;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.function.Predicate;
+import java.util.stream.Stream;
+import org.apache.hadoop.fs.FileSystem;
+import org.apache.hadoop.fs.LocalFileSystem;
+import org.apache.hadoop.fs.Path;
+import org.apache.spark.SparkContext;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/** Which part of its sources a batch covers, as the offset log of the checkpoint says: a batch that comes again is the same where its span is. */
+final class CheckpointOffsetLog {
+    private static final Logger LOG = LoggerFactory.getLogger(CheckpointOffsetLog.class);
+    /** The files with ids of queries that this process has put on the disk, with their names: what a checkpoint has of the query never changes. */
+    private static final Set<FileIdentity> SYNCED_QUERIES = ConcurrentHashMap.newKeySet();
+    /** Puts a file or the names of a folder on the disk, if it can. Another one in tests. */
+    static Predicate<java.nio.file.Path> syncToDisk = CheckpointOffsetLog::syncPath;
+    private static final int MAX_SHOWN_CHARACTERS = Contract.intNumber("maxShownCharacters");
+
+    private CheckpointOffsetLog() {
+    }
+
+    /** {@code digest:end offsets}, as spark/checkpoint_offset_log.py of the Python package; empty where the checkpoint is not known, or cannot be read. */
+    static String readBatchSpan(String checkpoint, long batch) {
+        String end = checkpoint == null ? null : readPlannedOffsets(checkpoint, batch);
+        if (end == null) {
+            return "";
+        }
+        String start = readPlannedOffsets(checkpoint, batch - 1);
+        String both = (start == null ? "" : start) + "\n\n" + end;
+        return Fingerprint.hexDigest("SHA-256", StandardCharsets.UTF_8.encode(both)).substring(0, 32) + ":"
+                + end.substring(0, Math.min(MAX_SHOWN_CHARACTERS, end.length()));
+    }
+
+    /**
+     * Put on the disk what says that this query planned this batch, as spark/checkpoint_offset_log.py of the Python package: Spark's own managers sync
+     * nothing. What is there since this process has put it there is left alone. Nothing is done where the checkpoint is not known or not a folder of
+     * this machine, and no error is thrown where its disk syncs nothing.
+     */
+    static void syncBatchToDisk(String checkpoint, long batch) {
+        if (checkpoint == null) {
+            return;
+        }
+        String scheme = new Path(checkpoint).toUri().getScheme();
+        if (scheme != null && !scheme.equals("file")) {
+            return;
+        }
+        java.nio.file.Path folder = java.nio.file.Path.of(new Path(checkpoint).toUri().getPath());
+        java.nio.file.Path log = folder.resolve("offsets");
+        if (!DurableFile.isNewest(log.resolve(Long.toString(batch)))) {
+            List.of(log.resolve(Long.toString(batch)), log.resolve("." + batch + ".crc"), log).forEach(syncToDisk::test);
+        }
+        FileIdentity query = FileIdentity.of(folder.resolve("metadata"));
+        if (query != null && SYNCED_QUERIES.contains(query)) {
+            return;
+        }
+        syncToDisk.test(folder.resolve(".metadata.crc")); // which our own manager does not write
+        long kept = Stream.of(folder.resolve("metadata"), folder, folder.getParent()).filter(syncToDisk).count();
+        if (kept == 3 && query != null) {
+            SYNCED_QUERIES.add(query);
+        }
+    }
+
+    private static boolean syncPath(java.nio.file.Path path) {
+        try (FileChannel file = FileChannel.open(path, StandardOpenOption.READ)) {
+            file.force(true);
+            return true;
+        } catch (IOException error) {
+            LOG.debug("{} is not synced: {}", path, error.getMessage());
+            return false;
+        }
+    }
+
+    /** The offsets in an entry of the log, without the version and the metadata, which has the time of planning; null when there is none. */
+    private static String readPlannedOffsets(String checkpoint, long batch) {
+        Path path = new Path(new Path(checkpoint, "offsets"), Long.toString(batch));
+        try {
+            String[] parts = new String(readFile(path), StandardCharsets.UTF_8).split("\n", 3);
+            return parts.length == 3 ? parts[2] : null;
+        } catch (FileNotFoundException | NoSuchFileException error) {
+            return null;
+        } catch (IOException error) {
+            LOG.info("The offset log at {} cannot be read: {}", path, error.getMessage());
+            return null;
+        }
+    }
+
+    /** Of a local file without Hadoop, which opens two files and a checksum for it: the commit of a batch waits for this. */
+    private static byte[] readFile(Path path) throws IOException {
+        FileSystem system = path.getFileSystem(SparkContext.getOrCreate().hadoopConfiguration());
+        if (system instanceof LocalFileSystem) {
+            return Files.readAllBytes(java.nio.file.Path.of(system.makeQualified(path).toUri().getPath()));
+        }
+        try (InputStream in = system.open(path)) {
+            return in.readAllBytes();
+        }
+    }
+}
