@@ -47,7 +47,7 @@ PURE = {
     ("federation", "npm_wire", "dnode"),
     ("federation", "bulk", "operations"),
     ("federation", "bulk", "frames"),
-    ("federation", "npm_wire", "creation"),
+    ("federation", "npm_wire", "creation_message"),
     ("federation", "error_codec"),
     ("federation", "gate", "grants"),
     ("federation", "gate", "handshake"),
