@@ -125,17 +125,18 @@ class DriverProcess:
             with suppress(BrokenPipeError):
                 pipe.close()
 
-    def worker_at(self, port: int) -> psutil.Process:
-        """The process that holds the local end ``port`` of a TCP connection."""
+    def worker_at(self, ports: tuple[int, int]) -> psutil.Process:
+        """The process that has a TCP connection between these local and remote ports; connections to other servers may share the local one."""
         for process in self.processes():
             with suppress(psutil.Error):
-                if any(link.laddr.port == port for link in process.net_connections("tcp")):
+                if any(link.raddr and (link.laddr.port, link.raddr.port) == ports for link in process.net_connections("tcp")):
                     return process
-        raise AssertionError(f"no process of the driver has a connection from port {port}")
+        raise AssertionError(f"no process of the driver has a connection between the ports {ports}")
 
     def executor_of(self, worker: psutil.Process) -> psutil.Process:
         """The executor's JVM: the grandparent of its Python worker."""
-        found = next(each for each in worker.parents() if "CoarseGrainedExecutorBackend" in " ".join(each.cmdline()))
+        found = next((each for each in worker.parents() if "CoarseGrainedExecutorBackend" in " ".join(each.cmdline())), None)
+        assert found is not None, f"{worker} is of no executor, its parents are {worker.parents()}"
         assert "org.apache.spark.deploy.SparkSubmit" not in " ".join(found.cmdline())
         return found
 
@@ -176,6 +177,13 @@ class Garage:
     def _new(self) -> DriverProcess:
         self._made += 1
         return DriverProcess(self._folder / str(self._made))
+
+
+def is_over(process: psutil.Process) -> bool:
+    """Whether it has ended, waited for by its parent or not."""
+    with suppress(psutil.NoSuchProcess):
+        return process.status() == psutil.STATUS_ZOMBIE
+    return True
 
 
 def _session(pid: int) -> int:

@@ -80,10 +80,10 @@ _NAMES: dict[bytes, str] = {}
 
 @dataclass
 class Held:
-    """A command that was stopped, on the connection from ``port``."""
+    """A command that was stopped, on the connection between ``ports``: the client's and the proxy's."""
 
     command: Command
-    port: int
+    ports: tuple[int, int]
     _wire: _Wire
     _answer: queue.SimpleQueue[bool] = field(default_factory=queue.SimpleQueue)
 
@@ -195,14 +195,14 @@ class Proxy:
                 _close(client)
                 continue
             server.settimeout(None)
-            _Wire(self, client, server, port).start()
+            _Wire(self, client, server, (port, client.getsockname()[1])).start()
 
 
 class _Wire:
     """One connection: requests are read command by command, replies are copied."""
 
-    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket, port: int) -> None:
-        self._proxy, self._client, self._server, self._port = proxy, client, server, port
+    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket, ports: tuple[int, int]) -> None:
+        self._proxy, self._client, self._server, self._ports = proxy, client, server, ports
         self._mute: tuple[Gate, Held] | None = None
         self._cut = False
         self.ended = threading.Event()
@@ -237,7 +237,7 @@ class _Wire:
             observe(command)
         for gate in self._proxy._gates:
             if gate.stops(command):
-                held = Held(command, self._port, self)
+                held = Held(command, self._ports, self)
                 if not gate.reply:
                     return gate.take(held)
                 self._mute = (gate, held)

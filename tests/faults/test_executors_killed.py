@@ -36,7 +36,7 @@ def test_a_task_whose_worker_or_executor_dies_is_repeated_and_its_first_rows_are
             held = run.wait_at(gate, driver)
             batch = run.checkpoint.planned_with_rows
             assert run.checkpoint.committed == batch - 1
-            worker = driver.worker_at(held.port)
+            worker = driver.worker_at(held.ports)
             (driver.executor_of(worker) if executor else worker).kill()
             held.drop()
             gate.open()
@@ -57,7 +57,7 @@ def an_executor_dies_with_the_sink_of_the_java_module(run: Pipeline, bus: Bus, p
     run.feed(BATCH)
     held = run.wait_at(gate, driver)
     batch = run.checkpoint.planned_with_rows
-    driver.worker_at(held.port).kill()
+    driver.worker_at(held.ports).kill()
     held.drop()
     gate.open()
     run.check_whole(driver)

@@ -19,8 +19,8 @@ from busmq_spark.core.topic import open_topic, partition_of, partition_queues
 from busmq_spark.embedded import RedisServer
 from tests.clocks import HOUR, pass_by
 from tests.faults.job_scene import GROUP, JobPipeline, sending, settles
-from tests.faults.process import DriverProcess
-from tests.faults.proxy import Proxy
+from tests.faults.process import DriverProcess, is_over
+from tests.faults.proxy import Held, Proxy
 from tests.faults.scene import Bus, Parted, Pipeline
 from tests.jvm import module
 from tests.mirror.centres import Centre, centre, copied, looked, mirroring, url
@@ -165,6 +165,14 @@ def test_jobs_are_read_with_their_fields_and_settled(bus: Bus, driver: DriverPro
         assert driver.active, driver.error
 
 
+def kill_executor(driver: DriverProcess, held: Held) -> None:
+    """Returns when its Python processes have ended, too: they miss it a little later, and would come to the next gate."""
+    executor = driver.executor_of(driver.worker_at(held.ports))
+    python = executor.children(recursive=True)
+    executor.kill()
+    wait_until(lambda: all(map(is_over, python)), what="the Python processes of the executor have ended")
+
+
 async def test_an_executor_killed_among_outcomes_leaves_each_job_one_and_what_it_has_sent_changes_none(
     bus: Bus, proxy: Proxy, driver: DriverProcess, tmp_path: Path
 ) -> None:
@@ -177,8 +185,7 @@ async def test_an_executor_killed_among_outcomes_leaves_each_job_one_and_what_it
             sent.send(40)
             held = await asyncio.to_thread(run.wait_at, gate, driver)
             assert run.checkpoint.committed < run.checkpoint.planned, "its batch is not committed"
-            executor = await asyncio.to_thread(lambda at=held.port: driver.executor_of(driver.worker_at(at)))
-            executor.kill()
+            await asyncio.to_thread(kill_executor, driver, held)
             held.cut()
             gate.open()
             await sent.check()

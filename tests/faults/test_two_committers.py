@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import psutil
 import pytest
 
-from tests.faults.process import Garage
+from tests.faults.process import Garage, is_over
 from tests.faults.proxy import Command, Held, Proxy
 from tests.faults.scene import Bus, Pipeline
 from tests.support import wait_until
@@ -36,7 +35,7 @@ def test_an_orphan_and_the_next_driver_commit_one_batch_at_the_same_time_and_eac
     with garage.take() as old, garage.take(last=True) as new:
         run.start(old, proxy.url)
         of_old = gate.wait()
-        orphan = old.worker_at(of_old.port)
+        orphan = old.worker_at(of_old.ports)
         old.kill(orphan=orphan)
         assert bus.progress("out") in ("", f"0:0:{moved(of_old)}")
         of_old.release()  # so that the next driver is behind it, however soon it comes
@@ -46,7 +45,7 @@ def test_an_orphan_and_the_next_driver_commit_one_batch_at_the_same_time_and_eac
         while (of_new := gate.poll(STEP_S)) is None:
             of_old.release()
             of_old = gate.wait()
-        assert of_new.port != of_old.port
+        assert of_new.ports != of_old.ports
         before = moved(of_old)
         of_new.release()  # it begins at the first row, and learns how far the orphan has come
         of_new = gate.wait()
@@ -56,11 +55,11 @@ def test_an_orphan_and_the_next_driver_commit_one_batch_at_the_same_time_and_eac
             of_new.release()
             of_old, of_new = gate.wait(), gate.wait()
             assert bus.progress("out") == f"0:0:{before + 1000 * step}"
-        assert orphan.is_running()
+        assert not is_over(orphan)
         gate.open()
         of_old.release()
         of_new.release()
 
-        wait_until(lambda: not orphan.is_running() or orphan.status() == psutil.STATUS_ZOMBIE, what="the orphan is done")
+        wait_until(lambda: is_over(orphan), what="the orphan is done")
         run.feed(100)
         run.check_whole(new)
