@@ -31,6 +31,7 @@ class CeilingReader(DataSourceStreamReader):
         self._size, self._rows, self._tasks = int(options["size"]), int(options["rows"]), int(options["tasks"])
         self._endless, self._batches = "endless" in options, 0
         self._per_batch = min(BATCH_ROWS, max(1, 3 * 1024 * 1024 // self._size))
+        freeze_imports()
 
     def initialOffset(self) -> dict[str, int]:
         return {"at": 0}
@@ -57,6 +58,9 @@ class CeilingReader(DataSourceStreamReader):
 class CeilingWriter(StreamArrowWriter):
     """Takes the rows, and drops them."""
 
+    def __init__(self) -> None:
+        freeze_imports()
+
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         freeze_imports()
         for _ in iterator:
@@ -64,7 +68,7 @@ class CeilingWriter(StreamArrowWriter):
         return WriterCommitMessage()
 
     def commit(self, messages: Any, batchId: int) -> None:
-        pass
+        freeze_imports()
 
     def abort(self, messages: Any, batchId: int) -> None:
         pass
