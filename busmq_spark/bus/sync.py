@@ -24,7 +24,6 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from busmq_spark.bus import deferred_federation
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.job import Job
 from busmq_spark.bus.persistable import PersistedDict
@@ -33,7 +32,7 @@ from busmq_spark.errors import StateError
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
 
-_PROXIED_MODULES = ("busmq_spark.bus.", f"{deferred_federation.FEDERATION_CLIENT_MODULE}.", f"{deferred_federation.MIRROR_MODULE}.bus_mirror")
+_PROXIED_MODULES = ("busmq_spark.bus.", "busmq_spark.federation.client.", "busmq_spark.mirror.bus_mirror")
 log = logging.getLogger("busmq_spark")
 
 

@@ -16,7 +16,8 @@ from rich.text import Text
 from busmq_spark.cli.located_queues import need_redis
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output
-from busmq_spark.errors import ConfigError, LocalToolMissing
+from busmq_spark.errors import ConfigError
+from busmq_spark.extras import missing_package
 from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL, PAGE_PATHS, is_loopback
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
@@ -138,7 +139,7 @@ async def _serve(  # noqa: PLR0913, PLR0917  what the command was given
         from busmq_spark.bus.bus import Bus
         from busmq_spark.federation.serve.server import FederationServer
     except ModuleNotFoundError as error:
-        raise LocalToolMissing(tool="websockets", reason=str(error), remedy="Run: pip install 'busmq_spark[federation]'") from None
+        raise missing_package(error, "busmq serve") from None
     loop, ended = asyncio.get_running_loop(), asyncio.Future[bool]()
 
     def leave(interrupted: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import ConfigError
-from busmq_spark.extras import without_extra
+from busmq_spark.extras import missing_package
 from busmq_spark.options import LAYOUTS, RedisOptions
 from busmq_spark.redis_io.server_layout import redis_layout
 
@@ -93,7 +93,7 @@ class MirrorSettings:
         try:
             from busmq_spark.federation.address import FederationAddress
         except ModuleNotFoundError as error:
-            raise without_extra(error, "federation") from None
+            raise missing_package(error, "federation") from None
         return FederationAddress(self.origin, self.secret, self.tls_ca, self.tls_certificate, self.tls_key, patience_s=MIRROR_PATIENCE_S)
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from busmq_spark.core.keys import QueueKeys, hash_index
-from busmq_spark.extras import without_extra
+from busmq_spark.extras import missing_package
 from busmq_spark.option_parsing import from_keywords
 from busmq_spark.options import BusOptions
 from busmq_spark.outbox.target_bus import RedisTarget, Target
@@ -23,7 +23,7 @@ def target_opener(to: str | None, settings: dict[str, Any]) -> tuple[Callable[[]
         try:
             from busmq_spark.outbox.federation_target import FederationTarget, federation_address
         except ModuleNotFoundError as error:
-            raise without_extra(error, "an outbox towards a federation server") from None
+            raise missing_package(error, "an outbox towards a federation server") from None
         where = federation_address(options)
         return lambda: FederationTarget(where), 1
     servers = redis_layout(options)

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from busmq_spark.core import offsets
 from busmq_spark.core.caching import cached_attribute
-from busmq_spark.core.deferred_import import DeferredImport
+from busmq_spark.deferred_import import DeferredImport
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import compat
 from busmq_spark.spark.gc_freeze import freeze_imports

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,8 +12,8 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from busmq_spark import __version__
-from busmq_spark.core.deferred_import import DeferredImport
-from busmq_spark.errors import BusError, ConfigError, EngineUnavailable, JarVersion, LocalToolMissing
+from busmq_spark.deferred_import import DeferredImport
+from busmq_spark.errors import BusError, ConfigError, EngineUnavailable, JarVersion
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions
 from busmq_spark.redis_io.server_addresses import parse_servers
@@ -200,11 +199,8 @@ def register(spark: SparkSession) -> None:
     from pyspark import cloudpickle
 
     from busmq_spark.core.scripts import load_all
-    from busmq_spark.spark.stores import import_federation
 
     load_all()
-    with suppress(LocalToolMissing):  # without it no query here has links
-        import_federation()
     cloudpickle.register_pickle_by_value(sys.modules[__name__.partition(".")[0]])  # type: ignore[no-untyped-call]  # untyped in pyspark
     spark.dataSource.register(BusmqDataSource)
     spark.dataSource.register(MissingJarSource)  # Spark prefers one in Java of the same name

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from busmq_spark.core.caching import PerProcessCache
 from busmq_spark.core.qualified_names import by_source
 from busmq_spark.core.retry import PATIENCE_S
-from busmq_spark.errors import LocalToolMissing
+from busmq_spark.deferred_import import DeferredImport
 from busmq_spark.options import ReadOptions, RedisOptions, StoreOptions, WriteOptions, redis_options
 from busmq_spark.redis_io import eviction
 from busmq_spark.store.multi_source_store import MultiSourceStore
@@ -35,43 +35,20 @@ DRIVER_PATIENCE_S = 30.0
 """How long it is tried with onUnavailable=wait on the driver, where Spark cannot interrupt the waiting thread: stopping a query would wait, too."""
 
 
-_federation_modules: dict[str, Any] = {}
-
-
-def import_federation() -> None:
-    """Import what links need: it is not imported before, since few queries have links and it takes a package of its own.
-
-    It stays in a mapping of this module. So it is pickled with the package where that is not installed (``register``), and is no second copy of it
-    where it is. Raises LocalToolMissing where the package for web sockets is not installed.
-    """
-    if _federation_modules:
-        return
-    try:
-        from busmq_spark.federation.address import FederationAddress
-        from busmq_spark.federation.npm_servers.detected_store import open_detected
-    except ImportError as error:
-        remedy = "Install busmq_spark with the extra federation on driver and executors: pip install 'busmq_spark[spark,federation]'"
-        raise LocalToolMissing(
-            tool="Python package websockets", reason=f"federation.url needs it, and it cannot be imported ({error})", remedy=remedy
-        ) from None
-    _federation_modules.update(address=FederationAddress, open=open_detected)
+# Few queries have links, which take a package of their own.
+_federation_address: DeferredImport[type[FederationAddress]] = DeferredImport("federation.address", "FederationAddress")
+_open_detected: DeferredImport[Callable[..., ReadWriteStore]] = DeferredImport("federation.npm_servers.detected_store", "open_detected")
 
 
 def link_address(options: StoreOptions, link: str, patience_s: float = PATIENCE_S) -> FederationAddress:
     """Where a link leads, and what to show there. Raises LocalToolMissing where the package for web sockets is not installed."""
-    import_federation()
     trust = (options.link_ca, options.link_certificate, options.link_key, options.link_check_hostname)
-    address: FederationAddress = _federation_modules["address"](
-        dict(options.links)[link], options.secret_of(link) or "", *trust, patience_s, options.in_url(link)
-    )
-    return address
+    return _federation_address.get()(dict(options.links)[link], options.secret_of(link) or "", *trust, patience_s, options.in_url(link))
 
 
 def open_link(options: StoreOptions, link: str, patience_s: float = PATIENCE_S) -> ReadWriteStore:
     """A new store behind a federation server; nothing is connected yet."""
-    address = link_address(options, link, patience_s)
-    store: ReadWriteStore = _federation_modules["open"](address)
-    return store
+    return _open_detected.get()(link_address(options, link, patience_s))
 
 
 def check_links(options: StoreOptions) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamWriter, WriterCommitMessage
 
-from busmq_spark.core.deferred_import import DeferredImport
+from busmq_spark.deferred_import import DeferredImport
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.queue_location import new_token

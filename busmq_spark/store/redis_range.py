@@ -41,7 +41,7 @@ log = logging.getLogger("busmq_spark")
 
 
 @dataclass(frozen=True, slots=True)
-class RangeReadLinks:
+class RangeLinks:
     """Two links to one server: ``single`` for questions, ``many`` for windows."""
 
     single: Link
@@ -54,13 +54,13 @@ class RangeReadLinks:
         return QueueKeys(queue, cluster=self.single.cluster)
 
 
-def open_range_connections(links: Sequence[Link], patience_s: float | None, reply_bytes: int) -> list[RangeReadLinks]:
+def open_range_links(links: Sequence[Link], patience_s: float | None, reply_bytes: int) -> list[RangeLinks]:
     """Those to each server; nothing is connected yet."""
     many = [range_connection(link, min(INITIAL_BUFFER_BYTES, 2 * reply_bytes)) for link in links]
-    return [RangeReadLinks(*both, patience_s, reply_bytes) for both in zip(links, many, strict=True)]
+    return [RangeLinks(*both, patience_s, reply_bytes) for both in zip(links, many, strict=True)]
 
 
-def read_range(links: RangeReadLinks, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
+def read_range(links: RangeLinks, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
     """The messages of a range, in order, each once, whatever happens to the link meanwhile.
 
     A pure function of the range while its messages are stored. Raises DataLoss when one is gone, unless ``fail_on_data_loss`` is false: then
@@ -85,7 +85,7 @@ def read_range(links: RangeReadLinks, part: Range, fail_on_data_loss: bool) -> I
             retry.pause_s(error, retry_time_s(links.single.endpoint, error, links.patience_s))
 
 
-def _read_until_lost(links: RangeReadLinks, part: Range, need: int, strict: bool) -> Iterator[MessageRows]:
+def _read_until_lost(links: RangeLinks, part: Range, need: int, strict: bool) -> Iterator[MessageRows]:
     keys = links.keys(part.queue)
     misses = 0
     while need <= part.last:
@@ -108,7 +108,7 @@ def _read_until_lost(links: RangeReadLinks, part: Range, need: int, strict: bool
             need, misses = rows.first + len(rows.values), 0
 
 
-def _report_missing_ids(links: RangeReadLinks, part: Range, need: int, found: int, strict: bool) -> None:
+def _report_missing_ids(links: RangeLinks, part: Range, need: int, found: int, strict: bool) -> None:
     """Ids from ``need`` up to ``found`` (0: to the end) are not stored: an error, or a warning."""
     if strict:
         raise_removed(
@@ -122,7 +122,7 @@ def _report_missing_ids(links: RangeReadLinks, part: Range, need: int, found: in
     log.warning("queue %r: ids %d..%d are gone and were skipped", part.queue, need, min(part.last, found - 1) if found else part.last)
 
 
-def _read_windows(links: RangeReadLinks, part: Range, cursor: RangeCursor, need: int, strict: bool) -> Iterator[MessageRows]:
+def _read_windows(links: RangeLinks, part: Range, cursor: RangeCursor, need: int, strict: bool) -> Iterator[MessageRows]:
     """Replies while they fit the cursor; ends at the end of the range, or early when the head moved or the list has a hole."""
     # The incarnation travels after each window: if it still holds there, the window before was of the same life.
     life = command("HGET", links.keys(part.queue).metadata, "born")
@@ -172,7 +172,7 @@ def whole_numbers(start: int, stop: int, step: int = 1) -> Any:
     return pa.Array.from_buffers(pa.int64(), len(found), [None, pa.py_buffer(found)])
 
 
-def _read_around_holes(links: RangeReadLinks, part: Range, window: Call, need: int, strict: bool) -> Iterator[MessageRows]:
+def _read_around_holes(links: RangeLinks, part: Range, window: Call, need: int, strict: bool) -> Iterator[MessageRows]:
     """A window with holes, read again and cut into rows that follow each other; only ids from ``need`` to the end of the range."""
     reply = links.single.execute(window)
     wanted = [(int(reply[i]), reply[i + 1]) for i in range(0, len(reply), 2) if need <= int(reply[i]) <= part.last]
@@ -184,7 +184,7 @@ def _read_around_holes(links: RangeReadLinks, part: Range, window: Call, need: i
         need = rows[-1][0] + 1
 
 
-def read_ranges(links: RangeReadLinks, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
+def read_ranges(links: RangeLinks, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
     """The messages of ranges, one range after the other; as ``read_range`` of each."""
     for group in _group_into_round_trips(parts):
         if len(group) == 1:

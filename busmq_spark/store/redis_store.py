@@ -18,7 +18,6 @@ from busmq_spark.core import sink as sinks
 from busmq_spark.core import staging as stagings
 from busmq_spark.core import topic as topics_
 from busmq_spark.core.caching import MemoizedFunction, PerProcessCache
-from busmq_spark.core.deferred_import import DeferredImport
 from busmq_spark.core.flow import Flow, command, run_flows_together
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, TopicKeys, hash_index, sink_queues, sink_record
@@ -30,6 +29,7 @@ from busmq_spark.core.reader_operations import AckResult, CumulativeAck, QueueSt
 from busmq_spark.core.sink import FullQueueStop, RecordConflict, StagedList
 from busmq_spark.core.staging import SinkRun
 from busmq_spark.core.times_of_ids import FoundTime, TimesOfIds
+from busmq_spark.deferred_import import DeferredImport
 from busmq_spark.errors import BatchChanged, BusError, LinkLost, QueueMissing, ServerReadOnly, StagingLost, StaleRun, TopicMissing, Unauthorized
 from busmq_spark.options import RedisOptions, redis_options
 from busmq_spark.redis_io import eviction
@@ -42,13 +42,13 @@ from busmq_spark.store.protocol import FailureDomain, LossCauseEvidence, Message
 from busmq_spark.store.redis_append import RedisAppender, append, stage_at
 
 if TYPE_CHECKING:
-    from busmq_spark.store.redis_range import RangeReadLinks
+    from busmq_spark.store.redis_range import RangeLinks
 
 T = TypeVar("T")
 MAX_CACHED_LOCATIONS = 100_000
 """Queues whose server is cached; when there are more, all are looked up again."""
 # With numpy and pyarrow; the driver's half of a sink reads no ranges.
-_open_range_connections: DeferredImport[Callable[..., list[RangeReadLinks]]] = DeferredImport("store.redis_range", "open_range_connections")
+_open_range_links: DeferredImport[Callable[..., list[RangeLinks]]] = DeferredImport("store.redis_range", "open_range_links")
 _read_range: DeferredImport[Callable[..., Iterator[MessageRows]]] = DeferredImport("store.redis_range", "read_range")
 _read_ranges: DeferredImport[Callable[..., RowStream]] = DeferredImport("store.redis_range", "read_ranges")
 # Planning spells the keys of every queue several times a batch.
@@ -71,7 +71,7 @@ class RedisStore:
         self._cluster = layout.cluster
         self._links = sync_links(layout, patience_s)
         self._patience_s = patience_s
-        self._range_connections: list[RangeReadLinks] = []
+        self._range_links: list[RangeLinks] = []
         self._places: dict[str, int] = {}
 
     @property
@@ -225,11 +225,11 @@ class RedisStore:
         return self._run(queue, states_.bytes_until(self.keys(queue), first, last, budget))
 
     def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
-        return _read_range.get()(self._range_connections_to(part.server), part, fail_on_data_loss)
+        return _read_range.get()(self._range_links_to(part.server), part, fail_on_data_loss)
 
     def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> RowStream:
         for server, own in groupby(parts, key=lambda part: part.server):
-            yield from _read_ranges.get()(self._range_connections_to(server), list(own), fail_on_data_loss)
+            yield from _read_ranges.get()(self._range_links_to(server), list(own), fail_on_data_loss)
 
     def appender(self) -> RedisAppender:
         return RedisAppender(self._links, self.locate, self.keys)
@@ -343,13 +343,13 @@ class RedisStore:
     def close(self) -> None:
         for link in self._links:
             link.close()
-        for links in self._range_connections:
+        for links in self._range_links:
             links.many.drop()
 
-    def _range_connections_to(self, server: int) -> RangeReadLinks:
-        if not self._range_connections:
-            self._range_connections = _open_range_connections.get()(self._links, self._patience_s, self._reply_bytes)
-        return self._range_connections[server]
+    def _range_links_to(self, server: int) -> RangeLinks:
+        if not self._range_links:
+            self._range_links = _open_range_links.get()(self._links, self._patience_s, self._reply_bytes)
+        return self._range_links[server]
 
     def _link_of_sink_record(self, sink: str) -> Link:
         """The server that has the record of a sink."""

@@ -6,11 +6,12 @@ batches, runs tasks, or commits. What the others do, and the packages for it, wo
 
 from __future__ import annotations
 
-import sys
+from contextlib import suppress
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
 from busmq_spark.errors import LocalToolMissing
+from busmq_spark.extras import missing_package
 
 T = TypeVar("T")
 
@@ -32,12 +33,11 @@ class DeferredImport(Generic[T]):
             try:
                 self._found = getattr(import_module(f"busmq_spark.{self._module}"), self._name)
             except ImportError as error:
-                reason = f"{sys.executable} cannot import it ({error})"
-                remedy = "Install busmq_spark with its dependencies there"
-                raise LocalToolMissing(tool=f"Python package {error.name or 'that busmq_spark needs'}", reason=reason, remedy=remedy) from error
+                raise missing_package(error, f"busmq_spark.{self._module}") from error
         assert self._found is not None
         return self._found
 
     def __getstate__(self) -> dict[str, Any]:
-        self.get()
+        with suppress(LocalToolMissing):  # of an extra that the driver has not: only what needs it fails
+            self.get()
         return self.__dict__
