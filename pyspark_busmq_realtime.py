@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from busmq_spark.spark.failing_source import MissingJarSource as DefaultSource
+from busmq_spark.spark.missing_dependency_source import MissingJarSource as DefaultSource
 
 __all__ = ["DefaultSource"]

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from busmq_spark.federation.gate.keyring import Keyring
     from busmq_spark.federation.serve.server import FederationServer
     from busmq_spark.outbox.outbox import Outbox
-    from busmq_spark.spark.cloud_events import events
     from busmq_spark.spark.columns_to_events import to_events
+    from busmq_spark.spark.data_source import BusmqDataSource, register
     from busmq_spark.spark.dead_letters import dead_letters
+    from busmq_spark.spark.events_to_columns import events
     from busmq_spark.spark.json_columns import json_columns
     from busmq_spark.spark.realtime import realtime, realtime_foreach
-    from busmq_spark.spark.source import BusmqDataSource, register
     from busmq_spark.spark.tune import tune
 
 __version__ = "0.1.0"
@@ -29,18 +29,18 @@ __version__ = "0.1.0"
 HOMES = {
     "Bus": "bus.bus",
     "BusError": "errors",
-    "BusmqDataSource": "spark.source",
+    "BusmqDataSource": "spark.data_source",
     "Event": "core.cloud_event",
     "FederationServer": "federation.serve.server",
     "Keyring": "federation.gate.keyring",
     "Outbox": "outbox.outbox",
     "Reject": "errors",
     "dead_letters": "spark.dead_letters",
-    "events": "spark.cloud_events",
+    "events": "spark.events_to_columns",
     "json_columns": "spark.json_columns",
     "realtime": "spark.realtime",
     "realtime_foreach": "spark.realtime",
-    "register": "spark.source",
+    "register": "spark.data_source",
     "to_events": "spark.columns_to_events",
     "tune": "spark.tune",
 }

@@ -16,7 +16,7 @@ def main() -> NoReturn:
     if interrupts:
         signal.signal(signal.SIGINT, _leave)
     try:
-        from busmq_spark.app import run
+        from busmq_spark.cli_app import run
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise

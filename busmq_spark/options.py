@@ -29,7 +29,7 @@ from busmq_spark.parsers import (
     starting,
     subscription,
 )
-from busmq_spark.start import AtTime, Start, timestamp
+from busmq_spark.starting_offsets import AtTime, Start, timestamp
 
 WEEK_S = 7 * 24 * 3600
 MAX_PARTITIONS = 1000

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-from busmq_spark.start import Start, iso, parse_relative
+from busmq_spark.starting_offsets import Start, iso, parse_relative
 
 LOCAL_SOURCE, UNNAMED_LINK = "local", "federation"
 """What Redis itself, and a link without a name, are called beside links with names."""

@@ -16,7 +16,7 @@ from pathlib import Path
 import pyspark
 
 from busmq_spark.errors import LocalToolMissing
-from busmq_spark.spark.java import ensure_java
+from busmq_spark.spark.java_runtime import ensure_java
 from busmq_spark.spark.tune import use_compiled_pyspark_in_workers
 
 QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"

@@ -19,7 +19,7 @@ ORDER = [
     "extras",
     "deferred_import",
     "metrics",
-    "start",
+    "starting_offsets",
     "parsers",
     "option_parsing",
     "options",
@@ -34,12 +34,12 @@ ORDER = [
     "spark",
     "cli",
     "demo",
-    "app",
+    "cli_app",
 ]
 NO_ROOM = {"__init__", "__main__"}
 # Left of it, but not for it: the store is synchronous and for batches; Spark's own processes are synchronous, the bus is asyncio.
 SKIPS = {("spark", "bus"), ("bus", "store")}
-SCREEN = {"cli", "demo", "app"}
+SCREEN = {"cli", "demo", "cli_app"}
 HOME = {"redis": {"redis_io"}, "websockets": {"federation"}, "pyspark": {"spark", "demo"}, "typer": SCREEN, "rich": SCREEN}
 # Decisions and formats: they run without a server, a clock or a loop, so their tests do too.
 PURE = {
@@ -135,7 +135,7 @@ def test_what_is_listed_as_pure_exists() -> None:
         ("core/queue.py", "def f():\n    import time", "pure module"),
         ("core/queue.py", "import redis.asyncio", "redis_io only"),
         ("core/read_tasks.py", "from threading import Lock", "pure module"),
-        ("spark/reader.py", "from busmq_spark.bus import queue", "does without bus"),
+        ("spark/stream_reader.py", "from busmq_spark.bus import queue", "does without bus"),
         ("cli/serve.py", "from pyspark.sql import SparkSession", "demo, spark only"),
         ("bus/__init__.py", "from .queue import Queue\nfrom busmq_spark.cli import info", "right of bus"),
         ("bus/queue.py", "from busmq_spark import BusError", "lazy public name"),
@@ -155,7 +155,7 @@ def test_the_check_finds_a_wrong_import(tmp_path: Path, file: str, line: str, fo
     [
         ("cli.py", "import typer\nfrom busmq_spark.spark import source"),
         ("cli/__init__.py", "import rich.console\nfrom .serve import serve"),
-        ("__main__.py", "from busmq_spark.app import run"),
+        ("__main__.py", "from busmq_spark.cli_app import run"),
         ("redis_io/sync_link.py", "import socket, time, redis\nfrom ..core import keys\nfrom busmq_spark import errors, __version__"),
         ("spark/federated.py", "import time, pyspark\nfrom busmq_spark.federation import portal"),
     ],

@@ -13,17 +13,17 @@ from busmq_spark.core.caching import cached_attribute
 from busmq_spark.core.keys import JobKeys, QueueKeys, TopicKeys
 from busmq_spark.federation.bulk import operations
 from busmq_spark.federation.bulk.frames import BulkFrameKind
-from busmq_spark.federation.bulk.operations import OPERATIONS, JsonCodec
+from busmq_spark.federation.bulk.operations import OPERATIONS, JsonValueCodec
 from tests.protocol_page import PAGE, ROOT, with_scripts
 
-RECORDS: dict[str, JsonCodec] = {
+RECORDS: dict[str, JsonValueCodec] = {
     "Position": operations.POSITION_CODEC,
     "Range": operations.RANGE_CODEC,
     "Creation": operations.QUEUE_CREATION_CODEC,
     "Attached": operations.ATTACH_RESULT_CODEC,
     "State": operations.QUEUE_STATE_CODEC,
     "Span": operations.ORIGIN_STATE_CODEC,
-    "FoundTime": operations.FOUND_TIME_CODEC,
+    "TimeLookupResult": operations.FOUND_TIME_CODEC,
     "AckResult": operations.ACK_RESULT_CODEC,
     "LossCauseEvidence": operations.REMOVAL_TRACES_CODEC,
     "Staged": operations.STAGED_LIST_CODEC,

@@ -15,13 +15,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from busmq_spark.bus.wait_at_most import wait_at_most
-from busmq_spark.core import durable_subscriptions
+from busmq_spark.core import reader_subscriptions
 from busmq_spark.core import shared_group as flows
-from busmq_spark.core.flow import Flow, T
-from busmq_spark.core.retry import Pauses, Retry
+from busmq_spark.core.command_flow import Flow, T
+from busmq_spark.core.retry import LinkRetry, Pauses
 from busmq_spark.errors import ConfigError, LinkLost, StateError
 from busmq_spark.redis_io.endpoint import retry_time_s
-from busmq_spark.redis_io.lease_token import is_dead
+from busmq_spark.redis_io.lease_holder import is_dead
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
@@ -35,7 +35,7 @@ class Group(ABC):
     """One holder of a group. ``async with`` registers the group, which stays when it is left."""
 
     def __init__(self, queue: Queue, name: str, start: str | int) -> None:
-        self.queue, self.name = queue, durable_subscriptions.check_name(name)
+        self.queue, self.name = queue, reader_subscriptions.check_name(name)
         self._start, self._wake = start, asyncio.Event()
         self._running = self._entered = False
         self._born = ""
@@ -82,7 +82,7 @@ class Group(ABC):
 
         Only what is stored can be read again. Raises QueueBusy, ConfigError, TimeUnknown.
         """
-        return await self.queue.run(durable_subscriptions.seek(self.queue.keys, self.name, where, is_dead))
+        return await self.queue.run(reader_subscriptions.seek(self.queue.keys, self.name, where, is_dead))
 
     async def drop(self) -> bool:
         """Forget the group, so that no message stays stored for it. Whether there was one. Raises QueueBusy while an ordered one is held."""
@@ -129,7 +129,7 @@ class Group(ABC):
     async def _run_with_retries(self, work: Callable[[bool], Awaitable[T]]) -> T:
         """Do it; again as long as a server may be expected back. ``work`` is told whether it was begun before."""
         link = self.queue.bus.servers.takes[self.queue.server]
-        retry, again = Retry(asyncio.get_running_loop().time), False
+        retry, again = LinkRetry(asyncio.get_running_loop().time), False
         while True:
             try:
                 return await work(again)

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from busmq_spark.core import event_routing as flows
 from busmq_spark.core.cloud_event import Event, Extension, make_event
+from busmq_spark.core.command_flow import Flow, T
 from busmq_spark.core.event_patterns import check_key
 from busmq_spark.core.event_routing import Receipt, SubscriberTable, check_queue
-from busmq_spark.core.flow import Flow, T
-from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, hash_index
+from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, server_index
 from busmq_spark.errors import BusError, ConfigError, PublishIncomplete, TooFewDestinations
 from busmq_spark.redis_io.queue_location import new_token
 
@@ -116,7 +116,7 @@ class CloudEventPublishing:
 
     async def _run_at_table(self, flow: Flow[T]) -> T:
         links = self.servers.commands
-        return await links[hash_index(EVENT_SUBSCRIPTIONS_KEY, len(links))].run(flow)
+        return await links[server_index(EVENT_SUBSCRIPTIONS_KEY, len(links))].run(flow)
 
     async def _deliver(self, how: Callable[[QueueKeys, bytes, str], Flow[int]], queue: str, value: bytes) -> int:
         keys = QueueKeys(queue, self.options.cluster)

@@ -19,13 +19,13 @@ from busmq_spark.bus.message_iterator import IterationPhase, MessageIterator
 from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.core import queue as flows
 from busmq_spark.core import reader_operations
-from busmq_spark.core.flow import Flow, T
+from busmq_spark.core.command_flow import Flow, T
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, Message
 from busmq_spark.core.retention import read_retention
-from busmq_spark.core.retry import Pauses, Retry
+from busmq_spark.core.retry import LinkRetry, Pauses
 from busmq_spark.errors import BusError, ConfigError, LinkLost, QueueBusy
 from busmq_spark.redis_io.endpoint import retry_time_s
-from busmq_spark.redis_io.lease_token import LEASE_MS, is_dead
+from busmq_spark.redis_io.lease_holder import LEASE_MS, is_dead
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
@@ -314,7 +314,7 @@ class Consumption(MessageIterator):
 
     async def _give_back_messages(self) -> None:
         """On the link of the takes, which has no patience of its own."""
-        queue, retry = self._queue, Retry(asyncio.get_running_loop().time)
+        queue, retry = self._queue, LinkRetry(asyncio.get_running_loop().time)
         link = queue.bus.servers.takes[queue.server]
         while True:
             try:

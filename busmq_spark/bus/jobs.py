@@ -28,9 +28,9 @@ from busmq_spark.bus.job_waits import JobWait, JobWaits
 from busmq_spark.bus.shared_group import MAX_LEASE_S, check_seconds
 from busmq_spark.bus.worker import JobHandler, Worker
 from busmq_spark.core import job as flows
-from busmq_spark.core.durable_subscriptions import check_name
 from busmq_spark.core.job import Outcome
 from busmq_spark.core.keys import client_channel, jobs_channel
+from busmq_spark.core.reader_subscriptions import check_name
 from busmq_spark.errors import BusError, ConfigError, JobsNotSent, LinkLost
 from busmq_spark.redis_io.queue_location import new_token
 

@@ -7,19 +7,19 @@ import json
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.core.flow import Call, command
+from busmq_spark.core.command_flow import Call, command
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import ANNOUNCEMENT_CHANNEL, pubsub_channel
 from busmq_spark.core.persisted import touch
 from busmq_spark.core.reader_operations import keep_alive
 from busmq_spark.errors import BusError, LinkLost
-from busmq_spark.redis_io.lease_token import LEASE_MS
+from busmq_spark.redis_io.lease_holder import LEASE_MS
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
     from busmq_spark.bus.persistable import Persistable
     from busmq_spark.bus.queue import Queue
-    from busmq_spark.redis_io.links import AnyAsyncLink
+    from busmq_spark.redis_io.link_factory import AnyAsyncLink
 
 MIN_TOUCH_TIMEOUT_S = 1.0
 """Shortest time given to a server that should touch queues."""

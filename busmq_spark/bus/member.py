@@ -21,15 +21,15 @@ from busmq_spark.bus.base_group import check_batch_size
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.owned_partition import Batch, OwnedPartition
 from busmq_spark.bus.wait_at_most import wait_at_most
-from busmq_spark.core import durable_subscriptions
+from busmq_spark.core import reader_subscriptions
 from busmq_spark.core import topic as flows
-from busmq_spark.core.flow import command
+from busmq_spark.core.command_flow import command
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.queue import clock_ms
 from busmq_spark.core.retry import Pauses
 from busmq_spark.core.topic import MEMBER_TTL_MS, GroupMembers, partition_ranges
 from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
-from busmq_spark.redis_io.lease_token import is_dead, my_token
+from busmq_spark.redis_io.lease_holder import is_dead, my_token
 
 if TYPE_CHECKING:
     from busmq_spark.bus.topic import Topic
@@ -190,7 +190,7 @@ class Member(Emitter):
         self._late = {queue.partition for queue in self.topic.queues if not (queue.attached and queue.reachable)}
         for part in (others, [first]):
             reached = [queue for queue in part if queue.partition not in self._late]
-            steps = (queue.run(durable_subscriptions.register(queue.keys, self.name, self._start, is_dead)) for queue in reached)
+            steps = (queue.run(reader_subscriptions.register(queue.keys, self.name, self._start, is_dead)) for queue in reached)
             for queue, outcome in zip(reached, await asyncio.gather(*steps, return_exceptions=True), strict=True):
                 if isinstance(outcome, LinkLost):
                     self._late.add(queue.partition)

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING
 
 from busmq_spark.bus.base_group import GROUP_POLL_S, Group, check_batch_size
 from busmq_spark.bus.consume import LEASE_POLL_S
-from busmq_spark.core import durable_subscriptions, reader_operations
 from busmq_spark.core import queue as queue_flows
+from busmq_spark.core import reader_operations, reader_subscriptions
 from busmq_spark.core.message import CHUNK_MESSAGES, Message
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, IdsReissued, QueueBusy, QueueExpired, QueueRecreated, RedisRolledBack, StateError
-from busmq_spark.redis_io.lease_token import LEASE_MS, is_dead, my_token
+from busmq_spark.redis_io.lease_holder import LEASE_MS, is_dead, my_token
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
@@ -98,7 +98,7 @@ class OrderedGroup(Group):
         self._marks = {id: mark for id, mark in self._marks.items() if id > last or id == self._position}
 
     async def _register(self) -> None:
-        acked = await self.queue.run(durable_subscriptions.register(self.queue.keys, self.name, self._start, is_dead))
+        acked = await self.queue.run(reader_subscriptions.register(self.queue.keys, self.name, self._start, is_dead))
         self._start = "earliest"  # in a later life of the queue
         [found] = await self.queue.run(reader_operations.states([(self.queue.keys, -1)]))
         if acked != self._acked or found.born != self._born:

@@ -20,10 +20,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from busmq_spark.bus.emitter import Emitter
+from busmq_spark.core.command_flow import command
 from busmq_spark.core.drop_oldest_buffer import DropOldestBuffer
-from busmq_spark.core.flow import command
 from busmq_spark.core.keys import pubsub_channel
-from busmq_spark.core.message import PublishedMessage, encode_value
+from busmq_spark.core.message import PubsubMessage, encode_value
 from busmq_spark.errors import ConfigError, MessagesMissed, StateError
 
 if TYPE_CHECKING:
@@ -108,7 +108,7 @@ class Pubsub(Emitter):
         """As ``unsubscribe``: every object of a bus has ``detach``."""
         await self.unsubscribe()
 
-    def __aiter__(self) -> AsyncIterator[PublishedMessage]:
+    def __aiter__(self) -> AsyncIterator[PubsubMessage]:
         """The messages received from the subscription until its end."""
         if self._subscription is None:
             raise StateError(
@@ -165,7 +165,7 @@ class _Subscription:
                 self._again = False
                 owner._emit("subscribed")
             while self._for_handlers and not self._ended:
-                await owner._emit_and_wait("message", PublishedMessage(self._for_handlers.take()))
+                await owner._emit_and_wait("message", PubsubMessage(self._for_handlers.take()))
             if self.dropped and not self._reported:
                 self._reported = True
                 owner._report(MessagesMissed(pubsub=owner.name, dropped=self.dropped))
@@ -174,11 +174,11 @@ class _Subscription:
         self._looping = True
         return self
 
-    async def __anext__(self) -> PublishedMessage:
+    async def __anext__(self) -> PubsubMessage:
         """A class and not a generator: a timeout around one step must not end the iteration."""
         while not self._ended:
             if self._for_loop:
-                return PublishedMessage(self._for_loop.take())
+                return PubsubMessage(self._for_loop.take())
             self._wake_loop.clear()
             await self._wake_loop.wait()
         raise StopAsyncIteration

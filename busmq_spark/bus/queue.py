@@ -13,15 +13,15 @@ from busmq_spark.bus.ordered_group import OrderedGroup
 from busmq_spark.bus.push import PendingPush, PushPipeline
 from busmq_spark.bus.retention_and_times import RetentionAndTimesMixin
 from busmq_spark.bus.shared_group import SharedGroup, SharedKeywords, SharedOptions
-from busmq_spark.core import durable_subscriptions, mirror
+from busmq_spark.core import mirror, reader_subscriptions
 from busmq_spark.core import queue as flows
 from busmq_spark.core import shared_group as groups
-from busmq_spark.core.flow import Call, Flow, T
+from busmq_spark.core.command_flow import Call, Flow, T
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import encode_value
 from busmq_spark.core.retention import MESSAGES_TAKEN_WARNING
 from busmq_spark.errors import BusError, ConfigError, QueueMissing, StateError
-from busmq_spark.redis_io.lease_token import is_dead
+from busmq_spark.redis_io.lease_holder import is_dead
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.translate import translate_redis_error
 
@@ -245,15 +245,15 @@ class Queue(RetentionAndTimesMixin):
         ``start`` is ``earliest``, ``latest`` or the last id that counts as read. Raises QueueBusy while a query without a subscription reads.
         """
         self._need_attached("subscribe to")
-        return await self.run(durable_subscriptions.register(self.keys, name, start, is_dead))
+        return await self.run(reader_subscriptions.register(self.keys, name, start, is_dead))
 
     async def unsubscribe(self, name: str) -> bool:
         """Forget a subscription, and drop what only it held back. Whether there was one. Raises QueueBusy while a query reads with it."""
-        return await self.run(durable_subscriptions.unsubscribe(self.keys, name, is_dead))
+        return await self.run(reader_subscriptions.unsubscribe(self.keys, name, is_dead))
 
-    async def subscriptions(self) -> list[durable_subscriptions.Subscription]:
+    async def subscriptions(self) -> list[reader_subscriptions.ReaderSubscription]:
         """Every subscription: how far it is, how many messages stay stored for it, and since when it was not here."""
-        return await self.run(durable_subscriptions.list_subscriptions(self.keys))
+        return await self.run(reader_subscriptions.list_subscriptions(self.keys))
 
     # -- groups -----------------------------------------------------------------------------------------------------------------------------
 

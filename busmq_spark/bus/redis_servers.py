@@ -14,17 +14,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.core.flow import command
-from busmq_spark.core.keys import hash_index, queue_name
+from busmq_spark.core.command_flow import command
+from busmq_spark.core.keys import queue_name, server_index
 from busmq_spark.errors import BusError, ConfigError, LinkLost
 from busmq_spark.redis_io import eviction
-from busmq_spark.redis_io.links import async_links
+from busmq_spark.redis_io.link_factory import async_links
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 from busmq_spark.redis_io.queue_location import choose_server
 from busmq_spark.redis_io.server_layout import ServerLayout
 
 if TYPE_CHECKING:
-    from busmq_spark.redis_io.links import AnyAsyncLink
+    from busmq_spark.redis_io.link_factory import AnyAsyncLink
 
 LOCATION_CACHE_S = 600.0
 MAX_CACHED_LOCATIONS = 100_000
@@ -81,7 +81,7 @@ class RedisServers:
         now = asyncio.get_running_loop().time()
         index, until = self._known.get(key, (0, 0.0))
         if now >= until:
-            index, certain = await self._search_servers(key, hash_index(key, len(self.commands)) if home is None else home)
+            index, certain = await self._search_servers(key, server_index(key, len(self.commands)) if home is None else home)
             if len(self._known) >= MAX_CACHED_LOCATIONS:
                 self._known.clear()
             if certain:
@@ -97,7 +97,7 @@ class RedisServers:
             raise found[0]
         having = [index for index, outcome in zip(asked, found, strict=True) if outcome == 1]
         answered = sum(not isinstance(outcome, BaseException) for outcome in found)
-        index = choose_server(having, hash_index(key, len(self.commands))) if having else home
+        index = choose_server(having, server_index(key, len(self.commands))) if having else home
         return index, bool(having) or (answered == len(self.commands) and queue_name(key) is None)  # a queue may yet be created on any server
 
     async def close(self) -> None:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from busmq_spark.bus.consume import Consumption
 from busmq_spark.bus.consume_retry import next_message_with_retries
-from busmq_spark.bus.reply_queue_cache import ReplyQueueCache
-from busmq_spark.bus.request import Request
+from busmq_spark.bus.provider_reply_queues import ProviderReplyQueues
+from busmq_spark.bus.received_request import Request
 from busmq_spark.bus.server_clock import ServerClock
 from busmq_spark.core.keys import reply_queue, service_queue
 from busmq_spark.core.message import Message
@@ -67,7 +67,7 @@ class Provider:
         self._service, self._options = service, options
         self._handler, self._with_request = handler, _takes_request(handler)
         self._requests = service.bus.queue(service_queue(service.name))
-        self._replies = ReplyQueueCache(service.bus, options.reply_queues)
+        self._replies = ProviderReplyQueues(service.bus, options.reply_queues)
         self._clock = ServerClock(self._requests)
         self._dropped = 0
         self._left = options.max

@@ -24,16 +24,16 @@ from typing import TYPE_CHECKING, TypedDict
 from busmq_spark.bus.base_group import GROUP_POLL_S, Group, check_batch_size
 from busmq_spark.core import dead_letter
 from busmq_spark.core import shared_group as flows
-from busmq_spark.core.durable_subscriptions import register
-from busmq_spark.core.flow import Flow
+from busmq_spark.core.command_flow import Flow
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import is_subscription
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.queue import clock_ms
+from busmq_spark.core.reader_subscriptions import register
 from busmq_spark.core.retry import Pauses
 from busmq_spark.core.shared_group import Action, Delivery, MessageLeaseResult
 from busmq_spark.errors import BusError, ConfigError, StateError
-from busmq_spark.redis_io.lease_token import is_dead
+from busmq_spark.redis_io.lease_holder import is_dead
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:

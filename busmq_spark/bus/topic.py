@@ -26,8 +26,8 @@ from busmq_spark.bus.member import Member
 from busmq_spark.bus.partition_queue import PartitionQueue, complete_push, complete_push_many, spawn_for_result
 from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.core import topic as flows
-from busmq_spark.core.flow import Flow, T
-from busmq_spark.core.keys import TopicKeys, hash_index
+from busmq_spark.core.command_flow import Flow, T
+from busmq_spark.core.keys import TopicKeys, server_index
 from busmq_spark.core.lag import read_lags
 from busmq_spark.core.topic import GroupLag, MessagePlace, lags_by_group, partition_of, partitions_of
 from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
@@ -51,7 +51,7 @@ class Topic:
         self.queues: list[PartitionQueue] = []
         """The partition queues, by partition; known once attached."""
         self._wanted = None if partitions is None else flows.check_partitions(partitions)
-        self._known = flows.Topic(0, "")
+        self._known = flows.TopicState(0, "")
         self._keeping: asyncio.Task[None] | None = None
         self._hint = asyncio.Event()
         self._lock = asyncio.Lock()
@@ -219,21 +219,21 @@ class Topic:
         """Run a flow on the server that knows of the topic."""
         return await self.bus.servers.commands[self._server].run(flow)
 
-    def update_known(self, found: flows.Topic) -> None:
+    def update_known(self, found: flows.TopicState) -> None:
         """What the topic is now: new partitions are attached."""
-        self._known = flows.Topic(max(found.partitions, self.partitions), found.born)
+        self._known = flows.TopicState(max(found.partitions, self.partitions), found.born)
         if len(self.queues) < self.partitions:
             self.queues += [PartitionQueue(self, i) for i in range(len(self.queues), self.partitions)]
             self._hint.set()
 
     @property
-    def last_known(self) -> flows.Topic:
+    def last_known(self) -> flows.TopicState:
         """The topic as it was seen last."""
         return self._known
 
     @property
     def _server(self) -> int:
-        return hash_index(self.keys.base, len(self.bus.servers.commands))
+        return server_index(self.keys.base, len(self.bus.servers.commands))
 
     @property
     def server(self) -> int:

@@ -1,4 +1,4 @@
-"""The ``busmq`` command: look into queues, push and follow. One file a command; ``busmq_spark/app.py`` lists them.
+"""The ``busmq`` command: look into queues, push and follow. One file a command; ``busmq_spark/cli_app.py`` lists them.
 
 What every command keeps to:
 

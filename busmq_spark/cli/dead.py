@@ -12,7 +12,7 @@ from busmq_spark.cli.cli_errors import NoSuchMessage
 from busmq_spark.cli.located_queues import LocatedQueue, locate_existing, locate_queue, open_links
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.progress import TerminalProgressBar
+from busmq_spark.cli.progress_bar import TerminalProgressBar
 from busmq_spark.cli.stored_messages import read_messages
 from busmq_spark.cli.terminal_text import escape_control_characters, format_count, value_json, value_text
 from busmq_spark.core.dead_letter import DeadLetter, decode_letter, put_back
@@ -20,7 +20,7 @@ from busmq_spark.core.message import Message, chunks
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach, trim
 from busmq_spark.errors import ConfigError, MessageRefused, QueueFull
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.links import Link
+from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.queue_location import new_token
 
 SHOWN_CHARS = 60

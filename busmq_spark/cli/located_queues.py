@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from busmq_spark.cli.cli_errors import CliQueueMissing
-from busmq_spark.core.keys import QueueKeys, TopicKeys, hash_index
+from busmq_spark.core.keys import QueueKeys, TopicKeys, server_index
 from busmq_spark.core.reader_operations import QueueState, states
-from busmq_spark.core.topic import Topic, check_topic, partition_home, partition_queue, read_topic
+from busmq_spark.core.topic import TopicState, check_topic, partition_home, partition_queue, read_topic
 from busmq_spark.errors import ConfigError, TopicMissing
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.links import Link, sync_links
+from busmq_spark.redis_io.link_factory import Link, sync_links
 from busmq_spark.redis_io.queue_location import locate
 from busmq_spark.redis_io.server_layout import redis_layout
 
@@ -62,10 +62,10 @@ def keys_of(name: str, links: list[Link]) -> QueueKeys:
     return QueueKeys(name, cluster=links[0].cluster)
 
 
-def find_topic(name: str, links: list[Link]) -> tuple[TopicKeys, Topic]:
+def find_topic(name: str, links: list[Link]) -> tuple[TopicKeys, TopicState]:
     """A topic that exists. Raises TopicMissing, ConfigError."""
     keys = TopicKeys(check_topic(name), cluster=links[0].cluster)
-    found = links[hash_index(keys.base, len(links))].run(read_topic(keys))
+    found = links[server_index(keys.base, len(links))].run(read_topic(keys))
     if found is None:
         raise TopicMissing(topic=name)
     return keys, found

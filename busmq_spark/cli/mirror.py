@@ -19,7 +19,7 @@ from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.serve import parse_listen_address as listen_address
 from busmq_spark.cli.terminal_text import escape_control_characters, format_duration, format_number
-from busmq_spark.core.flow import command
+from busmq_spark.core.command_flow import command
 from busmq_spark.core.keys import MIRROR_REPORTS_PATTERN, QueueKeys
 from busmq_spark.core.mirror import MirrorQueueState, read_mirror_states
 from busmq_spark.core.mirror import promote as promoted
@@ -30,7 +30,7 @@ from busmq_spark.mirror.settings import MirrorSettings, matches
 from busmq_spark.mirror.status import MirrorReport
 from busmq_spark.options import LAYOUTS, RedisOptions
 from busmq_spark.parsers import one_of, size
-from busmq_spark.redis_io.links import Link
+from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.queue_location import discover_queues
 
 MALLOPT_ARENA_MAX = -8

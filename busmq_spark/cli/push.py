@@ -13,14 +13,14 @@ from busmq_spark.cli.located_queues import LocatedQueue, find_topic, locate_part
 from busmq_spark.cli.message_splitting import split_messages
 from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, parse_seconds
 from busmq_spark.cli.output import Output
-from busmq_spark.cli.progress import TerminalProgressBar
+from busmq_spark.cli.progress_bar import TerminalProgressBar
 from busmq_spark.cli.terminal_text import format_count, format_duration, format_number
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, AttachResult, attach, push_many
 from busmq_spark.core.topic import partition_of
 from busmq_spark.errors import ConfigError, LinkLost
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.links import Link
+from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.queue_location import new_token
 
 

@@ -8,12 +8,12 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from busmq_spark.cli.lease_holders import lease_calls, live_holders
-from busmq_spark.core.flow import Flow, command
+from busmq_spark.core.command_flow import Flow, command
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.reader_operations import QueueState, states, subscriptions
 from busmq_spark.errors import QueueDamaged, ServerRefused
-from busmq_spark.redis_io.links import Link
+from busmq_spark.redis_io.link_factory import Link
 
 T = TypeVar("T")
 QUEUES_PER_STEP = 500

@@ -13,7 +13,7 @@ from busmq_spark.cli.queue_overviews import DamagedQueue, QueueOverview, read_al
 from busmq_spark.cli.terminal_text import escape_control_characters, format_duration, format_number
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.links import Link
+from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.queue_location import discover_queues
 
 

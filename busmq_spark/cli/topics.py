@@ -13,13 +13,13 @@ from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.terminal_text import escape_control_characters, format_count, format_duration, format_number
 from busmq_spark.core.grouping import group_by
-from busmq_spark.core.keys import hash_index
+from busmq_spark.core.keys import server_index
 from busmq_spark.core.lag import read_lags
 from busmq_spark.core.reader_operations import QueueState, states
 from busmq_spark.core.topic import GroupLag, lags_by_group, member_counts
 from busmq_spark.errors import QueueDamaged, TopicMissing
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.links import Link
+from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.queue_location import discover_topics as found_topics
 
 
@@ -85,7 +85,7 @@ def _show(out: Output, topic: str, links: list[Link]) -> None:
     places = locate_partitions(topic, range(found.partitions), links)
     stored, groups = _states(places), _groups(places)
     names = [group.name for group in groups]
-    members = dict(zip(names, links[hash_index(keys.base, len(links))].run(member_counts(keys, names)), strict=True))
+    members = dict(zip(names, links[server_index(keys.base, len(links))].run(member_counts(keys, names)), strict=True))
     if out.as_json:
         for i, (place, state) in enumerate(zip(places, stored, strict=True)):
             out.print_json(topic=topic, partition=i, queue=place.keys.name, messages=state.count, last_id=state.last_id, server=place.server)

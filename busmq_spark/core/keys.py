@@ -314,7 +314,7 @@ def is_subscription(name: str) -> bool:
     return not LOOKS_LIKE_KEY_SUFFIX.search(f":{name}") and not _FORBIDDEN_IN_NAME.search(name)
 
 
-def hash_index(key: str, servers: int) -> int:
+def server_index(key: str, servers: int) -> int:
     """Which of ``servers`` owns ``key`` when none has it: sum of UTF-16 code units modulo their number (protocol chapter 2)."""
     units = key.encode("utf-16-le", "surrogatepass")
     return (sum(units[0::2]) + 256 * sum(units[1::2])) % servers

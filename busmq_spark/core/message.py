@@ -34,7 +34,7 @@ class Message(NamedTuple):
         return json.loads(self.value)
 
 
-class PublishedMessage(NamedTuple):
+class PubsubMessage(NamedTuple):
     """What was published: the bytes as they travelled (npm peers see UTF-8 text)."""
 
     value: bytes

@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from busmq_spark.core.position import Position
-from busmq_spark.core.qualified_names import qualified_name, split_name
+from busmq_spark.core.qualified_queue_names import qualified_name, split_name
 from busmq_spark.errors import ConfigError
 
 OFFSET_VERSION = 1

@@ -15,12 +15,12 @@ from busmq_spark.core.batch_limits import LastIdWithinBytesQuestion, share_out, 
 from busmq_spark.core.loss import Loss, loss_between
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.position import Position, Range
-from busmq_spark.core.qualified_names import display_name, split_name
+from busmq_spark.core.qualified_queue_names import display_name, split_name
 from busmq_spark.core.reader_operations import UNKNOWN_ID, QueueState
-from busmq_spark.core.times_of_ids import FoundTime
+from busmq_spark.core.times_of_ids import TimeLookupResult
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import ReadOptions
-from busmq_spark.start import AtTime, NewestMessages, Start
+from busmq_spark.starting_offsets import AtTime, NewestMessages, Start
 
 PREFETCHED_ROWS = 20_000
 """Rows of a queue of a link up to which they are fetched with the planning of a batch; more than that is read by its tasks."""
@@ -62,7 +62,7 @@ class MessageFingerprintsQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class FetchRows:
+class PrefetchRows:
     """Read rows now, to travel with the batch. The answer has the queues whose rows were read."""
 
     ranges: Sequence[Range]
@@ -87,7 +87,7 @@ class DropExpiredQueue:
 
 @dataclass(frozen=True, slots=True)
 class IdsAtTimesQuestion:
-    """What the clock of each queue says of a time, as a mapping of FoundTime."""
+    """What the clock of each queue says of a time, as a mapping of TimeLookupResult."""
 
     wanted: Mapping[str, int]
 
@@ -99,7 +99,7 @@ Question: TypeAlias = (
     | IdsAtTimesQuestion
     | MessageFingerprintsQuestion
     | LastIdWithinBytesQuestion
-    | FetchRows
+    | PrefetchRows
     | HandleLoss
     | DropExpiredQueue
 )
@@ -309,7 +309,7 @@ class Planner:
         few = [queue for queue, goal in moved.items() if split_name(queue)[0] and goal - entries[queue].last <= PREFETCHED_ROWS]
         if not few:
             return moved
-        found = yield FetchRows([Range(queue, entries[queue].born, entries[queue].last + 1, moved[queue]) for queue in few])
+        found = yield PrefetchRows([Range(queue, entries[queue].born, entries[queue].last + 1, moved[queue]) for queue in few])
         return {queue: goal for queue, goal in moved.items() if queue not in few or queue in found}
 
 
@@ -327,7 +327,7 @@ def without_times(starts: Mapping[str, Start], unknown: str = "error") -> Genera
     still to come.
     """
     times = {queue: start.ms for queue, start in starts.items() if isinstance(start, AtTime)}
-    found: Mapping[str, FoundTime] = (yield IdsAtTimesQuestion(times)) if times else {}
+    found: Mapping[str, TimeLookupResult] = (yield IdsAtTimesQuestion(times)) if times else {}
     ids = {queue: unknown if at.id < 0 and unknown != "error" else at.last_id(display_name(queue)) for queue, at in found.items()}
     return {**{queue: start for queue, start in starts.items() if queue not in times}, **ids}
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from busmq_spark.core.flow import Call, Flow, command, script
+from busmq_spark.core.command_flow import Call, Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 
 FIRST_REPLY_ROWS = 1000
@@ -39,7 +39,7 @@ the values."""
 
 
 @dataclass(frozen=True, slots=True)
-class ExpectedRows:
+class ExpectedRowSlice:
     """Rows ``start..stop`` (stop exclusive) of a reply are the ids that were expected next."""
 
     start: int
@@ -133,7 +133,7 @@ class RangeCursor:
             )
         return command("LRANGE", self._keys.messages, 2 * index, 2 * (index + rows) - 1)
 
-    def take(self, first: int, last: int, rows: int, size_bytes: int) -> ExpectedRows | None:
+    def take(self, first: int, last: int, rows: int, size_bytes: int) -> ExpectedRowSlice | None:
         """Account for a reply: ids ``first..last`` in ``rows`` rows (rows 0: an empty reply) of ``size_bytes`` bytes.
 
         The slice of it that was needed, or None when it does not hold the next id or has a hole.
@@ -144,7 +144,7 @@ class RangeCursor:
         self._rows = self._rows_for(rows, size_bytes)
         stop = min(rows, self._last - first + 1)
         self._need = first + stop
-        return ExpectedRows(need - first, stop)
+        return ExpectedRowSlice(need - first, stop)
 
     def _rows_for(self, rows: int, size_bytes: int) -> int:
         fitting = self._target * rows // max(1, size_bytes)

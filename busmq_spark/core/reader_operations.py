@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha1
 from typing import Any, TypeVar
 
-from busmq_spark.core.flow import Call, Flow, command, script
+from busmq_spark.core.command_flow import Call, Flow, command, script
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys, federated_prefix
 from busmq_spark.core.position import Position
@@ -20,7 +20,7 @@ T = TypeVar("T")
 QUEUES_PER_CALL = 100
 """Most queues in one script call: planning looks at each in some ten commands, and 100 take Redis 1 to 3 ms."""
 UNKNOWN_ID = -1
-"""Stands for the last id of an empty queue where that cannot be read: the next message reveals it (federation/npm_servers/remote_npm_queue.py)."""
+"""Stands for the last id of an empty queue where that cannot be read: the next message reveals it (federation/npm_servers/npm_server_queue.py)."""
 SAMPLE_EVERY_MESSAGES = 16
 """Where bytes are estimated, one message in so many is measured, at most."""
 MIN_SAMPLE_RUN, MAX_SAMPLE_RUN, LARGE_MESSAGE_BYTES = 4, 16, 16 * 1024

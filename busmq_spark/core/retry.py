@@ -32,7 +32,7 @@ class Pauses:
         return pause_s
 
 
-class Retry(Pauses):
+class LinkRetry(Pauses):
     """The tries of one thing, of which the first begins now. ``clock``: seconds."""
 
     def __init__(self, clock: Callable[[], float], pauses_s: tuple[float, float] = PAUSES_S) -> None:

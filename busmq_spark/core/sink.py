@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 from zlib import crc32
 
-from busmq_spark.core.flow import Arg, Call, Flow, command, script
+from busmq_spark.core.command_flow import Arg, Call, Flow, command, script
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import QueueKeys, sink_record
 from busmq_spark.core.message import MAX_ID
@@ -134,7 +134,7 @@ def decode_manifest(text: str | bytes) -> tuple[StagedList, ...]:
 def stage(key: str, before: int, values: Sequence[Arg], stages: str = "", epoch: int = 0) -> Call:
     """Append a chunk that ``before`` rows of the list precede, unless it is there; safe to repeat. The reply is the rows in the list.
 
-    The list, its ttl and its note in ``stages`` (core/staging.py) appear in one step, so a task killed at any moment leaves nothing behind for ever.
+    The list, its ttl and its note in ``stages`` (core/sink_runs.py) appear in one step, so a task killed at any moment leaves nothing behind.
     """
     noted = (stages,) if stages else ()
     return script("stage", (key, *noted), (before, STAGE_TTL_S, key.rpartition(":stage:")[2], epoch, *values))
@@ -257,13 +257,15 @@ class FullQueueStop:
 
 
 @dataclass(frozen=True, slots=True)
-class RecordConflict:
+class BatchRecordConflict:
     """The queue has progress of this batch number by another record than the one that is committed: the run of epoch ``made`` wrote that record."""
 
     made: int
 
 
-def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[StagedList], void_below: int = 0) -> Flow[FullQueueStop | RecordConflict | None]:
+def commit(
+    keys: QueueKeys, sink: str, batch: int, staged: Sequence[StagedList], void_below: int = 0
+) -> Flow[FullQueueStop | BatchRecordConflict | None]:
     """Append the staged lists of one queue in their order. None when all is appended, :class:`FullQueueStop` when the queue has no room.
 
     ``void_below``: progress of records that were made by runs with lower epochs counts for nothing.
@@ -292,7 +294,7 @@ def commit(keys: QueueKeys, sink: str, batch: int, staged: Sequence[StagedList],
             case b"stale":
                 raise StaleBatch(sink=sink, batch=batch, found=a)
             case b"other":
-                return RecordConflict(a)
+                return BatchRecordConflict(a)
             case b"missing":
                 raise QueueMissing(queue=keys.name)
             case _:

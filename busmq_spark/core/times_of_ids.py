@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from busmq_spark.core.flow import Flow, script
+from busmq_spark.core.command_flow import Flow, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK
 from busmq_spark.core.reader_operations import split_into_calls
@@ -35,7 +35,7 @@ class IdAtTime:
 
 
 @dataclass(frozen=True, slots=True)
-class FoundTime:
+class TimeLookupResult:
     """What the clock of a queue says of a time, ``asked``. Times are milliseconds since 1970; 0 where they are not known."""
 
     id: int
@@ -82,11 +82,11 @@ def note_times_if_allowed(queues: Sequence[QueueKeys]) -> Flow[None]:
         yield from note_times(queues)
 
 
-def find_times(wanted: Sequence[tuple[QueueKeys, int]]) -> Flow[list[FoundTime]]:
+def find_times(wanted: Sequence[tuple[QueueKeys, int]]) -> Flow[list[TimeLookupResult]]:
     """What the clock of each queue says of a time, in milliseconds since 1970; below 0: so long before now."""
     yield from note_times_if_allowed([keys for keys, _ in wanted])
     replies = yield [script("id_at", (keys.metadata, keys.messages, keys.clock), (ms,)) for keys, ms in wanted]
-    return [FoundTime(*map(int, reply)) for reply in replies]
+    return [TimeLookupResult(*map(int, reply)) for reply in replies]
 
 
 def id_at(keys: QueueKeys, ms: int) -> Flow[int]:

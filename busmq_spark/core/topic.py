@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from typing import NamedTuple, overload
 from zlib import crc32
 
-from busmq_spark.core.durable_subscriptions import check_name
-from busmq_spark.core.flow import Call, Flow, command, script
+from busmq_spark.core.command_flow import Call, Flow, command, script
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import LOOKS_LIKE_KEY_SUFFIX, QueueKeys, TopicKeys, is_subscription, is_topic
 from busmq_spark.core.lag import ReaderLag
+from busmq_spark.core.reader_subscriptions import check_name
 from busmq_spark.errors import ConfigError, QueueDamaged, TopicMissing, TopicShrinks
 
 MAX_PARTITIONS = 1000
@@ -30,7 +30,7 @@ MEMBERS_KEY_TTL_S = 3600
 _PARTITION = re.compile(r"(.+)/(0|[1-9][0-9]{0,3})", re.DOTALL)
 
 
-class Topic(NamedTuple):
+class TopicState(NamedTuple):
     """A topic as Redis has it."""
 
     partitions: int
@@ -100,7 +100,7 @@ class GroupLag:
 class GroupMembers(NamedTuple):
     """Who is a member of a group now."""
 
-    topic: Topic
+    topic: TopicState
     now_ms: int
     members: dict[str, int]
     """Member → until when it counts as one, in milliseconds since 1970 of the server's clock."""
@@ -200,7 +200,7 @@ def check_group(name: str) -> str:
     return name
 
 
-def open_topic(keys: TopicKeys, partitions: int | None, born: str) -> Flow[Topic]:
+def open_topic(keys: TopicKeys, partitions: int | None, born: str) -> Flow[TopicState]:
     """Create the topic, or adopt the one that exists, with as many partitions as it has. ``born`` is a fresh random name, kept by a new one.
 
     Raises TopicMissing when there is none and ``partitions`` is None, ConfigError.
@@ -212,7 +212,7 @@ def open_topic(keys: TopicKeys, partitions: int | None, born: str) -> Flow[Topic
     return found
 
 
-def grow_topic(keys: TopicKeys, partitions: int) -> Flow[Topic]:
+def grow_topic(keys: TopicKeys, partitions: int) -> Flow[TopicState]:
     """Let the topic have so many partitions; those it has stay as they are. As many as it has changes nothing. Safe to repeat.
 
     Raises TopicShrinks when it has more, TopicMissing, ConfigError.
@@ -225,17 +225,17 @@ def grow_topic(keys: TopicKeys, partitions: int) -> Flow[Topic]:
     return found
 
 
-def keep_alive(keys: TopicKeys, known: Topic) -> Flow[Topic]:
+def keep_alive(keys: TopicKeys, known: TopicState) -> Flow[TopicState]:
     """Let the topic live on, and make it anew when Redis has lost it. The result is what it is now: it may have grown."""
     return _topic(keys, (yield _topic_call(keys, *known, grows=True))) or known
 
 
-def read_topic(keys: TopicKeys) -> Flow[Topic | None]:
+def read_topic(keys: TopicKeys) -> Flow[TopicState | None]:
     """The topic, None when there is none. Writes nothing."""
     return _topic(keys, (yield command("HMGET", keys.base, "partitions", "born")))
 
 
-def join_group(keys: TopicKeys, known: Topic, group: str, member: str, dead: Sequence[str] = ()) -> Flow[GroupMembers]:
+def join_group(keys: TopicKeys, known: TopicState, group: str, member: str, dead: Sequence[str] = ()) -> Flow[GroupMembers]:
     """Be a member of a group for MEMBER_TTL_MS. ``dead`` are members known to be dead, which are forgotten. Does what :func:`keep_alive` does."""
     topic, (now, *items) = yield [_topic_call(keys, *known, grows=True), _member_call(keys, group, member, MEMBER_TTL_MS, dead)]
     pairs = zip(items[0::2], items[1::2], strict=True)
@@ -268,11 +268,11 @@ def _member_call(keys: TopicKeys, group: str, member: str, stay_ms: int, dead: S
     return script("topic_member", (keys.members(group),), (member, stay_ms, MEMBERS_KEY_TTL_S, keys.changed_channel, group, *dead))
 
 
-def _topic(keys: TopicKeys, reply: Sequence[bytes | None]) -> Topic | None:
+def _topic(keys: TopicKeys, reply: Sequence[bytes | None]) -> TopicState | None:
     partitions, born = reply
     if partitions is None or partitions == b"0":
         return None
     if not partitions.isdigit() or not 1 <= int(partitions) <= MAX_PARTITIONS:
         found = f"the number of partitions of the topic is {partitions[:40].decode('utf-8', 'replace')!r}"
         raise QueueDamaged(queue=partition_queue(keys.name, 0), found=found, expected=f"1 to {MAX_PARTITIONS}")
-    return Topic(int(partitions), (born or b"").decode("utf-8", "replace"))
+    return TopicState(int(partitions), (born or b"").decode("utf-8", "replace"))

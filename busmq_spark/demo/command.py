@@ -14,13 +14,13 @@ import typer
 from busmq_spark.cli.located_queues import LocatedQueue, locate_queue, open_links
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output
-from busmq_spark.cli.progress import TerminalProgressBar
+from busmq_spark.cli.progress_bar import TerminalProgressBar
 from busmq_spark.cli.redis_options import RedisOption
 from busmq_spark.cli.terminal_text import format_count
-from busmq_spark.core.flow import command
+from busmq_spark.core.command_flow import command
 from busmq_spark.core.keys import sink_queues, sink_record
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach, close, push_many
-from busmq_spark.demo.delay_statistics import DelayStatistics
+from busmq_spark.demo.flight_delays import FlightDelays
 from busmq_spark.demo.report import Report, Stage
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, LocalToolMissing
@@ -28,7 +28,7 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
-    from busmq_spark.demo.spark_job import DelayJobSettings
+    from busmq_spark.demo.spark_job import FlightQuerySettings
 
 DEMO_QUEUES = ("flights", "delays")
 PICTURE_FILE = "flight-delays.png"
@@ -93,7 +93,7 @@ def demo(  # noqa: PLR0913  the options of a command
         federation(out)
     elif scene is DemoName.MIRROR:
         _check_installed("pyspark")
-        from busmq_spark.demo.mirror import mirror
+        from busmq_spark.demo.mirror_failover import mirror
 
         mirror(out)
     elif scene is DemoName.REALTIME:
@@ -106,11 +106,11 @@ def demo(  # noqa: PLR0913  the options of a command
     else:
         picture = _picture_path(output, PICTURE_FILE)
         _check_installed("pyspark", "matplotlib")
-        _flights(out, ReplayOptions(rows, redis, keep, replace), picture)
+        _flights(out, FlightsDemoOptions(rows, redis, keep, replace), picture)
 
 
 @dataclass(frozen=True, slots=True)
-class ReplayOptions:
+class FlightsDemoOptions:
     """What was asked for."""
 
     rows: int | None
@@ -119,8 +119,8 @@ class ReplayOptions:
     replace: bool
 
 
-def _flights(out: Output, asked: ReplayOptions, picture: Path) -> None:
-    from busmq_spark.demo.spark_job import DelayJobSettings
+def _flights(out: Output, asked: FlightsDemoOptions, picture: Path) -> None:
+    from busmq_spark.demo.spark_job import FlightQuerySettings
 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busmq-demo-")))
@@ -131,7 +131,7 @@ def _flights(out: Output, asked: ReplayOptions, picture: Path) -> None:
         sink = f"busmq-demo-{new_token()}"
         with _fresh_demo_queues(url, sink, keep=asked.keep, replace=asked.replace) as (flights, delays):
             airlines = _push_flights(report, flights, asked.rows)
-            job = DelayJobSettings(url, flights.keys.name, delays.keys.name, sink, folder / "checkpoint", asked.keep)
+            job = FlightQuerySettings(url, flights.keys.name, delays.keys.name, sink, folder / "checkpoint", asked.keep)
             _run_query_and_report(report, job, airlines, picture)
         report.show_next_steps(url, own=not asked.redis, keep=asked.keep)
         if asked.keep and not asked.redis:
@@ -210,8 +210,8 @@ def _push_flights(report: Report, flights: LocatedQueue, rows: int | None) -> di
     return data.airlines
 
 
-def _run_query_and_report(report: Report, job: "DelayJobSettings", airlines: dict[str, str], picture: Path) -> None:
-    from busmq_spark.demo.plot import draw_delays
+def _run_query_and_report(report: Report, job: "FlightQuerySettings", airlines: dict[str, str], picture: Path) -> None:
+    from busmq_spark.demo.plot_delays import draw_delays
     from busmq_spark.demo.spark_job import LocalSpark, Progress, read_totals, run_query
 
     with ExitStack() as stack:
@@ -234,7 +234,7 @@ def _run_query_and_report(report: Report, job: "DelayJobSettings", airlines: dic
             Stage("read back", f"{format_count(messages, 'result')} read from queue {DEMO_QUEUES[1]}", messages, time.monotonic() - started)
         )
         with report.out.spinner("drawing"):
-            draw_delays(delays := [DelayStatistics(**row) for row in totals], airlines, report.rows, picture)
+            draw_delays(delays := [FlightDelays(**row) for row in totals], airlines, report.rows, picture)
         report.show_results(delays, airlines, picture)
 
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from busmq_spark.cli.output import Output, table
-from busmq_spark.cli.progress import TerminalProgressBar
+from busmq_spark.cli.progress_bar import TerminalProgressBar
 from busmq_spark.cli.terminal_text import format_count, format_number, format_rate
 from busmq_spark.demo.data_centre import DataCentre
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import StateError
 
 if TYPE_CHECKING:
-    from busmq_spark.demo.spark_federation import ArrivalCounts, FederationFlow
+    from busmq_spark.demo.spark_federation import ArrivalCounts, FederationQuery
 
 ORDERS_QUEUE = "orders"
 SPARK_LOG = "busmq-demo-spark.log"
@@ -29,7 +29,7 @@ POLL_S = 0.1
 
 def federation(out: Output) -> None:
     """The whole scene."""
-    from busmq_spark.demo.spark_federation import FederationFlow, FederationQueryOptions, count_arrivals
+    from busmq_spark.demo.spark_federation import FederationQuery, FederationQueryOptions, count_arrivals
     from busmq_spark.demo.spark_job import LocalSpark
 
     began = time.monotonic()
@@ -44,7 +44,7 @@ def federation(out: Output) -> None:
             spark = stack.enter_context(LocalSpark(folder, Path(SPARK_LOG)))
         links, secrets = {eu.name: eu.url, us.name: us.url}, {eu.name: eu.secret, us.name: us.secret}
         route = FederationQueryOptions(links, secrets, ORDERS_QUEUE, here.url, folder / "checkpoint")
-        with FederationFlow(spark, route) as flow:
+        with FederationQuery(spark, route) as flow:
             pushed = _run_scenario(show, flow, eu, us)
         with out.spinner("reading everything back"):
             found = count_arrivals(spark, route)
@@ -52,7 +52,7 @@ def federation(out: Output) -> None:
         show.print_line("total", f"{time.monotonic() - began:.0f} s", seconds=round(time.monotonic() - began, 1))
 
 
-def _run_scenario(show: "_Printer", flow: "FederationFlow", eu: DataCentre, us: DataCentre) -> dict[str, int]:
+def _run_scenario(show: "_Printer", flow: "FederationQuery", eu: DataCentre, us: DataCentre) -> dict[str, int]:
     """Both, one, both again; the result is how many messages were pushed in each data centre."""
     with TerminalProgressBar(
         show.out, "two data centres → one queue", None, "orders", waiting="the first batch starts Spark's Python workers"
@@ -82,7 +82,7 @@ def _run_scenario(show: "_Printer", flow: "FederationFlow", eu: DataCentre, us: 
 class _ProgressWatcher:
     """Looks how far the query is, ten times a second."""
 
-    def __init__(self, flow: "FederationFlow", meter: TerminalProgressBar) -> None:
+    def __init__(self, flow: "FederationQuery", meter: TerminalProgressBar) -> None:
         self._flow, self._meter = flow, meter
         self.last: dict[str, int] = {}
 

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.terminal_text import format_count, format_number, format_rate
-from busmq_spark.demo.delay_statistics import DelayStatistics, by_carrier, worst_hours
+from busmq_spark.demo.flight_delays import FlightDelays, by_carrier, worst_hours
 from busmq_spark.redis_io.urls import parse
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Report:
         sunk = f"{format_count(done.rows_out, 'result')} in {format_count(done.batches, 'commit')} to queue delays"
         self.show_stage(Stage("sink", sunk, done.rows_out, seconds, (done.warm_rows_out, done.warm_seconds)))
 
-    def show_results(self, delays: Sequence[DelayStatistics], airlines: dict[str, str], picture: Path) -> None:
+    def show_results(self, delays: Sequence[FlightDelays], airlines: dict[str, str], picture: Path) -> None:
         """The tables, and where the plot is."""
         carriers, hours = by_carrier(delays), worst_hours(delays, WORST_HOURS_SHOWN)
         seconds = time.monotonic() - self._started
@@ -128,7 +128,7 @@ def next_lines(url: str, *, own: bool, keep: bool) -> tuple[str, list[str]]:
     return head, [first, read, 'orders.selectExpr("id", "CAST(value AS STRING)").writeStream.format("console").start().awaitTermination()']
 
 
-def _carriers_table(carriers: Sequence[DelayStatistics], airlines: dict[str, str]) -> Any:
+def _carriers_table(carriers: Sequence[FlightDelays], airlines: dict[str, str]) -> Any:
     columns = [("airline", "left"), ("flights", "right"), ("cancelled", "right"), ("left late by", "right"), ("arrived late by", "right")]
     rows: list[list[str | Text]] = [
         [
@@ -143,7 +143,7 @@ def _carriers_table(carriers: Sequence[DelayStatistics], airlines: dict[str, str
     return table(columns, rows, "Airlines by mean delay of departure")
 
 
-def _hours_table(hours: Sequence[DelayStatistics]) -> Any:
+def _hours_table(hours: Sequence[FlightDelays]) -> Any:
     columns = [("scheduled", "left"), ("flights", "right"), ("left late by", "right"), ("arrived late by", "right")]
     rows: list[list[str | Text]] = [
         [f"{d.hour:02}:00-{d.hour:02}:59", format_number(d.flights), _minutes(d.mean_departure_delay), _minutes(d.mean_arrival_delay)] for d in hours

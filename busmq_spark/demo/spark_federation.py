@@ -53,7 +53,7 @@ class ArrivalCounts:
         return self.rows - self.different
 
 
-class FederationFlow:
+class FederationQuery:
     """The query, while the block runs."""
 
     def __init__(self, spark: LocalSpark, route: FederationQueryOptions) -> None:

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from busmq_spark.errors import BusError
-from busmq_spark.spark.java import ensure_java, ensure_python
+from busmq_spark.spark.java_runtime import ensure_java, ensure_python
 from busmq_spark.spark.tune import settings_with_jar, use_compiled_pyspark_in_workers
 
 DELAY_INPUT_SCHEMA = "carrier string, hour int, dep_delay long, arr_delay long"
@@ -164,7 +164,7 @@ def delays_per_hour(flights: DataFrame) -> DataFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class DelayJobSettings:
+class FlightQuerySettings:
     """Where the query reads and writes. ``keep``: the flights stay in their queue."""
 
     url: str
@@ -175,7 +175,7 @@ class DelayJobSettings:
     keep: bool
 
 
-def run_query(spark: LocalSpark, job: DelayJobSettings, seen: Callable[[Progress], None]) -> Progress:
+def run_query(spark: LocalSpark, job: FlightQuerySettings, seen: Callable[[Progress], None]) -> Progress:
     """Stream everything that is in the source, and write the running totals of every batch to the target. ``seen`` gets the progress."""
     flights = (
         spark.session.readStream.format("busmq")
@@ -215,7 +215,7 @@ def _parse_progress(events: Any) -> Progress:
     return Progress(engine, len(batches), sum(read), sum(written), sum(read[1:]), sum(written[1:]), sum(took[1:]) / 1000)
 
 
-def read_totals(spark: LocalSpark, job: DelayJobSettings) -> tuple[list[dict[str, Any]], int]:
+def read_totals(spark: LocalSpark, job: FlightQuerySettings) -> tuple[list[dict[str, Any]], int]:
     """The final totals, and the number of messages they were found in. Each batch wrote all of them: of a carrier and hour the newest id holds."""
     stored = spark.session.read.format("busmq").option("redis.url", job.url).option("subscribe", job.target).load()
     try:

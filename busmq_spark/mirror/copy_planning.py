@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from busmq_spark.core.mirror import NEWEST_MESSAGE, BeginResult, MirrorOf, OriginQueueState
 from busmq_spark.core.reader_operations import fingerprint
 from busmq_spark.errors import BusError, MirrorStopped
-from busmq_spark.mirror.consecutive_messages import ConsecutiveMessages
+from busmq_spark.mirror.encoded_messages import EncodedMessages
 
 WINDOW_BYTES = 3 * 1024 * 1024
 """Bytes of values that are read in one call, about, of however many queues. So many calls as there are readers (mirror/runner.py) are under way."""
@@ -50,7 +50,7 @@ class CopyWindowMessages:
     span: OriginQueueState
     upto: int = 0
     after: int = 0
-    parts: list[ConsecutiveMessages] = field(default_factory=list)
+    parts: list[EncodedMessages] = field(default_factory=list)
     bytes: int = 0
     """Of their values."""
     sound: bool = False

@@ -9,12 +9,12 @@ from contextlib import suppress
 from busmq_spark.core.mirror import NO_MARK, OriginQueueState
 from busmq_spark.core.position import Range
 from busmq_spark.errors import BusError
-from busmq_spark.mirror.consecutive_messages import ConsecutiveMessages
 from busmq_spark.mirror.copy_planning import MAX_CALL_BYTES, CopyWindow, CopyWindowMessages
+from busmq_spark.mirror.encoded_messages import EncodedMessages
 from busmq_spark.mirror.settings import MIRROR_PATIENCE_S, MirrorSettings
 from busmq_spark.redis_io.server_layout import redis_layout
 from busmq_spark.store.protocol import OriginStore, PushNotifiers, QueueCreateOptions, RowStream
-from busmq_spark.store.push_notifiers import RedisPushNotifiers
+from busmq_spark.store.redis_push_notifiers import RedisPushNotifiers
 from busmq_spark.store.redis_store import RedisStore
 
 TARGET_REPLY_BYTES = 1024 * 1024
@@ -85,7 +85,7 @@ def _add_rows(pieces: RowStream, found: dict[str, CopyWindowMessages]) -> None:
     came = 0
     for piece in pieces:
         rows = found[piece.queue]
-        rows.parts.append(ConsecutiveMessages.of(piece.first, piece.values))
+        rows.parts.append(EncodedMessages.of(piece.first, piece.values))
         rows.bytes += piece.values.nbytes
         came += piece.values.nbytes
         if came > MAX_CALL_BYTES:

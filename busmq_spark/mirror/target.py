@@ -9,16 +9,16 @@ from itertools import chain
 from typing import TypeVar
 
 from busmq_spark.core import mirror as flows
-from busmq_spark.core.flow import Flow, run_flows_together
+from busmq_spark.core.command_flow import Flow, run_flows_together
 from busmq_spark.core.grouping import slices
-from busmq_spark.core.keys import QueueKeys, hash_index, mirror_report
+from busmq_spark.core.keys import QueueKeys, mirror_report, server_index
 from busmq_spark.core.mirror import AppendResult, BeginResult, Chunk, MirrorOf, MirrorQueueState, OriginQueueState, Positions
 from busmq_spark.core.reader_operations import keep_alive, marks
 from busmq_spark.errors import BusError
 from busmq_spark.mirror.copy_planning import CopyWindowMessages
 from busmq_spark.mirror.settings import MIRROR_PATIENCE_S
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.links import Link, sync_links
+from busmq_spark.redis_io.link_factory import Link, sync_links
 from busmq_spark.redis_io.queue_location import discover_queues, locate
 from busmq_spark.redis_io.server_layout import redis_layout
 
@@ -96,7 +96,7 @@ class MirrorTarget:
 
     def report(self, name: str, said: str) -> None:
         """Say how this process is."""
-        self._links[hash_index(mirror_report(name), len(self._links))].run(flows.write_report(name, said, REPORT_TTL_S))
+        self._links[server_index(mirror_report(name), len(self._links))].run(flows.write_report(name, said, REPORT_TTL_S))
 
     def close(self) -> None:
         """Close the links."""

@@ -9,7 +9,7 @@ from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.client.federation_clients import secret_for_url
 from busmq_spark.federation.npm_servers.detected_store import DetectedStore
 from busmq_spark.options import BusOptions
-from busmq_spark.outbox.target_bus import TARGET_PATIENCE_S, EventKeys, StoreTarget, SubscriptionTable
+from busmq_spark.outbox.target_bus import TARGET_PATIENCE_S, BaseTarget, EventKeys, SubscriptionTable
 
 
 def federation_address(options: BusOptions) -> FederationAddress:
@@ -27,7 +27,7 @@ def federation_address(options: BusOptions) -> FederationAddress:
     return found
 
 
-class FederationTarget(StoreTarget):
+class FederationTarget(BaseTarget):
     """The first call finds out which kind of server it is."""
 
     def __init__(self, where: FederationAddress) -> None:

@@ -23,7 +23,7 @@ from busmq_spark.bus.cloud_event_publishing import EventKeywords, event_of, keys
 from busmq_spark.core.cloud_event import Event
 from busmq_spark.core.event_routing import check_queue
 from busmq_spark.errors import ConfigError
-from busmq_spark.outbox.outbox_core import OutboxCore, OutboxReceipt, StoreRequest
+from busmq_spark.outbox.outbox_engine import OutboxEngine, OutboxReceipt, StoreTransaction
 from busmq_spark.outbox.report import OutboxStatus
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ class Outbox:
     """
 
     def __init__(self, path: str | PathLike[str], to: str | None = None, **settings: Any) -> None:
-        self._engine = OutboxCore(Path(path), to, settings)
+        self._engine = OutboxEngine(Path(path), to, settings)
 
     @classmethod
     def sync(cls, path: str | PathLike[str], to: str | None = None, **settings: Any) -> SyncOutbox:
@@ -105,7 +105,7 @@ class SyncOutbox:
     """The calls of an Outbox, which wait. For any number of threads: those that call at the same time share an fsync."""
 
     def __init__(self, path: str | PathLike[str], to: str | None = None, **settings: Any) -> None:
-        self._engine = OutboxCore(Path(path), to, settings)
+        self._engine = OutboxEngine(Path(path), to, settings)
 
     def __repr__(self) -> str:
         return f"Outbox({str(self._engine.path)!r}) (synchronous)"
@@ -156,7 +156,7 @@ class SyncOutbox:
             sleep(DRAINED_POLL_S)
 
 
-def _publish_request(engine: OutboxCore, keys: Sequence[str], data: Sequence[object], about: EventKeywords) -> StoreRequest:
+def _publish_request(engine: OutboxEngine, keys: Sequence[str], data: Sequence[object], about: EventKeywords) -> StoreTransaction:
     wanted = keys_of(keys)
     events = [event_of(wanted, each, about) for each in data]
     if not events:
@@ -164,7 +164,7 @@ def _publish_request(engine: OutboxCore, keys: Sequence[str], data: Sequence[obj
     return engine.publish_request(wanted, [event.encode() for event in events], tuple(event.id for event in events))
 
 
-def _send_request(engine: OutboxCore, queue: str, data: object, about: EventKeywords) -> StoreRequest:
+def _send_request(engine: OutboxEngine, queue: str, data: object, about: EventKeywords) -> StoreTransaction:
     event: Event = event_of([check_queue(queue)], data, about)
     return engine.send_request(queue, [event.encode()], (event.id,))
 

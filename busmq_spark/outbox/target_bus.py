@@ -52,7 +52,7 @@ class Target(Protocol):
     def close(self) -> None: ...
 
 
-class StoreTarget:
+class BaseTarget:
     """Pushes to queues of a store."""
 
     def __init__(self, store: Any) -> None:
@@ -84,7 +84,7 @@ class StoreTarget:
         self._store.close()
 
 
-class RedisTarget(StoreTarget):
+class RedisTarget(BaseTarget):
     """The servers of a bus."""
 
     def __init__(self, servers: ServerLayout) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from busmq_spark.core.keys import QueueKeys, hash_index
+from busmq_spark.core.keys import QueueKeys, server_index
 from busmq_spark.extras import missing_package
 from busmq_spark.option_parsing import from_keywords
 from busmq_spark.options import BusOptions
@@ -32,4 +32,4 @@ def target_opener(to: str | None, settings: dict[str, Any]) -> tuple[Callable[[]
 
 def lane_of(queue: str, lanes: int) -> int:
     """Which lane forwards to a queue: that of the server on which it is made, as a rule."""
-    return hash_index(QueueKeys(queue).metadata, lanes) if lanes > 1 else 0
+    return server_index(QueueKeys(queue).metadata, lanes) if lanes > 1 else 0

@@ -1,4 +1,4 @@
-"""The asyncio twin of ``cluster_link.py``, shared by many tasks: one connection per node, steps go out in the order they were asked for."""
+"""The asyncio twin of ``sync_cluster_link.py``, shared by many tasks: one connection per node, steps go out in the order they were asked for."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from busmq_spark.core.flow import Call, Flow, Step, T, run_async
-from busmq_spark.core.retry import Retry
+from busmq_spark.core.command_flow import Call, Flow, Step, T, run_async
+from busmq_spark.core.retry import LinkRetry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.async_link import AsyncLink
 from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
 from busmq_spark.redis_io.cluster_step import ClusterStep, NodeBatch
-from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
+from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.endpoint import NoServerReachable, retry_time_s
+from busmq_spark.redis_io.resp_codec import calls_of, step_result
 from busmq_spark.redis_io.slots import NodeAddress, SlotMap, key_of, slot_of_key
-from busmq_spark.redis_io.step_codec import calls_of, step_result
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 from busmq_spark.redis_io.urls import Server
 
@@ -50,7 +50,7 @@ class AsyncClusterLink:
         if not calls:
             return []
         cluster_step = ClusterStep(calls, self.endpoint)
-        retry = Retry(asyncio.get_running_loop().time)
+        retry = LinkRetry(asyncio.get_running_loop().time)
         while True:
             try:
                 await self._run_round(cluster_step, self._map or await self.refresh())

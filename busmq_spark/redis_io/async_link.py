@@ -11,14 +11,14 @@ from typing import Any
 
 import redis.exceptions as rx
 
-from busmq_spark.core.flow import Call, Flow, Step, T, command, run_async
-from busmq_spark.core.retry import Retry
+from busmq_spark.core.command_flow import Call, Flow, Step, T, command, run_async
+from busmq_spark.core.retry import LinkRetry
 from busmq_spark.errors import BusError, LinkLost
-from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
+from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.dial import dial_async
 from busmq_spark.redis_io.endpoint import Endpoint, retry_time_s
 from busmq_spark.redis_io.pipelined_connection import PipelinedConnection
-from busmq_spark.redis_io.step_codec import calls_of, first_error, is_repeatable, step_result, unknown_scripts
+from busmq_spark.redis_io.resp_codec import calls_of, first_error, is_repeatable, step_result, unknown_scripts
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 
 _PING = command("PING")
@@ -51,7 +51,7 @@ class AsyncLink:
         calls = calls_of(step)
         if not calls:
             return []
-        retry = Retry(time.monotonic)
+        retry = LinkRetry(time.monotonic)
         while True:
             wire = self._wire
             try:
@@ -112,7 +112,7 @@ class AsyncLink:
         """Close the connection. A later step opens a new one."""
         self.drop()
 
-    async def _pause_or_raise(self, error: BusError, retry: Retry, wire: PipelinedConnection | None) -> None:
+    async def _pause_or_raise(self, error: BusError, retry: LinkRetry, wire: PipelinedConnection | None) -> None:
         if isinstance(error, LinkLost) and self.endpoint.may_move and wire is self._wire:
             self.drop()  # who is master is asked anew
         await asyncio.sleep(retry.pause_s(error, retry_time_s(self.endpoint, error, self._patience_s)))

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from busmq_spark.errors import BusError, ConfigError, LinkLost
-from busmq_spark.redis_io.connect import async_connection, keep_cancellation, sync_connection
+from busmq_spark.redis_io.connection_factory import async_connection, keep_cancellation, sync_connection
 from busmq_spark.redis_io.endpoint import NoServerReachable
+from busmq_spark.redis_io.resp_codec import pack_words
 from busmq_spark.redis_io.slots import NodeAddress, SlotMap
-from busmq_spark.redis_io.step_codec import pack_words
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 from busmq_spark.redis_io.urls import Server
 

@@ -14,11 +14,11 @@ from typing import Any
 
 import redis.exceptions as rx
 
-from busmq_spark.core.flow import Call, command
+from busmq_spark.core.command_flow import Call, command
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.endpoint import Endpoint
+from busmq_spark.redis_io.resp_codec import first_error, script_as_eval
 from busmq_spark.redis_io.slots import NodeAddress, Redirect, SlotMap, key_of, parse_redirect, slot_of_key
-from busmq_spark.redis_io.step_codec import first_error, script_as_eval
 from busmq_spark.redis_io.translate import translate_redis_error
 
 ASKING_COMMAND = command("ASKING")

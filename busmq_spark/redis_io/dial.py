@@ -8,9 +8,9 @@ import redis
 import redis.asyncio as aredis
 import redis.exceptions as rx
 
-from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S, async_connection, keep_cancellation, sync_connection
+from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S, async_connection, keep_cancellation, sync_connection
 from busmq_spark.redis_io.endpoint import Endpoint
-from busmq_spark.redis_io.step_codec import pack_words
+from busmq_spark.redis_io.resp_codec import pack_words
 
 _ROLE_COMMAND = pack_words(("ROLE",))
 

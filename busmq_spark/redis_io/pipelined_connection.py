@@ -15,9 +15,9 @@ import hiredis
 import redis.asyncio as aredis
 import redis.exceptions as rx
 
-from busmq_spark.core.flow import Call
-from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
-from busmq_spark.redis_io.step_codec import pack
+from busmq_spark.core.command_flow import Call
+from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
+from busmq_spark.redis_io.resp_codec import pack
 
 _OVERDUE_CHECK_INTERVAL_S = 1.0
 """How often silence is looked at, at most."""

@@ -19,10 +19,10 @@ import redis.exceptions as rx
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost, Unauthorized
-from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
+from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.dial import dial_async
 from busmq_spark.redis_io.endpoint import Endpoint
-from busmq_spark.redis_io.step_codec import pack_words
+from busmq_spark.redis_io.resp_codec import pack_words
 from busmq_spark.redis_io.translate import translate_redis_error
 
 Listener = Callable[[bytes | None], None]

@@ -12,7 +12,7 @@ from busmq_spark.core.grouping import slices
 from busmq_spark.errors import BusError
 from busmq_spark.redis_io.dial import dial
 from busmq_spark.redis_io.endpoint import Endpoint
-from busmq_spark.redis_io.step_codec import pack_words
+from busmq_spark.redis_io.resp_codec import pack_words
 
 _NAMES_PER_CALL = 500
 

@@ -10,11 +10,11 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from busmq_spark.core.flow import command
-from busmq_spark.core.keys import QueueKeys, hash_index, metadata_pattern, queue_name, topic_name, topic_pattern
+from busmq_spark.core.command_flow import command
+from busmq_spark.core.keys import QueueKeys, metadata_pattern, queue_name, server_index, topic_name, topic_pattern
 
 if TYPE_CHECKING:  # writers of a sink that only plan take a token here, and need no client of Redis
-    from busmq_spark.redis_io.links import Link
+    from busmq_spark.redis_io.link_factory import Link
     from busmq_spark.redis_io.sync_link import SyncLink
 
 KEYS_PER_SCAN = 1000
@@ -33,7 +33,7 @@ def locate(queues: Sequence[QueueKeys], links: Sequence[Link], homes: Sequence[i
         for place, exists in zip(found, link.execute([command("EXISTS", keys.metadata) for keys in queues]), strict=True):
             if exists:
                 place.append(index)
-    hashed = [hash_index(keys.metadata, len(links)) for keys in queues]
+    hashed = [server_index(keys.metadata, len(links)) for keys in queues]
     return [choose_server(place, at) if place else home for place, at, home in zip(found, hashed, homes or hashed, strict=True)]
 
 
@@ -55,7 +55,7 @@ def discover_queues(links: Sequence[Link], pace: Callable[[], object] = no_pause
     for index, link in enumerate(links):
         found = link.ask_each_master(partial(queues_of, pace=pace, cluster=link.cluster))
         for name in chain.from_iterable(found):
-            if name not in names or hash_index(QueueKeys(name).metadata, len(links)) == index:
+            if name not in names or server_index(QueueKeys(name).metadata, len(links)) == index:
                 names[name] = index
     return sorted(names.items())
 

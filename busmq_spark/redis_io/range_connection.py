@@ -9,15 +9,15 @@ import numpy as np
 import redis
 import redis.exceptions as rx
 
-from busmq_spark.core.flow import Call
+from busmq_spark.core.command_flow import Call
 from busmq_spark.core.range_reply_parser import NO_PAIRS, PairScanner, ValueSpans
 from busmq_spark.errors import BusError, LinkLost, ServerRefused
-from busmq_spark.redis_io.cluster_link import ClusterLink
 from busmq_spark.redis_io.dial import dial
 from busmq_spark.redis_io.endpoint import Endpoint
-from busmq_spark.redis_io.links import Link
+from busmq_spark.redis_io.link_factory import Link
+from busmq_spark.redis_io.resp_codec import pack
 from busmq_spark.redis_io.slots import NodeAddress, Redirect, key_of, parse_redirect
-from busmq_spark.redis_io.step_codec import pack
+from busmq_spark.redis_io.sync_cluster_link import SyncClusterLink
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 
 INITIAL_BUFFER_BYTES = 4 * 1024 * 1024
@@ -168,7 +168,7 @@ class ClusterRangeConnection:
     A list that was migrated before its slot (ASK) is read through ``single``, call by call, until the range ends.
     """
 
-    def __init__(self, single: ClusterLink, start_bytes: int = INITIAL_BUFFER_BYTES) -> None:
+    def __init__(self, single: SyncClusterLink, start_bytes: int = INITIAL_BUFFER_BYTES) -> None:
         self.endpoint = single.endpoint
         self._start_bytes = start_bytes
         self._single = single
@@ -256,4 +256,4 @@ AnyRangeConnection: TypeAlias = RangeConnection | ClusterRangeConnection
 
 def range_connection(link: Link, start_bytes: int = INITIAL_BUFFER_BYTES) -> AnyRangeConnection:
     """A link for windows beside one for questions, whatever the layout."""
-    return ClusterRangeConnection(link, start_bytes) if isinstance(link, ClusterLink) else RangeConnection(link.endpoint, start_bytes)
+    return ClusterRangeConnection(link, start_bytes) if isinstance(link, SyncClusterLink) else RangeConnection(link.endpoint, start_bytes)

@@ -8,9 +8,9 @@ from typing import Any
 import redis.exceptions as rx
 
 from busmq_spark.errors import BusError, ConfigError
-from busmq_spark.redis_io.connect import async_connection, keep_cancellation, sync_connection
+from busmq_spark.redis_io.connection_factory import async_connection, keep_cancellation, sync_connection
 from busmq_spark.redis_io.endpoint import NoServerReachable
-from busmq_spark.redis_io.step_codec import pack_words
+from busmq_spark.redis_io.resp_codec import pack_words
 from busmq_spark.redis_io.translate import translate_redis_error
 from busmq_spark.redis_io.urls import DEFAULT_MASTER, NO_LOGIN, DefaultCredentials, Server
 

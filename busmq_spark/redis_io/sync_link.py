@@ -10,12 +10,12 @@ from typing import Any, Protocol, TypeVar
 import redis
 import redis.exceptions as rx
 
-from busmq_spark.core.flow import Call, Flow, Step, T, run_sync
-from busmq_spark.core.retry import Retry
+from busmq_spark.core.command_flow import Call, Flow, Step, T, run_sync
+from busmq_spark.core.retry import LinkRetry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.dial import dial
 from busmq_spark.redis_io.endpoint import Endpoint, retry_time_s, stopped_error
-from busmq_spark.redis_io.step_codec import calls_of, first_error, is_repeatable, pack, step_result, unknown_scripts
+from busmq_spark.redis_io.resp_codec import calls_of, first_error, is_repeatable, pack, step_result, unknown_scripts
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 
 R = TypeVar("R")
@@ -62,7 +62,7 @@ class SyncLink:
         calls = calls_of(step)
         if not calls:
             return []
-        retry = Retry(time.monotonic)
+        retry = LinkRetry(time.monotonic)
         while True:
             try:
                 connection = self._open_connection()
@@ -181,7 +181,7 @@ class SyncLink:
         except CONNECTION_ERRORS:
             return False
 
-    def _pause_or_raise(self, error: BusError, retry: Retry) -> None:
+    def _pause_or_raise(self, error: BusError, retry: LinkRetry) -> None:
         pause_s = retry.pause_s(error, retry_time_s(self.endpoint, error, self._patience_s))
         if self.endpoint.may_move:
             self._drop()  # who is master is asked anew

@@ -1,1 +1,1 @@
-"""The Spark source and sink: the only part that imports pyspark. Start at ``source.py``."""
+"""The Spark source and sink: the only part that imports pyspark. Start at ``data_source.py``."""

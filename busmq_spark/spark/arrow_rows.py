@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from busmq_spark.core.qualified_names import display_name, split_name
+from busmq_spark.core.qualified_queue_names import display_name, split_name
 from busmq_spark.errors import ConfigError
 from busmq_spark.parsers import LOCAL_SOURCE
 from busmq_spark.spark.message_times import TIMESTAMP_ARROW_TYPE, TimestampColumn

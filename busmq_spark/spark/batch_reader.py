@@ -9,13 +9,13 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from busmq_spark.core.flow import run_sync
+from busmq_spark.core.command_flow import run_sync
 from busmq_spark.core.planner import IdsAtTimesQuestion, check_given, loss_before_start, without_times
 from busmq_spark.core.position import Range
-from busmq_spark.core.qualified_names import display_name, qualified_name, split_name
+from busmq_spark.core.qualified_queue_names import display_name, qualified_name, split_name
 from busmq_spark.core.read_tasks import tasks
 from busmq_spark.core.reader_operations import QueueState
-from busmq_spark.core.times_of_ids import FoundTime
+from busmq_spark.core.times_of_ids import TimeLookupResult
 from busmq_spark.errors import ConfigError, QueueMissing
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark.gc_freeze import freeze_imports
@@ -25,7 +25,7 @@ from busmq_spark.spark.queue_selection import find_queues
 from busmq_spark.spark.schema import TIMESTAMP_COLUMN_NAME
 from busmq_spark.spark.stores import patient_store
 from busmq_spark.spark.tracebacks import without_traceback
-from busmq_spark.start import NewestMessages, Start
+from busmq_spark.starting_offsets import NewestMessages, Start
 from busmq_spark.store.loss_errors import loss_error
 from busmq_spark.store.protocol import QueueCreateOptions, ReadStore
 
@@ -89,7 +89,7 @@ class BatchReader(DataSourceReader):
 def _windows(options: ReadOptions, store: ReadStore, states: Mapping[str, QueueState]) -> dict[str, tuple[int, int]]:
     """By queue the last id before what is read, and the last that is read."""
 
-    def find(question: IdsAtTimesQuestion) -> Mapping[str, FoundTime]:
+    def find(question: IdsAtTimesQuestion) -> Mapping[str, TimeLookupResult]:
         return store.find_times(question.wanted)
 
     starts = run_sync(without_times({queue: options.start_of(*split_name(queue)) for queue in states}, options.timestamp_strategy), find)

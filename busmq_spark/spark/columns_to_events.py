@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from busmq_spark.core.cloud_event import SPEC_VERSION
 from busmq_spark.errors import ConfigError
-from busmq_spark.spark.cloud_events import (
+from busmq_spark.spark.events_to_columns import (
     EVENT_COLUMNS,
     EXTENSION_NAME,
     JSON_CONTENT_TYPE,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from busmq_spark.errors import BusError
-from busmq_spark.store.protocol import SourceStore
+from busmq_spark.store.protocol import PlanningStore
 
 DISCOVERY_INTERVAL_S = 2.0
 """Pause between two walks over the keys."""
@@ -19,7 +19,7 @@ SCAN_STEP_PAUSE_S = 0.05
 """Pause between two steps of 1,000 keys each: a walk takes about a hundredth of the time of a Redis."""
 LINK_PAUSE_FACTOR = 19
 """A federation server walks without pauses, so it is left alone for so many times as long as it took."""
-FindQueues: TypeAlias = Callable[[SourceStore, Callable[[], object]], Sequence[str]]
+FindQueues: TypeAlias = Callable[[PlanningStore, Callable[[], object]], Sequence[str]]
 """Finds the queues of a query. What it is given is called between two steps of a walk over keys, and waits."""
 log = logging.getLogger("busmq_spark")
 
@@ -36,7 +36,7 @@ class DiscoveryResult:
 class DiscoveryThread(threading.Thread):
     """A daemon thread with a store of its own. It ends with the process, with ``stop``, or when the driver that started the process is gone."""
 
-    def __init__(self, open_store: Callable[[], SourceStore], find_queues: FindQueues, *, links: bool) -> None:
+    def __init__(self, open_store: Callable[[], PlanningStore], find_queues: FindQueues, *, links: bool) -> None:
         super().__init__(name="busmq-discovery", daemon=True)
         self._open_store, self._find_queues, self._links = open_store, find_queues, links
         self._found = DiscoveryResult()
@@ -55,7 +55,7 @@ class DiscoveryThread(threading.Thread):
         self._stopped.set()
 
     def run(self) -> None:
-        store: SourceStore | None = None
+        store: PlanningStore | None = None
         pause_s, logged = DISCOVERY_INTERVAL_S, ""
         while not self._stopped.wait(pause_s) and os.getppid() == self._parent:
             try:
@@ -70,7 +70,7 @@ class DiscoveryThread(threading.Thread):
         if store is not None:
             store.close()
 
-    def _discover_once(self, store: SourceStore) -> float:
+    def _discover_once(self, store: PlanningStore) -> float:
         """Look once; the result is how long to pause then."""
         paused_s = 0.0
 

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Callable, Mapping
 
 from busmq_spark.errors import BusError
-from busmq_spark.redis_io.lease_token import LEASE_MS
-from busmq_spark.store.protocol import FailureDomain, SourceStore
+from busmq_spark.redis_io.lease_holder import LEASE_MS
+from busmq_spark.store.protocol import FailureDomain, PlanningStore
 
 DRIVER_CHECK_INTERVAL_S = 60.0
 """How often a thread looks whether its driver is still there, at least."""
@@ -22,7 +22,7 @@ class KeepAlive:
     The threads end with the process, with ``stop``, or when the driver that started the process is gone.
     """
 
-    def __init__(self, open_store: Callable[[], SourceStore], subscription: str, token: str) -> None:
+    def __init__(self, open_store: Callable[[], PlanningStore], subscription: str, token: str) -> None:
         self.open_store, self.subscription, self.token = open_store, subscription, token
         self.taken_queue: str | None = None
         """A queue whose lease another reader holds now."""
@@ -72,7 +72,7 @@ class KeepAliveThread(threading.Thread):
         self._wake.set()
 
     def run(self) -> None:
-        store: SourceStore | None = None
+        store: PlanningStore | None = None
         while not self._stopped and os.getppid() == self._parent:
             with self._lock:
                 queues = dict(self._queues)
@@ -89,7 +89,7 @@ class KeepAliveThread(threading.Thread):
         if store is not None:
             store.close()
 
-    def _touch_queues(self, store: SourceStore, queues: Mapping[str, int]) -> None:
+    def _touch_queues(self, store: PlanningStore, queues: Mapping[str, int]) -> None:
         store.set_failure_domain(queues, self._domain)
         alive = store.keep_alive(list(queues), self._owner.subscription, self._owner.token)
         self._owner.taken_queue = next((queue for queue, state in alive.items() if state < 0), self._owner.taken_queue)

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 
 from busmq_spark.core.loss import loss_between
 from busmq_spark.core.position import Position, Range
-from busmq_spark.core.qualified_names import display_name
+from busmq_spark.core.qualified_queue_names import display_name
 from busmq_spark.core.times_of_ids import TimesOfIds
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark.arrow_rows import ArrowRows

@@ -1,4 +1,4 @@
-"""Answers what the planner asks: from the store, and by what StreamQueueHolder does about a loss."""
+"""Answers what the planner asks: from the store, and by what QueueAcquisition does about a loss."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from busmq_spark.core.batch_limits import LastIdWithinBytesQuestion
 from busmq_spark.core.planner import (
     DropExpiredQueue,
-    FetchRows,
     HandleLoss,
     IdsAtTimesQuestion,
     IntactQueuesQuestion,
     LastIdsQuestion,
     MessageFingerprintsQuestion,
+    PrefetchRows,
     Question,
     QueueStatesQuestion,
 )
@@ -21,7 +21,7 @@ from busmq_spark.core.position import Range
 from busmq_spark.core.times_of_ids import TimesOfIds
 from busmq_spark.spark.id_time_recorder import note_times_if_allowed
 from busmq_spark.spark.message_times import fetch_times
-from busmq_spark.spark.stream_queue_holder import StreamQueueHolder
+from busmq_spark.spark.queue_acquisition import QueueAcquisition
 from busmq_spark.store.multi_source_store import MultiSourceStore
 from busmq_spark.store.protocol import MessageRows
 
@@ -32,7 +32,7 @@ PREFETCHED_BYTES = 4 * 1024 * 1024
 class PlannerIO:
     """Answers the questions of one planning. ``prefetched``: rows that were fetched for it, by queue; ``times``: theirs, where rows have times."""
 
-    def __init__(self, stream_queues: StreamQueueHolder, *, strict: bool, timed: bool = False) -> None:
+    def __init__(self, stream_queues: QueueAcquisition, *, strict: bool, timed: bool = False) -> None:
         self.prefetched: Mapping[str, Sequence[MessageRows]] = {}
         self.times: Mapping[str, TimesOfIds] = {}
         self._stream_queues, self._strict, self._timed = stream_queues, strict, timed
@@ -53,7 +53,7 @@ class PlannerIO:
                 return store.find_times(wanted)
             case LastIdWithinBytesQuestion(queue, first, last, budget):
                 return store.bytes_until(queue, first, last, budget)
-            case FetchRows(ranges):
+            case PrefetchRows(ranges):
                 return self._prefetch_rows(ranges)
             case HandleLoss(queue, at, loss):
                 return self._stream_queues.handle_loss(queue, at, loss)

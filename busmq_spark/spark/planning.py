@@ -8,11 +8,11 @@ from types import MappingProxyType
 from typing import Any
 
 from busmq_spark.core import offsets
-from busmq_spark.core.empty_batches import EmptyBatchTrigger
-from busmq_spark.core.flow import run_sync
+from busmq_spark.core.command_flow import run_sync
+from busmq_spark.core.empty_batch_trigger import EmptyBatchTrigger
 from busmq_spark.core.planner import AcquiredQueues, Planner
 from busmq_spark.core.position import Position
-from busmq_spark.core.qualified_names import split_name
+from busmq_spark.core.qualified_queue_names import split_name
 from busmq_spark.core.read_tasks import ranges, tasks
 from busmq_spark.core.times_of_ids import TimesOfIds
 from busmq_spark.options import ReadOptions
@@ -23,9 +23,9 @@ from busmq_spark.spark.partition import Partition
 from busmq_spark.spark.planner_io import PlannerIO
 from busmq_spark.spark.polling import PollSchedule
 from busmq_spark.spark.query_lag import QueryLagMeter
+from busmq_spark.spark.queue_acquisition import QueueAcquisition, warn_queues_differ_from_checkpoint
 from busmq_spark.spark.queue_selection import QueueSelection
 from busmq_spark.spark.stores import planning_store, push_notifiers
-from busmq_spark.spark.stream_queue_holder import StreamQueueHolder, warn_queues_differ_from_checkpoint
 from busmq_spark.store.multi_source_store import rows_within
 from busmq_spark.store.protocol import MessageRows
 
@@ -38,7 +38,7 @@ class QueryPlanning:
         self.planner = Planner(options)
         self._timed = timed
         self.names = QueueSelection(options)
-        self.stream_queues: StreamQueueHolder | None = None
+        self.stream_queues: QueueAcquisition | None = None
         self.prefetched: Mapping[str, Sequence[MessageRows]] = {}
         self._prefetched_times: Mapping[str, TimesOfIds] = {}
         self._options = options
@@ -83,7 +83,7 @@ class QueryPlanning:
         self._idle.end()
         return planned
 
-    def _plan(self, begin: Mapping[str, Position], held: AcquiredQueues, limit: Any, stream_queues: StreamQueueHolder) -> dict[str, Position]:
+    def _plan(self, begin: Mapping[str, Position], held: AcquiredQueues, limit: Any, stream_queues: QueueAcquisition) -> dict[str, Position]:
         """The positions at the end of the batch, by what the queues hold now; the rows that were fetched for it are in ``prefetched`` then."""
         unlimited = self._start_unknown or (limit is not None and compat.is_unlimited(limit) and not self.planner.available_now)
         answers = PlannerIO(stream_queues, strict=self._options.fail_on_data_loss, timed=self._timed)
@@ -145,12 +145,12 @@ class QueryPlanning:
         if self.stream_queues:
             self.stream_queues.stop()
 
-    def _known_links(self, sources: frozenset[str], stream_queues: StreamQueueHolder) -> set[str]:
+    def _known_links(self, sources: frozenset[str], stream_queues: QueueAcquisition) -> set[str]:
         """The links whose queues are known: a link is in an offset from then on."""
         entering = {split_name(queue)[0] for queue in self.planner.unknown_last_ids}
         return {*sources & {*self._options.sources}, *stream_queues.store.listed_sources, *self.names.listed_sources, *entering} - {""}
 
-    def _has_news(self, begin: Mapping[str, Position], held: AcquiredQueues, stream_queues: StreamQueueHolder) -> bool:
+    def _has_news(self, begin: Mapping[str, Position], held: AcquiredQueues, stream_queues: QueueAcquisition) -> bool:
         """Whether planning may find anything beyond ``begin``; the cheap answer of an idle query, at most one small command per poll."""
         assert self._polling is not None
         if self.planner.has_more(begin, held, stream_queues.store.unavailable, _now_ms()):
@@ -162,7 +162,7 @@ class QueryPlanning:
         self._polling.schedule_next_poll()
         return pushed
 
-    def _offset_without_news(self, at: dict[str, Any], begin: Mapping[str, Position], stream_queues: StreamQueueHolder) -> dict[str, Any]:
+    def _offset_without_news(self, at: dict[str, Any], begin: Mapping[str, Position], stream_queues: QueueAcquisition) -> dict[str, Any]:
         """The same offset again; or one that differs, while messages of the last batch wait for Spark's commit and can be acknowledged."""
         away = stream_queues.store.unavailable
         waiting = any(split_name(queue)[0] not in away for queue in self._acks.unacked_positions(begin, stream_queues))
@@ -171,12 +171,12 @@ class QueryPlanning:
 
     def _acquire_stream_queues(
         self, known: Mapping[str, Position], sources: Collection[str], done: Mapping[str, int] = MappingProxyType({})
-    ) -> StreamQueueHolder:
+    ) -> QueueAcquisition:
         """Take hold of the queues of the query: at the first call, and of new ones later. ``known``: positions of the checkpoint, or of a batch."""
         if self.stream_queues is None:
             self._polling = PollSchedule(self._options)
             store = planning_store(self._options)
-            self.stream_queues = StreamQueueHolder(self._options, store, push_notifiers(self._options, store, self._polling.notified))
+            self.stream_queues = QueueAcquisition(self._options, store, push_notifiers(self._options, store, self._polling.notified))
         stream_queues = self.stream_queues
         stream_queues.raise_if_taken()
         if known and not self._compared:

@@ -7,14 +7,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 
 from busmq_spark.core.position import Position
-from busmq_spark.core.qualified_names import qualified_name, split_name
+from busmq_spark.core.qualified_queue_names import qualified_name, split_name
 from busmq_spark.core.topic import topic_partition
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import ReadOptions
 from busmq_spark.redis_io.queue_location import no_pause
 from busmq_spark.spark.discovery import DiscoveryThread
 from busmq_spark.spark.stores import planning_store
-from busmq_spark.store.protocol import ReadStore, SourceStore
+from busmq_spark.store.protocol import PlanningStore, ReadStore
 
 
 def names_queue(names: Collection[str], pattern: str | None, topics: Collection[str], queue: str) -> bool:
@@ -50,7 +50,7 @@ class QueueSelection:
         source, own = split_name(queue)
         return source in self.options.sources and _includes(self.options, own)
 
-    def queues_to_acquire(self, known: Collection[str], held: Collection[str], store: SourceStore, *, new_ones: bool) -> list[str]:
+    def queues_to_acquire(self, known: Collection[str], held: Collection[str], store: PlanningStore, *, new_ones: bool) -> list[str]:
         """The queues that the query reads now. ``known`` are those of its checkpoint; ``new_ones``: whether such as come later are looked for."""
         if self.options.subscribe:
             return self.named_queues
@@ -70,7 +70,7 @@ class QueueSelection:
         if self._discovery:
             self._discovery.stop()
 
-    def _discover_queues(self, store: SourceStore, new_ones: bool) -> Sequence[str]:
+    def _discover_queues(self, store: PlanningStore, new_ones: bool) -> Sequence[str]:
         """The queues that are not named one by one: looked for here at the first call, so that it misses none; then beside the planning."""
         if self._discovery is not None:
             found = self._discovery.take_found_queues()

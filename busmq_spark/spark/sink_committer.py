@@ -9,7 +9,7 @@ from contextlib import suppress
 from pyspark.sql.datasource import WriterCommitMessage
 
 from busmq_spark.core.sink import StagedList, by_queue
-from busmq_spark.core.staging import SinkRun
+from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.core.topic import partition_queues, topic_partition
 from busmq_spark.errors import BatchChanged, BusError, ConfigError, QueueMissing, StagingLost, StaleBatch, StaleRun
 from busmq_spark.options import WriteOptions

@@ -14,7 +14,7 @@ from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, Str
 from busmq_spark.errors import ConfigError, MessageRefused
 
 if TYPE_CHECKING:
-    from busmq_spark.spark.topic_routing import TopicPartitioner
+    from busmq_spark.spark.topic_partitioner import TopicPartitioner
 
 GATHERED_BYTES = 8 * 1024 * 1024
 """Bytes of record batches whose rows are sent together where they name their queues."""

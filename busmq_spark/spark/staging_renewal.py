@@ -6,7 +6,7 @@ import logging
 from threading import Event, Thread
 
 from busmq_spark.core.sink import STAGE_TTL_S
-from busmq_spark.core.staging import SinkRun
+from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.errors import BusError
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark.stores import new_sink_store

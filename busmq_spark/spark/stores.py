@@ -11,15 +11,15 @@ from threading import Event
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.core.caching import PerProcessCache
-from busmq_spark.core.qualified_names import by_source
+from busmq_spark.core.qualified_queue_names import by_source
 from busmq_spark.core.retry import PATIENCE_S
 from busmq_spark.deferred_import import DeferredImport
 from busmq_spark.options import ReadOptions, RedisOptions, StoreOptions, WriteOptions, redis_options
 from busmq_spark.redis_io import eviction
 from busmq_spark.store.multi_source_store import MultiSourceStore
 from busmq_spark.store.per_source_caller import DirectCaller, PerSourceCaller, ThreadedCaller
-from busmq_spark.store.protocol import PushNotifiers, ReadStore, SourceStore, WriteStore
-from busmq_spark.store.push_notifiers import RedisPushNotifiers
+from busmq_spark.store.protocol import PlanningStore, PushNotifiers, ReadStore, WriteStore
+from busmq_spark.store.redis_push_notifiers import RedisPushNotifiers
 from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.store.redis_store import open_store as open_redis
 from busmq_spark.store.redis_store import shared_store as shared_redis
@@ -60,7 +60,7 @@ def check_links(options: StoreOptions) -> None:
             address.make_ssl_context()
 
 
-def planning_store(options: ReadOptions, *, quiet: bool = False) -> SourceStore:
+def planning_store(options: ReadOptions, *, quiet: bool = False) -> PlanningStore:
     """A new store for the driver of a stream. With onUnavailable=wait an unreachable link is left out; ``quiet`` does not log it."""
     if not options.links:
         return open_redis(options)
@@ -108,7 +108,7 @@ class MultiSourcePushNotifiers:
                 notifier.stop()
 
 
-def push_notifiers(options: ReadOptions, store: SourceStore, notified: Event) -> PushNotifiers:
+def push_notifiers(options: ReadOptions, store: PlanningStore, notified: Event) -> PushNotifiers:
     """Listeners for the queues of a stream, not started."""
     if isinstance(store, RedisStore):
         return RedisPushNotifiers(store, notified)

@@ -9,7 +9,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 if TYPE_CHECKING:
     from busmq_spark.core.sink import StagedList
-    from busmq_spark.core.staging import SinkRun
+    from busmq_spark.core.sink_runs import SinkRun
 
 
 class TaskOutcome(WriterCommitMessage):

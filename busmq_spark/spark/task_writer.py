@@ -18,7 +18,7 @@ from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.staging_renewal import StagingRenewal
 from busmq_spark.spark.stores import sink_store
 from busmq_spark.spark.task_outcome import TaskOutcome
-from busmq_spark.spark.topic_routing import TopicPartitioner
+from busmq_spark.spark.topic_partitioner import TopicPartitioner
 from busmq_spark.store.protocol import QueueAppender, WriteStore
 
 RUN_ID_PROPERTY = "spark.jobGroup.id"

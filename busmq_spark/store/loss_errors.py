@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from busmq_spark.core.flow import command
+from busmq_spark.core.command_flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.loss import Loss
 from busmq_spark.core.position import Range
 from busmq_spark.errors import CheckpointOlder, ConsumedElsewhere, DataLoss, IdsReissued, QueueExpired, QueueFlushed, QueueRecreated, RedisRolledBack
-from busmq_spark.redis_io.links import Link
+from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.store.protocol import LossCauseEvidence
 
 _ERRORS: tuple[type[DataLoss], ...] = (QueueExpired, QueueFlushed, CheckpointOlder, ConsumedElsewhere, QueueRecreated, RedisRolledBack, IdsReissued)

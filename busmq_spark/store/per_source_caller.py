@@ -9,8 +9,8 @@ from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, Protocol, TypeVar
 
-from busmq_spark.core.qualified_names import display_name, qualified_name
-from busmq_spark.core.retry import Pauses, Retry
+from busmq_spark.core.qualified_queue_names import display_name, qualified_name
+from busmq_spark.core.retry import LinkRetry, Pauses
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.store.protocol import ReadStore
 
@@ -58,14 +58,14 @@ class DirectCaller:
     def __init__(self, source: str, store: ReadStore, patience_s: float = 0.0) -> None:
         self.store = store
         self._source, self._patience_s = source, patience_s
-        self._retry: Retry | None = None
+        self._retry: LinkRetry | None = None
 
     def begin_asking(self, ask: Ask[T]) -> Callable[[], T]:
         return lambda: self._ask_with_patience(ask)
 
     def wait_or_raise(self, error: BusError) -> None:
         """Returns when the question that met this error is to be asked again, else raises the error."""
-        retry, self._retry = self._retry or Retry(time.monotonic), None
+        retry, self._retry = self._retry or LinkRetry(time.monotonic), None
         pause_s = retry.pause_s(with_link_name(self._source, error), self._patience_s)
         if retry.failures == 1:
             log.warning("link %r cannot be reached (%s); waiting for it", self._source, error)

@@ -17,8 +17,8 @@ from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
 from busmq_spark.core.reader_operations import AckResult, QueueState
 from busmq_spark.core.sink import FullQueueStop, StagedList
-from busmq_spark.core.staging import SinkRun
-from busmq_spark.core.times_of_ids import FoundTime, TimesOfIds
+from busmq_spark.core.sink_runs import SinkRun
+from busmq_spark.core.times_of_ids import TimeLookupResult, TimesOfIds
 from busmq_spark.errors import QueueFull, QueueMissing
 from busmq_spark.redis_io.queue_location import no_pause
 
@@ -113,7 +113,7 @@ class ReadStore(Protocol):
     def marks(self, ids: Mapping[str, int]) -> Mapping[str, str]: ...
     def counters(self, queues: Sequence[str]) -> Sequence[object]: ...
     def note_times(self, queues: Sequence[str]) -> Mapping[str, int]: ...
-    def find_times(self, wanted: Mapping[str, int]) -> Mapping[str, FoundTime]: ...
+    def find_times(self, wanted: Mapping[str, int]) -> Mapping[str, TimeLookupResult]: ...
     def times(self, ids: Mapping[str, tuple[int, int]]) -> Mapping[str, TimesOfIds]:
         """Some of the known times around the ids of each queue, first and last; ``core.times_of_ids.TimesOfIdsCollector`` asks until it has all."""
         ...
@@ -149,7 +149,7 @@ class OriginStore(ReadStore, Protocol):
     def positions(self, queues: Sequence[str]) -> Mapping[str, tuple[str, Positions]]: ...
 
 
-class SourceStore(ReadStore, Protocol):
+class PlanningStore(ReadStore, Protocol):
     """What a streaming source plans with. Answers about many queues leave out those of an unreachable source (a counter is None).
 
     A source is a link of federation, or Redis itself: '' is the source that is no link.

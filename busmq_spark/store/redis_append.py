@@ -12,14 +12,14 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Self
 
-from busmq_spark.core.flow import Call, command, script
+from busmq_spark.core.command_flow import Call, command, script
 from busmq_spark.core.grouping import group_by, slices
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, chunks
 from busmq_spark.core.sink import RESTART_REMEDY, StagedList, digest, discard, encode_chunks, next_segment, stage, stage_more, total_digest
-from busmq_spark.core.staging import SinkRun
+from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.errors import LinkLost, QueueMissing, ServerRefused, StagingLost
-from busmq_spark.redis_io.links import Link
+from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.store.protocol import FullQueueWait
 

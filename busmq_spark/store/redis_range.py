@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from busmq_spark.core.flow import Call, command
+from busmq_spark.core.command_flow import Call, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Range
-from busmq_spark.core.range_reader import TARGET_REPLY_BYTES, ExpectedRows, RangeCursor, find_id, read_range_start, read_short_ranges
+from busmq_spark.core.range_reader import TARGET_REPLY_BYTES, ExpectedRowSlice, RangeCursor, find_id, read_range_start, read_short_ranges
 from busmq_spark.core.range_reply_parser import ValueSpans
-from busmq_spark.core.retry import Retry
+from busmq_spark.core.retry import LinkRetry
 from busmq_spark.errors import LinkLost, QueueExpired, QueueRecreated
 from busmq_spark.redis_io.endpoint import retry_time_s
-from busmq_spark.redis_io.links import Link
+from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.range_connection import INITIAL_BUFFER_BYTES, AnyRangeConnection, range_connection
 from busmq_spark.store.loss_errors import check_life, raise_removed
 from busmq_spark.store.protocol import MessageRows
@@ -67,7 +67,7 @@ def read_range(links: RangeLinks, part: Range, fail_on_data_loss: bool) -> Itera
     what is left of the range follows. Raises LinkLost when Redis stays away.
     """
     need = part.first
-    retry: Retry | None = None
+    retry: LinkRetry | None = None
     while need <= part.last:
         try:
             for rows in _read_until_lost(links, part, need, fail_on_data_loss):
@@ -81,7 +81,7 @@ def read_range(links: RangeLinks, part: Range, fail_on_data_loss: bool) -> Itera
             log.warning("%s; skipped", loss)  # nothing of that life is left; the next batch begins in the new one, and counts
             return
         except LinkLost as error:
-            retry = retry or Retry(time.monotonic, (0, 0))  # the links pause
+            retry = retry or LinkRetry(time.monotonic, (0, 0))  # the links pause
             retry.pause_s(error, retry_time_s(links.single.endpoint, error, links.patience_s))
 
 
@@ -152,7 +152,7 @@ def _read_windows(links: RangeLinks, part: Range, cursor: RangeCursor, need: int
             many.drop()
 
 
-def _value_array(pairs: ValueSpans, piece: ExpectedRows) -> Any:
+def _value_array(pairs: ValueSpans, piece: ExpectedRowSlice) -> Any:
     """The values of a reply as an Arrow binary array: the reply is seen as one array of value, rubbish, value, rubbish …, of which half is taken."""
     starts, lengths = pairs.starts[piece.start : piece.stop], pairs.lengths[piece.start : piece.stop]
     rows = len(starts)

@@ -15,27 +15,27 @@ from busmq_spark.core import mirror as mirrors
 from busmq_spark.core import queue as queues_
 from busmq_spark.core import reader_operations as states_
 from busmq_spark.core import sink as sinks
-from busmq_spark.core import staging as stagings
+from busmq_spark.core import sink_runs as stagings
 from busmq_spark.core import topic as topics_
 from busmq_spark.core.caching import MemoizedFunction, PerProcessCache
-from busmq_spark.core.flow import Flow, command, run_flows_together
+from busmq_spark.core.command_flow import Flow, command, run_flows_together
 from busmq_spark.core.grouping import group_by
-from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, TopicKeys, hash_index, sink_queues, sink_record
+from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, TopicKeys, server_index, sink_queues, sink_record
 from busmq_spark.core.mirror import OriginQueueState, Positions
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, AttachResult
 from busmq_spark.core.range_reader import TARGET_REPLY_BYTES
 from busmq_spark.core.reader_operations import AckResult, CumulativeAck, QueueState
-from busmq_spark.core.sink import FullQueueStop, RecordConflict, StagedList
-from busmq_spark.core.staging import SinkRun
-from busmq_spark.core.times_of_ids import FoundTime, TimesOfIds
+from busmq_spark.core.sink import BatchRecordConflict, FullQueueStop, StagedList
+from busmq_spark.core.sink_runs import SinkRun
+from busmq_spark.core.times_of_ids import TimeLookupResult, TimesOfIds
 from busmq_spark.deferred_import import DeferredImport
 from busmq_spark.errors import BatchChanged, BusError, LinkLost, QueueMissing, ServerReadOnly, StagingLost, StaleRun, TopicMissing, Unauthorized
 from busmq_spark.options import RedisOptions, redis_options
 from busmq_spark.redis_io import eviction
 from busmq_spark.redis_io.endpoint import Endpoint
-from busmq_spark.redis_io.lease_token import LEASE_MS
-from busmq_spark.redis_io.links import Link, sync_links
+from busmq_spark.redis_io.lease_holder import LEASE_MS
+from busmq_spark.redis_io.link_factory import Link, sync_links
 from busmq_spark.redis_io.queue_location import discover_queues, locate, new_token, no_pause
 from busmq_spark.redis_io.server_layout import ServerLayout, redis_layout
 from busmq_spark.store.protocol import FailureDomain, LossCauseEvidence, MessageRows, QueueCreateOptions, RowStream
@@ -56,7 +56,7 @@ _queue_keys_of = {cluster: MemoizedFunction(partial(QueueKeys, cluster=cluster),
 
 
 class RedisStore:
-    """Reads and writes of named queues, each on the server that owns it. Satisfies SourceStore and WriteStore."""
+    """Reads and writes of named queues, each on the server that owns it. Satisfies PlanningStore and WriteStore."""
 
     unavailable: Collection[str] = ()
     listed_sources: Collection[str] = ()
@@ -109,9 +109,9 @@ class RedisStore:
     def partitions(self, topic: str, create: int | None = None) -> int:
         """How many partitions a topic has, which lives on with that; one that does not exist is made with so many. Raises TopicMissing."""
         keys = TopicKeys(topic, self._cluster)
-        link = self._links[hash_index(keys.base, len(self._links))]
+        link = self._links[server_index(keys.base, len(self._links))]
         try:
-            found: topics_.Topic | None = link.run(topics_.open_topic(keys, create, new_token()))
+            found: topics_.TopicState | None = link.run(topics_.open_topic(keys, create, new_token()))
         except (Unauthorized, ServerReadOnly):
             found = link.run(topics_.read_topic(keys))  # one who may only read
         if found is None:
@@ -146,7 +146,7 @@ class RedisStore:
     def note_times(self, queues: Sequence[str]) -> Mapping[str, int]:
         return self._run_per_server(queues, lambda part: times_of_ids.note_times([self.keys(queue) for queue in part]))
 
-    def find_times(self, wanted: Mapping[str, int]) -> Mapping[str, FoundTime]:
+    def find_times(self, wanted: Mapping[str, int]) -> Mapping[str, TimeLookupResult]:
         return self._run_per_server(list(wanted), lambda part: times_of_ids.find_times([(self.keys(queue), wanted[queue]) for queue in part]))
 
     def times(self, ids: Mapping[str, tuple[int, int]]) -> Mapping[str, TimesOfIds]:
@@ -293,10 +293,10 @@ class RedisStore:
         link, keys = self._links[staged[0].server], self.keys(queue)
         self._places[queue] = staged[0].server  # should it be missing, it is made anew there
         found = link.run(sinks.commit(keys, sink, batch, staged))
-        if isinstance(found, RecordConflict):
+        if isinstance(found, BatchRecordConflict):
             void = int(self._link_of_sink_record(sink).execute(command("HGET", sink_record(sink), "void")) or 0)
             found = link.run(sinks.commit(keys, sink, batch, staged, void))
-        if isinstance(found, RecordConflict):
+        if isinstance(found, BatchRecordConflict):
             raise BatchChanged(sink=sink, batch=batch, **sinks.other_record_details(queue, staged))
         return found
 
@@ -308,7 +308,7 @@ class RedisStore:
                 for (queue, own), result in zip(group.items(), self._links[server].run(run_flows_together(flows)), strict=True):
                     if isinstance(result, BusError) and not isinstance(result, QueueMissing):
                         raise result
-                    found[queue] = self.commit(queue, sink, batch, own) if isinstance(result, RecordConflict) else result
+                    found[queue] = self.commit(queue, sink, batch, own) if isinstance(result, BatchRecordConflict) else result
         return found
 
     def discard(self, staged: Sequence[StagedList]) -> None:
@@ -353,11 +353,11 @@ class RedisStore:
 
     def _link_of_sink_record(self, sink: str) -> Link:
         """The server that has the record of a sink."""
-        return self._links[hash_index(sink_record(sink), len(self._links))]
+        return self._links[server_index(sink_record(sink), len(self._links))]
 
     def _link_of_subscription_table(self) -> Link:
         """The server that has the table of subscriptions to events."""
-        return self._links[hash_index(EVENT_SUBSCRIPTIONS_KEY, len(self._links))]
+        return self._links[server_index(EVENT_SUBSCRIPTIONS_KEY, len(self._links))]
 
     def _node_of_queue(self, queue: str) -> str:
         """The node of a cluster that has the queue; '' of another layout."""

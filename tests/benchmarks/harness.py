@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from busmq_spark.core import queue as q
-from busmq_spark.core.flow import command, script
+from busmq_spark.core.command_flow import command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
 from busmq_spark.embedded import RedisServer
@@ -119,7 +119,7 @@ def session(tuned: bool = True, realtime: bool = False, settings: Mapping[str, s
     from pyspark.sql import SparkSession
 
     import busmq_spark
-    from busmq_spark.spark.java import ensure_java, ensure_python
+    from busmq_spark.spark.java_runtime import ensure_java, ensure_python
     from busmq_spark.spark.tune import tune
     from tests.benchmarks.ceiling import Ceiling
     from tests.jvm import module

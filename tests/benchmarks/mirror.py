@@ -16,13 +16,13 @@ from pathlib import Path
 import psutil
 
 from busmq_spark.core import queue as q
-from busmq_spark.core.flow import command
+from busmq_spark.core.command_flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.mirror import MirrorOf, begin_mirror, read_spans
 from busmq_spark.core.position import Range
 from busmq_spark.federation.bulk.client import READ_CREDIT_BYTES
-from busmq_spark.mirror.consecutive_messages import ConsecutiveMessages
 from busmq_spark.mirror.copy_planning import CopyWindow, CopyWindowMessages
+from busmq_spark.mirror.encoded_messages import EncodedMessages
 from busmq_spark.mirror.origin_reader import open_origin
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.target import MirrorTarget
@@ -120,7 +120,7 @@ def appending(near: SyncLink, there: str, here: str, runs: int) -> Row:
     """CPU of Redis here for a message, beside RPUSH of the same words."""
     store, target = open_origin(MirrorSettings(origin=there, patterns=("bench",))), MirrorTarget(RedisOptions(url=here))
     span = store.spans({"bench": (-1, 0)})["bench"]
-    parts = [ConsecutiveMessages.of(piece.first, piece.values) for piece in store.read(Range("bench", span.born, 1, SMALL_ROWS), True)]
+    parts = [EncodedMessages.of(piece.first, piece.values) for piece in store.read(Range("bench", span.born, 1, SMALL_ROWS), True)]
     keys = QueueKeys("bench")
 
     def mirrored() -> float:
@@ -197,7 +197,7 @@ def apart_s(near: SyncLink, origin: str, here: str, whole: Range) -> float:
     began, rows, window = time.perf_counter(), None, CopyWindow("bench", span.born, 0, ROWS, ROWS)
     for piece in store.read(whole, True):
         upto = piece.first + len(piece.values) - 1
-        rows = CopyWindowMessages(window, span, upto, piece.first - 1, [ConsecutiveMessages.of(piece.first, piece.values)], sound=True)
+        rows = CopyWindowMessages(window, span, upto, piece.first - 1, [EncodedMessages.of(piece.first, piece.values)], sound=True)
         target.append([rows])
     store.close()
     target.close()

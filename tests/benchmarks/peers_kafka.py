@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from busmq_spark.errors import LocalToolMissing
-from busmq_spark.spark.java import ensure_java
+from busmq_spark.spark.java_runtime import ensure_java
 
 BROKER = "4.1.2"
 CACHE = Path(__file__).parent / ".kafka"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.keys import QueueKeys, hash_index
+from busmq_spark.core.keys import QueueKeys, server_index
 from busmq_spark.embedded import DirectServers, RedisServer
 from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError, Unauthorized
 from busmq_spark.redis_io import endpoint
@@ -204,7 +204,7 @@ async def test_a_queue_warns_once_that_its_server_is_unreachable(fresh: Fresh) -
 
 async def test_what_was_assumed_without_a_server_is_asked_again_when_it_is_back(three: DirectServers, fresh: Fresh) -> None:
     keys = QueueKeys(fresh())
-    home = hash_index(keys.metadata, 3)
+    home = server_index(keys.metadata, 3)
     elsewhere = (home + 1) % 3
     three.servers[elsewhere].command("HSET", keys.metadata, "ttl", 60)
     three.servers[elsewhere].kill()

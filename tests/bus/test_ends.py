@@ -9,7 +9,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core import queue as flows
-from busmq_spark.core.message import PublishedMessage
+from busmq_spark.core.message import PubsubMessage
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import BusError, QueueBusy, Unauthorized
 from tests.bus.tools import LONG_S, UNTIL_S, ids, stored, until
@@ -106,7 +106,7 @@ async def test_owner_and_handler_may_unsubscribe_at_once(redis_url: str, fresh: 
     async with asyncio.timeout(UNTIL_S), Bus(redis_url) as bus:
         pubsub, handling = bus.pubsub(fresh()), asyncio.Event()
 
-        async def handle(_: PublishedMessage) -> None:
+        async def handle(_: PubsubMessage) -> None:
             handling.set()
             for _ in range(2):  # turns of the loop, no time: the owner shall be in the middle of leaving
                 await asyncio.sleep(0)

@@ -9,9 +9,9 @@ import pytest
 
 from busmq_spark import Event
 from busmq_spark.bus.bus import Bus
+from busmq_spark.core.command_flow import command
 from busmq_spark.core.event_routing import Receipt
-from busmq_spark.core.flow import command
-from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, hash_index
+from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, server_index
 from busmq_spark.embedded import RedisServer
 from busmq_spark.embedded.server_set import DirectServers
 from busmq_spark.errors import (
@@ -235,15 +235,15 @@ async def test_the_table_is_at_the_server_that_its_key_hashes_to(three_servers: 
     async with Bus(",".join(three_servers.urls)) as bus:
         await bus.subscribe([key], into=queue)
         found = [await link.execute(command("HEXISTS", EVENT_SUBSCRIPTIONS_KEY, f"{key} {queue}")) for link in bus.servers.commands]
-    assert [index for index, there in enumerate(found) if there] == [hash_index(EVENT_SUBSCRIPTIONS_KEY, 3)]
+    assert [index for index, there in enumerate(found) if there] == [server_index(EVENT_SUBSCRIPTIONS_KEY, 3)]
 
 
 @pytest.mark.timeout(120)
 async def test_a_queue_whose_server_is_away_is_named_and_the_event_can_be_published_again(fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     with DirectServers(2) as group:
         key = fresh("k")
-        home = hash_index(EVENT_SUBSCRIPTIONS_KEY, 2)
-        near, far = (next(name for name in iter(fresh, "") if hash_index(QueueKeys(name).metadata, 2) == index) for index in (home, 1 - home))
+        home = server_index(EVENT_SUBSCRIPTIONS_KEY, 2)
+        near, far = (next(name for name in iter(fresh, "") if server_index(QueueKeys(name).metadata, 2) == index) for index in (home, 1 - home))
         async with Bus(",".join(group.urls)) as bus:
             for queue in (near, far):
                 await bus.subscribe([key], into=queue)

@@ -9,8 +9,8 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.pubsub import Pubsub
-from busmq_spark.core.flow import command
-from busmq_spark.core.message import PublishedMessage
+from busmq_spark.core.command_flow import command
+from busmq_spark.core.message import PubsubMessage
 from busmq_spark.embedded import ClusterServers, RedisServer, SentinelServers
 from busmq_spark.errors import ConfigError, MessagesMissed, StateError
 from tests.bus.conftest import OpenBus
@@ -118,7 +118,7 @@ async def test_a_step_that_was_given_up_loses_nothing(redis_url: str, fresh: Fre
         await asyncio.sleep(0)
         waiting.cancel()
         await pubsub.publish("x")
-        assert await anext(messages) == PublishedMessage(b"x")
+        assert await anext(messages) == PubsubMessage(b"x")
 
 
 async def test_a_slow_loop_keeps_the_newest_messages_counts_the_others_and_warns_once(redis_url: str, fresh: Fresh) -> None:
@@ -140,7 +140,7 @@ async def test_a_slow_handler_is_waited_for_one_message_at_a_time_and_does_not_h
     async with Bus(redis_url) as bus, bus.pubsub(name, most=10) as slow, bus.pubsub(name) as quick:
         gate, first, begun, last, tasks = asyncio.Event(), asyncio.Event(), list[str](), asyncio.Event(), list[int]()
 
-        async def handle(message: PublishedMessage) -> None:
+        async def handle(message: PubsubMessage) -> None:
             begun.append(message.text)
             first.set()
             tasks.append(len(asyncio.all_tasks()))
@@ -165,7 +165,7 @@ async def test_a_slow_handler_is_waited_for_one_message_at_a_time_and_does_not_h
 
 
 async def test_what_a_handler_raises_ends_the_scope_and_not_the_hearing_of_others(redis_url: str, fresh: Fresh) -> None:
-    def handle(_: PublishedMessage) -> None:
+    def handle(_: PubsubMessage) -> None:
         raise ZeroDivisionError
 
     async def live() -> None:
@@ -182,7 +182,7 @@ async def test_a_handler_may_unsubscribe(redis_url: str, fresh: Fresh) -> None:
     async with Bus(redis_url) as bus, bus.pubsub(fresh()) as pubsub:
         done, seen = asyncio.Event(), list[str]()
 
-        async def handle(message: PublishedMessage) -> None:
+        async def handle(message: PubsubMessage) -> None:
             seen.append(message.text)
             await pubsub.unsubscribe()
             done.set()

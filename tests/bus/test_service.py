@@ -11,7 +11,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.queue import Queue
-from busmq_spark.bus.request import Request
+from busmq_spark.bus.received_request import Request
 from busmq_spark.bus.requester import PendingRequest, Requester
 from busmq_spark.bus.server_clock import ServerClock
 from busmq_spark.bus.service import Service

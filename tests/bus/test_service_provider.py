@@ -12,7 +12,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.queue import Queue
-from busmq_spark.bus.request import Request
+from busmq_spark.bus.received_request import Request
 from busmq_spark.bus.service import Service
 from busmq_spark.core import queue as flows
 from busmq_spark.core.keys import QueueKeys, service_queue

@@ -10,8 +10,8 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.topic import Topic
-from busmq_spark.core.flow import command
-from busmq_spark.core.keys import hash_index
+from busmq_spark.core.command_flow import command
+from busmq_spark.core.keys import server_index
 from busmq_spark.core.topic import GroupLag, MessagePlace, partition_of
 from busmq_spark.embedded import DirectServers
 from busmq_spark.errors import ConfigError, QueueBusy, QueueFull, StateError, TopicMissing, TopicShrinks
@@ -80,7 +80,7 @@ async def test_partitions_are_dealt_out_to_the_servers_and_found_where_they_are(
     three_servers: DirectServers, three_links: list[SyncLink], fresh: Fresh
 ) -> None:
     url = ",".join(three_servers.urls)
-    name = next(name for name in iter(lambda: fresh("t"), "") if hash_index(f"bus:queue:{name}/0:metadata", 3) != 0)
+    name = next(name for name in iter(lambda: fresh("t"), "") if server_index(f"bus:queue:{name}/0:metadata", 3) != 0)
 
     def servers(partition: int) -> list[int]:
         return [i for i, link in enumerate(three_links) if link.execute(command("EXISTS", f"bus:queue:{name}/{partition}:metadata"))]

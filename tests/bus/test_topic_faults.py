@@ -13,7 +13,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core import topic as flows
-from busmq_spark.core.flow import command
+from busmq_spark.core.command_flow import command
 from busmq_spark.embedded import DirectServers, RedisServer
 from busmq_spark.errors import LinkLost
 from tests.bus.killable import Killable

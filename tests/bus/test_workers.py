@@ -14,7 +14,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.job import Job
 from busmq_spark.bus.job_consumer_group import JobConsumerGroup, WorkerOptions
-from busmq_spark.core.flow import command
+from busmq_spark.core.command_flow import command
 from busmq_spark.embedded import DirectServers, RedisServer
 from busmq_spark.errors import ConfigError, JobFailed, WorkTimeout
 from tests.bus.group_tools import end_leases

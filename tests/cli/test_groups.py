@@ -10,10 +10,10 @@ import pytest
 from busmq_spark.core import dead_letter, shared_group
 from busmq_spark.core import queue as flows
 from busmq_spark.core.cloud_event import Event
-from busmq_spark.core.durable_subscriptions import register
-from busmq_spark.core.flow import command
+from busmq_spark.core.command_flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.reader_operations import states
+from busmq_spark.core.reader_subscriptions import register
 from busmq_spark.core.shared_group import Delivery, SettleRequest
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.sync_link import SyncLink

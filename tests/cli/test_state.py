@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark.core.flow import command
+from busmq_spark.core.command_flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import attach, pop, push_many
 from busmq_spark.core.reader_operations import subscribe

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.flow import command
+from busmq_spark.core.command_flow import command
 from busmq_spark.core.topic import partition_of
 from busmq_spark.embedded import DirectServers
 from busmq_spark.redis_io.sync_link import SyncLink

@@ -9,11 +9,11 @@ from typing import Any, Protocol, TypeVar
 
 import pytest
 
-from busmq_spark.core.flow import Flow, command
+from busmq_spark.core.command_flow import Flow, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import AttachResult, attach, push_many
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.links import Link, async_links, sync_links
+from busmq_spark.redis_io.link_factory import Link, async_links, sync_links
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.server_layout import ServerLayout, redis_layout
 from tests.conftest import Fresh, FreshKeys

@@ -7,8 +7,8 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from busmq_spark.core import shared_group as flows
-from busmq_spark.core.durable_subscriptions import register
 from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.reader_subscriptions import register
 from busmq_spark.core.shared_group import Delivery, MessageLeaseResult
 
 if TYPE_CHECKING:

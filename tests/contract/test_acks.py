@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busmq_spark.core import durable_subscriptions, queue, reader_operations
-from busmq_spark.core.flow import Step, command, run_sync
+from busmq_spark.core import queue, reader_operations, reader_subscriptions
+from busmq_spark.core.command_flow import Step, command, run_sync
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S
 from busmq_spark.core.reader_operations import AckResult, CumulativeAck
-from busmq_spark.redis_io.links import Link
-from busmq_spark.redis_io.step_codec import calls_of
+from busmq_spark.redis_io.link_factory import Link
+from busmq_spark.redis_io.resp_codec import calls_of
 from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Redis, Run
 from tests.support import Life
@@ -89,8 +89,8 @@ def test_a_forgotten_subscription_holds_nothing_back(run: Run, born: Born) -> No
     run(queue.push_many(keys, [b"x"] * 5))
     run(reader_operations.subscribe([keys], "gone", ["earliest"]))
     run(reader_operations.subscribe([keys], "here", ["earliest"]))
-    assert run(durable_subscriptions.unsubscribe(keys, "gone"))
-    assert not run(durable_subscriptions.unsubscribe(keys, "gone"))
+    assert run(reader_subscriptions.unsubscribe(keys, "gone"))
+    assert not run(reader_subscriptions.unsubscribe(keys, "gone"))
     ack(run, keys, 4, there.born, subscription="here")
     assert stored_ids(run, keys) == [5]
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import durable_subscriptions, event_routing, job, queue, reader_operations, retention, shared_group
-from busmq_spark.core.flow import Flow, command
+from busmq_spark.core import event_routing, job, queue, reader_operations, reader_subscriptions, retention, shared_group
+from busmq_spark.core.command_flow import Flow, command
 from busmq_spark.core.keys import JobKeys, QueueKeys
 from busmq_spark.core.reader_operations import AckResult, CumulativeAck
 from busmq_spark.core.shared_group import Delivery, SettleRequest
 from busmq_spark.errors import ServerFull
-from busmq_spark.redis_io.cluster_link import ClusterLink
-from busmq_spark.redis_io.links import Link
+from busmq_spark.redis_io.link_factory import Link
+from busmq_spark.redis_io.sync_cluster_link import SyncClusterLink
 from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Run
 
@@ -26,7 +26,7 @@ def full(link: Link) -> Iterator[Callable[[], None]]:
     """From the call on every server is beyond its memory, until the end of the test."""
 
     def limit(size: int) -> None:
-        for node in link.master_links if isinstance(link, ClusterLink) else [link]:
+        for node in link.master_links if isinstance(link, SyncClusterLink) else [link]:
             node.execute(command("CONFIG", "SET", "maxmemory", size))
 
     yield lambda: limit(1)
@@ -81,7 +81,7 @@ def test_a_source_with_a_subscription_starts_and_acks(run: Run, stored: QueueKey
     assert run(reader_operations.ack_to([CumulativeAck(stored, 15, life, "")], "s")) == [AckResult("ok", "15")]
     assert run(reader_operations.subscriptions([stored])) == [{"s": 15}]
     assert run(reader_operations.release(stored, "s", ME))
-    assert run(durable_subscriptions.unsubscribe(stored, "s"))
+    assert run(reader_subscriptions.unsubscribe(stored, "s"))
 
 
 def test_what_is_kept_is_moved_past_and_let_go(run: Run, link: Link, born: Born, full: Callable[[], None]) -> None:
@@ -106,16 +106,16 @@ def test_a_queue_that_keeps_nothing_yet_can_be_told_to(run: Run, stored: QueueKe
 
 def test_groups_are_made_read_and_settled(run: Run, stored: QueueKeys) -> None:
     life = run(queue.attach(stored, "new", ttl_s=60)).born
-    assert run(durable_subscriptions.register(stored, "g", shared={"lease_ms": 60_000, "limit": 0})) == 0
+    assert run(reader_subscriptions.register(stored, "g", shared={"lease_ms": 60_000, "limit": 0})) == 0
     held = run(shared_group.lease(stored, "g", "t", 5)).deliveries
     actions: list[shared_group.Action] = ["ack", "retry", "extend", "release", "ack"]
     delays = [0, 1000, 1000, 0, 0]
     settlements = [SettleRequest(each.id, "t", action, ms) for each, action, ms in zip(held, actions, delays, strict=True)]
     assert run(shared_group.settle(stored, "g", life, settlements)) == [1] * 5
     assert ids(run(shared_group.lease(stored, "g", "u", 2)).deliveries) == [4, 6]
-    assert run(durable_subscriptions.unsubscribe(stored, "g"))
+    assert run(reader_subscriptions.unsubscribe(stored, "g"))
     run(reader_operations.subscribe([stored], "o", ["latest"]))
-    assert run(durable_subscriptions.seek(stored, "o", 7)) == 7
+    assert run(reader_subscriptions.seek(stored, "o", 7)) == 7
 
 
 def test_a_source_starts_also_when_one_of_its_queues_does_not_exist_yet(run: Run, fresh_keys: FreshKeys, full: Callable[[], None]) -> None:
@@ -171,7 +171,7 @@ def test_nothing_is_published_and_subscriptions_of_events_can_end(run: Run, stor
 
 
 def test_a_job_is_read_and_its_outcome_written(run: Run, link: Link, fresh_keys: FreshKeys, full: Callable[[], None]) -> None:
-    keys = JobKeys(fresh_keys().name, isinstance(link, ClusterLink))
+    keys = JobKeys(fresh_keys().name, isinstance(link, SyncClusterLink))
     run(job.save_fields([(keys, {"a": (b"j1", 60_000)})]))
     full()
     work = job.JobDelivery(Delivery(1, b"", 1, 1, "t", 1), keys, "", "g", "life", "")

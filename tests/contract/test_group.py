@@ -6,7 +6,7 @@ import pytest
 
 from busmq_spark.core import queue, reader_operations
 from busmq_spark.core import shared_group as flows
-from busmq_spark.core.durable_subscriptions import list_subscriptions, register, seek, unsubscribe
+from busmq_spark.core.reader_subscriptions import list_subscriptions, register, seek, unsubscribe
 from busmq_spark.errors import ConfigError, QueueBusy
 from tests.contract.conftest import Redis, Run
 from tests.contract.group_tools import LEASE_MS, Make, Shared, ids

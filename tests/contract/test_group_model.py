@@ -12,8 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from busmq_spark.core import queue, reader_operations
 from busmq_spark.core import shared_group as flows
-from busmq_spark.core.durable_subscriptions import register, seek
-from busmq_spark.core.flow import command
+from busmq_spark.core.command_flow import command
+from busmq_spark.core.reader_subscriptions import register, seek
 from busmq_spark.core.shared_group import Delivery, SettleRequest
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.conftest import FreshKeys

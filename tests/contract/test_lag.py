@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from busmq_spark.core import queue, times_of_ids
-from busmq_spark.core.durable_subscriptions import list_subscriptions, register
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.lag import ReaderLag, read_lags
 from busmq_spark.core.reader_operations import CumulativeAck, ack_to, states, subscribe
+from busmq_spark.core.reader_subscriptions import list_subscriptions, register
 from tests.clocks import HOUR, SECOND, npm_push, pass_by
 from tests.contract.conftest import Redis, Run
 

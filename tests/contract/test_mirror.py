@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from busmq_spark.core import mirror as flows
 from busmq_spark.core import queue, reader_operations, shared_group, times_of_ids
+from busmq_spark.core.command_flow import command
 from busmq_spark.core.dead_letter import put_back
-from busmq_spark.core.durable_subscriptions import register
-from busmq_spark.core.flow import command
 from busmq_spark.core.idempotent_push import push_from
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.mirror import NEWEST_MESSAGE, NO_MARK, AppendResult, Chunk, MirrorOf, OriginQueueState
+from busmq_spark.core.reader_subscriptions import register
 from busmq_spark.core.sink import StagedList, commit
 from busmq_spark.errors import MirrorStopped, QueueIsMirror, QueueMissing
 from tests.clocks import npm_push

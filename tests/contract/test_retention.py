@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core import durable_subscriptions, idempotent_push, lag, queue, reader_operations, retention, shared_group, times_of_ids
-from busmq_spark.core.flow import script
+from busmq_spark.core import idempotent_push, lag, queue, reader_operations, reader_subscriptions, retention, shared_group, times_of_ids
+from busmq_spark.core.command_flow import script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.loss import count_messages_to_delete
 from busmq_spark.core.reader_operations import AckResult, CumulativeAck
@@ -90,7 +90,7 @@ def test_what_is_acked_and_beyond_a_limit_goes_with_an_ack(run: Run, redis: Redi
     ack(run, redis, keys, 10)
     assert ids(redis, keys) == list(range(7, 11))
     assert numbers(run, keys) == (0, 4)
-    assert run(durable_subscriptions.register(keys, "late")) == 6, "the oldest kept message is the earliest"
+    assert run(reader_subscriptions.register(keys, "late")) == 6, "the oldest kept message is the earliest"
     assert numbers(run, keys) == (0, 4), "they wait for that one alone"
 
 
@@ -115,7 +115,7 @@ def test_within_a_second_an_ack_moves_the_position_and_looks_no_further(run: Run
 def test_time_goes_on_while_nobody_acks(run: Run, redis: Redis, keys: QueueKeys, how: str) -> None:
     run(retention.set_retention(keys, parse_limits("1h", None, None)))
     push(run, keys, 10)
-    run(durable_subscriptions.register(keys, "s"))
+    run(reader_subscriptions.register(keys, "s"))
     ack(run, redis, keys, 9, "s")
     pass_by(redis, keys, 2 * HOUR)
     soon(redis, keys)
@@ -148,7 +148,7 @@ def test_the_slowest_reader_holds_back_and_one_that_goes_back_too(run: Run, redi
     push(run, keys, 10)
     run(retention.set_retention(keys, parse_limits(None, 2, None)))
     for name in ("slow", "quick"):
-        run(durable_subscriptions.register(keys, name))
+        run(reader_subscriptions.register(keys, name))
     ack(run, redis, keys, 9, "quick")
     assert numbers(run, keys) == (10, 0)
     ack(run, redis, keys, 4, "slow")
@@ -159,11 +159,11 @@ def test_the_slowest_reader_holds_back_and_one_that_goes_back_too(run: Run, redi
     push(run, keys, 10)
     for name in ("slow", "quick"):
         ack(run, redis, keys, 20, name)
-    assert run(durable_subscriptions.seek(keys, "slow", 12)) == 12
+    assert run(reader_subscriptions.seek(keys, "slow", 12)) == 12
     run(retention.set_retention(keys, parse_limits(None, 2, None)))
     assert ids(redis, keys)[0] == 13, "it has still to read them"
     assert numbers(run, keys) == (0, 8), "and a producer need not wait for that"
-    assert [each.behind for each in run(durable_subscriptions.list_subscriptions(keys))] == [0, 8]
+    assert [each.behind for each in run(reader_subscriptions.list_subscriptions(keys))] == [0, 8]
     ack(run, redis, keys, 20, "slow")
     assert ids(redis, keys) == [19, 20]
 
@@ -171,14 +171,14 @@ def test_the_slowest_reader_holds_back_and_one_that_goes_back_too(run: Run, redi
 def test_a_shared_group_leases_again_what_is_kept(run: Run, redis: Redis, keys: QueueKeys) -> None:
     push(run, keys, 6)
     run(retention.set_retention(keys, WEEK))
-    run(durable_subscriptions.register(keys, "g", shared={"lease_ms": 60_000, "limit": 0}))
+    run(reader_subscriptions.register(keys, "g", shared={"lease_ms": 60_000, "limit": 0}))
     for round_ in (1, 2):
         held = run(shared_group.lease(keys, "g", f"t{round_}", 10)).deliveries
         assert [(each.id, each.tries) for each in held] == [(id, 1) for id in range(1, 7)]
         assert run(shared_group.settle(keys, "g", BORN, [SettleRequest(each.id, each.token, "ack") for each in held])) == [1] * 6
         assert numbers(run, keys) == (0, 6)
-        assert run(durable_subscriptions.seek(keys, "g", "earliest")) == 0
-    run(durable_subscriptions.seek(keys, "g", "latest"))
+        assert run(reader_subscriptions.seek(keys, "g", "earliest")) == 0
+    run(reader_subscriptions.seek(keys, "g", "latest"))
     run(retention.set_retention(keys, parse_limits(None, 2, None)))
     assert ids(redis, keys) == [5, 6]
 
@@ -223,9 +223,9 @@ def test_an_end_that_was_killed_half_way_goes_on_with_whatever_comes(run: Run, r
 def test_an_end_waits_for_a_reader_that_has_gone_back(run: Run, redis: Redis, keys: QueueKeys) -> None:
     run(retention.set_retention(keys, WEEK))
     push(run, keys, 10)
-    run(durable_subscriptions.register(keys, "s"))
+    run(reader_subscriptions.register(keys, "s"))
     ack(run, redis, keys, 10, "s")
-    run(durable_subscriptions.seek(keys, "s", 6))
+    run(reader_subscriptions.seek(keys, "s", 6))
     found = run(retention.set_retention(keys, parse_limits(None, None, None)))
     assert found is not None
     assert found.ends
@@ -312,7 +312,7 @@ def test_a_queue_that_is_made_anew_keeps_nothing(run: Run, redis: Redis, keys: Q
 def test_ids_that_begin_again_do_not_count_as_acknowledged(run: Run, redis: Redis, keys: QueueKeys) -> None:
     run(retention.set_retention(keys, parse_limits(None, 1, None)))
     push(run, keys, 10)
-    run(durable_subscriptions.register(keys, "s", "latest"))
+    run(reader_subscriptions.register(keys, "s", "latest"))
     ack(run, redis, keys, 10, "s")
     redis("DEL", keys.messages, keys.msgid)
     push(run, keys, 5)

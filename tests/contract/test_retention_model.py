@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from busmq_spark.core import durable_subscriptions, queue, reader_operations, retention, shared_group, times_of_ids
-from busmq_spark.core.flow import command
+from busmq_spark.core import queue, reader_operations, reader_subscriptions, retention, shared_group, times_of_ids
+from busmq_spark.core.command_flow import command
 from busmq_spark.core.reader_operations import CumulativeAck
 from busmq_spark.core.shared_group import SettleRequest
 from busmq_spark.redis_io.sync_link import SyncLink
@@ -88,20 +88,20 @@ class Kept(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES), start=st.sampled_from(["earliest", "latest"]))
     def register(self, name: str, start: str) -> None:
         shared: dict[str, str | int] | None = {"lease_ms": 60_000} if name == "shared" else None
-        found = self.link.run(durable_subscriptions.register(self.keys, name, start, shared=shared))
+        found = self.link.run(reader_subscriptions.register(self.keys, name, start, shared=shared))
         assert found == self.acks.setdefault(name, self._floor if start == "earliest" else self.given)
 
     @rule(name=st.sampled_from(NAMES), back=st.integers(0, 8))
     def seek(self, name: str, back: int) -> None:
         if name in self.acks:
-            to = self.link.run(durable_subscriptions.seek(self.keys, name, max(0, self.given - back)))
+            to = self.link.run(reader_subscriptions.seek(self.keys, name, max(0, self.given - back)))
             assert to == max(self._floor, self.given - back)
             self.acks[name] = to
 
     @rule(name=st.sampled_from(NAMES))
     def drop(self, name: str) -> None:
         self._next_second()
-        self.link.run(durable_subscriptions.unsubscribe(self.keys, name))
+        self.link.run(reader_subscriptions.unsubscribe(self.keys, name))
         self.acks.pop(name, None)
         if self.acks:
             self._let_go(acked=min(self.acks.values()))

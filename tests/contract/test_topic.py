@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from busmq_spark.core import topic as flows
-from busmq_spark.core.flow import Flow
+from busmq_spark.core.command_flow import Flow
 from busmq_spark.core.keys import TopicKeys
-from busmq_spark.core.topic import MEMBER_TTL_MS, Topic
+from busmq_spark.core.topic import MEMBER_TTL_MS, TopicState
 from busmq_spark.errors import ConfigError, QueueDamaged, TopicMissing, TopicShrinks
 from busmq_spark.redis_io.server_layout import ServerLayout
 from tests.conftest import Fresh
@@ -23,9 +23,14 @@ def keys(where: ServerLayout, fresh: Fresh) -> TopicKeys:
 
 def test_who_opens_a_topic_first_says_how_many_partitions_it_has(run: Run, keys: TopicKeys, redis: Redis) -> None:
     assert run(flows.read_topic(keys)) is None
-    assert run(flows.open_topic(keys, 10, "b1")) == Topic(10, "b1")
-    assert run(flows.open_topic(keys, 4, "b2")) == run(flows.open_topic(keys, 20, "b3")) == run(flows.open_topic(keys, None, "b4")) == Topic(10, "b1")
-    assert run(flows.read_topic(keys)) == Topic(10, "b1")
+    assert run(flows.open_topic(keys, 10, "b1")) == TopicState(10, "b1")
+    assert (
+        run(flows.open_topic(keys, 4, "b2"))
+        == run(flows.open_topic(keys, 20, "b3"))
+        == run(flows.open_topic(keys, None, "b4"))
+        == TopicState(10, "b1")
+    )
+    assert run(flows.read_topic(keys)) == TopicState(10, "b1")
     assert flows.TOPIC_RECORD_TTL_S - 60 < redis("TTL", keys.base) <= flows.TOPIC_RECORD_TTL_S
 
 
@@ -39,11 +44,11 @@ def test_a_topic_that_nobody_has_made_is_missing(run: Run, keys: TopicKeys, redi
 
 def test_a_topic_grows_and_never_shrinks(run: Run, keys: TopicKeys) -> None:
     run(flows.open_topic(keys, 10, "b"))
-    assert run(flows.grow_topic(keys, 20)) == run(flows.grow_topic(keys, 20)) == Topic(20, "b")
+    assert run(flows.grow_topic(keys, 20)) == run(flows.grow_topic(keys, 20)) == TopicState(20, "b")
     with pytest.raises(TopicShrinks, match="has 20 partitions and cannot have 10") as refused:
         run(flows.grow_topic(keys, 10))
     assert refused.value.details == {"topic": keys.name, "found": 20, "expected": 10}
-    assert run(flows.read_topic(keys)) == Topic(20, "b")
+    assert run(flows.read_topic(keys)) == TopicState(20, "b")
 
 
 def test_a_growth_that_comes_late_or_again_takes_nothing_back(run: Run, keys: TopicKeys) -> None:
@@ -54,7 +59,7 @@ def test_a_growth_that_comes_late_or_again_takes_nothing_back(run: Run, keys: To
     late.send(first)  # it is about to ask for 20
     run(flows.grow_topic(keys, 30))
     run(_only(flows._topic_call(keys, 20, "b", grows=True)))
-    assert run(flows.read_topic(keys)) == Topic(30, "b")
+    assert run(flows.read_topic(keys)) == TopicState(30, "b")
 
 
 def _only(call: Any) -> Flow[Any]:
@@ -64,10 +69,10 @@ def _only(call: Any) -> Flow[Any]:
 def test_a_topic_that_redis_has_lost_is_made_anew_by_who_uses_it(run: Run, keys: TopicKeys, redis: Redis) -> None:
     known = run(flows.open_topic(keys, 10, "b"))
     redis("DEL", keys.base)
-    assert run(flows.keep_alive(keys, known)) == Topic(10, "b")
+    assert run(flows.keep_alive(keys, known)) == TopicState(10, "b")
     redis("DEL", keys.base)
     run(flows.open_topic(keys, 4, "b2"))
-    assert run(flows.join_group(keys, known, "g", "m")).topic == Topic(10, "b2")  # partitions that are in use are not forgotten
+    assert run(flows.join_group(keys, known, "g", "m")).topic == TopicState(10, "b2")  # partitions that are in use are not forgotten
 
 
 @pytest.mark.parametrize("stored", ["x", "-3", "1001", ""])

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from busmq_spark.core import durable_subscriptions, queue, range_reader, reader_operations, retention, shared_group, sink, times_of_ids
-from busmq_spark.core.flow import Call, Flow, command
+from busmq_spark.core import queue, range_reader, reader_operations, reader_subscriptions, retention, shared_group, sink, times_of_ids
+from busmq_spark.core.command_flow import Call, Flow, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_MESSAGES, chunks
 from busmq_spark.core.reader_operations import QUEUES_PER_CALL, CumulativeAck
@@ -238,7 +238,7 @@ def test_dropping_what_is_kept_no_longer(own: Watched, filled: Callable[[int], Q
 @pytest.mark.parametrize("action", ["ack", "retry", "extend", "release"])
 def test_leasing_and_settling(own: Watched, filled: Callable[[int], QueueKeys], action: shared_group.Action) -> None:
     keys, held = filled(60_000), list[shared_group.Delivery]()
-    own.link.run(durable_subscriptions.register(keys, "g", shared={"lease_ms": 600_000, "limit": 0}))
+    own.link.run(reader_subscriptions.register(keys, "g", shared={"lease_ms": 600_000, "limit": 0}))
     while len(held) < 50_000:
         held += own.link.run(shared_group.lease(keys, "g", f"t{len(held)}", CHUNK_MESSAGES)).deliveries
     for start in range(1, 50_000, CHUNK_MESSAGES):

@@ -11,19 +11,19 @@ from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.offsets import position_of
 from busmq_spark.core.planner import (
     DropExpiredQueue,
-    FetchRows,
     HandleLoss,
     IdsAtTimesQuestion,
     IntactQueuesQuestion,
     LastIdsQuestion,
     MessageFingerprintsQuestion,
+    PrefetchRows,
     Question,
     QueueStatesQuestion,
 )
 from busmq_spark.core.position import Position
-from busmq_spark.core.qualified_names import qualified_name
+from busmq_spark.core.qualified_queue_names import qualified_name
 from busmq_spark.core.reader_operations import QueueState
-from busmq_spark.core.times_of_ids import FoundTime
+from busmq_spark.core.times_of_ids import TimeLookupResult
 
 
 class LostInTest(Exception):
@@ -64,11 +64,11 @@ class World:
             case MessageFingerprintsQuestion(ids):
                 return {queue: f"m{id}" for queue, id in ids.items() if not self._queues[queue].get("lost_link")}
             case IdsAtTimesQuestion(wanted):
-                return {queue: FoundTime(self._times[queue], 0, 0, 10**12, 0) for queue in wanted}
+                return {queue: TimeLookupResult(self._times[queue], 0, 0, 10**12, 0) for queue in wanted}
             case LastIdWithinBytesQuestion(queue, first, last, budget):
                 fitting = min(last - first + 1, budget // self._sizes[queue])
                 return first - 1 + fitting, fitting * self._sizes[queue]
-            case FetchRows(ranges):
+            case PrefetchRows(ranges):
                 return {part.queue for part in ranges} & {*self._fetched}
             case HandleLoss(queue, _, _):
                 if queue not in self._after_loss:
@@ -120,7 +120,7 @@ def _text(question: Question) -> str:
             return " ".join(["times", *(f"{queue}:{ms}" for queue, ms in sorted(wanted.items()))])
         case LastIdWithinBytesQuestion(queue, first, last, budget):
             return f"bytes {queue} {first}..{last} {budget}"
-        case FetchRows(ranges):
+        case PrefetchRows(ranges):
             return " ".join(["fetch", *(f"{part.queue}:{part.first}..{part.last}" for part in ranges)])
         case HandleLoss(queue, _, loss):
             return f"lost {queue} {loss.kind} {loss.ids}"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from busmq_spark.core.offsets import INITIAL_OFFSET, OffsetCodec, decode, encode, last_id_before_batch, links_of
 from busmq_spark.core.position import Position
-from busmq_spark.core.qualified_names import qualified_name
+from busmq_spark.core.qualified_queue_names import qualified_name
 from busmq_spark.errors import ConfigError
 
 VECTORS = json.loads((Path(__file__).parents[1] / "golden" / "offset-v1.json").read_text("utf-8"))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.flow import run_sync
+from busmq_spark.core.command_flow import run_sync
 from busmq_spark.core.planner import AcquiredQueues, Planner, Planning
 from busmq_spark.core.position import Position
 from busmq_spark.errors import BusError

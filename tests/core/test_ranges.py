@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.flow import Call, run_sync
+from busmq_spark.core.command_flow import Call, run_sync
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.range_reader import (
     DEEP_WINDOW_MESSAGES,
@@ -20,7 +20,7 @@ from busmq_spark.core.range_reader import (
     ROWS_NOT_WORTH_COUNTING,
     ROWS_OF_UNKNOWN_SIZE,
     TARGET_REPLY_BYTES,
-    ExpectedRows,
+    ExpectedRowSlice,
     RangeCursor,
     ValueSizes,
     read_range_start,
@@ -158,7 +158,7 @@ def test_an_empty_reply_is_not_taken() -> None:
 def test_the_overlap_of_a_reply_that_starts_earlier_is_used() -> None:
     cursor = RangeCursor(KEYS, 5, 9, 4)
     cursor.ask()
-    assert cursor.take(3, 11, 9, 90) == ExpectedRows(2, 7)
+    assert cursor.take(3, 11, 9, 90) == ExpectedRowSlice(2, 7)
     assert cursor.done
 
 
@@ -167,7 +167,7 @@ def test_windows_cover_the_range_once_and_then_there_is_nothing_to_ask() -> None
     while not cursor.done:
         start, rows = asked(cursor.ask())
         assert start == need - 1
-        assert cursor.take(need, need + rows - 1, rows, rows) == ExpectedRows(0, rows)
+        assert cursor.take(need, need + rows - 1, rows, rows) == ExpectedRowSlice(0, rows)
         need += rows
     assert need == 12 + 2 * FIRST_REPLY_ROWS
     assert cursor.ask() is None
@@ -237,7 +237,7 @@ def test_a_note_of_sizes_that_no_writer_of_ours_made_says_nothing(noted: bytes) 
 def test_after_a_reply_of_fewer_messages_the_next_window_begins_behind_them() -> None:
     cursor = RangeCursor(KEYS, 1, 10**6, 1)
     assert asked(cursor.ask()) == (0, FIRST_REPLY_ROWS)
-    assert cursor.take(1, 7, 7, 7 * 2**20) == ExpectedRows(0, 7)
+    assert cursor.take(1, 7, 7, 7 * 2**20) == ExpectedRowSlice(0, 7)
     assert asked(cursor.ask()) == (7, 4)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from busmq_spark import errors
-from busmq_spark.core.retry import Pauses, Retry
+from busmq_spark.core.retry import LinkRetry, Pauses
 from busmq_spark.errors import BusError, LinkLost
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "retries-v1.json").read_text("utf-8"))["cases"]
@@ -33,7 +33,7 @@ def error(code: str) -> BusError:
 @pytest.mark.parametrize("case", CASES, ids=[case["says"] for case in CASES])
 def test_it_is_tried_again_when_the_table_says(case: dict[str, Any]) -> None:
     clock = Clock()
-    retry = Retry(clock)
+    retry = LinkRetry(clock)
     for each in case["tries"]:
         clock.now = 100 + each["elapsed_ms"] / 1000
         problem = error(each["error"])
@@ -49,7 +49,7 @@ def test_it_is_tried_again_when_the_table_says(case: dict[str, Any]) -> None:
 
 def test_only_the_first_wait_for_a_reply_does_not_count() -> None:
     clock = Clock()
-    retry = Retry(clock)
+    retry = LinkRetry(clock)
     clock.now += 10
     retry.on_no_reply()
     assert retry.pause_s(LOST, 8.0) <= 0.02

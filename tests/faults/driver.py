@@ -26,10 +26,10 @@ from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from busmq_spark import events, json_columns, to_events
-from busmq_spark.core import empty_batches
-from busmq_spark.spark.java import ensure_java, ensure_python
+from busmq_spark.core import empty_batch_trigger
+from busmq_spark.spark.data_source import BusmqDataSource
+from busmq_spark.spark.java_runtime import ensure_java, ensure_python
 from busmq_spark.spark.realtime import realtime
-from busmq_spark.spark.source import BusmqDataSource
 from busmq_spark.spark.tune import tune
 from tests import java
 from tests.java import QUICK_JAVA
@@ -103,7 +103,7 @@ class Quick(BusmqDataSource):
         return "busmq-quick"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        empty_batches.IDLE_BEFORE_EMPTY_BATCH_S = 0.0  # in the process where Spark plans
+        empty_batch_trigger.IDLE_BEFORE_EMPTY_BATCH_S = 0.0  # in the process where Spark plans
         return super().streamReader(schema)
 
 

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from busmq_spark.core import queue as queues
+from busmq_spark.core.command_flow import command, script
 from busmq_spark.core.dead_letter import decode_letter
-from busmq_spark.core.flow import command, script
 from busmq_spark.core.keys import QueueKeys, sink_record
 from busmq_spark.core.reader_operations import QueueState, states
 from busmq_spark.core.scripts import load
 from busmq_spark.embedded import RedisServer
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.cluster_link import ClusterLink
-from busmq_spark.redis_io.links import sync_links
+from busmq_spark.redis_io.link_factory import sync_links
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.server_layout import redis_layout
+from busmq_spark.redis_io.sync_cluster_link import SyncClusterLink
 from tests.faults.process import DriverProcess
 from tests.faults.proxy import SCRIPTS, Gate, Held
 from tests.support import wait_until
@@ -95,7 +95,7 @@ class Bus:
 
     def kept_for_ever(self) -> list[str]:
         """Keys of ours without a ttl."""
-        servers = self.link.master_links if isinstance(self.link, ClusterLink) else [self.link]
+        servers = self.link.master_links if isinstance(self.link, SyncClusterLink) else [self.link]
         keys = [key.decode() for server in servers for key in server.execute(command("KEYS", "*"))]
         return [key for key in keys if self.link.execute(command("TTL", key)) < 0]
 

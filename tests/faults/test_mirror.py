@@ -17,7 +17,7 @@ from busmq_spark.embedded import RedisServer, SentinelServers
 from busmq_spark.errors import BusError, MirrorStopped
 from busmq_spark.federation.bulk import blocking_socket
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io import connect
+from busmq_spark.redis_io import connection_factory
 from tests.cli.conftest import COMMAND, environment
 from tests.federation.bulk_site import SECRET, site
 from tests.federation.cutting import Cutter, cutter
@@ -283,7 +283,7 @@ def _pushes(far: Centre) -> bool:
 
 def test_a_line_that_is_black_holed_at_any_step_is_left_and_tried_again(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither side sees a close: the mirror notices by itself, sooner here than elsewhere, and goes on over a new connection."""
-    monkeypatch.setattr(connect, "REPLY_TIMEOUT_S", 3.0)
+    monkeypatch.setattr(connection_factory, "REPLY_TIMEOUT_S", 3.0)
     monkeypatch.setattr(blocking_socket, "PING_AFTER_SILENCE_S", 2.0)
     scene.far.push("a", 2_000, size=100)
     with mirroring(scene.url, scene.near, *QUEUES, secret=scene.secret) as runner:

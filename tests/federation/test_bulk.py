@@ -19,8 +19,8 @@ from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
 from busmq_spark.core.reader_operations import AckResult, QueueState
 from busmq_spark.core.sink import FullQueueStop, StagedList
-from busmq_spark.core.staging import SinkRun
-from busmq_spark.core.times_of_ids import FoundTime, TimesOfIds
+from busmq_spark.core.sink_runs import SinkRun
+from busmq_spark.core.times_of_ids import TimeLookupResult, TimesOfIds
 from busmq_spark.errors import BusError, FederationRefused, QueueFlushed, QueueFull, RemoteError, WireError
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
@@ -102,7 +102,7 @@ RESULTS: dict[str, st.SearchStrategy[Any]] = {
     "counters": st.lists(st.none() | st.binary(max_size=20)).map(tuple),
     "note_times": by_queue(WHOLE),
     "times": by_queue(st.builds(TimesOfIds, TEXT, st.lists(st.tuples(WHOLE, WHOLE), max_size=3).map(tuple))),
-    "find_times": by_queue(st.builds(FoundTime, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE)),
+    "find_times": by_queue(st.builds(TimeLookupResult, WHOLE, WHOLE, WHOLE, WHOLE, WHOLE)),
     "ack": by_queue(st.builds(AckResult, TEXT, TEXT)),
     "subscriptions": by_queue(by_queue(WHOLE)),
     "traces": st.builds(LossCauseEvidence, st.none() | st.tuples(WHOLE, WHOLE), WHOLE, st.booleans()),

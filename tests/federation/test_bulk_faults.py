@@ -15,7 +15,7 @@ from busmq_spark.core.position import Range
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import FederationLost, LinkLost, WireError
 from busmq_spark.federation.bulk import blocking_socket as bulk_socket
-from busmq_spark.federation.bulk.row_frames import RangeReadFrames
+from busmq_spark.federation.bulk.row_frames import RowFrameProducer
 from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.store.protocol import FullQueueWait
 from busmq_spark.store.redis_store import RedisStore
@@ -209,9 +209,9 @@ def test_a_server_that_skips_or_repeats_ids_is_refused(
     store: FederatedStore, direct: RedisStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = filled(direct, fresh(), [b"1"] * 3000)
-    plain = RangeReadFrames.next_frame
+    plain = RowFrameProducer.next_frame
     monkeypatch.setattr(
-        RangeReadFrames, "next_frame", lambda bodies: (body := plain(bodies)) and replace(body, head={"first": body.head["first"] + 1})
+        RowFrameProducer, "next_frame", lambda bodies: (body := plain(bodies)) and replace(body, head={"first": body.head["first"] + 1})
     )
     with pytest.raises(WireError, match=r"rows from id 2; expected ids 1\.\.3000"):
         read(store, part)

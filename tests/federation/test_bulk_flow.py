@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core.flow import command
+from busmq_spark.core.command_flow import command
 from busmq_spark.core.position import Range
 from busmq_spark.embedded import ClusterServers, DirectServers, RedisServer
 from busmq_spark.errors import FederationLost, FederationRefused, MessageRefused, TlsFailed, WireError

@@ -24,11 +24,11 @@ from busmq_spark.federation.bulk.served_store import ServedStore
 from busmq_spark.federation.bulk.server import MAX_READS_IN_ALL, MAX_READS_PER_CONNECTION, SMALL_HEAD_BYTES
 from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.federation.bulk.store_executor import StoreExecutor, StoreThreadPool
-from busmq_spark.federation.gate.budgets import SecretBudget
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.rights import ANYONE
+from busmq_spark.federation.gate.secret_budgets import SecretBudget
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.server_layout import redis_layout
 from busmq_spark.store.protocol import FullQueueWait

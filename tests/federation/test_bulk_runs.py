@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from busmq_spark.core.flow import command
+from busmq_spark.core.command_flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.sink import STAGE_TTL_S, StagedList, attempt_name
-from busmq_spark.core.staging import SinkRun
+from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import StaleRun, WireError
 from busmq_spark.federation.bulk.store import FederatedStore

@@ -17,7 +17,7 @@ from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.options import RedisOptions
 from busmq_spark.spark.message_times import fetch_times
 from busmq_spark.store.protocol import PushNotifiers, QueueCreateOptions
-from busmq_spark.store.push_notifiers import RedisPushNotifiers
+from busmq_spark.store.redis_push_notifiers import RedisPushNotifiers
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR, NEVER, Store, filled, read

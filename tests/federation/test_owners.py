@@ -8,19 +8,19 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from busmq_spark.core.durable_subscriptions import register, unsubscribe
-from busmq_spark.core.flow import Flow, command
+from busmq_spark.core.command_flow import Flow, command
 from busmq_spark.core.position import Position
 from busmq_spark.core.queue import close
+from busmq_spark.core.reader_subscriptions import register, unsubscribe
 from busmq_spark.core.sink import StagedList, attempt_name
-from busmq_spark.core.staging import SinkRun
+from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import FederationRefused, QueueMissing, StaleBatch, WireError
 from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.redis_io.lease_token import my_token
+from busmq_spark.redis_io.lease_holder import my_token
 from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR, filled

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.federation.npm_servers.remote_npm_queue import NpmServerQueue, find_position
+from busmq_spark.federation.npm_servers.npm_server_queue import NpmServerQueue, find_position
 
 
 class Stored:

@@ -14,7 +14,7 @@ from typing import Any
 
 from busmq_spark import __version__, errors, options, parsers
 from busmq_spark.core import (
-    empty_batches,
+    empty_batch_trigger,
     keys,
     message,
     offsets,
@@ -25,14 +25,14 @@ from busmq_spark.core import (
     retention,
     retry,
     sink,
-    staging,
+    sink_runs,
     times_of_ids,
     topic,
 )
 from busmq_spark.errors import BusError, DataLoss
 from busmq_spark.option_parsing import KAFKA_CLIENT_HINT, KAFKA_OPTION_HINTS, SPARK_ENGINE_OPTIONS
-from busmq_spark.redis_io import cluster_seeds, cluster_step, connect, eviction, lease_token, sentinel, slots, translate, urls
-from busmq_spark.spark import acks, checkpoint_offset_log, compat, discovery, jar, lease, polling, sink_schema, staging_renewal, stream_queue_holder
+from busmq_spark.redis_io import cluster_seeds, cluster_step, connection_factory, eviction, lease_holder, sentinel, slots, translate, urls
+from busmq_spark.spark import acks, checkpoint_offset_log, compat, discovery, jar, lease, polling, queue_acquisition, sink_schema, staging_renewal
 from busmq_spark.store import redis_range
 from tests.jvm.module import MODULE
 
@@ -88,7 +88,7 @@ def _of_queues() -> dict[str, int]:
         "stageTtlS": sink.STAGE_TTL_S,
         "maxRowsPerCommit": sink.MAX_ROWS_PER_COMMIT,
         "maxQueuesPerCommit": sink.MAX_QUEUES_PER_COMMIT,
-        "namesPerCall": staging.NAMES_PER_CALL,
+        "namesPerCall": sink_runs.NAMES_PER_CALL,
         "maxQueuesInError": sink._MAX_QUEUES_IN_ERROR,
         "queuesPerCall": reader_operations.QUEUES_PER_CALL,
         "agesPerCall": times_of_ids.AGES_PER_CALL,
@@ -119,8 +119,8 @@ def _of_queues() -> dict[str, int]:
 
 def _of_links() -> dict[str, int]:
     return {
-        "connectMs": _ms(connect.CONNECT_TIMEOUT_S),
-        "replyMs": _ms(connect.REPLY_TIMEOUT_S),
+        "connectMs": _ms(connection_factory.CONNECT_TIMEOUT_S),
+        "replyMs": _ms(connection_factory.REPLY_TIMEOUT_S),
         "nodeTimeoutMs": _ms(one(sentinel._SENTINEL_TIMEOUT_S, cluster_seeds._NODE_TIMEOUT_S)),
         "patienceMs": _ms(retry.PATIENCE_S),
         "failoverPatienceMs": _ms(retry.FAILOVER_PATIENCE_S),
@@ -129,7 +129,7 @@ def _of_links() -> dict[str, int]:
         "maxRedirections": cluster_step._MAX_REDIRECTIONS,
         "port": urls.DEFAULT_PORT,
         "sentinelPort": urls.SENTINEL_PORT,
-        "leaseMs": lease_token.LEASE_MS,
+        "leaseMs": lease_holder.LEASE_MS,
     }
 
 
@@ -141,10 +141,10 @@ def _of_streams() -> dict[str, int]:
         "discoveryIntervalMs": _ms(discovery.DISCOVERY_INTERVAL_S),
         "scanStepPauseMs": _ms(discovery.SCAN_STEP_PAUSE_S),
         "pushWaitMs": _ms(polling.PUSH_WAIT_S),
-        "idleBeforeEmptyBatchMs": _ms(empty_batches.IDLE_BEFORE_EMPTY_BATCH_S),
-        "maxEmptyBatches": empty_batches.MAX_EMPTY_BATCHES,
+        "idleBeforeEmptyBatchMs": _ms(empty_batch_trigger.IDLE_BEFORE_EMPTY_BATCH_S),
+        "maxEmptyBatches": empty_batch_trigger.MAX_EMPTY_BATCHES,
         "synchronousAckCommits": acks.SYNCHRONOUS_ACK_COMMITS,
-        "shortTtlS": stream_queue_holder.SHORT_TTL_S,
+        "shortTtlS": queue_acquisition.SHORT_TTL_S,
         "maxUnpackedRanges": read_tasks.MAX_UNPACKED_RANGES,
         "rowsPerPackedTask": read_tasks.ROWS_PER_PACKED_TASK,
         "offsetVersion": offsets.OFFSET_VERSION,

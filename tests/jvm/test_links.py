@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from busmq_spark.core import scripts
-from busmq_spark.core.keys import QueueKeys, hash_index
+from busmq_spark.core.keys import QueueKeys, server_index
 from busmq_spark.embedded import ClusterServers, DirectServers, RedisServer, SentinelServers
 from busmq_spark.redis_io import queue_location
 from busmq_spark.redis_io.urls import Server
@@ -184,16 +184,16 @@ def test_a_queue_is_where_it_exists_else_where_its_name_hashes_to(probe: Probe, 
     links = probe.open(",".join(three_servers.urls))
     names = [fresh() for _ in range(6)]
     strange = QueueKeys(names[0])
-    elsewhere = (hash_index(strange.metadata, 3) + 1) % 3
+    elsewhere = (server_index(strange.metadata, 3) + 1) % 3
     three_servers.servers[elsewhere].command("HSET", strange.metadata, "ttl", 60)
-    expected = {name: hash_index(QueueKeys(name).metadata, 3) for name in names}
+    expected = {name: server_index(QueueKeys(name).metadata, 3) for name in names}
     assert links.locate(*names) == {**expected, names[0]: elsewhere}
     assert links.discover()[names[0]] == elsewhere
 
 
 @pytest.mark.parametrize("with_home", [True, False])
 def test_of_two_servers_that_have_a_queue_its_hash_decides(probe: Probe, three_servers: DirectServers, fresh: Fresh, with_home: bool) -> None:
-    keys = next(keys for keys in (QueueKeys(fresh()) for _ in range(100)) if hash_index(keys.metadata, 3) == 2)
+    keys = next(keys for keys in (QueueKeys(fresh()) for _ in range(100)) if server_index(keys.metadata, 3) == 2)
     for server in [1, 2] if with_home else [0, 1]:
         three_servers.servers[server].command("HSET", keys.metadata, "ttl", 60)
     expected = 2 if with_home else 0

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from busmq_spark.core import queue as queues
-from busmq_spark.core.flow import Flow, T, command
+from busmq_spark.core.command_flow import Flow, T, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.reader_operations import QueueState, states
 from busmq_spark.mirror.runner import MirrorRunner
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.status import MirroredQueueStatus
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.links import sync_links
+from busmq_spark.redis_io.link_factory import sync_links
 from busmq_spark.redis_io.queue_location import locate, new_token
 from busmq_spark.redis_io.server_layout import redis_layout
 from tests.support import wait_until

@@ -10,9 +10,9 @@ import pytest
 from busmq_spark.core.mirror import OriginQueueState
 from busmq_spark.core.reader_operations import fingerprint
 from busmq_spark.metrics import Metrics
-from busmq_spark.mirror.consecutive_messages import ConsecutiveMessages
 from busmq_spark.mirror.copy_planning import CopyWindow, CopyWindowMessages, MirroredQueue, drop_copied_rows
-from busmq_spark.mirror.mirrored_queues import MirroredQueues
+from busmq_spark.mirror.encoded_messages import EncodedMessages
+from busmq_spark.mirror.queue_copier import QueueCopier
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.status import MirrorMetrics
 
@@ -27,9 +27,9 @@ class Here:
 
 
 @pytest.fixture
-def book() -> MirroredQueues:
+def book() -> QueueCopier:
     settings = MirrorSettings(origin="redis://there", patterns=("q",))
-    made = MirroredQueues(settings, Here(), MirrorMetrics(Metrics()), lambda *_: "")  # type: ignore[arg-type]
+    made = QueueCopier(settings, Here(), MirrorMetrics(Metrics()), lambda *_: "")  # type: ignore[arg-type]
     made.queues["q"] = MirroredQueue("q", begun=True, born="b", last=100, mark="of 100", seen=100, planned=100)
     return made
 
@@ -38,25 +38,25 @@ def span(last_id: int, after_mark: str) -> OriginQueueState:
     return OriginQueueState(60, "b", 0, last_id, 1, 0, after_mark, "", "")
 
 
-def test_a_look_from_before_more_was_copied_finds_nothing_lost_or_other(book: MirroredQueues) -> None:
+def test_a_look_from_before_more_was_copied_finds_nothing_lost_or_other(book: QueueCopier) -> None:
     book.on_spans({"q": span(60, "of 50")}, {}, {"q": 50})
     assert book.queues["q"].stopped is None
     assert book.queues["q"].behind == 0
 
 
-def test_one_that_is_up_to_date_does(book: MirroredQueues) -> None:
+def test_one_that_is_up_to_date_does(book: QueueCopier) -> None:
     book.on_spans({"q": span(60, "")}, {}, {"q": 100})
     assert "has lost ids 61..100" in str(book.queues["q"].stopped)
     book.on_spans({"q": span(120, "of another")}, {}, {"q": 100})
     assert "are other messages" in str(book.queues["q"].stopped)
 
 
-def test_a_rollback_is_found_also_when_more_was_copied_meanwhile(book: MirroredQueues) -> None:
+def test_a_rollback_is_found_also_when_more_was_copied_meanwhile(book: QueueCopier) -> None:
     book.on_spans({"q": span(40, "")}, {}, {"q": 50})
     assert "has lost ids 41..100" in str(book.queues["q"].stopped)
 
 
-def test_counters_from_before_do_not_hide_what_is_known_to_be_there(book: MirroredQueues) -> None:
+def test_counters_from_before_do_not_hide_what_is_known_to_be_there(book: QueueCopier) -> None:
     book.look = False
     book.queues["q"].seen = 130
     book.count({"q": 60}, {"q": 50})
@@ -66,7 +66,7 @@ def test_counters_from_before_do_not_hide_what_is_known_to_be_there(book: Mirror
 
 
 def test_of_what_was_read_the_rest_is_taken_and_compared_with_the_message_copied_last() -> None:
-    parts = [ConsecutiveMessages.of(11, pa.array([b"11"])), ConsecutiveMessages.of(12, pa.array([b"12", b"13"]))]
+    parts = [EncodedMessages.of(11, pa.array([b"11"])), EncodedMessages.of(12, pa.array([b"12", b"13"]))]
     rows = CopyWindowMessages(CopyWindow("q", "b", 10, 0, 13), span(13, "of 10"), 13, 10, parts)
     assert drop_copied_rows(rows, 10).after_mark == "of 10"
     found = drop_copied_rows(rows, 12)
@@ -75,23 +75,23 @@ def test_of_what_was_read_the_rest_is_taken_and_compared_with_the_message_copied
 
 
 def test_where_what_was_copied_meanwhile_was_not_read_its_fingerprint_is_not_known() -> None:
-    rows = CopyWindowMessages(CopyWindow("q", "b", 10, 0, 13), span(13, "of 10"), 13, 10, [ConsecutiveMessages.of(13, pa.array([b"13"]))])
+    rows = CopyWindowMessages(CopyWindow("q", "b", 10, 0, 13), span(13, "of 10"), 13, 10, [EncodedMessages.of(13, pa.array([b"13"]))])
     assert drop_copied_rows(rows, 12).after_mark == ""
     assert rows.count == 1
 
 
-def test_as_long_as_nobody_knows_how_long_values_are_one_window_is_under_way(book: MirroredQueues) -> None:
+def test_as_long_as_nobody_knows_how_long_values_are_one_window_is_under_way(book: QueueCopier) -> None:
     queue = book.queues["q"]
     book.count({"q": 5_000}, {"q": 100})
     [[window]] = [book.plan(0.0)]
     assert (window.after, window.upto) == (100, 1_100)
     assert book.plan(0.0) == []
-    book.append([CopyWindowMessages(window, span(5_000, "of 100"), 1_100, 100, [ConsecutiveMessages.of(1_100, pa.array([b"x" * 1_000]))], 1_000)])
+    book.append([CopyWindowMessages(window, span(5_000, "of 100"), 1_100, 100, [EncodedMessages.of(1_100, pa.array([b"x" * 1_000]))], 1_000)])
     assert [(each.after, each.rows) for _ in range(2) for each in book.plan(0.0)] == [(100, 3_145), (3_245, 1_755)]
     assert queue.row_bytes == 1_000
 
 
-def test_short_windows_of_many_queues_are_read_together_as_long_as_their_values_fit_one_call(book: MirroredQueues) -> None:
+def test_short_windows_of_many_queues_are_read_together_as_long_as_their_values_fit_one_call(book: QueueCopier) -> None:
     book.queues = {
         name: MirroredQueue(name, begun=True, born="b", seen=10, row_bytes=100_000.0) for name in [f"large-{n}" for n in range(8)] + ["small"]
     }

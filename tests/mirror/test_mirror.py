@@ -13,7 +13,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core import queue as queues
 from busmq_spark.core import reader_operations
-from busmq_spark.core.durable_subscriptions import register
+from busmq_spark.core.reader_subscriptions import register
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, FederationRefused, LinkLost
 from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket

@@ -15,12 +15,12 @@ from random import Random
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.flow import command
+from busmq_spark.core.command_flow import command
 from busmq_spark.embedded import ClusterServers, RedisServer
 from busmq_spark.options import RedisOptions
 from busmq_spark.outbox import forwarder, report
 from busmq_spark.outbox.outbox import SyncOutbox
-from busmq_spark.redis_io import connect
+from busmq_spark.redis_io import connection_factory
 from busmq_spark.redis_io.server_layout import redis_layout
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.store.redis_store import RedisStore
@@ -128,7 +128,7 @@ def test_a_link_that_is_silent_is_given_up_and_what_it_still_brings_is_known(
     redis_server: RedisServer, here: Place, path: Path, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The packet arrives after its repetition, and again after what follows."""
-    monkeypatch.setattr(connect, "REPLY_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(connection_factory, "REPLY_TIMEOUT_S", 0.5)
     queue = fresh("orders")
     with Proxy(redis_server.port) as proxy, SyncOutbox(path, proxy.url) as outbox:
         outbox.push(queue, 0)
@@ -150,7 +150,7 @@ def test_a_link_that_is_silent_is_given_up_and_what_it_still_brings_is_known(
 def test_a_link_that_goes_silent_in_the_middle_is_replaced(
     cutter: Cutter, here: Place, path: Path, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connect, "REPLY_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(connection_factory, "REPLY_TIMEOUT_S", 0.5)
     queue, cutter.delay_s = fresh("orders"), 0.01
     with SyncOutbox(path, f"redis://127.0.0.1:{cutter.port}") as outbox:
         for n in range(1, 6):
@@ -183,7 +183,7 @@ def test_what_was_returned_for_is_there_after_a_loss_of_power(tmp_path: Path, re
 
 def test_a_node_of_a_cluster_that_is_silent_holds_up_its_own_queues_only(path: Path, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread sends to all nodes, and does not ask the silent one for each queue that is there."""
-    monkeypatch.setattr(connect, "REPLY_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(connection_factory, "REPLY_TIMEOUT_S", 0.5)
     with ClusterServers(node_timeout_ms=120_000) as cluster:  # nobody takes over meanwhile
         there = Place({"url": ",".join(cluster.urls), "layout": "cluster"})
         queues = [fresh("orders") for _ in range(12)]

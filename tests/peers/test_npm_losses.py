@@ -17,8 +17,8 @@ from busmq_spark.errors import (
     RedisRolledBack,
 )
 from busmq_spark.federation.address import FederationAddress
-from busmq_spark.federation.npm_servers import remote_queue
-from busmq_spark.federation.npm_servers.remote_queue import RemoteNpmQueue
+from busmq_spark.federation.npm_servers import remote_npm_queue
+from busmq_spark.federation.npm_servers.remote_npm_queue import RemoteNpmQueue
 from busmq_spark.federation.npm_servers.store import NpmServerStore
 from busmq_spark.store.protocol import QueueCreateOptions
 from tests.conftest import Fresh
@@ -222,7 +222,7 @@ def test_a_query_that_removes_nothing_leaves_alone_what_a_reliable_consumer_hold
 
 def test_a_look_behind_the_end_ends_there(queries: Queries, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     """A consumption that finds nothing waits for pushes, without a word."""
-    monkeypatch.setattr(remote_queue, "ANSWER_TIMEOUT_S", 1000.0)
+    monkeypatch.setattr(remote_npm_queue, "ANSWER_TIMEOUT_S", 1000.0)
     queries.fill(queue := fresh(), 1, 10)
     store = NpmServerStore(FederationAddress(f"ws://127.0.0.1:{queries.port}/bus", SECRET, secret_in_url=True))
     try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.flow import command
+from busmq_spark.core.command_flow import command
 from busmq_spark.embedded import DirectServers
 from tests.conftest import Fresh
 from tests.peers.node import Peer

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.request import Request
+from busmq_spark.bus.received_request import Request
 from busmq_spark.core.keys import service_queue
 from busmq_spark.errors import RequestFailed, RequestTimeout
 from tests.bus.test_service import LONG_MS, SOON_MS

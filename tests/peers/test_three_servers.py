@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from busmq_spark.core import queue
-from busmq_spark.core.flow import command
+from busmq_spark.core.command_flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import DirectServers
 from busmq_spark.redis_io.queue_location import discover_queues, locate

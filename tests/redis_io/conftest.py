@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core.flow import Flow, Step
-from busmq_spark.redis_io import connect
+from busmq_spark.core.command_flow import Flow, Step
+from busmq_spark.redis_io import connection_factory
 from busmq_spark.redis_io.async_cluster_link import AsyncClusterLink
 from busmq_spark.redis_io.async_link import AsyncLink
-from busmq_spark.redis_io.cluster_link import ClusterLink
 from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
 from busmq_spark.redis_io.endpoint import Endpoint
+from busmq_spark.redis_io.sync_cluster_link import SyncClusterLink
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import Server, parse
 from tests.tls import authority, mutual_tls, plain_tls, stranger  # noqa: F401  # fixtures
@@ -33,9 +33,9 @@ class Driver:
 
     def __call__(self, server: Endpoint | str, patience_s: float = MAX_PATIENCE_S) -> Driver:
         endpoint = parse(server)[0] if isinstance(server, str) else server
-        kinds: tuple[type[Any], type[Any]] = (ClusterLink, AsyncClusterLink) if isinstance(endpoint, ClusterSeeds) else (SyncLink, AsyncLink)
+        kinds: tuple[type[Any], type[Any]] = (SyncClusterLink, AsyncClusterLink) if isinstance(endpoint, ClusterSeeds) else (SyncLink, AsyncLink)
         # Looked up now: a test may have made the timeout shorter.
-        timeout = (connect.REPLY_TIMEOUT_S,) if self._runner else ()
+        timeout = (connection_factory.REPLY_TIMEOUT_S,) if self._runner else ()
         self._links.append(kinds[self._runner is not None](endpoint, patience_s, *timeout))
         return self
 

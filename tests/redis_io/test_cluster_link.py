@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from busmq_spark.core import queue
-from busmq_spark.core.flow import command
+from busmq_spark.core.command_flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import ClusterServers, RedisServer
 from busmq_spark.errors import ConfigError, LinkLost, ServerRefused, Unauthorized
 from busmq_spark.redis_io import async_link
 from busmq_spark.redis_io.async_cluster_link import AsyncClusterLink
-from busmq_spark.redis_io.cluster_link import ClusterLink
 from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
 from busmq_spark.redis_io.dial import dial_async
 from busmq_spark.redis_io.endpoint import NoServerReachable
+from busmq_spark.redis_io.sync_cluster_link import SyncClusterLink
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import Server, parse
 from tests.conftest import Fresh
@@ -177,14 +177,14 @@ def test_a_cluster_that_refuses_the_password_says_so_at_once(driver: Driver) -> 
 
 
 def test_posted_calls_go_to_their_nodes_and_are_fetched_in_their_order(cluster_servers: ClusterServers, fresh: Fresh) -> None:
-    link, base = ClusterLink(seeds(cluster_servers)), fresh()
+    link, base = SyncClusterLink(seeds(cluster_servers)), fresh()
     calls = [command("APPEND", f"{base}-{i}", "x" * i) for i in range(50)]
     assert list(link.stream(calls, depth=7)) == list(range(50))
     link.close()
 
 
 def test_a_posted_call_whose_slot_moved_is_lost_and_the_next_finds_it(cluster_servers: ClusterServers, fresh: Fresh) -> None:
-    link, key = ClusterLink(seeds(cluster_servers)), fresh()
+    link, key = SyncClusterLink(seeds(cluster_servers)), fresh()
     link.execute(command("SET", key, 1))
     Move(cluster_servers, key).whole()
     link.post(command("INCR", key))
@@ -249,7 +249,7 @@ def test_a_node_that_lost_its_slots_while_a_task_connected_to_it_is_closed_with_
 
 
 def test_what_is_asked_of_each_master_is_asked_anew_when_one_does_not_answer(cluster_servers: ClusterServers) -> None:
-    link, asked = ClusterLink(seeds(cluster_servers)), []
+    link, asked = SyncClusterLink(seeds(cluster_servers)), []
 
     def ask(node: SyncLink) -> int:
         asked.append(node)

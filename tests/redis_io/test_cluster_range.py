@@ -7,13 +7,13 @@ from collections.abc import Iterator
 import pytest
 
 from busmq_spark.core import queue
-from busmq_spark.core.flow import command
+from busmq_spark.core.command_flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import ClusterServers
 from busmq_spark.errors import LinkLost, ServerRefused
-from busmq_spark.redis_io.cluster_link import ClusterLink
 from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
 from busmq_spark.redis_io.range_connection import ClusterRangeConnection
+from busmq_spark.redis_io.sync_cluster_link import SyncClusterLink
 from busmq_spark.redis_io.urls import parse
 from tests.conftest import Fresh
 from tests.moves import Move
@@ -22,21 +22,21 @@ VALUES = [b"%d" % i for i in range(1, 8)]
 
 
 @pytest.fixture
-def single(cluster_servers: ClusterServers) -> Iterator[ClusterLink]:
-    link = ClusterLink(ClusterSeeds(parse(cluster_servers.urls[0])))
+def single(cluster_servers: ClusterServers) -> Iterator[SyncClusterLink]:
+    link = SyncClusterLink(ClusterSeeds(parse(cluster_servers.urls[0])))
     yield link
     link.close()
 
 
 @pytest.fixture
-def many(single: ClusterLink) -> Iterator[ClusterRangeConnection]:
+def many(single: SyncClusterLink) -> Iterator[ClusterRangeConnection]:
     link = ClusterRangeConnection(single)
     yield link
     link.drop()
 
 
 @pytest.fixture
-def keys(single: ClusterLink, fresh: Fresh) -> QueueKeys:
+def keys(single: SyncClusterLink, fresh: Fresh) -> QueueKeys:
     made = QueueKeys(fresh(), cluster=True)
     single.run(queue.attach(made, "born-1", ttl_s=60))
     single.run(queue.push_many(made, VALUES))
@@ -53,7 +53,7 @@ def read(many: ClusterRangeConnection, keys: QueueKeys) -> tuple[list[bytes], in
 WHOLE = (VALUES, 1, 7, b"born-1")
 
 
-def test_each_queue_is_read_from_its_node(single: ClusterLink, many: ClusterRangeConnection, keys: QueueKeys, fresh: Fresh) -> None:
+def test_each_queue_is_read_from_its_node(single: SyncClusterLink, many: ClusterRangeConnection, keys: QueueKeys, fresh: Fresh) -> None:
     others = [QueueKeys(fresh(), cluster=True) for _ in range(12)]
     for other in others:
         single.run(queue.attach(other, "b", ttl_s=60))
@@ -64,7 +64,7 @@ def test_each_queue_is_read_from_its_node(single: ClusterLink, many: ClusterRang
 
 
 def test_a_list_whose_slot_has_moved_is_lost_once_and_then_found(
-    cluster_servers: ClusterServers, single: ClusterLink, many: ClusterRangeConnection, keys: QueueKeys
+    cluster_servers: ClusterServers, single: SyncClusterLink, many: ClusterRangeConnection, keys: QueueKeys
 ) -> None:
     assert read(many, keys) == WHOLE
     Move(cluster_servers, keys.messages).whole()
@@ -76,7 +76,7 @@ def test_a_list_whose_slot_has_moved_is_lost_once_and_then_found(
 
 @pytest.mark.parametrize("ahead", ["messages", "metadata"])
 def test_while_the_slot_moves_each_key_is_read_where_it_is(
-    cluster_servers: ClusterServers, single: ClusterLink, many: ClusterRangeConnection, keys: QueueKeys, ahead: str
+    cluster_servers: ClusterServers, single: SyncClusterLink, many: ClusterRangeConnection, keys: QueueKeys, ahead: str
 ) -> None:
     move = Move(cluster_servers, keys.messages)
     move.begin()
@@ -95,7 +95,7 @@ def test_while_the_slot_moves_each_key_is_read_where_it_is(
 
 
 def test_an_empty_list_is_empty_on_the_detour_too(
-    many: ClusterRangeConnection, cluster_servers: ClusterServers, keys: QueueKeys, single: ClusterLink
+    many: ClusterRangeConnection, cluster_servers: ClusterServers, keys: QueueKeys, single: SyncClusterLink
 ) -> None:
     single.run(queue.flush(keys))
     move = Move(cluster_servers, keys.messages)

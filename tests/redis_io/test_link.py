@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from busmq_spark.core import queue
-from busmq_spark.core.flow import Call, command, script
+from busmq_spark.core.command_flow import Call, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.retry import PATIENCE_S
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost, ServerRefused, Unauthorized
 from busmq_spark.redis_io import async_link as async_link_module
-from busmq_spark.redis_io import connect
+from busmq_spark.redis_io import connection_factory
 from busmq_spark.redis_io import sync_link as link_module
 from busmq_spark.redis_io.async_link import AsyncLink
 from busmq_spark.redis_io.endpoint import Endpoint
@@ -33,8 +33,8 @@ AGAIN = command("GET", "n")
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reply may take 0.2 s: a server that is stopped need not be waited for."""
-    monkeypatch.setattr(connect, "REPLY_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(connect, "CONNECT_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(connection_factory, "REPLY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(connection_factory, "CONNECT_TIMEOUT_S", 0.2)
 
 
 @dataclass
@@ -224,8 +224,8 @@ def test_a_link_tries_until_its_patience_is_over_and_not_beyond(monkeypatch: pyt
 
 
 def test_patience_and_one_connect_stay_under_ten_seconds() -> None:
-    assert PATIENCE_S + connect.CONNECT_TIMEOUT_S / 2 < 10
-    assert 0 < connect.REPLY_TIMEOUT_S <= 10
+    assert PATIENCE_S + connection_factory.CONNECT_TIMEOUT_S / 2 < 10
+    assert 0 < connection_factory.REPLY_TIMEOUT_S <= 10
 
 
 @pytest.mark.parametrize("connected", [True, False])

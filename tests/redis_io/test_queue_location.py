@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from busmq_spark.core import queue, reader_operations
-from busmq_spark.core.flow import command
-from busmq_spark.core.keys import QueueKeys, hash_index
+from busmq_spark.core.command_flow import command
+from busmq_spark.core.keys import QueueKeys, server_index
 from busmq_spark.core.reader_operations import CumulativeAck
 from busmq_spark.embedded import ClusterServers, RedisServer
 from busmq_spark.errors import LinkLost
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.links import sync_links
+from busmq_spark.redis_io.link_factory import sync_links
 from busmq_spark.redis_io.queue_location import discover_queues, locate, new_token
 from busmq_spark.redis_io.server_layout import redis_layout
 from busmq_spark.redis_io.sync_link import SyncLink
@@ -24,7 +24,7 @@ NAMES = ["orders", "a", "b", "q1", "héllo", "😀", "0123456789", "with space",
 @pytest.mark.parametrize("name", NAMES)
 def test_a_new_queue_belongs_to_the_server_its_key_hashes_to(three_links: list[SyncLink], name: str, fresh: Fresh) -> None:
     keys = QueueKeys(fresh(name))
-    assert locate([keys], three_links) == [hash_index(keys.metadata, 3)]
+    assert locate([keys], three_links) == [server_index(keys.metadata, 3)]
 
 
 @pytest.mark.parametrize("where", [0, 1, 2])
@@ -33,7 +33,7 @@ def test_an_existing_queue_is_used_where_it_is_whatever_its_hash(three_links: li
     for keys in some:
         three_links[where].run(queue.attach(keys, "b", ttl_s=60))
     new = fresh_keys()
-    assert locate([*some, new], three_links) == [where] * 4 + [hash_index(new.metadata, 3)]
+    assert locate([*some, new], three_links) == [where] * 4 + [server_index(new.metadata, 3)]
 
 
 def test_with_one_server_no_command_is_sent() -> None:
@@ -84,7 +84,7 @@ def test_a_queue_lives_its_whole_life_on_its_server(three_links: list[SyncLink],
     others = [other for other in three_links if other is not link]
     assert [other.execute(command("EXISTS", *keys.all)) for other in others] == [0, 0]
     link.run(queue.close(keys))
-    assert locate([keys], three_links) == [hash_index(keys.metadata, 3)]
+    assert locate([keys], three_links) == [server_index(keys.metadata, 3)]
 
 
 def test_tokens_are_of_their_length_and_unlike_each_other() -> None:

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busmq_spark.core.flow import Call, command
+from busmq_spark.core.command_flow import Call, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.range_reply_parser import ValueSpans
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost, ServerRefused
-from busmq_spark.redis_io import connect
+from busmq_spark.redis_io import connection_factory
 from busmq_spark.redis_io.range_connection import RangeConnection
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import Server, parse
@@ -130,7 +130,7 @@ def test_replies_out_of_step_are_not_taken_for_messages() -> None:
 
 
 def test_a_server_that_falls_silent_in_the_middle_is_lost(monkeypatch: pytest.MonkeyPatch, fresh_keys: FreshKeys) -> None:
-    monkeypatch.setattr(connect, "REPLY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(connection_factory, "REPLY_TIMEOUT_S", 0.2)
     with RedisServer() as server:
         ranges = RangeConnection(parse(server.url)[0])
 

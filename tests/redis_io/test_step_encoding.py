@@ -6,12 +6,12 @@ import subprocess
 import sys
 from dataclasses import replace
 
-from busmq_spark.core.flow import command, script
-from busmq_spark.redis_io.step_codec import pack, pack_words, script_as_eval
+from busmq_spark.core.command_flow import command, script
+from busmq_spark.redis_io.resp_codec import pack, pack_words, script_as_eval
 
 INTERRUPTED = """
 import signal
-from busmq_spark.redis_io.step_codec import pack_words
+from busmq_spark.redis_io.resp_codec import pack_words
 
 def interrupt(*_):
     raise KeyboardInterrupt

@@ -11,9 +11,9 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from busmq_spark.core.command_flow import command
 from busmq_spark.core.dead_letter import DeadLetter, decode_letter
-from busmq_spark.core.durable_subscriptions import register
-from busmq_spark.core.flow import command
+from busmq_spark.core.reader_subscriptions import register
 from tests.bus.group_worker import HANG, POISON
 from tests.bus.ledger import Ledger, Worker, wake
 from tests.soak.drivers import Drivers

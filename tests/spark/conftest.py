@@ -13,14 +13,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from busmq_spark.core import queue as core
-from busmq_spark.core.flow import command
+from busmq_spark.core.command_flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import RedisServer
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 from busmq_spark.spark import discovery, lease, stores
-from busmq_spark.spark.java import ensure_java, ensure_python
+from busmq_spark.spark.java_runtime import ensure_java, ensure_python
 from busmq_spark.spark.tune import tune
 from busmq_spark.store import per_source_caller
 from tests.conftest import Fresh

@@ -15,19 +15,19 @@ from typing import Any, Literal
 import pyspark
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
-from busmq_spark.core import empty_batches
-from busmq_spark.core.flow import command
+from busmq_spark.core import empty_batch_trigger
+from busmq_spark.core.command_flow import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.qualified_names import by_source
+from busmq_spark.core.qualified_queue_names import by_source
 from busmq_spark.options import RedisOptions
 from busmq_spark.spark import stores
-from busmq_spark.spark.reader import StreamReader
-from busmq_spark.spark.source import BusmqDataSource
+from busmq_spark.spark.data_source import BusmqDataSource
+from busmq_spark.spark.stream_reader import StreamReader
 from busmq_spark.spark.tracebacks import FailingReader
 from busmq_spark.store.redis_store import open_store
 from tests.support import PATIENCE_S, wait_until
 
-empty_batches.IDLE_BEFORE_EMPTY_BATCH_S = 0.0  # idle at once: tests do not wait
+empty_batch_trigger.IDLE_BEFORE_EMPTY_BATCH_S = 0.0  # idle at once: tests do not wait
 
 Row = tuple[str, int, bytes]
 Crash = Literal["", "planned", "read"]

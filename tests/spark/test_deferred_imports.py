@@ -56,7 +56,7 @@ PROCESSES = {
     ),
     "reads in tasks": (
         "plan_data_source_read",
-        "import busmq_spark.spark.reader, busmq_spark.spark.partition",
+        "import busmq_spark.spark.stream_reader, busmq_spark.spark.partition",
         LINKS | WRITING | {"busmq_spark.spark.planning", "busmq_spark.core.planner", "pyarrow.compute"},
     ),
     "writes in tasks": (

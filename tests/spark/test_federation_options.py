@@ -11,8 +11,8 @@ from pyspark.sql.types import StringType, StructType
 from busmq_spark.errors import ConfigError
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, RedisOptions, StoreOptions, WriteOptions
+from busmq_spark.spark.data_source import BusmqDataSource
 from busmq_spark.spark.schema import LINKED_SCHEMA
-from busmq_spark.spark.source import BusmqDataSource
 
 SECRET = "hunter2"
 ONE = {"federation.url": "wss://h/bus"}

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from busmq_spark.core.durable_subscriptions import register
 from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.reader_subscriptions import register
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import QueueBusy, QueueExpired, QueueMissing, ServerFull
 from busmq_spark.options import WEEK_S

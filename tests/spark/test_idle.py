@@ -13,7 +13,7 @@ from busmq_spark.core.position import Range
 from busmq_spark.core.scripts import load
 from busmq_spark.embedded import RedisServer
 from busmq_spark.options import ReadOptions
-from busmq_spark.spark import polling, reader
+from busmq_spark.spark import polling, stream_reader
 from busmq_spark.store.redis_store import open_store
 from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus, MakeBus
@@ -39,7 +39,7 @@ def test_an_idle_query_sends_at_most_25_commands_a_second_however_many_queues_it
     server: RedisServer, bus_of: MakeBus, engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, queues: int, pattern: bool
 ) -> None:
     now = [0.0]
-    for module in (reader, polling):
+    for module in (stream_reader, polling):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0], sleep=time.sleep))
     bus = bus_of(server)
     for i in range(queues):

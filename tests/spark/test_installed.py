@@ -19,7 +19,7 @@ import pyspark
 import pytest
 from packaging.requirements import Requirement
 
-from busmq_spark.spark.java import ensure_java
+from busmq_spark.spark.java_runtime import ensure_java
 from busmq_spark.spark.tune import WORKER_PATH
 from tests.spark.centres import SECRET, DataCentre
 from tests.spark.conftest import PATIENCE_S, ROOT, Bus, MakeBus

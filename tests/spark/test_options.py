@@ -11,7 +11,7 @@ import pytest
 from busmq_spark.errors import ConfigError
 from busmq_spark.option_parsing import KAFKA_OPTION_HINTS, parse, rows
 from busmq_spark.options import WEEK_S, ReadOptions, RedisOptions, StoreOptions, WriteOptions
-from busmq_spark.start import AtTime, NewestMessages
+from busmq_spark.starting_offsets import AtTime, NewestMessages
 
 SECRET = "hunter2"
 READ = {"redis.url": "redis://h", "subscribe": "q"}

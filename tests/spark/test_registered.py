@@ -11,7 +11,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 
 import busmq_spark
-from busmq_spark.spark.source import BusmqDataSource
+from busmq_spark.spark.data_source import BusmqDataSource
 from tests.spark.centres import SECRET, DataCentre
 from tests.spark.conftest import Bus, MakeBus
 

@@ -11,10 +11,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from busmq_spark.core import queue as core
-from busmq_spark.core.durable_subscriptions import seek
-from busmq_spark.core.flow import command
+from busmq_spark.core.command_flow import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.reader_operations import CumulativeAck, ack_to
+from busmq_spark.core.reader_subscriptions import seek
 from busmq_spark.core.retention import parse_limits, read_retention, set_retention
 from busmq_spark.errors import CheckpointOlder, ConsumedElsewhere, UnreadBacklog
 from busmq_spark.options import RedisOptions

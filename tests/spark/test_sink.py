@@ -14,7 +14,7 @@ from busmq_spark.core import queue as core
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import DirectServers, RedisServer
 from busmq_spark.errors import ConfigError
-from busmq_spark.spark.source import BusmqDataSource
+from busmq_spark.spark.data_source import BusmqDataSource
 from tests.conftest import Fresh
 from tests.spark.conftest import Bus, MakeBus, Sink
 

@@ -15,7 +15,7 @@ from busmq_spark.core.keys import QueueKeys, TopicKeys
 from busmq_spark.core.topic import key_hashes, partition_of, partition_queue
 from busmq_spark.errors import MessageRefused
 from busmq_spark.spark.sink_schema import SinkColumns, TopicColumns
-from busmq_spark.spark.topic_routing import TopicPartitioner
+from busmq_spark.spark.topic_partitioner import TopicPartitioner
 from tests.conftest import Fresh
 from tests.spark.conftest import Bus
 from tests.spark.lines import Lines

@@ -13,7 +13,7 @@ from typing import Any
 
 from busmq_spark.core.mirror import OriginQueueState, stored_ranges
 from busmq_spark.core.position import Range
-from busmq_spark.core.retry import FAILOVER_PATIENCE_S, PATIENCE_S, Retry
+from busmq_spark.core.retry import FAILOVER_PATIENCE_S, PATIENCE_S, LinkRetry
 from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, WireError
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk import frames
@@ -48,7 +48,7 @@ class BulkLink:
 
         Raises what the server answers.
         """
-        retry = Retry(time.monotonic)
+        retry = LinkRetry(time.monotonic)
         while True:
             try:
                 return self.wait_for_result(self.send_call(name, *arguments, values=values), name)
@@ -130,11 +130,11 @@ class BulkLink:
                 return
             except LinkLost as error:
                 rest, asked = expected.unread_ranges, None
-                self._wait_before_retry(error, retry := retry or Retry(time.monotonic))
+                self._wait_before_retry(error, retry := retry or LinkRetry(time.monotonic))
 
     def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, OriginQueueState], RowStream]:
         """What the queues of ranges are, one range of each, and then the rows that are stored of them; in one round trip."""
-        retry = Retry(time.monotonic)
+        retry = LinkRetry(time.monotonic)
         while True:
             try:
                 id = self._send_call_on(self._ensure_connected(), "read_with_spans", (parts, READ_CREDIT_BYTES), b"")
@@ -163,7 +163,7 @@ class BulkLink:
             self._socket.close()
             self._socket = None
 
-    def _wait_before_retry(self, error: LinkLost, retry: Retry) -> None:
+    def _wait_before_retry(self, error: LinkLost, retry: LinkRetry) -> None:
         """Wait before the next try; raises the error when patience is over."""
         if isinstance(error, FederationLost):
             self.drop_connection()

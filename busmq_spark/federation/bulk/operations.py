@@ -18,8 +18,8 @@ from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
 from busmq_spark.core.reader_operations import AckResult, QueueState
 from busmq_spark.core.sink import FullQueueStop, StagedList
-from busmq_spark.core.staging import SinkRun
-from busmq_spark.core.times_of_ids import FoundTime, TimesOfIds
+from busmq_spark.core.sink_runs import SinkRun
+from busmq_spark.core.times_of_ids import TimeLookupResult, TimesOfIds
 from busmq_spark.core.topic import partition_queue
 from busmq_spark.errors import BusError
 from busmq_spark.federation import error_codec
@@ -33,7 +33,7 @@ MAX_TEXT_LENGTH = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class JsonCodec:
+class JsonValueCodec:
     """How one kind of value looks in JSON. ``decode`` raises ValueError, which says what was expected."""
 
     encode: Callable[[Any], Any]
@@ -77,27 +77,27 @@ def _decode_subscription_start(value: Any) -> str | int:
 
 
 TEXT, WHOLE_NUMBER, FLAG, START_CODEC = (
-    JsonCodec(_return_unchanged, _decode_text),
-    JsonCodec(_return_unchanged, _decode_whole_number),
-    JsonCodec(_return_unchanged, _decode_flag),
-    JsonCodec(_return_unchanged, _decode_subscription_start),
+    JsonValueCodec(_return_unchanged, _decode_text),
+    JsonValueCodec(_return_unchanged, _decode_whole_number),
+    JsonValueCodec(_return_unchanged, _decode_flag),
+    JsonValueCodec(_return_unchanged, _decode_subscription_start),
 )
-BASE64_CODEC = JsonCodec(lambda value: base64.b64encode(value).decode(), _decode_base64)
+BASE64_CODEC = JsonValueCodec(lambda value: base64.b64encode(value).decode(), _decode_base64)
 
 
-def or_null(shape: JsonCodec) -> JsonCodec:
+def or_null(shape: JsonValueCodec) -> JsonValueCodec:
     """Null, or the shape."""
-    return JsonCodec(lambda v: None if v is None else shape.encode(v), lambda v: None if v is None else shape.decode(v))
+    return JsonValueCodec(lambda v: None if v is None else shape.encode(v), lambda v: None if v is None else shape.decode(v))
 
 
-NULL_CODEC = or_null(JsonCodec(_return_unchanged, lambda _: _raise_value_error("null")))
+NULL_CODEC = or_null(JsonValueCodec(_return_unchanged, lambda _: _raise_value_error("null")))
 
 
 def _raise_value_error(expected: str) -> None:
     raise ValueError(expected)
 
 
-def list_of(shape: JsonCodec) -> JsonCodec:
+def list_of(shape: JsonValueCodec) -> JsonValueCodec:
     """A list of them; decoded to a tuple."""
 
     def decode(value: Any) -> tuple[Any, ...]:
@@ -105,10 +105,10 @@ def list_of(shape: JsonCodec) -> JsonCodec:
             raise ValueError("a list")
         return tuple(shape.decode(item) for item in value)
 
-    return JsonCodec(lambda values: [shape.encode(item) for item in values], decode)
+    return JsonValueCodec(lambda values: [shape.encode(item) for item in values], decode)
 
 
-def map_of(shape: JsonCodec) -> JsonCodec:
+def map_of(shape: JsonValueCodec) -> JsonValueCodec:
     """From texts to them."""
 
     def decode(value: Any) -> dict[str, Any]:
@@ -116,21 +116,21 @@ def map_of(shape: JsonCodec) -> JsonCodec:
             raise ValueError("an object")
         return {_decode_text(key): shape.decode(item) for key, item in value.items()}
 
-    return JsonCodec(lambda values: {key: shape.encode(item) for key, item in values.items()}, decode)
+    return JsonValueCodec(lambda values: {key: shape.encode(item) for key, item in values.items()}, decode)
 
 
-def tuple_of(*shapes: JsonCodec) -> JsonCodec:
+def tuple_of(*shapes: JsonValueCodec) -> JsonValueCodec:
     """A tuple, each place with a shape of its own."""
     return codec_of_fields(lambda *values: values, lambda value: value, *shapes)
 
 
-def record_of(cls: type[Any], *shapes: JsonCodec) -> JsonCodec:
+def record_of(cls: type[Any], *shapes: JsonValueCodec) -> JsonValueCodec:
     """A dataclass, as the list of its fields."""
     names = list(cls.__dataclass_fields__)
     return codec_of_fields(cls, lambda value: [getattr(value, name) for name in names], *shapes)
 
 
-def codec_of_fields(make: Callable[..., Any], fields: Callable[[Any], Sequence[Any]], *shapes: JsonCodec) -> JsonCodec:
+def codec_of_fields(make: Callable[..., Any], fields: Callable[[Any], Sequence[Any]], *shapes: JsonValueCodec) -> JsonValueCodec:
     """Anything that is made of so many fields."""
 
     def decode(value: Any) -> Any:
@@ -138,7 +138,7 @@ def codec_of_fields(make: Callable[..., Any], fields: Callable[[Any], Sequence[A
             raise ValueError(f"a list of {len(shapes)}")
         return make(*(shape.decode(item) for shape, item in zip(shapes, value, strict=True)))
 
-    return JsonCodec(lambda value: [shape.encode(item) for shape, item in zip(shapes, fields(value), strict=True)], decode)
+    return JsonValueCodec(lambda value: [shape.encode(item) for shape, item in zip(shapes, fields(value), strict=True)], decode)
 
 
 NAMES = list_of(TEXT)
@@ -150,7 +150,7 @@ ORIGIN_STATE_CODEC = record_of(OriginQueueState, WHOLE_NUMBER, TEXT, WHOLE_NUMBE
 QUEUE_STATE_CODEC = record_of(
     QueueState, WHOLE_NUMBER, TEXT, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, TEXT, TEXT, WHOLE_NUMBER
 )
-FOUND_TIME_CODEC = record_of(FoundTime, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER)
+FOUND_TIME_CODEC = record_of(TimeLookupResult, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER)
 TIMES_OF_IDS_CODEC = codec_of_fields(TimesOfIds, tuple, TEXT, list_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER)))
 ACK_RESULT_CODEC = record_of(AckResult, TEXT, TEXT)
 REMOVAL_TRACES_CODEC = codec_of_fields(
@@ -189,8 +189,8 @@ class ServedBy(Enum):
 class Operation:
     """One thing to ask. ``required_rights`` says what must be granted, from the arguments: on every queue, sink and subscription among them."""
 
-    arguments: JsonCodec
-    result: JsonCodec
+    arguments: JsonValueCodec
+    result: JsonValueCodec
     required_rights: Callable[..., Iterable[RequiredRight]]
     served_by: ServedBy
     has_subscription: bool = False
@@ -207,7 +207,7 @@ class Operation:
         return _decode_shape(self.result, head)
 
 
-def _decode_shape(shape: JsonCodec, head: Any) -> Any:
+def _decode_shape(shape: JsonValueCodec, head: Any) -> Any:
     try:
         return shape.decode(head)
     except (ValueError, RecursionError) as error:

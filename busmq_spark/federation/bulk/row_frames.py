@@ -35,7 +35,7 @@ class RowFrame:
     parts: list[Range]
 
 
-class RangeReadFrames:
+class RowFrameProducer:
     """The frames of a read, made one after the other in a thread. ``many``: of several ranges, else of one."""
 
     def __init__(self, store: RedisStore, parts: Sequence[Range], strict: bool, *, many: bool) -> None:

@@ -22,7 +22,7 @@ from busmq_spark.core.position import Position
 from busmq_spark.core.queue import AttachResult
 from busmq_spark.core.reader_operations import AckResult
 from busmq_spark.core.sink import STAGED_KEY_SUFFIX, FullQueueStop, StagedList
-from busmq_spark.core.staging import SinkRun
+from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.errors import BusError, QueueMissing
 from busmq_spark.federation.bulk.frames import make_wire_error, unpack_values
 from busmq_spark.federation.bulk.operations import OPERATIONS, Operation, ServedBy

@@ -29,12 +29,19 @@ from busmq_spark.federation.bulk.error_replies import make_error_frame, send_or_
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import OPERATIONS, Operation, ServedBy, ServerHello
 from busmq_spark.federation.bulk.push_subscriptions import PushSubscriptions
-from busmq_spark.federation.bulk.row_frames import MAX_RANGES_PER_READ, RangeReadFrames, ask_spans_and_stored_ranges
+from busmq_spark.federation.bulk.row_frames import MAX_RANGES_PER_READ, RowFrameProducer, ask_spans_and_stored_ranges
 from busmq_spark.federation.bulk.served_store import check_rights_and_names
-from busmq_spark.federation.bulk.store_executor import ClientExecutors, QueueServerCache, RedisStorePool, RunningRead, StoreExecutor, StoreThreadPool
-from busmq_spark.federation.gate.budgets import SecretBudgets
+from busmq_spark.federation.bulk.store_executor import (
+    ExecutorPerClient,
+    QueueServerCache,
+    ReadWithCredit,
+    RedisStorePool,
+    StoreExecutor,
+    StoreThreadPool,
+)
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.rights import Identity
+from busmq_spark.federation.gate.secret_budgets import SecretBudgets
 from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
@@ -74,7 +81,7 @@ class BulkServer:
         self.pubsub = [PubSubConnection(endpoint) for endpoint in self.layout.pubsub_endpoints]
         each = max(2, MAX_READS_IN_ALL // len(self.pubsub))
         self.reads = [asyncio.Semaphore(each) for _ in self.pubsub]  # for each Redis, so that one that is silent holds up its own readers only
-        self.places, self.clients, self.stores = QueueServerCache(), ClientExecutors(), RedisStorePool(self.layout, MAX_READS_IN_ALL)
+        self.places, self.clients, self.stores = QueueServerCache(), ExecutorPerClient(), RedisStorePool(self.layout, MAX_READS_IN_ALL)
         self._listening: list[asyncio.Task[None]] = []
         self._leaving: set[asyncio.Task[None]] = set()
         self._sessions: set[_BulkSession] = set()
@@ -152,7 +159,7 @@ class _BulkSession:
         self._calls: asyncio.Queue[bytes] = asyncio.Queue()
         self._room = asyncio.Event()
         self._pending = self._pending_bytes = 0
-        self._reads: dict[int, RunningRead] = {}
+        self._reads: dict[int, ReadWithCredit] = {}
         self._waits: set[asyncio.Task[None]] = set()
         self._push_subscriptions = PushSubscriptions(server.pubsub, self._executor)
         self._budget = server.budgets.budget_of(identity.name)
@@ -328,11 +335,11 @@ class _BulkSession:
             raise frames.make_wire_error(f"{len(parts)} ranges", f"1 to {MAX_RANGES_PER_READ}")
         if len(self._reads) >= MAX_READS_PER_CONNECTION or id in self._reads:
             raise frames.make_wire_error(f"a read beside {len(self._reads)} others", f"at most {MAX_READS_PER_CONNECTION}, under ids of their own")
-        reading = self._reads[id] = RunningRead(credit)
+        reading = self._reads[id] = ReadWithCredit(credit)
         reading.task = asyncio.create_task(self._answer_read(id, reading, parts, strict, name), name="bulk: read")
         reading.task.add_done_callback(lambda _: self._forget_read(id, reading))  # also when cancelled before its first step
 
-    async def _answer_read(self, id: int, reading: RunningRead, parts: Sequence[Range], strict: bool, name: str) -> None:
+    async def _answer_read(self, id: int, reading: ReadWithCredit, parts: Sequence[Range], strict: bool, name: str) -> None:
         executor, well = self._server.make_executor(self._identity), False
         try:
             parts = await executor.run_in_thread(self._server.places.locate_ranges, executor.operations.store, parts)
@@ -343,7 +350,7 @@ class _BulkSession:
                 for server in sorted({part.server for part in parts}):  # in one order, so that two never wait for each other
                     await turns.enter_async_context(self._budget.read_slots(server))
                     await turns.enter_async_context(self._server.reads[server])
-                await self._send_row_frames(id, reading, executor, RangeReadFrames(executor.operations.store, parts, strict, many=name != "read"))
+                await self._send_row_frames(id, reading, executor, RowFrameProducer(executor.operations.store, parts, strict, many=name != "read"))
             well = True
             await self._send_frame(Frame(BulkFrameKind.END, id))
         except ConnectionClosed:
@@ -359,12 +366,12 @@ class _BulkSession:
             self._forget_read(id, reading)
             (self._server.stores.give_back_store if well else StoreExecutor.close)(executor)
 
-    def _forget_read(self, id: int, reading: RunningRead) -> None:
+    def _forget_read(self, id: int, reading: ReadWithCredit) -> None:
         if self._reads.get(id) is reading:
             del self._reads[id]
             self._room.set()
 
-    async def _send_row_frames(self, id: int, reading: RunningRead, executor: StoreExecutor, bodies: RangeReadFrames) -> None:
+    async def _send_row_frames(self, id: int, reading: ReadWithCredit, executor: StoreExecutor, bodies: RowFrameProducer) -> None:
         following, schema = executor.start_in_thread(bodies.next_frame), None
         while (body := await following) is not None:
             following = executor.start_in_thread(bodies.next_frame)  # Redis and Arrow go on while this one is on its way
@@ -382,7 +389,7 @@ class _BulkSession:
                 following.cancel()
                 raise
 
-    async def _wait_for_credit(self, reading: RunningRead, amount: int) -> None:
+    async def _wait_for_credit(self, reading: ReadWithCredit, amount: int) -> None:
         """Wait for credit; a peer that gives none for ``send_s`` is cut off, too: others wait for its place."""
         try:
             async with asyncio.timeout(self._limits.send_s):

@@ -22,7 +22,7 @@ from busmq_spark.core.message import chunks
 from busmq_spark.core.mirror import OriginQueueState
 from busmq_spark.core.position import Range
 from busmq_spark.core.sink import RESTART_REMEDY, FullQueueStop, StagedList, by_queue, digest, encode_chunks, total_digest
-from busmq_spark.core.staging import SinkRun
+from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.core.topic import topic_partition
 from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, QueueMissing, StagingLost
 from busmq_spark.federation.address import FederationAddress

@@ -17,8 +17,8 @@ from typing import Any, TypeVar
 from busmq_spark.core.position import Range
 from busmq_spark.errors import LinkLost
 from busmq_spark.federation.bulk.served_store import ServedStore
-from busmq_spark.federation.gate.budgets import SecretBudget
 from busmq_spark.federation.gate.rights import Identity
+from busmq_spark.federation.gate.secret_budgets import SecretBudget
 from busmq_spark.redis_io.server_layout import ServerLayout
 from busmq_spark.store.redis_store import MAX_CACHED_LOCATIONS, RedisStore
 
@@ -111,7 +111,7 @@ def _mark_exception_retrieved(done: asyncio.Future[Any]) -> None:
         done.exception()
 
 
-class RunningRead:
+class ReadWithCredit:
     """One range read under way."""
 
     def __init__(self, credit: int) -> None:
@@ -131,7 +131,7 @@ class RunningRead:
         self._credit -= amount
 
 
-class ClientExecutors:
+class ExecutorPerClient:
     """Which executor works for which client, so that one client never has two of them at work."""
 
     def __init__(self) -> None:

@@ -19,7 +19,7 @@ from busmq_spark.core.message import Message, encode_value
 from busmq_spark.core.queue import check_id
 from busmq_spark.errors import BusError, ConfigError, FederationLost, QueueFull
 from busmq_spark.federation.client import checked_values
-from busmq_spark.federation.client.push import RemotePushPipeline, decode_utf8
+from busmq_spark.federation.client.push_pipeline import RemotePushPipeline, decode_utf8
 from busmq_spark.federation.client.remote_object_connection import error_from_event
 from busmq_spark.federation.client.remote_reconnector import RemoteCallbacks, RemoteReconnector
 from busmq_spark.federation.npm_wire.creation_message import make_creation

@@ -17,7 +17,7 @@ from busmq_spark.federation.client.channel import RemoteChannel
 from busmq_spark.federation.client.persisted import RemoteDataclass, RemoteDict
 from busmq_spark.federation.client.pubsub import RemotePubsub
 from busmq_spark.federation.client.queue import RemoteQueue
-from busmq_spark.federation.client.queue_location_receiver import QueueLocationReceiver
+from busmq_spark.federation.client.queue_announcement_receiver import QueueAnnouncementReceiver
 from busmq_spark.federation.client.service import RemoteService
 from busmq_spark.federation.client.socket_pool import SocketPool
 from busmq_spark.federation.client.target import FederationTarget, make_federation_target
@@ -50,7 +50,7 @@ class FederationClients:
         """Dial those of the option, and listen to what they announce."""
         for pool in self._pools.values():
             pool.start()
-            QueueLocationReceiver(self._bus, pool).start()
+            QueueAnnouncementReceiver(self._bus, pool).start()
 
     async def close(self) -> None:
         """Close every socket, with a close frame."""

@@ -9,7 +9,7 @@ from busmq_spark.bus.pubsub import Pubsub
 from busmq_spark.core.message import encode_value
 from busmq_spark.errors import BusError
 from busmq_spark.federation.client import checked_values
-from busmq_spark.federation.client.push import decode_utf8
+from busmq_spark.federation.client.push_pipeline import decode_utf8
 from busmq_spark.federation.client.remote_object_connection import error_from_event
 from busmq_spark.federation.client.remote_reconnector import RemoteCallbacks, RemoteReconnector
 from busmq_spark.federation.npm_wire.creation_message import make_creation

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from busmq_spark.core.sink import StagedList
-from busmq_spark.core.staging import SinkRun
+from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.errors import MessageRefused
 from busmq_spark.store.protocol import FullQueueWait, QueueAppender
 

@@ -25,7 +25,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
 from busmq_spark.core.reader_operations import AckResult, QueueState
-from busmq_spark.core.retry import Retry
+from busmq_spark.core.retry import LinkRetry
 from busmq_spark.core.sink import StagedList
 from busmq_spark.core.times_of_ids import TimesOfIds
 from busmq_spark.errors import ConfigError, LinkLost, QueueExpired, QueueRecreated
@@ -33,8 +33,8 @@ from busmq_spark.federation.address import CONNECT_TIMEOUT_S, FederationAddress
 from busmq_spark.federation.client.socket_pool import SocketPool
 from busmq_spark.federation.client.target import FederationTarget
 from busmq_spark.federation.npm_servers.append import NpmServerAppender, expect_text_value
-from busmq_spark.federation.npm_servers.remote_npm_queue import NO_LOSS_CAUSE_EVIDENCE, Message, NpmServerQueue, encode_text
-from busmq_spark.federation.npm_servers.remote_queue import RemoteNpmQueue
+from busmq_spark.federation.npm_servers.npm_server_queue import NO_LOSS_CAUSE_EVIDENCE, Message, NpmServerQueue, encode_text
+from busmq_spark.federation.npm_servers.remote_npm_queue import RemoteNpmQueue
 from busmq_spark.redis_io.queue_location import no_pause
 from busmq_spark.store.protocol import LossCauseEvidence, MessageRows, QueueCreateOptions
 
@@ -303,7 +303,7 @@ class NpmServerStore:
 
     def _ask_with_patience(self, ask: Callable[[], Coroutine[Any, Any, T]], coming: Future[T] | None = None) -> T:
         """The answer; asked again while the link breaks, with the patience of the address. Everything here is made for that."""
-        retry = Retry(time.monotonic)
+        retry = LinkRetry(time.monotonic)
         while True:
             try:
                 return (coming or self._start_in_loop(ask())).result()

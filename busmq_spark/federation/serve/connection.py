@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from websockets.asyncio.server import ServerConnection
 
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.federation.gate.budgets import SecretBudget
     from busmq_spark.federation.gate.limits import PeerLimits
     from busmq_spark.federation.gate.rights import Identity
+    from busmq_spark.federation.gate.secret_budgets import SecretBudget
 
 MAX_ANSWERS_READ_AT_ONCE = 4
 """Answers read from Redis at once for one peer; each may be as large as the largest message."""

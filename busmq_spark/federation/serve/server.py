@@ -27,7 +27,6 @@ from websockets.typing import Subprotocol
 from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.errors import ConfigError, LinkLost, StateError
 from busmq_spark.federation.bulk.server import BulkServer
-from busmq_spark.federation.gate.budgets import SecretBudgets
 from busmq_spark.federation.gate.handshake import (
     BULK_SUBPROTOCOL,
     BUSMQ_HEADER,
@@ -44,6 +43,7 @@ from busmq_spark.federation.gate.handshake import (
 )
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
+from busmq_spark.federation.gate.secret_budgets import SecretBudgets
 from busmq_spark.federation.gate.socket_limiter import CountedSocket, SocketLimiter, network_of
 from busmq_spark.federation.npm_wire.deflate import server_deflate
 from busmq_spark.federation.serve.connection import PeerConnection

@@ -28,7 +28,7 @@ from busmq_spark.federation.serve.objects.base import (
 )
 
 if TYPE_CHECKING:
-    from busmq_spark.core.message import PublishedMessage
+    from busmq_spark.core.message import PubsubMessage
     from busmq_spark.federation.npm_wire.creation_message import ObjectCreation
     from busmq_spark.federation.serve.object_session import ObjectSession
 
@@ -50,7 +50,7 @@ class ServedPubsub(ServedObject):
             self._pubsub.on(event, partial(self.emit, event))
         self._pubsub.on("error", lambda error: self.emit("error", error_codec.error_event_text(error)))
         self._pubsub.on("message", self._on_message)
-        self._waiting: deque[PublishedMessage] = deque()
+        self._waiting: deque[PubsubMessage] = deque()
         self._sending: asyncio.Task[None] | None = None
         self._missed = 0
 
@@ -78,7 +78,7 @@ class ServedPubsub(ServedObject):
         await self._pubsub.publish(to_storable(call.values[0]))
         self.answer(call)
 
-    def _on_message(self, message: PublishedMessage) -> None:
+    def _on_message(self, message: PubsubMessage) -> None:
         """Send it, or keep it until there is room. It never waits: messages that wait in the bus may be many times as much."""
         if not self.session.is_open or (self._notifications and not self._may_receive(message.text)):
             return
@@ -92,7 +92,7 @@ class ServedPubsub(ServedObject):
         if self._waiting and (self._sending is None or self._sending.done()):
             self._sending = self.session.spawn(self._send_waiting(), f"sending messages of {self.name}")
 
-    def _buffer_message(self, message: PublishedMessage) -> None:
+    def _buffer_message(self, message: PubsubMessage) -> None:
         """The oldest of ours give way, and where others have used up the room this one does."""
         connection, size = self.session.connection, len(message.value)
         while self._waiting and (len(self._waiting) >= MAX_WAITING_MESSAGES or connection.pubsub_bytes + size > MAX_WAITING_BYTES):
@@ -104,7 +104,7 @@ class ServedPubsub(ServedObject):
         connection.pubsub_bytes += size
         self._waiting.append(message)
 
-    def _pop_waiting(self) -> PublishedMessage:
+    def _pop_waiting(self) -> PubsubMessage:
         message = self._waiting.popleft()
         self.session.connection.pubsub_bytes -= len(message.value)
         return message

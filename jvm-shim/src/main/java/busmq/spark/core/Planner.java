@@ -232,7 +232,7 @@ public final class Planner {
      * The same, where a start is a time the last id before it. {@code unknown}: {@code earliest} or {@code latest} where a clock does not reach back to
      * the time, {@code error} to throw BUSMQ_TIME_UNKNOWN. Throws BUSMQ_CONFIG for a time that is still to come.
      */
-    public static Map<String, Start> withoutTimes(Map<String, Start> starts, String unknown, Function<Map<String, Long>, Map<String, FoundTime>> find) {
+    public static Map<String, Start> withoutTimes(Map<String, Start> starts, String unknown, Function<Map<String, Long>, Map<String, TimeLookupResult>> find) {
         Map<String, Long> times = new HashMap<>();
         starts.forEach((queue, start) -> {
             if (start.kind() == Start.Kind.TIME) {
@@ -240,7 +240,7 @@ public final class Planner {
             }
         });
         Map<String, Start> found = new HashMap<>(starts);
-        (times.isEmpty() ? Map.<String, FoundTime>of() : find.apply(times)).forEach((queue, at) -> found.put(queue,
+        (times.isEmpty() ? Map.<String, TimeLookupResult>of() : find.apply(times)).forEach((queue, at) -> found.put(queue,
                 at.id() >= 0 || unknown.equals("error") ? Start.afterId(at.lastId(queue)) : unknown.equals("latest") ? Start.LATEST
                         : Start.EARLIEST));
         return found;

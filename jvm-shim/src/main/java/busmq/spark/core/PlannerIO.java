@@ -4,7 +4,7 @@ import java.util.Collection;
 import java.util.Map;
 
 /**
- * What {@link Planner} asks, and what is done about a loss: in a fixed order, so that a test can be a table. {@code StreamQueueHolder} answers; in Python
+ * What {@link Planner} asks, and what is done about a loss: in a fixed order, so that a test can be a table. {@code QueueAcquisition} answers; in Python
  * the questions are those of core/planner.py, and spark/planner_io.py answers.
  */
 public interface PlannerIO {
@@ -29,7 +29,7 @@ public interface PlannerIO {
     Map<String, QueueState> askQueueStates(Map<String, Long> ids);
 
     /** What the clock of each queue says of a time, in milliseconds since 1970; below 0: so long before now. */
-    Map<String, FoundTime> askIdsAtTimes(Map<String, Long> wanted);
+    Map<String, TimeLookupResult> askIdsAtTimes(Map<String, Long> wanted);
 
     /** The fingerprints of messages, by queue. */
     Map<String, String> askFingerprints(Map<String, Long> ids);

@@ -9,7 +9,7 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 /**
- * Where reading begins, or ends, in a queue: busmq_spark/start.py.
+ * Where reading begins, or ends, in a queue: busmq_spark/starting_offsets.py.
  *
  * @param value the last id that counts as read; milliseconds since 1970, below 0 so long before now; or how many messages
  * @param text as the user gave it

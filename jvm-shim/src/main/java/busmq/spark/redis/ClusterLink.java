@@ -25,7 +25,7 @@ final class ClusterLink extends ExclusiveLink {
     @Override
     List<Object> execute(List<Call> calls) {
         ClusterStep clusterStep = new ClusterStep(calls, cluster);
-        Retry retry = new Retry();
+        LinkRetry retry = new LinkRetry();
         while (true) {
             RuntimeException problem;
             try {
@@ -120,7 +120,7 @@ final class ClusterLink extends ExclusiveLink {
 
     /** The answer of every master. When one does not answer, all are asked again, until its successor answers or the time for retries is over. */
     <T> List<T> askEachMaster(Function<Link, T> ask) {
-        Retry retry = new Retry();
+        LinkRetry retry = new LinkRetry();
         while (true) {
             try {
                 refresh(Set.of());

@@ -2,7 +2,7 @@ package busmq.spark.redis;
 
 import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
-import busmq.spark.core.HashIndex;
+import busmq.spark.core.ServerIndex;
 import busmq.spark.core.QueueKeys;
 import busmq.spark.options.RedisOptions;
 import java.nio.ByteBuffer;
@@ -122,7 +122,7 @@ public final class Links implements AutoCloseable {
     }
 
     private int hashIndex(String queue) {
-        return HashIndex.of(keys(queue).metadata(), links.size());
+        return ServerIndex.of(keys(queue).metadata(), links.size());
     }
 
     /**

@@ -80,7 +80,7 @@ final class PubSubListener {
     }
 
     private void run() {
-        Retry retry = new Retry();
+        LinkRetry retry = new LinkRetry();
         TimerTask ping = new TimerTask() {
             @Override
             public void run() {
@@ -92,7 +92,7 @@ final class PubSubListener {
             long pauseMs;
             try {
                 connect();
-                retry = new Retry();
+                retry = new LinkRetry();
                 while (true) {
                     signalListeners(connection.receiveMessage());
                 }

@@ -42,7 +42,7 @@ final class ServerLink extends ExclusiveLink {
         private final List<Call> calls;
         private final Object[] replies;
         private final boolean repeatable;
-        private final Retry retry = new Retry();
+        private final LinkRetry retry = new LinkRetry();
         /** The places of those that are still to be answered. */
         private List<Integer> unanswered;
 

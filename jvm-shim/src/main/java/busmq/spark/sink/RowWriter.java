@@ -12,7 +12,7 @@ import org.apache.spark.unsafe.types.UTF8String;
 final class RowWriter implements DataWriter<InternalRow> {
     private final SinkColumns columns;
     private final TaskSink sink;
-    private final RowOrigins origins;
+    private final RowOriginChecker origins;
     private final TopicPartitioner topics;
     private final InternalRowColumns rowColumns = new InternalRowColumns();
     private long rows;
@@ -20,7 +20,7 @@ final class RowWriter implements DataWriter<InternalRow> {
     private String lastQueue;
 
     /** {@code origins}: null where rows have none; {@code topics}: null where rows go to queues. */
-    RowWriter(SinkColumns columns, TaskSink sink, RowOrigins origins, TopicPartitioner topics) {
+    RowWriter(SinkColumns columns, TaskSink sink, RowOriginChecker origins, TopicPartitioner topics) {
         this.columns = columns;
         this.sink = sink;
         this.origins = origins;

@@ -6,14 +6,14 @@ import busmq.spark.BusException;
 import busmq.spark.Contract;
 import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
-import busmq.spark.core.HashIndex;
+import busmq.spark.core.ServerIndex;
 import busmq.spark.core.QueueKeys;
 import busmq.spark.core.Topic;
 import busmq.spark.options.WriteOptions;
 import busmq.spark.redis.Call;
 import busmq.spark.redis.Link;
 import busmq.spark.redis.Links;
-import busmq.spark.store.LeaseToken;
+import busmq.spark.store.LeaseHolder;
 import busmq.spark.store.Topics;
 import java.util.ArrayList;
 import java.util.HashSet;
@@ -99,7 +99,7 @@ final class SinkStore implements AutoCloseable {
     }
 
     private Call attachCall(String queue) {
-        Object[] args = {options.ttlS(), options.maxsize(), "false", LeaseToken.newToken(), options.create() ? 1 : 0, MIN_RECORD_TTL_S};
+        Object[] args = {options.ttlS(), options.maxsize(), "false", LeaseHolder.newToken(), options.create() ? 1 : 0, MIN_RECORD_TTL_S};
         return Call.script("attach", keys(queue).all(), args);
     }
 
@@ -151,8 +151,8 @@ final class SinkStore implements AutoCloseable {
     }
 
     /** The runs of a sink. */
-    Staging staging(String sink) {
-        return new Staging(links, recordLink(sink), sink);
+    SinkRuns staging(String sink) {
+        return new SinkRuns(links, recordLink(sink), sink);
     }
 
     /**
@@ -252,11 +252,11 @@ final class SinkStore implements AutoCloseable {
     FullQueueStop commit(String sink, long batch, List<StagedList> staged) {
         try {
             return commit(sink, batch, staged, 0);
-        } catch (RecordConflict other) {
+        } catch (BatchRecordConflict other) {
             Object epoch = recordLink(sink).run(Call.command("HGET", QueueKeys.sinkRecord(sink), "void"));
             try {
                 return commit(sink, batch, staged, epoch == null ? 0 : Long.parseLong(text(epoch)));
-            } catch (RecordConflict still) {
+            } catch (BatchRecordConflict still) {
                 String queue = staged.get(0).queue();
                 long rows = staged.stream().mapToLong(StagedList::rows).sum();
                 throw BusException.of(ErrorKind.BATCH_CHANGED, "sink", sink, "batch", batch, "by", "rows", "found",
@@ -266,14 +266,14 @@ final class SinkStore implements AutoCloseable {
     }
 
     /** Progress under the number of the batch is of another record than the one that is committed. */
-    private static final class RecordConflict extends Exception {
-        RecordConflict() {
+    private static final class BatchRecordConflict extends Exception {
+        BatchRecordConflict() {
             super(null, null, false, false);
         }
     }
 
     /** {@code voidBelow}: progress of records that were made by runs with lower epochs counts for nothing. */
-    private FullQueueStop commit(String sink, long batch, List<StagedList> staged, long voidBelow) throws RecordConflict {
+    private FullQueueStop commit(String sink, long batch, List<StagedList> staged, long voidBelow) throws BatchRecordConflict {
         QueueCommit queue = new QueueCommit(keys(staged.get(0).queue()), sink, batch, staged, voidBelow);
         int server = staged.get(0).server();
         while (queue.isOpen()) {
@@ -282,7 +282,7 @@ final class SinkStore implements AutoCloseable {
                 attach(staged.get(0).queue(), server); // it expired meanwhile
                 queue.reopen();
             } else if (found == QueueCommit.Status.OTHER_RECORD) {
-                throw new RecordConflict();
+                throw new BatchRecordConflict();
             }
         }
         return queue.partialCommit();
@@ -341,7 +341,7 @@ final class SinkStore implements AutoCloseable {
 
     /** The server that has the record of a sink. */
     private Link recordLink(String sink) {
-        return link(HashIndex.of(QueueKeys.sinkRecord(sink), links.links().size()));
+        return link(ServerIndex.of(QueueKeys.sinkRecord(sink), links.links().size()));
     }
 
     private static void forEachServer(List<StagedList> staged, Consumer<List<StagedList>> run) {

@@ -68,7 +68,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     private final IdTimeRecorder timeNotes = new IdTimeRecorder();
     private final QueryLagMeter queryLag = new QueryLagMeter();
     private final boolean checkpointIsTemporary;
-    private StreamQueueHolder streamQueues;
+    private QueueAcquisition streamQueues;
     private Planner planner;
     private RealTimePlan realTimePlan;
     private QueryAcks acks;
@@ -355,7 +355,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     }
 
     private void createPlannerAndAcks(Set<String> known) {
-        streamQueues = new StreamQueueHolder(options, siblings);
+        streamQueues = new QueueAcquisition(options, siblings);
         planner = new Planner(options, streamQueues);
         realTimePlan = new RealTimePlan(options);
         acks = new QueryAcks(options, streamQueues);

@@ -6,7 +6,7 @@ import busmq.spark.BusException;
 import busmq.spark.Contract;
 import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
-import busmq.spark.core.FoundTime;
+import busmq.spark.core.TimeLookupResult;
 import busmq.spark.core.Loss;
 import busmq.spark.core.PlannerIO;
 import busmq.spark.core.Position;
@@ -95,7 +95,7 @@ public final class ReadStore extends LocatedQueues {
 
     /** Create the queues, or adopt those that exist. Throws BUSMQ_QUEUE_MISSING when one does not exist and may not be created. */
     public Map<String, AttachResult> attach(Collection<String> queues, boolean create, long ttlS) {
-        return askAbout(queues, 1, part -> Call.script("attach", keys(part.get(0)).all(), ttlS, 0, "false", LeaseToken.newToken(), create ? 1 : 0, MIN_RECORD_TTL_S),
+        return askAbout(queues, 1, part -> Call.script("attach", keys(part.get(0)).all(), ttlS, 0, "false", LeaseHolder.newToken(), create ? 1 : 0, MIN_RECORD_TTL_S),
                 (reply, at, queue) -> {
                     List<?> items = (List<?>) reply;
                     if ((Long) items.get(0) < 0) {
@@ -209,13 +209,13 @@ public final class ReadStore extends LocatedQueues {
     }
 
     /** What the clock of each queue says of a time, in milliseconds since 1970; below 0: so long before now. */
-    public Map<String, FoundTime> findTimes(Map<String, Long> wanted) {
+    public Map<String, TimeLookupResult> findTimes(Map<String, Long> wanted) {
         noteTimesIfAllowed(wanted.keySet());
         return askAbout(wanted.keySet(), 1,
                 part -> Call.script("id_at", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.clock())), wanted.get(part.get(0))),
                 (reply, at, queue) -> {
                     long[] found = list(reply).stream().mapToLong(item -> Long.parseLong(text(item))).toArray();
-                    return new FoundTime(found[0], found[1], found[2], found[3], found[4]);
+                    return new TimeLookupResult(found[0], found[1], found[2], found[3], found[4]);
                 });
     }
 
@@ -319,7 +319,7 @@ public final class ReadStore extends LocatedQueues {
 
     /** The last id of first..last such that the values up to it come to {@code budget} bytes (first - 1: none fits), and their bytes. */
     public long[] lastIdWithinBytes(String queue, long first, long last, long budget) {
-        return MessagesWithinBytes.lastIdWithin(linkOf(queue), keys(queue), first, last, budget);
+        return ByteBudgetEstimator.lastIdWithin(linkOf(queue), keys(queue), first, last, budget);
     }
 
     /** The error for a loss, which names its cause as far as Redis still shows it. */

@@ -27,8 +27,8 @@ class KeysTest {
     @MethodSource("placed")
     void aKeyHasTheServerThatNpmBusmqWasSeenToUse(JsonNode vector) {
         String key = vector.get("key").asText();
-        assertEquals(vector.get("index").asInt(), HashIndex.of(key, vector.get("servers").asInt()));
-        assertEquals(vector.get("codeUnitSum").asInt(), HashIndex.of(key, 1_000_000_000));
+        assertEquals(vector.get("index").asInt(), ServerIndex.of(key, vector.get("servers").asInt()));
+        assertEquals(vector.get("codeUnitSum").asInt(), ServerIndex.of(key, 1_000_000_000));
     }
 
     @Test

@@ -125,10 +125,10 @@ class PlannerTest {
         }
 
         @Override
-        public Map<String, FoundTime> askIdsAtTimes(Map<String, Long> wanted) {
+        public Map<String, TimeLookupResult> askIdsAtTimes(Map<String, Long> wanted) {
             asked.add("times " + text(wanted));
-            Map<String, FoundTime> found = new HashMap<>();
-            wanted.keySet().forEach(queue -> found.put(queue, new FoundTime(table.get("times").get(queue).asLong(), 0, 0, 0, 0)));
+            Map<String, TimeLookupResult> found = new HashMap<>();
+            wanted.keySet().forEach(queue -> found.put(queue, new TimeLookupResult(table.get("times").get(queue).asLong(), 0, 0, 0, 0)));
             return found;
         }
 

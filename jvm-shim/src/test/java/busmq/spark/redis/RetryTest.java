@@ -30,7 +30,7 @@ class RetryTest {
     @ParameterizedTest(name = "{0}")
     @MethodSource("cases")
     void itIsTriedAgainWhenTheTableSays(String says, JsonNode found) {
-        Retry retry = new Retry();
+        LinkRetry retry = new LinkRetry();
         long givenMs = found.get("given_ms").asLong();
         for (JsonNode each : found.get("tries")) {
             ErrorKind kind = Arrays.stream(ErrorKind.values()).filter(one -> one.code().equals(each.get("error").asText())).findFirst().orElseThrow();

@@ -15,7 +15,7 @@ import java.time.format.DateTimeFormatter;
  * @param first the first time that is known
  * @param last the last one
  */
-public record FoundTime(long id, long first, long last, long now, long asked) {
+public record TimeLookupResult(long id, long first, long last, long now, long asked) {
     private static final DateTimeFormatter ISO = DateTimeFormatter.ofPattern("yyyy-MM-dd'T'HH:mm:ss.SSSxxx").withZone(ZoneOffset.UTC);
 
     /** {@code id}, where it is known. Throws BUSMQ_TIME_UNKNOWN, and BUSMQ_CONFIG for a time that is still to come. */

@@ -11,7 +11,7 @@ import java.util.List;
  * How many messages fit a budget of bytes: exact for the first 1,000 messages or 1 MB, beyond that each counts as the longest where writers have
  * noted that none is much longer, else an estimate by one message in {@link #SAMPLE_EVERY_MESSAGES} (as {@code bytes_until} of {@code core/reader_operations.py}).
  */
-final class MessagesWithinBytes {
+final class ByteBudgetEstimator {
     private static final int SAMPLE_EVERY_MESSAGES = Contract.intNumber("sampleEveryMessages");
     private static final int MIN_SAMPLE_RUN = Contract.intNumber("minSampleRun");
     private static final int MAX_SAMPLE_RUN = Contract.intNumber("maxSampleRun");
@@ -28,7 +28,7 @@ final class MessagesWithinBytes {
     private long lastId;
     private long usedBytes;
 
-    private MessagesWithinBytes(Link link, QueueKeys keys, long first, long budget) {
+    private ByteBudgetEstimator(Link link, QueueKeys keys, long first, long budget) {
         this.link = link;
         this.keys = keys;
         messages = List.of(keys.messages());
@@ -38,7 +38,7 @@ final class MessagesWithinBytes {
 
     /** The last id of first..last such that the values up to it come to {@code budget} bytes (first - 1 when none fits), and their bytes. */
     static long[] lastIdWithin(Link link, QueueKeys keys, long first, long last, long budget) {
-        MessagesWithinBytes found = new MessagesWithinBytes(link, keys, first, budget);
+        ByteBudgetEstimator found = new ByteBudgetEstimator(link, keys, first, budget);
         boolean done = false;
         while (found.lastId < last && !done) {
             done = found.measure(first, last);

@@ -8,25 +8,25 @@ from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 
-from busmq_spark.core.flow import run_sync
+from busmq_spark.core.command_flow import run_sync
 from busmq_spark.core.loss import Loss, count_messages_to_delete, loss_between
 from busmq_spark.core.planner import AcquiredQueues, first_start, starts_after, without_times
 from busmq_spark.core.position import Position
-from busmq_spark.core.qualified_names import display_name, split_name
+from busmq_spark.core.qualified_queue_names import display_name, split_name
 from busmq_spark.core.reader_operations import UNKNOWN_ID, AckResult
 from busmq_spark.core.retention import MESSAGES_TAKEN_WARNING
 from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing, UnreadBacklog
 from busmq_spark.options import ReadOptions
 from busmq_spark.redis_io import eviction
-from busmq_spark.redis_io.lease_token import is_dead, my_token
+from busmq_spark.redis_io.lease_holder import is_dead, my_token
 from busmq_spark.spark import lease
 from busmq_spark.spark.keepalive import KeepAlive
 from busmq_spark.spark.self_join_readers import SelfJoinReaders
 from busmq_spark.spark.stores import planning_store
-from busmq_spark.start import Start
+from busmq_spark.starting_offsets import Start
 from busmq_spark.store.loss_errors import loss_error
 from busmq_spark.store.multi_source_store import MultiSourceStore
-from busmq_spark.store.protocol import LossCauseEvidence, PushNotifiers, QueueCreateOptions, SourceStore
+from busmq_spark.store.protocol import LossCauseEvidence, PlanningStore, PushNotifiers, QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore
 
 SHORT_TTL_S = 3600
@@ -50,10 +50,10 @@ def warn_queues_differ_from_checkpoint(checkpoint: Mapping[str, bool], named: Se
 GOING_ON_WARNING = "%s; going on from the oldest stored message"
 
 
-class StreamQueueHolder:
+class QueueAcquisition:
     """The queues a streaming reader holds, and the checks between them and its checkpoint."""
 
-    def __init__(self, options: ReadOptions, store: SourceStore, push_notifiers: PushNotifiers) -> None:
+    def __init__(self, options: ReadOptions, store: PlanningStore, push_notifiers: PushNotifiers) -> None:
         self.store = store
         self.queues: list[str] = []
         self.paused: set[str] = set()

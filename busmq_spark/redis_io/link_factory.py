@@ -6,20 +6,20 @@ from typing import TypeAlias
 
 from busmq_spark.redis_io.async_cluster_link import AsyncClusterLink
 from busmq_spark.redis_io.async_link import AsyncLink
-from busmq_spark.redis_io.cluster_link import ClusterLink
 from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
-from busmq_spark.redis_io.connect import REPLY_TIMEOUT_S
+from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.server_layout import ServerLayout
+from busmq_spark.redis_io.sync_cluster_link import SyncClusterLink
 from busmq_spark.redis_io.sync_link import SyncLink
 
-Link: TypeAlias = SyncLink | ClusterLink
+Link: TypeAlias = SyncLink | SyncClusterLink
 AnyAsyncLink: TypeAlias = AsyncLink | AsyncClusterLink
 
 
 def sync_links(layout: ServerLayout, patience_s: float | None = None) -> list[Link]:
     """Blocking links, in the order of the URLs. Nothing is connected yet."""
     if layout.cluster:
-        return [ClusterLink(ClusterSeeds(layout.servers), patience_s)]
+        return [SyncClusterLink(ClusterSeeds(layout.servers), patience_s)]
     return [SyncLink(endpoint, patience_s) for endpoint in layout.endpoints]
 
 

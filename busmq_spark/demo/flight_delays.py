@@ -10,7 +10,7 @@ from busmq_spark.core.grouping import group_by
 
 
 @dataclass(frozen=True, slots=True)
-class DelayStatistics:
+class FlightDelays:
     """Flights of a carrier ('' all) scheduled in an hour of the day (-1 all); minutes are sums, early ones count negative."""
 
     carrier: str
@@ -41,19 +41,19 @@ class DelayStatistics:
         }
 
 
-def by_carrier(delays: Iterable[DelayStatistics]) -> list[DelayStatistics]:
+def by_carrier(delays: Iterable[FlightDelays]) -> list[FlightDelays]:
     """All hours of a carrier together, the latest first."""
     return _worst_first(_sums_of(delays, lambda delay: (delay.carrier, -1)))
 
 
-def worst_hours(delays: Iterable[DelayStatistics], most: int) -> list[DelayStatistics]:
+def worst_hours(delays: Iterable[FlightDelays], most: int) -> list[FlightDelays]:
     """All carriers of an hour together, the ``most`` latest first."""
     return _worst_first(_sums_of(delays, lambda delay: ("", delay.hour)))[:most]
 
 
-def _sums_of(delays: Iterable[DelayStatistics], key: Callable[[DelayStatistics], tuple[str, int]]) -> list[DelayStatistics]:
+def _sums_of(delays: Iterable[FlightDelays], key: Callable[[FlightDelays], tuple[str, int]]) -> list[FlightDelays]:
     return [
-        DelayStatistics(
+        FlightDelays(
             carrier,
             hour,
             sum(each.flights for each in group),
@@ -66,7 +66,7 @@ def _sums_of(delays: Iterable[DelayStatistics], key: Callable[[DelayStatistics],
     ]
 
 
-def _worst_first(delays: Sequence[DelayStatistics]) -> list[DelayStatistics]:
+def _worst_first(delays: Sequence[FlightDelays]) -> list[FlightDelays]:
     return sorted(
         delays,
         key=lambda delay: (-(delay.mean_departure_delay if delay.mean_departure_delay is not None else float("-inf")), delay.carrier, delay.hour),

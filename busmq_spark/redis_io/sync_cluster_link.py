@@ -9,21 +9,21 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from busmq_spark.core.flow import Call, Flow, Step, T, run_sync
-from busmq_spark.core.retry import Retry
+from busmq_spark.core.command_flow import Call, Flow, Step, T, run_sync
+from busmq_spark.core.retry import LinkRetry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
 from busmq_spark.redis_io.cluster_step import ClusterStep, NodeBatch, redirection
 from busmq_spark.redis_io.endpoint import NoServerReachable, retry_time_s, stopped_error
+from busmq_spark.redis_io.resp_codec import calls_of, script_as_eval, step_result
 from busmq_spark.redis_io.slots import NodeAddress, SlotMap, key_of, slot_of_key
-from busmq_spark.redis_io.step_codec import calls_of, script_as_eval, step_result
 from busmq_spark.redis_io.sync_link import SyncLink, stream_calls
 from busmq_spark.redis_io.translate import translate_redis_error
 
 R = TypeVar("R")
 
 
-class ClusterLink:
+class SyncClusterLink:
     """A SyncLink to a cluster: the same methods, with what may be repeated judged call by call (see cluster_step.py). Not for two threads at once."""
 
     cluster = True
@@ -48,7 +48,7 @@ class ClusterLink:
         if not calls:
             return []
         cluster_step = ClusterStep(calls, self.endpoint)
-        retry = Retry(time.monotonic)
+        retry = LinkRetry(time.monotonic)
         while True:
             self._raise_if_stopped()
             try:
@@ -154,7 +154,7 @@ class ClusterLink:
 
     def ask_each_master(self, ask: Callable[[SyncLink], R]) -> list[R]:
         """What every master answers. When one does not, all are asked anew, until its successor does or patience is over."""
-        retry = Retry(time.monotonic)
+        retry = LinkRetry(time.monotonic)
         while True:
             self._raise_if_stopped()
             try:

@@ -6,21 +6,21 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from busmq_spark.core.flow import Flow, command, script
+from busmq_spark.core.command_flow import Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.core.reader_operations import CumulativeAck, ack_to, states, subscribe, subscriptions
 from busmq_spark.core.times_of_ids import ages, id_at, note_times_if_allowed
 from busmq_spark.errors import ConfigError, QueueBusy
 from busmq_spark.parsers import subscription as checked
-from busmq_spark.start import AtTime, NewestMessages, parse_relative, timestamp
+from busmq_spark.starting_offsets import AtTime, NewestMessages, parse_relative, timestamp
 
 ABANDONED_AFTER_S = 24 * 3600
 """A subscription that holds messages back and was not here for longer is warned about."""
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class ReaderSubscription:
     """One subscription of one queue."""
 
     name: str
@@ -114,7 +114,7 @@ def _last_id(keys: QueueKeys, start: str | int) -> Flow[int]:
     raise ConfigError(reason=f"start is {start!r}; expected {wanted}")
 
 
-def list_subscriptions(keys: QueueKeys) -> Flow[list[Subscription]]:
+def list_subscriptions(keys: QueueKeys) -> Flow[list[ReaderSubscription]]:
     """The subscriptions of a queue, by name."""
     yield from note_times_if_allowed([keys])
     [state] = yield from states([(keys, -1)])
@@ -131,7 +131,7 @@ def list_subscriptions(keys: QueueKeys) -> Flow[list[Subscription]]:
         back = max(0, min(reached, state.last_id) - max(last, state.floor))
         behind = max(0, state.last_id - last)
         behind_s = 0 if not behind else None if age_ms < 0 else age_ms // 1000
-        found.append(Subscription(name, last, behind, behind_s, back, idle_s, (lease or b"").decode()))
+        found.append(ReaderSubscription(name, last, behind, behind_s, back, idle_s, (lease or b"").decode()))
     return found
 
 

@@ -25,14 +25,14 @@ _EMPTY_TEXT, _DOLLAR_SIGN, _LINE_END, _LINE_END_AND_DOLLAR = map(_arrow_scalar, 
 
 
 @dataclass(frozen=True, slots=True)
-class ConsecutiveMessages:
+class EncodedMessages:
     """Consecutive messages, the first of them with id ``first``; each element of ``words`` has id and value of one, as a command has them."""
 
     first: int
     words: Any
 
     @classmethod
-    def of(cls, first: int, values: Any) -> ConsecutiveMessages:
+    def of(cls, first: int, values: Any) -> EncodedMessages:
         """``values`` is an Arrow array of binary, in the order of ids."""
         values = values.cast(pa.binary())
         ids = whole_numbers(first, first + len(values)).cast(pa.string()).cast(pa.binary())
@@ -53,10 +53,10 @@ class ConsecutiveMessages:
         words: bytes = self.words[id - self.first].as_py()
         return words.split(_CR_LF, 3)[3][: -len(_CR_LF)]
 
-    def rows_after(self, id: int) -> ConsecutiveMessages:
+    def rows_after(self, id: int) -> EncodedMessages:
         """Those with a higher id; this may be none."""
         gone = min(max(0, id + 1 - self.first), len(self.words))
-        return ConsecutiveMessages(self.first + gone, self.words[gone:])
+        return EncodedMessages(self.first + gone, self.words[gone:])
 
     def chunks(self) -> Iterator[tuple[int, int, memoryview]]:
         """Runs that go into one call each: the last id, how many, and their words."""

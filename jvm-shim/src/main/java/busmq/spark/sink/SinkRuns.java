@@ -18,15 +18,15 @@ import java.util.function.Consumer;
 import java.util.function.Function;
 import java.util.stream.Collectors;
 
-/** What the runs of a sink stage, and what becomes of it when a run ends before its commit: {@code core/staging.py}, with the same scripts. */
-final class Staging {
+/** What the runs of a sink stage, and what becomes of it when a run ends before its commit: {@code core/sink_runs.py}, with the same scripts. */
+final class SinkRuns {
     private static final int NAMES_PER_CALL = Contract.intNumber("namesPerCall");
 
     private final Links links;
     private final Link recordLink;
     private final String sink;
 
-    Staging(Links links, Link recordLink, String sink) {
+    SinkRuns(Links links, Link recordLink, String sink) {
         this.links = links;
         this.recordLink = recordLink;
         this.sink = sink;

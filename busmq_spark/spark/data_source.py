@@ -17,9 +17,9 @@ from busmq_spark.errors import BusError, ConfigError, EngineUnavailable, JarVers
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions
 from busmq_spark.redis_io.server_addresses import parse_servers
-from busmq_spark.spark.failing_source import MissingJarSource
 from busmq_spark.spark.gc_freeze import freeze_imports
 from busmq_spark.spark.jar import VERSION_OPTION
+from busmq_spark.spark.missing_dependency_source import MissingJarSource
 from busmq_spark.spark.schema import (
     FIELDS_COLUMN,
     LINKED_SCHEMA,
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from busmq_spark.spark.batch_reader import BatchReader
     from busmq_spark.spark.outcome_task_writer import OutcomeColumns
     from busmq_spark.spark.outcome_writers import OutcomeBatchWriter
-    from busmq_spark.spark.reader import StreamReader
     from busmq_spark.spark.sink_schema import SinkColumns
+    from busmq_spark.spark.stream_reader import StreamReader
     from busmq_spark.spark.writer import BatchWriter
 
-_stream_reader: DeferredImport[type[StreamReader]] = DeferredImport("spark.reader", "StreamReader")
+_stream_reader: DeferredImport[type[StreamReader]] = DeferredImport("spark.stream_reader", "StreamReader")
 _batch_reader: DeferredImport[type[BatchReader]] = DeferredImport("spark.batch_reader", "BatchReader")
 _check_job_field_names: DeferredImport[Callable[..., object]] = DeferredImport("spark.stored_job_fields", "check_job_field_names")
 _sink_columns: DeferredImport[type[SinkColumns]] = DeferredImport("spark.sink_schema", "SinkColumns")

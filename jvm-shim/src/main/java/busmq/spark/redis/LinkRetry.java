@@ -8,7 +8,7 @@ import java.io.UncheckedIOException;
 import java.util.concurrent.ThreadLocalRandom;
 
 /** When what failed is tried again, as busmq_spark/core/retry.py decides it: tests/golden/retries-v1.json tests both. */
-final class Retry {
+final class LinkRetry {
     /** Shorter in tests. */
     private static final long PATIENCE_MS = Long.getLong("busmq.patienceMs", Contract.number("patienceMs"));
     private static final long FAILOVER_PATIENCE_MS = Contract.number("failoverPatienceMs");

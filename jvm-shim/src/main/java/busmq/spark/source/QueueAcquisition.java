@@ -4,7 +4,7 @@ import busmq.spark.BusException;
 import busmq.spark.Contract;
 import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
-import busmq.spark.core.FoundTime;
+import busmq.spark.core.TimeLookupResult;
 import busmq.spark.core.Loss;
 import busmq.spark.core.OffsetJson;
 import busmq.spark.core.PlannerIO;
@@ -16,7 +16,7 @@ import busmq.spark.options.Start;
 import busmq.spark.store.AckResult;
 import busmq.spark.store.AttachResult;
 import busmq.spark.store.EvictionCheck;
-import busmq.spark.store.LeaseToken;
+import busmq.spark.store.LeaseHolder;
 import busmq.spark.store.ReadStore;
 import java.util.Collection;
 import java.util.HashMap;
@@ -29,12 +29,12 @@ import java.util.TreeSet;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** Acquires queues for a stream, and compares them with its checkpoint: what busmq_spark/spark/stream_queue_holder.py does. */
-final class StreamQueueHolder implements PlannerIO, AutoCloseable {
+/** Acquires queues for a stream, and compares them with its checkpoint: what busmq_spark/spark/queue_acquisition.py does. */
+final class QueueAcquisition implements PlannerIO, AutoCloseable {
     private static final String MESSAGES_TAKEN_WARNING = Contract.text("messagesTakenWarning").replace("%r", "{}");
     /** An existing queue whose ttl is shorter is warned about: a query that is down for longer loses what is in it. */
     private static final long SHORT_TTL_S = Contract.number("shortTtlS");
-    private static final Logger LOG = LoggerFactory.getLogger(StreamQueueHolder.class);
+    private static final Logger LOG = LoggerFactory.getLogger(QueueAcquisition.class);
 
     final ReadStore store;
     final SelfJoinReaders siblings;
@@ -49,7 +49,7 @@ final class StreamQueueHolder implements PlannerIO, AutoCloseable {
     private final String token;
     private final KeepAlive keepAlive;
 
-    StreamQueueHolder(ReadOptions options, SelfJoinReaders siblings) {
+    QueueAcquisition(ReadOptions options, SelfJoinReaders siblings) {
         this.options = options;
         this.siblings = siblings;
         store = new ReadStore(options.redis());
@@ -177,7 +177,7 @@ final class StreamQueueHolder implements PlannerIO, AutoCloseable {
     }
 
     @Override
-    public Map<String, FoundTime> askIdsAtTimes(Map<String, Long> wanted) {
+    public Map<String, TimeLookupResult> askIdsAtTimes(Map<String, Long> wanted) {
         return store.findTimes(wanted);
     }
 
@@ -272,7 +272,7 @@ final class StreamQueueHolder implements PlannerIO, AutoCloseable {
             return;
         }
         store.holders(names, "").forEach((queue, holder) -> {
-            if (!holder.isEmpty() && !LeaseToken.isDead(holder)) {
+            if (!holder.isEmpty() && !LeaseHolder.isDead(holder)) {
                 throw busyError(queue, "is read by a query without a subscription",
                         "That query would lose messages to this one: stop it, or give it an option 'subscription' of its own");
             }
@@ -354,7 +354,7 @@ final class StreamQueueHolder implements PlannerIO, AutoCloseable {
     /** Who else has the lease of a queue; empty when that is not known to be anyone who lives. */
     private String otherHolder(String queue) {
         String holder = token.isEmpty() ? "" : store.holders(List.of(queue), options.subscription()).get(queue);
-        return holder.equals(token) || siblings.isSiblingToken(holder) || LeaseToken.isDead(holder) ? "" : holder;
+        return holder.equals(token) || siblings.isSiblingToken(holder) || LeaseHolder.isDead(holder) ? "" : holder;
     }
 
     private BusException lossError(String queue, Loss loss, Position at) {

@@ -12,13 +12,13 @@ import org.apache.spark.unsafe.types.UTF8String;
  * The origins of the rows of one task, each after the one before of its queue: else what came later would count as appended already. A queue that
  * no reader of this task follows has rows in other tasks, too, and they come in any order.
  */
-final class RowOrigins {
+final class RowOriginChecker {
     private final RowOriginColumns columns;
     private final Map<String, RowOrigin> lastOrigins = new HashMap<>();
     private UTF8String lastName;
     private String queue;
 
-    RowOrigins(RowOriginColumns columns) {
+    RowOriginChecker(RowOriginColumns columns) {
         this.columns = columns;
     }
 

@@ -12,15 +12,15 @@ import java.util.HexFormat;
 
 /**
  * The holder of a lease: a token that names its host and process, so that a holder that died on this machine is replaced at once. The Python
- * package (redis_io/lease_token.py) reads and writes the same.
+ * package (redis_io/lease_holder.py) reads and writes the same.
  */
-public final class LeaseToken {
+public final class LeaseHolder {
     private static final SecureRandom RANDOM = new SecureRandom();
     /** Of the fields of proc(5) after the program's name: its state, and when it started. */
     private static final int STATE_FIELD = 0;
     private static final int START_TIME_FIELD = 19;
 
-    private LeaseToken() {}
+    private LeaseHolder() {}
 
     /** A random name, for incarnations and leases. */
     public static String newToken() {

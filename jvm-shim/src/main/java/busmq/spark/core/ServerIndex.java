@@ -1,8 +1,8 @@
 package busmq.spark.core;
 
 /** Which server owns a key that none has yet: the sum of its UTF-16 code units modulo their number (protocol chapter 2). */
-public final class HashIndex {
-    private HashIndex() {
+public final class ServerIndex {
+    private ServerIndex() {
     }
 
     /** The index of one of {@code servers}. */

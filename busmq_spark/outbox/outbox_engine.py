@@ -37,7 +37,7 @@ class OutboxReceipt(NamedTuple):
     """Of the events, in their order; a message of ``push`` has none before it is in its queue."""
 
 
-class StoreRequest(NamedTuple):
+class StoreTransaction(NamedTuple):
     """What a call is to store."""
 
     work: TransactionWork[OutboxReceipt]
@@ -45,7 +45,7 @@ class StoreRequest(NamedTuple):
     """Called once the disk has it."""
 
 
-class OutboxCore:
+class OutboxEngine:
     """Opens nothing before :meth:`open`. Raises ConfigError for a bad address or setting."""
 
     def __init__(self, path: Path, to: str | None, settings: dict[str, Any]) -> None:
@@ -93,26 +93,26 @@ class OutboxCore:
         writer.close()
         self._lock.release()
 
-    def push_request(self, queue: str, values: Sequence[object]) -> StoreRequest:
+    def push_request(self, queue: str, values: Sequence[object]) -> StoreTransaction:
         """Messages for one queue. Raises ConfigError, MessageRefused."""
         return self._append_request(EntryKind.PUSH, check_queue(queue), [encode_value(value) for value in values], ())
 
-    def send_request(self, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> StoreRequest:
+    def send_request(self, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> StoreTransaction:
         """Commands for one queue."""
         return self._append_request(EntryKind.SEND, check_queue(queue), values, ids)
 
-    def publish_request(self, keys: Sequence[str], values: Sequence[bytes], ids: tuple[str, ...]) -> StoreRequest:
+    def publish_request(self, keys: Sequence[str], values: Sequence[bytes], ids: tuple[str, ...]) -> StoreTransaction:
         """Events with the same keys."""
-        return StoreRequest(lambda c: OutboxReceipt(sql.store_events(c, self._opening, keys, values), ids), self._wake)
+        return StoreTransaction(lambda c: OutboxReceipt(sql.store_events(c, self._opening, keys, values), ids), self._wake)
 
-    def subscribe_request(self, patterns: Sequence[str], queue: str, *, end: bool) -> StoreRequest:
+    def subscribe_request(self, patterns: Sequence[str], queue: str, *, end: bool) -> StoreTransaction:
         """Subscriptions to begin, or to end. Raises ConfigError."""
         if isinstance(patterns, str) or not patterns:
             raise ConfigError(reason=f"the patterns are {patterns!r}; expected a list of at least one, such as ['user.*']")
         found, into = [check_pattern(pattern) for pattern in patterns], check_queue(queue)
-        return StoreRequest(lambda c: OutboxReceipt(sql.store_subscriptions(c, self._opening, found, into, end=end)), self._wake)
+        return StoreTransaction(lambda c: OutboxReceipt(sql.store_subscriptions(c, self._opening, found, into, end=end)), self._wake)
 
-    def store_and_wait(self, what: StoreRequest) -> OutboxReceipt:
+    def store_and_wait(self, what: StoreTransaction) -> OutboxReceipt:
         """Store it and wait until the disk has it. Raises OutboxFull, OutboxUnusable, StateError."""
         try:
             return self._require_writer().write(what.work, after=what.after)
@@ -122,7 +122,7 @@ class OutboxCore:
             self._rescan()  # a signal handler raised, perhaps after it was stored: then it is to be forwarded
             raise
 
-    def store_async(self, what: StoreRequest) -> asyncio.Future[OutboxReceipt]:
+    def store_async(self, what: StoreTransaction) -> asyncio.Future[OutboxReceipt]:
         """The same for the running loop."""
         return self._require_writer().submit_async(what.work, after=what.after)
 
@@ -143,7 +143,7 @@ class OutboxCore:
         found = self.status()
         return OutboxWaits(path=str(self.path), waiting=found.incoming + found.outgoing, why=f" ({found.error})" if found.error else "")
 
-    def _append_request(self, kind: EntryKind, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> StoreRequest:
+    def _append_request(self, kind: EntryKind, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> StoreTransaction:
         if not values:
             raise ConfigError(reason=f"nothing is given for queue {queue!r}; expected at least one message")
 
@@ -160,7 +160,7 @@ class OutboxCore:
             self._destinations[queue] = found[0]  # not before: what is rolled back is noted nowhere
             self._wake(found[0])
 
-        return StoreRequest(work, after)
+        return StoreTransaction(work, after)
 
     def _require_writer(self) -> GroupCommitWriter:
         if self._writer is None:

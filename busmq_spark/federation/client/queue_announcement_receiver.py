@@ -31,7 +31,7 @@ MAX_PENDING_ANNOUNCEMENTS = 10_000
 log = logging.getLogger("busmq_spark")
 
 
-class QueueLocationReceiver(RemoteCallbacks):
+class QueueAnnouncementReceiver(RemoteCallbacks):
     """Of one federation server. The bus emits ``federating(url)`` whenever they are listened to (again)."""
 
     def __init__(self, bus: Bus, pool: SocketPool) -> None:

@@ -27,7 +27,7 @@ class _Entry:
     attaching: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class ReplyQueueCache:
+class ProviderReplyQueues:
     """At most ``most`` queues, the one used longest ago leaves first. One that is being used stays."""
 
     def __init__(self, bus: Bus, most: int, idle_s: float = IDLE_REPLY_QUEUE_S) -> None:
