@@ -33,7 +33,7 @@ class DeferredImport(Generic[T]):
             try:
                 self._found = getattr(import_module(f"busmq_spark.{self._module}"), self._name)
             except ImportError as error:
-                raise missing_package(error, f"busmq_spark.{self._module}") from error
+                raise missing_package(error, f"busmq_spark.{self._module}") from None
         assert self._found is not None
         return self._found
 

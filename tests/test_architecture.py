@@ -139,7 +139,7 @@ def test_what_is_listed_as_pure_exists() -> None:
         ("cli/serve.py", "from pyspark.sql import SparkSession", "demo, spark only"),
         ("bus/__init__.py", "from .queue import Queue\nfrom busmq_spark.cli import info", "right of bus"),
         ("bus/queue.py", "from busmq_spark import BusError", "lazy public name"),
-        ("bus/queue.py", "from rich import print", "cli, demo only"),
+        ("bus/queue.py", "from rich import print", "cli, cli_app, demo only"),
     ],
 )
 def test_the_check_finds_a_wrong_import(tmp_path: Path, file: str, line: str, found: str) -> None:

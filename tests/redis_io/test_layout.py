@@ -66,7 +66,7 @@ def test_a_url_that_is_none_is_an_error_of_the_options() -> None:
 
 @pytest.mark.parametrize(
     ("layout", "links"),
-    [("direct", ["SyncLink", "SyncLink"]), ("sentinel", ["SyncLink"]), ("cluster", ["ClusterLink"])],
+    [("direct", ["SyncLink", "SyncLink"]), ("sentinel", ["SyncLink"]), ("cluster", ["SyncClusterLink"])],
 )
 def test_there_is_a_link_for_each_place_a_queue_may_be(layout: str, links: list[str]) -> None:
     found = redis_layout(RedisOptions(url="redis://a,redis://b", layout=layout))

@@ -31,14 +31,7 @@ from busmq_spark.federation.bulk.operations import OPERATIONS, Operation, Served
 from busmq_spark.federation.bulk.push_subscriptions import PushSubscriptions
 from busmq_spark.federation.bulk.row_frames import MAX_RANGES_PER_READ, RowFrameProducer, ask_spans_and_stored_ranges
 from busmq_spark.federation.bulk.served_store import check_rights_and_names
-from busmq_spark.federation.bulk.store_executor import (
-    ExecutorPerClient,
-    QueueServerCache,
-    ReadWithCredit,
-    RedisStorePool,
-    StoreExecutor,
-    StoreThreadPool,
-)
+from busmq_spark.federation.bulk.store_executor import ClientExecutors, CreditedRead, QueueServerCache, RedisStorePool, StoreExecutor, StoreThreadPool
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.rights import Identity
 from busmq_spark.federation.gate.secret_budgets import SecretBudgets
@@ -81,7 +74,7 @@ class BulkServer:
         self.pubsub = [PubSubConnection(endpoint) for endpoint in self.layout.pubsub_endpoints]
         each = max(2, MAX_READS_IN_ALL // len(self.pubsub))
         self.reads = [asyncio.Semaphore(each) for _ in self.pubsub]  # for each Redis, so that one that is silent holds up its own readers only
-        self.places, self.clients, self.stores = QueueServerCache(), ExecutorPerClient(), RedisStorePool(self.layout, MAX_READS_IN_ALL)
+        self.places, self.clients, self.stores = QueueServerCache(), ClientExecutors(), RedisStorePool(self.layout, MAX_READS_IN_ALL)
         self._listening: list[asyncio.Task[None]] = []
         self._leaving: set[asyncio.Task[None]] = set()
         self._sessions: set[_BulkSession] = set()
@@ -159,7 +152,7 @@ class _BulkSession:
         self._calls: asyncio.Queue[bytes] = asyncio.Queue()
         self._room = asyncio.Event()
         self._pending = self._pending_bytes = 0
-        self._reads: dict[int, ReadWithCredit] = {}
+        self._reads: dict[int, CreditedRead] = {}
         self._waits: set[asyncio.Task[None]] = set()
         self._push_subscriptions = PushSubscriptions(server.pubsub, self._executor)
         self._budget = server.budgets.budget_of(identity.name)
@@ -335,11 +328,11 @@ class _BulkSession:
             raise frames.make_wire_error(f"{len(parts)} ranges", f"1 to {MAX_RANGES_PER_READ}")
         if len(self._reads) >= MAX_READS_PER_CONNECTION or id in self._reads:
             raise frames.make_wire_error(f"a read beside {len(self._reads)} others", f"at most {MAX_READS_PER_CONNECTION}, under ids of their own")
-        reading = self._reads[id] = ReadWithCredit(credit)
+        reading = self._reads[id] = CreditedRead(credit)
         reading.task = asyncio.create_task(self._answer_read(id, reading, parts, strict, name), name="bulk: read")
         reading.task.add_done_callback(lambda _: self._forget_read(id, reading))  # also when cancelled before its first step
 
-    async def _answer_read(self, id: int, reading: ReadWithCredit, parts: Sequence[Range], strict: bool, name: str) -> None:
+    async def _answer_read(self, id: int, reading: CreditedRead, parts: Sequence[Range], strict: bool, name: str) -> None:
         executor, well = self._server.make_executor(self._identity), False
         try:
             parts = await executor.run_in_thread(self._server.places.locate_ranges, executor.operations.store, parts)
@@ -366,12 +359,12 @@ class _BulkSession:
             self._forget_read(id, reading)
             (self._server.stores.give_back_store if well else StoreExecutor.close)(executor)
 
-    def _forget_read(self, id: int, reading: ReadWithCredit) -> None:
+    def _forget_read(self, id: int, reading: CreditedRead) -> None:
         if self._reads.get(id) is reading:
             del self._reads[id]
             self._room.set()
 
-    async def _send_row_frames(self, id: int, reading: ReadWithCredit, executor: StoreExecutor, bodies: RowFrameProducer) -> None:
+    async def _send_row_frames(self, id: int, reading: CreditedRead, executor: StoreExecutor, bodies: RowFrameProducer) -> None:
         following, schema = executor.start_in_thread(bodies.next_frame), None
         while (body := await following) is not None:
             following = executor.start_in_thread(bodies.next_frame)  # Redis and Arrow go on while this one is on its way
@@ -389,7 +382,7 @@ class _BulkSession:
                 following.cancel()
                 raise
 
-    async def _wait_for_credit(self, reading: ReadWithCredit, amount: int) -> None:
+    async def _wait_for_credit(self, reading: CreditedRead, amount: int) -> None:
         """Wait for credit; a peer that gives none for ``send_s`` is cut off, too: others wait for its place."""
         try:
             async with asyncio.timeout(self._limits.send_s):

@@ -111,7 +111,7 @@ def _mark_exception_retrieved(done: asyncio.Future[Any]) -> None:
         done.exception()
 
 
-class ReadWithCredit:
+class CreditedRead:
     """One range read under way."""
 
     def __init__(self, credit: int) -> None:
@@ -131,7 +131,7 @@ class ReadWithCredit:
         self._credit -= amount
 
 
-class ExecutorPerClient:
+class ClientExecutors:
     """Which executor works for which client, so that one client never has two of them at work."""
 
     def __init__(self) -> None:
