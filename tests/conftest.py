@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import ClusterServers, DirectServers, RedisServer, SentinelServers
+from busmq_spark.embedded import ClusterServers, IndependentServers, RedisServer, SentinelServers
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 from tests import java
@@ -99,9 +99,9 @@ def redis_url(redis_server: RedisServer) -> str:
 
 
 @pytest.fixture(scope="session")
-def three_servers() -> Iterator[DirectServers]:
+def three_servers() -> Iterator[IndependentServers]:
     """Three servers that know nothing of each other: layout direct with three URLs."""
-    with DirectServers(3) as group:
+    with IndependentServers(3) as group:
         yield group
 
 
@@ -127,7 +127,7 @@ def link(redis_url: str) -> Iterator[SyncLink]:
 
 
 @pytest.fixture
-def three_links(three_servers: DirectServers) -> Iterator[list[SyncLink]]:
+def three_links(three_servers: IndependentServers) -> Iterator[list[SyncLink]]:
     links = [link_to(url) for url in three_servers.urls]
     yield links
     for made in links:

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from busmq_spark.embedded import ClusterServers, DirectServers, RedisServer, SentinelServers
+from busmq_spark.embedded import ClusterServers, IndependentServers, RedisServer, SentinelServers
 from busmq_spark.embedded.resp_client import Reply
 from busmq_spark.errors import LinkLost
 from tests.support import gone, wait_in_sync, wait_until
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.redis
 
 
 def test_a_direct_group_is_several_servers_that_share_nothing() -> None:
-    with DirectServers(3) as group:
+    with IndependentServers(3) as group:
         assert len(set(group.urls)) == 3
         group.servers[0].command("SET", "key", "value")
         assert [each.command("GET", "key") for each in group.servers] == ["value", None, None]
@@ -35,7 +35,7 @@ def test_a_group_that_cannot_start_stops_what_it_started(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(RedisServer, "start", second_fails)
     with pytest.raises(LinkLost, match="on purpose"):
-        DirectServers(2).start()
+        IndependentServers(2).start()
     assert gone(started[0])
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from busmq_spark.bus.consume import ConsumeKeywords
     from busmq_spark.bus.message_iterator import MessageIterator
     from busmq_spark.core.message import Message
-    from busmq_spark.core.reader_subscriptions import ReaderSubscription
+    from busmq_spark.core.reader_subscriptions import SubscriptionStatus
     from busmq_spark.core.shared_group import GroupState
 
 DEFAULT_QUEUE_TTL_S = 30
@@ -82,7 +82,7 @@ class BaseQueue(Emitter):
         """Whether there was such a subscription."""
         raise self._not_federated(f"unsubscribe({name!r})")
 
-    async def subscriptions(self) -> list[ReaderSubscription]:
+    async def subscriptions(self) -> list[SubscriptionStatus]:
         """Every subscription."""
         raise self._not_federated("subscriptions()")
 

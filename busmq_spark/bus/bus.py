@@ -19,9 +19,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, cast, overload
 
 from busmq_spark.bus.channel import Channel
-from busmq_spark.bus.cloud_event_publishing import CloudEventPublishing
 from busmq_spark.bus.deferred_federation import FederationLinks, Mirror, make_federation_links, make_mirror
 from busmq_spark.bus.emitter import Emitter
+from busmq_spark.bus.event_routing import EventRoutingMixin
 from busmq_spark.bus.jobs import Jobs
 from busmq_spark.bus.keepalive import KeepAlive
 from busmq_spark.bus.persistable import DEFAULT_OBJECT_TTL_S, D, PersistedDataclass, PersistedDict
@@ -31,7 +31,7 @@ from busmq_spark.bus.redis_servers import RedisServers
 from busmq_spark.bus.service import Service
 from busmq_spark.bus.topic import Topic
 from busmq_spark.bus.worker import Worker
-from busmq_spark.bus.workers import Workers
+from busmq_spark.bus.worker_group import WorkerGroup
 from busmq_spark.core.job import OUTCOME_TTL_S
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, queue_cap_field
 from busmq_spark.errors import BusError, StateError, TlsFailed, Unauthorized
@@ -60,7 +60,7 @@ class QueueKeywords(TypedDict, total=False):
     overflow: str | None
 
 
-class Bus(CloudEventPublishing, Emitter):
+class Bus(EventRoutingMixin, Emitter):
     """A bus on the Redis servers of ``url`` (one, or a comma list in the same order as every peer; default BUSMQ_REDIS_URL).
 
     ``settings`` are the fields of BusOptions: ``layout``, ``user``, ``password``, ``master``, ``tls_ca`` …
@@ -176,9 +176,9 @@ class Bus(CloudEventPublishing, Emitter):
         """
         return Jobs(self.queue(name, **options), durable=durable, outcome_ttl_s=outcome_ttl_s)
 
-    def workers(self, *workers: Worker, limit: int = 8) -> Workers:
+    def workers(self, *workers: Worker, limit: int = 8) -> WorkerGroup:
         """Workers of several queues as one: their handlers take turns, and at most ``limit`` of them run at once. Raises ConfigError."""
-        return Workers(workers, limit)
+        return WorkerGroup(workers, limit)
 
     def service(self, name: str) -> Service:
         """The service with this name, to serve or to ask."""

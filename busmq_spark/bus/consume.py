@@ -19,7 +19,7 @@ from busmq_spark.bus.message_iterator import IterationPhase, MessageIterator
 from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.core import queue as flows
 from busmq_spark.core import reader_operations
-from busmq_spark.core.command_flow import Flow, T
+from busmq_spark.core.command_generators import Flow, T
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, Message
 from busmq_spark.core.retention import read_retention
 from busmq_spark.core.retry import LinkRetry, Pauses

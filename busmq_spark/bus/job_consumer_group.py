@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 from busmq_spark.bus.job import MIN_FIELD_TTL_S
 from busmq_spark.bus.shared_group import SharedGroup, SharedOptions, check_seconds
-from busmq_spark.core.command_flow import Flow, T
+from busmq_spark.core.command_generators import Flow, T
 from busmq_spark.core.shared_group import Delivery
 from busmq_spark.errors import ConfigError
 

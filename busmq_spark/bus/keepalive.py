@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.core.command_flow import Call, command
+from busmq_spark.core.command_generators import Call, command
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import ANNOUNCEMENT_CHANNEL, pubsub_channel
 from busmq_spark.core.persisted import touch

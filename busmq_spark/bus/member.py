@@ -23,7 +23,7 @@ from busmq_spark.bus.owned_partition import Batch, OwnedPartition
 from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.core import reader_subscriptions
 from busmq_spark.core import topic as flows
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.queue import clock_ms
 from busmq_spark.core.retry import Pauses

@@ -8,7 +8,7 @@ from itertools import repeat
 from typing import TYPE_CHECKING, Any, Self
 
 from busmq_spark.bus.queue import Queue
-from busmq_spark.core.command_flow import T
+from busmq_spark.core.command_generators import T
 from busmq_spark.core.topic import MessagePlace, MessagePlaces, partition_home, partition_queue
 from busmq_spark.errors import BusError
 

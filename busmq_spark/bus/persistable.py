@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from busmq_spark.core import persisted
-from busmq_spark.core.command_flow import Flow, T
+from busmq_spark.core.command_generators import Flow, T
 from busmq_spark.core.keys import persisted_key
 from busmq_spark.core.persisted import FieldsToSave, TrackedFields
 from busmq_spark.core.persisted_types import has_default, hints_of

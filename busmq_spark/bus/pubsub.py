@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from busmq_spark.bus.emitter import Emitter
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.drop_oldest_buffer import DropOldestBuffer
 from busmq_spark.core.keys import pubsub_channel
 from busmq_spark.core.message import PubsubMessage, encode_value

@@ -16,7 +16,7 @@ from busmq_spark.bus.shared_group import SharedGroup, SharedKeywords, SharedOpti
 from busmq_spark.core import mirror, reader_subscriptions
 from busmq_spark.core import queue as flows
 from busmq_spark.core import shared_group as groups
-from busmq_spark.core.command_flow import Call, Flow, T
+from busmq_spark.core.command_generators import Call, Flow, T
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import encode_value
 from busmq_spark.core.retention import MESSAGES_TAKEN_WARNING
@@ -251,7 +251,7 @@ class Queue(RetentionAndTimesMixin):
         """Forget a subscription, and drop what only it held back. Whether there was one. Raises QueueBusy while a query reads with it."""
         return await self.run(reader_subscriptions.unsubscribe(self.keys, name, is_dead))
 
-    async def subscriptions(self) -> list[reader_subscriptions.ReaderSubscription]:
+    async def subscriptions(self) -> list[reader_subscriptions.SubscriptionStatus]:
         """Every subscription: how far it is, how many messages stay stored for it, and since when it was not here."""
         return await self.run(reader_subscriptions.list_subscriptions(self.keys))
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from busmq_spark.bus.base_queue import BaseQueue
 from busmq_spark.core import retention, times_of_ids
-from busmq_spark.core.command_flow import Flow, T
+from busmq_spark.core.command_generators import Flow, T
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import BusError, StateError
 from busmq_spark.starting_offsets import parse_moment

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, TypedDict
 from busmq_spark.bus.base_group import GROUP_POLL_S, Group, check_batch_size
 from busmq_spark.core import dead_letter
 from busmq_spark.core import shared_group as flows
-from busmq_spark.core.command_flow import Flow
+from busmq_spark.core.command_generators import Flow
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import is_subscription
 from busmq_spark.core.message import CHUNK_MESSAGES

@@ -26,7 +26,7 @@ from busmq_spark.bus.member import Member
 from busmq_spark.bus.partition_queue import PartitionQueue, complete_push, complete_push_many, spawn_for_result
 from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.core import topic as flows
-from busmq_spark.core.command_flow import Flow, T
+from busmq_spark.core.command_generators import Flow, T
 from busmq_spark.core.keys import TopicKeys, server_index
 from busmq_spark.core.lag import read_lags
 from busmq_spark.core.topic import GroupLag, MessagePlace, lags_by_group, partition_of, partitions_of

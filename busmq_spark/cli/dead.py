@@ -9,10 +9,10 @@ import typer
 from rich.text import Text
 
 from busmq_spark.cli.cli_errors import NoSuchMessage
-from busmq_spark.cli.located_queues import LocatedQueue, locate_existing, locate_queue, open_links
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output, table
 from busmq_spark.cli.progress_bar import TerminalProgressBar
+from busmq_spark.cli.queue_lookup import LocatedQueue, locate_existing, locate_queue, open_links
 from busmq_spark.cli.stored_messages import read_messages
 from busmq_spark.cli.terminal_text import escape_control_characters, format_count, value_json, value_text
 from busmq_spark.core.dead_letter import DeadLetter, decode_letter, put_back

@@ -10,9 +10,9 @@ import typer
 from rich.text import Text
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.cli.located_queues import need_redis
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.queue_lookup import need_redis
 from busmq_spark.cli.terminal_text import escape_control_characters, format_count
 from busmq_spark.core.event_patterns import check_key, matches
 from busmq_spark.core.message import refuse_constant

@@ -2,9 +2,9 @@
 
 from rich.text import Text
 
-from busmq_spark.cli.located_queues import locate_existing, open_links
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.queue_lookup import locate_existing, open_links
 from busmq_spark.cli.subscriptions import subscription_json, warn_if_abandoned
 from busmq_spark.cli.terminal_text import escape_control_characters, format_duration, format_number
 from busmq_spark.core.shared_group import GroupState

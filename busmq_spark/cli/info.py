@@ -7,9 +7,9 @@ import typer
 from rich.text import Text
 
 from busmq_spark.cli.cli_errors import CliQueueMissing
-from busmq_spark.cli.located_queues import locate_queue, open_links
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.queue_lookup import locate_queue, open_links
 from busmq_spark.cli.queue_overviews import QueueOverview, read_overviews
 from busmq_spark.cli.queues import reader_names
 from busmq_spark.cli.server_report import ServerReport, read_server_report

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from busmq_spark.cli.located_queues import LocatedQueue
+from busmq_spark.cli.queue_lookup import LocatedQueue
 from busmq_spark.cli.terminal_text import format_duration
-from busmq_spark.core.command_flow import Call, command
+from busmq_spark.core.command_generators import Call, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.reader_operations import subscriptions
 from busmq_spark.redis_io.lease_holder import is_dead

@@ -14,12 +14,12 @@ import pyarrow as pa
 import typer
 from rich.text import Text
 
-from busmq_spark.cli.located_queues import LocatedQueue, need_redis, open_links
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.queue_lookup import LocatedQueue, need_redis, open_links
 from busmq_spark.cli.serve import parse_listen_address as listen_address
 from busmq_spark.cli.terminal_text import escape_control_characters, format_duration, format_number
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import MIRROR_REPORTS_PATTERN, QueueKeys
 from busmq_spark.core.mirror import MirrorQueueState, read_mirror_states
 from busmq_spark.core.mirror import promote as promoted

@@ -6,10 +6,10 @@ from typing import Annotated
 import typer
 
 from busmq_spark.cli.cli_errors import NoSuchMessage
-from busmq_spark.cli.located_queues import locate_existing, open_links
 from busmq_spark.cli.message_printer import MessageWriter
 from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, RawOption, check_exclusive
 from busmq_spark.cli.output import Output
+from busmq_spark.cli.queue_lookup import locate_existing, open_links
 from busmq_spark.cli.stored_messages import read_messages
 from busmq_spark.cli.terminal_text import format_count
 from busmq_spark.core.message import MAX_ID

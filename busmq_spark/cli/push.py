@@ -9,11 +9,11 @@ from typing import Annotated, BinaryIO
 import typer
 
 from busmq_spark.cli.cli_errors import CliQueueFull
-from busmq_spark.cli.located_queues import LocatedQueue, find_topic, locate_partitions, locate_queue, open_links
 from busmq_spark.cli.message_splitting import split_messages
 from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, parse_seconds
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.progress_bar import TerminalProgressBar
+from busmq_spark.cli.queue_lookup import LocatedQueue, find_topic, locate_partitions, locate_queue, open_links
 from busmq_spark.cli.terminal_text import format_count, format_duration, format_number
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, AttachResult, attach, push_many

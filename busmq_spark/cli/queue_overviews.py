@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, TypeVar
 
 from busmq_spark.cli.lease_holders import lease_calls, live_holders
-from busmq_spark.core.command_flow import Flow, command
+from busmq_spark.core.command_generators import Flow, command
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.reader_operations import QueueState, states, subscriptions

@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from busmq_spark.cli.located_queues import keys_of, open_links
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.queue_lookup import keys_of, open_links
 from busmq_spark.cli.queue_overviews import DamagedQueue, QueueOverview, read_all_overviews
 from busmq_spark.cli.terminal_text import escape_control_characters, format_duration, format_number
 from busmq_spark.core.keys import QueueKeys

@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from busmq_spark.cli.located_queues import locate_existing, locate_queue, open_links
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import Output
+from busmq_spark.cli.queue_lookup import locate_existing, locate_queue, open_links
 from busmq_spark.cli.terminal_text import format_count, format_duration, format_size
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
 from busmq_spark.core.reader_operations import QueueState

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
-from busmq_spark.cli.located_queues import need_redis
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output
+from busmq_spark.cli.queue_lookup import need_redis
 from busmq_spark.errors import ConfigError
 from busmq_spark.extras import missing_package
 from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL, PAGE_PATHS, is_loopback

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from busmq_spark.cli.located_queues import LocatedQueue
-from busmq_spark.core.command_flow import command
+from busmq_spark.cli.queue_lookup import LocatedQueue
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.message import Message
 from busmq_spark.core.range_reader import RangeCursor, find_id
 

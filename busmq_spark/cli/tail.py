@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from busmq_spark.cli.located_queues import LocatedQueue, locate_existing, open_links
 from busmq_spark.cli.message_printer import MessageWriter
 from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, RawOption, check_exclusive
 from busmq_spark.cli.output import Output
+from busmq_spark.cli.queue_lookup import LocatedQueue, locate_existing, open_links
 from busmq_spark.cli.stored_messages import read_messages
 from busmq_spark.cli.tail_consume import consume as take
 from busmq_spark.cli.terminal_text import escape_control_characters

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 
 from busmq_spark.cli.lease_holders import describe_holders
-from busmq_spark.cli.located_queues import LocatedQueue
 from busmq_spark.cli.message_printer import MessageWriter
+from busmq_spark.cli.queue_lookup import LocatedQueue
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.queue import ack, pop
 from busmq_spark.core.reader_operations import QueueState, keep_alive

@@ -8,9 +8,9 @@ import typer
 from rich.text import Text
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.cli.located_queues import LocatedQueue, find_topic, locate_partitions, open_links
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.queue_lookup import LocatedQueue, find_topic, locate_partitions, open_links
 from busmq_spark.cli.terminal_text import escape_control_characters, format_count, format_duration, format_number
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import server_index

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from busmq_spark.core.cloud_event import Event
-from busmq_spark.core.command_flow import Flow, script
+from busmq_spark.core.command_generators import Flow, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.core.shared_group import Delivery

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from busmq_spark.core.command_flow import Flow, command, script
+from busmq_spark.core.command_generators import Flow, command, script
 from busmq_spark.core.event_patterns import check_pattern, destinations
 from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys
 from busmq_spark.core.message import CHUNK_MESSAGES

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from busmq_spark.core.command_flow import Arg, Flow, command, script
+from busmq_spark.core.command_generators import Arg, Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
 from busmq_spark.errors import QueueMissing

@@ -13,7 +13,7 @@ from itertools import repeat
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from busmq_spark.core.command_flow import Arg, Call, Flow, command, script
+from busmq_spark.core.command_generators import Arg, Call, Flow, command, script
 from busmq_spark.core.keys import JobKeys, QueueKeys, client_channel, jobs_channel
 from busmq_spark.core.message import MAX_VALUE_BYTES, encode_value
 from busmq_spark.core.shared_group import Delivery

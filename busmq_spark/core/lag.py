@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from busmq_spark.core.command_flow import Flow, command
+from busmq_spark.core.command_generators import Flow, command
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.reader_operations import states, subscriptions

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
-from busmq_spark.core.command_flow import Flow, command, script
+from busmq_spark.core.command_generators import Flow, command, script
 from busmq_spark.core.keys import QueueKeys, mirror_report
 from busmq_spark.core.position import Range
 from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from busmq_spark.core.command_flow import Flow, command, script
+from busmq_spark.core.command_generators import Flow, command, script
 from busmq_spark.core.persisted_types import TypeMismatch, from_text, to_text
 from busmq_spark.errors import MessageRefused
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from busmq_spark.core.command_flow import Flow, command, script
+from busmq_spark.core.command_generators import Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, MAX_ID, Message, chunks
 from busmq_spark.errors import ConfigError, QueueMissing

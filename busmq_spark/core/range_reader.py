@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from busmq_spark.core.command_flow import Call, Flow, command, script
+from busmq_spark.core.command_generators import Call, Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 
 FIRST_REPLY_ROWS = 1000

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from hashlib import sha1
 from typing import Any, TypeVar
 
-from busmq_spark.core.command_flow import Call, Flow, command, script
+from busmq_spark.core.command_generators import Call, Flow, command, script
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys, federated_prefix
 from busmq_spark.core.position import Position

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from busmq_spark.core.command_flow import Flow, command, script
+from busmq_spark.core.command_generators import Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.core.reader_operations import CumulativeAck, ack_to, states, subscribe, subscriptions
@@ -20,7 +20,7 @@ ABANDONED_AFTER_S = 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
-class ReaderSubscription:
+class SubscriptionStatus:
     """One subscription of one queue."""
 
     name: str
@@ -114,7 +114,7 @@ def _last_id(keys: QueueKeys, start: str | int) -> Flow[int]:
     raise ConfigError(reason=f"start is {start!r}; expected {wanted}")
 
 
-def list_subscriptions(keys: QueueKeys) -> Flow[list[ReaderSubscription]]:
+def list_subscriptions(keys: QueueKeys) -> Flow[list[SubscriptionStatus]]:
     """The subscriptions of a queue, by name."""
     yield from note_times_if_allowed([keys])
     [state] = yield from states([(keys, -1)])
@@ -131,7 +131,7 @@ def list_subscriptions(keys: QueueKeys) -> Flow[list[ReaderSubscription]]:
         back = max(0, min(reached, state.last_id) - max(last, state.floor))
         behind = max(0, state.last_id - last)
         behind_s = 0 if not behind else None if age_ms < 0 else age_ms // 1000
-        found.append(ReaderSubscription(name, last, behind, behind_s, back, idle_s, (lease or b"").decode()))
+        found.append(SubscriptionStatus(name, last, behind, behind_s, back, idle_s, (lease or b"").decode()))
     return found
 
 

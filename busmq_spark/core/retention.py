@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from busmq_spark.core.command_flow import Flow, script
+from busmq_spark.core.command_generators import Flow, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK

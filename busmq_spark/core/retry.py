@@ -1,6 +1,6 @@
 """When what failed is tried again: the pauses between the tries, and their end. The caller waits, and knows what time it is.
 
-Java has the same (redis/Retry.java); tests/golden/retries-v1.json tests both.
+Java has the same (redis/LinkRetry.java); tests/golden/retries-v1.json tests both.
 """
 
 from __future__ import annotations

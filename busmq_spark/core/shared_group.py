@@ -13,12 +13,12 @@ from itertools import chain, groupby, repeat
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from busmq_spark.core.command_flow import Flow, command, script
+from busmq_spark.core.command_generators import Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES
 from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK
 from busmq_spark.core.reader_operations import states
-from busmq_spark.core.reader_subscriptions import ReaderSubscription, list_subscriptions
+from busmq_spark.core.reader_subscriptions import SubscriptionStatus, list_subscriptions
 
 GROUP_RECORD_TTL_S = 90 * 24 * 3600
 """How long the records of a shared group live without a holder."""
@@ -102,7 +102,7 @@ def settlements_of(deliveries: Sequence[Delivery], action: Action, ms: int = 0) 
 class GroupState:
     """One group of one queue, as :func:`list_groups` finds it."""
 
-    subscription: ReaderSubscription
+    subscription: SubscriptionStatus
     """Its name and how far it is. Of a shared group ``last`` is the low-water mark, everything up to which is settled."""
     shared: bool
     in_flight: int = 0

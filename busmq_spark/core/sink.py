@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 from zlib import crc32
 
-from busmq_spark.core.command_flow import Arg, Call, Flow, command, script
+from busmq_spark.core.command_generators import Arg, Call, Flow, command, script
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import QueueKeys, sink_record
 from busmq_spark.core.message import MAX_ID

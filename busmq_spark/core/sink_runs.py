@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from busmq_spark.core import sink as sinks
-from busmq_spark.core.command_flow import Flow, command, script
+from busmq_spark.core.command_generators import Flow, command, script
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys, sink_queues, sink_record
 from busmq_spark.core.sink import StagedList, by_queue, decode_manifest

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from busmq_spark.core.command_flow import Flow, script
+from busmq_spark.core.command_generators import Flow, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK
 from busmq_spark.core.reader_operations import split_into_calls

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, overload
 from zlib import crc32
 
-from busmq_spark.core.command_flow import Call, Flow, command, script
+from busmq_spark.core.command_generators import Call, Flow, command, script
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import LOOKS_LIKE_KEY_SUFFIX, QueueKeys, TopicKeys, is_subscription, is_topic
 from busmq_spark.core.lag import ReaderLag

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from busmq_spark.cli.located_queues import LocatedQueue, locate_queue, open_links
 from busmq_spark.cli.options import JsonOption
 from busmq_spark.cli.output import Output
 from busmq_spark.cli.progress_bar import TerminalProgressBar
+from busmq_spark.cli.queue_lookup import LocatedQueue, locate_queue, open_links
 from busmq_spark.cli.redis_options import RedisOption
 from busmq_spark.cli.terminal_text import format_count
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import sink_queues, sink_record
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach, close, push_many
 from busmq_spark.demo.flight_delays import FlightDelays

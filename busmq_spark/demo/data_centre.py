@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from busmq_spark.cli.located_queues import locate_queue, open_links
+from busmq_spark.cli.queue_lookup import locate_queue, open_links
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach, push_many
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost

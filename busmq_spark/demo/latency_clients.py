@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import IO, Any
 
 from busmq_spark.core import queue as q
-from busmq_spark.core.command_flow import command, script
+from busmq_spark.core.command_generators import command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Self
 
 from rich.text import Text
 
-from busmq_spark.cli.located_queues import locate_queue, open_links
 from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.queue_lookup import locate_queue, open_links
 from busmq_spark.cli.terminal_text import format_number, format_rate
 from busmq_spark.core.mirror import promote
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach, push_many

@@ -13,8 +13,8 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from busmq_spark.cli.located_queues import locate_queue, open_links
 from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.queue_lookup import locate_queue, open_links
 from busmq_spark.cli.terminal_text import format_count, format_number
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
 from busmq_spark.demo.latency_clients import Workload, percentiles, workload_clients

@@ -18,6 +18,6 @@ Linux and macOS.
 from busmq_spark.embedded.cluster import ClusterServers
 from busmq_spark.embedded.sentinel import SentinelServers
 from busmq_spark.embedded.server import RedisServer
-from busmq_spark.embedded.server_set import DirectServers
+from busmq_spark.embedded.server_set import IndependentServers
 
-__all__ = ["ClusterServers", "DirectServers", "RedisServer", "SentinelServers"]
+__all__ = ["ClusterServers", "IndependentServers", "RedisServer", "SentinelServers"]

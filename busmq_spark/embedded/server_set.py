@@ -61,7 +61,7 @@ class ServerSet:
         return self._stack.enter_context(server)
 
 
-class DirectServers(ServerSet):
+class IndependentServers(ServerSet):
     """``count`` servers that know nothing of each other; ``urls`` is in their order, which clients must all share."""
 
     def __init__(self, count: int, *, password: str | None = None, aof: bool = False, settings: Mapping[str, str] = MappingProxyType({})) -> None:

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import TypeVar
 
 from busmq_spark.core import mirror as flows
-from busmq_spark.core.command_flow import Flow, run_flows_together
+from busmq_spark.core.command_generators import Flow, run_flows_together
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys, mirror_report, server_index
 from busmq_spark.core.mirror import AppendResult, BeginResult, Chunk, MirrorOf, MirrorQueueState, OriginQueueState, Positions

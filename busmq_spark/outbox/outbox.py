@@ -19,7 +19,7 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from busmq_spark.bus.cloud_event_publishing import EventKeywords, event_of, keys_of
+from busmq_spark.bus.event_routing import EventKeywords, event_of, keys_of
 from busmq_spark.core.cloud_event import Event
 from busmq_spark.core.event_routing import check_queue
 from busmq_spark.errors import ConfigError

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from busmq_spark.core.command_flow import Call, Flow, Step, T, run_async
+from busmq_spark.core.command_generators import Call, Flow, Step, T, run_async
 from busmq_spark.core.retry import LinkRetry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.async_link import AsyncLink

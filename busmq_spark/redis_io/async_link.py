@@ -11,7 +11,7 @@ from typing import Any
 
 import redis.exceptions as rx
 
-from busmq_spark.core.command_flow import Call, Flow, Step, T, command, run_async
+from busmq_spark.core.command_generators import Call, Flow, Step, T, command, run_async
 from busmq_spark.core.retry import LinkRetry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S

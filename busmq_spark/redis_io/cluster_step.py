@@ -14,7 +14,7 @@ from typing import Any
 
 import redis.exceptions as rx
 
-from busmq_spark.core.command_flow import Call, command
+from busmq_spark.core.command_generators import Call, command
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.endpoint import Endpoint
 from busmq_spark.redis_io.resp_codec import first_error, script_as_eval

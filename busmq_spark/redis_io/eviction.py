@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from busmq_spark.core.command_flow import Flow, command
+from busmq_spark.core.command_generators import Flow, command
 from busmq_spark.errors import ConfigError, Unauthorized
 
 POLICY_UNKNOWN = "not known, since the right +info is missing"

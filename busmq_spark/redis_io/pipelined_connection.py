@@ -15,7 +15,7 @@ import hiredis
 import redis.asyncio as aredis
 import redis.exceptions as rx
 
-from busmq_spark.core.command_flow import Call
+from busmq_spark.core.command_generators import Call
 from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.resp_codec import pack
 

@@ -10,7 +10,7 @@ from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys, metadata_pattern, queue_name, server_index, topic_name, topic_pattern
 
 if TYPE_CHECKING:  # writers of a sink that only plan take a token here, and need no client of Redis

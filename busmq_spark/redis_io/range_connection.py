@@ -9,7 +9,7 @@ import numpy as np
 import redis
 import redis.exceptions as rx
 
-from busmq_spark.core.command_flow import Call
+from busmq_spark.core.command_generators import Call
 from busmq_spark.core.range_reply_parser import NO_PAIRS, PairScanner, ValueSpans
 from busmq_spark.errors import BusError, LinkLost, ServerRefused
 from busmq_spark.redis_io.dial import dial

@@ -8,7 +8,7 @@ from typing import Any
 import redis.exceptions as rx
 from redis.utils import HIREDIS_AVAILABLE
 
-from busmq_spark.core.command_flow import Arg, Call, Step
+from busmq_spark.core.command_generators import Arg, Call, Step
 from busmq_spark.errors import LocalToolMissing
 
 if not HIREDIS_AVAILABLE:  # pragma: no cover  # a broken installation

@@ -9,7 +9,7 @@ from typing import Any
 
 from redis.crc import key_slot
 
-from busmq_spark.core.command_flow import Call
+from busmq_spark.core.command_generators import Call
 
 CLUSTER_SLOTS = 16_384
 NodeAddress = tuple[str, int]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from busmq_spark.core.command_flow import Call, Flow, Step, T, run_sync
+from busmq_spark.core.command_generators import Call, Flow, Step, T, run_sync
 from busmq_spark.core.retry import LinkRetry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.cluster_seeds import ClusterSeeds

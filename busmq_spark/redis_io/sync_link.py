@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 import redis
 import redis.exceptions as rx
 
-from busmq_spark.core.command_flow import Call, Flow, Step, T, run_sync
+from busmq_spark.core.command_generators import Call, Flow, Step, T, run_sync
 from busmq_spark.core.retry import LinkRetry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.dial import dial

@@ -9,8 +9,8 @@ from typing import Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from busmq_spark.core.command_flow import run_sync
-from busmq_spark.core.planner import IdsAtTimesQuestion, check_given, loss_before_start, without_times
+from busmq_spark.core.batch_planner import IdsAtTimesQuestion, check_given, loss_before_start, without_times
+from busmq_spark.core.command_generators import run_sync
 from busmq_spark.core.position import Range
 from busmq_spark.core.qualified_queue_names import display_name, qualified_name, split_name
 from busmq_spark.core.read_tasks import tasks

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from busmq_spark.core.batch_limits import LastIdWithinBytesQuestion
-from busmq_spark.core.planner import (
+from busmq_spark.core.batch_planner import (
     DropExpiredQueue,
     HandleLoss,
     IdsAtTimesQuestion,
@@ -19,6 +18,7 @@ from busmq_spark.core.planner import (
 )
 from busmq_spark.core.position import Range
 from busmq_spark.core.times_of_ids import TimesOfIds
+from busmq_spark.core.trigger_limits import LastIdWithinBytesQuestion
 from busmq_spark.spark.id_time_recorder import note_times_if_allowed
 from busmq_spark.spark.message_times import fetch_times
 from busmq_spark.spark.queue_acquisition import QueueAcquisition

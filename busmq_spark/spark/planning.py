@@ -8,9 +8,9 @@ from types import MappingProxyType
 from typing import Any
 
 from busmq_spark.core import offsets
-from busmq_spark.core.command_flow import run_sync
+from busmq_spark.core.batch_planner import AcquiredQueues, BatchPlanner
+from busmq_spark.core.command_generators import run_sync
 from busmq_spark.core.empty_batch_trigger import EmptyBatchTrigger
-from busmq_spark.core.planner import AcquiredQueues, Planner
 from busmq_spark.core.position import Position
 from busmq_spark.core.qualified_queue_names import split_name
 from busmq_spark.core.read_tasks import ranges, tasks
@@ -35,7 +35,7 @@ class QueryPlanning:
 
     def __init__(self, options: ReadOptions, *, timed: bool = False) -> None:
         """``timed``: the rows have their times, which must be noted before they are read."""
-        self.planner = Planner(options)
+        self.planner = BatchPlanner(options)
         self._timed = timed
         self.names = QueueSelection(options)
         self.stream_queues: QueueAcquisition | None = None

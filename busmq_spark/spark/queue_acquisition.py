@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 
-from busmq_spark.core.command_flow import run_sync
+from busmq_spark.core.batch_planner import AcquiredQueues, first_start, starts_after, without_times
+from busmq_spark.core.command_generators import run_sync
 from busmq_spark.core.loss import Loss, count_messages_to_delete, loss_between
-from busmq_spark.core.planner import AcquiredQueues, first_start, starts_after, without_times
 from busmq_spark.core.position import Position
 from busmq_spark.core.qualified_queue_names import display_name, split_name
 from busmq_spark.core.reader_operations import UNKNOWN_ID, AckResult
@@ -21,7 +21,7 @@ from busmq_spark.redis_io import eviction
 from busmq_spark.redis_io.lease_holder import is_dead, my_token
 from busmq_spark.spark import lease
 from busmq_spark.spark.keepalive import KeepAlive
-from busmq_spark.spark.self_join_readers import SelfJoinReaders
+from busmq_spark.spark.same_query_readers import SameQueryReaders
 from busmq_spark.spark.stores import planning_store
 from busmq_spark.starting_offsets import Start
 from busmq_spark.store.loss_errors import loss_error
@@ -64,7 +64,7 @@ class QueueAcquisition:
         self._push_notifiers = push_notifiers
         self._token = my_token(with_parent=True) if options.ack == "commit" else ""
         self._keep_alive = KeepAlive(lambda: planning_store(options, quiet=True), options.subscription, self._token)
-        self.siblings = SelfJoinReaders(options, self._token)
+        self.siblings = SameQueryReaders(options, self._token)
         self.siblings.register()
         self._warned: set[tuple[str, Position]] = set()
         """Queues of the checkpoint that do not exist any more, with their positions."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.loss import Loss
 from busmq_spark.core.position import Range

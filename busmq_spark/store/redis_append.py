@@ -12,7 +12,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Self
 
-from busmq_spark.core.command_flow import Call, command, script
+from busmq_spark.core.command_generators import Call, command, script
 from busmq_spark.core.grouping import group_by, slices
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, chunks

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from busmq_spark.core.command_flow import Call, command
+from busmq_spark.core.command_generators import Call, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Range
 from busmq_spark.core.range_reader import TARGET_REPLY_BYTES, ExpectedRowSlice, RangeCursor, find_id, read_range_start, read_short_ranges

@@ -18,7 +18,7 @@ from busmq_spark.core import sink as sinks
 from busmq_spark.core import sink_runs as stagings
 from busmq_spark.core import topic as topics_
 from busmq_spark.core.caching import MemoizedFunction, PerProcessCache
-from busmq_spark.core.command_flow import Flow, command, run_flows_together
+from busmq_spark.core.command_generators import Flow, command, run_flows_together
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, TopicKeys, server_index, sink_queues, sink_record
 from busmq_spark.core.mirror import OriginQueueState, Positions

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from busmq_spark.core import queue as q
-from busmq_spark.core.command_flow import Call, command, script
+from busmq_spark.core.command_generators import Call, command, script
 from busmq_spark.core.times_of_ids import IdAtTime
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.benchmarks.harness import RUNS, Row, Spread, alternating, fill, ratios, redis, script_calls_and_us

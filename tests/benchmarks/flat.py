@@ -14,7 +14,7 @@ import psutil
 
 from busmq_spark.core import queue as q
 from busmq_spark.core import reader_operations as core_state
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Position
 from tests.benchmarks.harness import RUNS, Row, Spread, add_batch_s, alternating, drain, fill, ratios, redis, script_calls_and_us, session

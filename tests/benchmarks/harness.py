@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from busmq_spark.core import queue as q
-from busmq_spark.core.command_flow import command, script
+from busmq_spark.core.command_generators import command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
 from busmq_spark.embedded import RedisServer

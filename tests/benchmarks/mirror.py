@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from busmq_spark.core import queue as q
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.mirror import MirrorOf, begin_mirror, read_spans
 from busmq_spark.core.position import Range

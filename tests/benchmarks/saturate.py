@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 
 from busmq_spark.core import queue as q
-from busmq_spark.core.command_flow import Call, command, script
+from busmq_spark.core.command_generators import Call, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse

@@ -17,7 +17,7 @@ LEAST = {"at-least-once": 0.6, "exactly-once": 0.4}
 
 PUSHER = """
 import sys
-from busmq_spark.core.command_flow import script
+from busmq_spark.core.command_generators import script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
 from busmq_spark.redis_io.sync_link import SyncLink

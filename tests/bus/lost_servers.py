@@ -7,12 +7,12 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from busmq_spark.bus.queue import Queue
-from busmq_spark.embedded import ClusterServers, DirectServers, RedisServer, SentinelServers
+from busmq_spark.embedded import ClusterServers, IndependentServers, RedisServer, SentinelServers
 from tests.conftest import Fresh
 from tests.soak.machine import Machine
 from tests.support import wait_in_sync, wait_until
 
-Kind = DirectServers | SentinelServers | ClusterServers
+Kind = IndependentServers | SentinelServers | ClusterServers
 SILENCE_MS = {"sentinel": 500, "cluster": 2000}
 """After how long a silent server is replaced once one was killed."""
 LONG_SILENCE_MS = 60_000
@@ -54,7 +54,7 @@ class Servers:
 
     def kill(self, queue: Queue) -> None:
         """The one that has the queue; it comes back at once where it has no successor, and else as the replica of that."""
-        if isinstance(self._group, DirectServers):
+        if isinstance(self._group, IndependentServers):
             server = self._group.servers[queue.server]
             server.kill()
         else:
@@ -86,7 +86,7 @@ class Servers:
                     node.command("CONFIG", "SET", "cluster-node-timeout", ms)
 
     def _master(self, queue: Queue) -> RedisServer:
-        assert not isinstance(self._group, DirectServers)
+        assert not isinstance(self._group, IndependentServers)
         return self._group.master if isinstance(self._group, SentinelServers) else self._group.owner(queue.keys.metadata)
 
     def _all(self) -> list[RedisServer]:
@@ -99,8 +99,8 @@ class Servers:
 def own_servers(layout: str, machine: Machine) -> Iterator[Servers]:
     """New ones, on a machine, which keep what they have when they are killed."""
     groups: dict[str, Callable[[], Kind]] = {
-        "direct": lambda: DirectServers(1, aof=True),
-        "three": lambda: DirectServers(3, aof=True),
+        "direct": lambda: IndependentServers(1, aof=True),
+        "three": lambda: IndependentServers(3, aof=True),
         "sentinel": lambda: SentinelServers(aof=True),
         "cluster": lambda: ClusterServers(aof=True),
     }

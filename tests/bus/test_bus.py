@@ -10,7 +10,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.keys import QueueKeys, server_index
-from busmq_spark.embedded import DirectServers, RedisServer
+from busmq_spark.embedded import IndependentServers, RedisServer
 from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError, Unauthorized
 from busmq_spark.redis_io import endpoint
 from busmq_spark.redis_io.async_link import AsyncLink
@@ -183,7 +183,7 @@ async def test_a_wrong_password_is_an_error_at_once_and_is_not_shown() -> None:
 
 @pytest.fixture
 def three() -> Any:
-    with DirectServers(3, aof=True) as group:
+    with IndependentServers(3, aof=True) as group:
         yield group
 
 
@@ -202,7 +202,7 @@ async def test_a_queue_warns_once_that_its_server_is_unreachable(fresh: Fresh) -
     assert [type(error) for error in heard] == [LinkLost]
 
 
-async def test_what_was_assumed_without_a_server_is_asked_again_when_it_is_back(three: DirectServers, fresh: Fresh) -> None:
+async def test_what_was_assumed_without_a_server_is_asked_again_when_it_is_back(three: IndependentServers, fresh: Fresh) -> None:
     keys = QueueKeys(fresh())
     home = server_index(keys.metadata, 3)
     elsewhere = (home + 1) % 3
@@ -216,7 +216,7 @@ async def test_what_was_assumed_without_a_server_is_asked_again_when_it_is_back(
 
 
 async def test_while_one_of_three_is_down_the_others_work_and_what_hangs_on_it_resumes(
-    three: DirectServers, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+    three: IndependentServers, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoint, "PATIENCE_S", UNTIL_S)  # of what hangs
     events: list[str] = []
@@ -257,7 +257,7 @@ async def test_while_one_of_three_is_down_the_others_work_and_what_hangs_on_it_r
     assert events == ["online", "error", "online", "offline"]
 
 
-async def test_a_bus_opens_while_one_of_three_is_down(three: DirectServers, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bus_opens_while_one_of_three_is_down(three: IndependentServers, caplog: pytest.LogCaptureFixture) -> None:
     three.servers[1].kill()
     events: list[str] = []
     bus = Bus(",".join(three.urls))

@@ -11,7 +11,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.queue import Queue
 from busmq_spark.core import queue as flows
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys, channel_queue
 from busmq_spark.core.message import Message
 from busmq_spark.errors import ConfigError, ProtocolError, QueueFull, StateError

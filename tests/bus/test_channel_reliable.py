@@ -15,7 +15,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.channel import Channel
 from busmq_spark.core import queue as flows
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys, channel_queue
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import QueueBusy, StateError

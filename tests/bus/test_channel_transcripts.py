@@ -16,7 +16,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.channel import Channel
 from busmq_spark.core import queue as flows
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys, channel_queue
 from busmq_spark.errors import StateError
 from busmq_spark.redis_io.sync_link import SyncLink

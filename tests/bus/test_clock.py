@@ -10,7 +10,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.queue import Queue
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.errors import ConfigError, TimeUnknown
 from tests.bus.tools import UNTIL_S, redis
 from tests.clocks import DAY, HOUR, SECOND

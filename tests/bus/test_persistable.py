@@ -13,7 +13,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.persistable import Persistable, PersistedDataclass, PersistedDict
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.persisted_types import to_text
 from busmq_spark.embedded import RedisServer, SentinelServers
 from busmq_spark.errors import BusError, ConfigError, LinkLost, MessageRefused, StateError

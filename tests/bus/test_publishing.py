@@ -9,11 +9,11 @@ import pytest
 
 from busmq_spark import Event
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.event_routing import Receipt
 from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, server_index
 from busmq_spark.embedded import RedisServer
-from busmq_spark.embedded.server_set import DirectServers
+from busmq_spark.embedded.server_set import IndependentServers
 from busmq_spark.errors import (
     BusError,
     ConfigError,
@@ -230,7 +230,7 @@ async def test_the_mark_of_a_queue_of_commands_is_no_field_of_users(redis_url: s
 # -- several servers, and servers that are away -----------------------------------------------------------------------------------------------
 
 
-async def test_the_table_is_at_the_server_that_its_key_hashes_to(three_servers: DirectServers, fresh: Fresh) -> None:
+async def test_the_table_is_at_the_server_that_its_key_hashes_to(three_servers: IndependentServers, fresh: Fresh) -> None:
     key, queue = fresh("k"), fresh()
     async with Bus(",".join(three_servers.urls)) as bus:
         await bus.subscribe([key], into=queue)
@@ -240,7 +240,7 @@ async def test_the_table_is_at_the_server_that_its_key_hashes_to(three_servers: 
 
 @pytest.mark.timeout(120)
 async def test_a_queue_whose_server_is_away_is_named_and_the_event_can_be_published_again(fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
-    with DirectServers(2) as group:
+    with IndependentServers(2) as group:
         key = fresh("k")
         home = server_index(EVENT_SUBSCRIPTIONS_KEY, 2)
         near, far = (next(name for name in iter(fresh, "") if server_index(QueueKeys(name).metadata, 2) == index) for index in (home, 1 - home))

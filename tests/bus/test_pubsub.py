@@ -9,7 +9,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.pubsub import Pubsub
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.message import PubsubMessage
 from busmq_spark.embedded import ClusterServers, RedisServer, SentinelServers
 from busmq_spark.errors import ConfigError, MessagesMissed, StateError

@@ -8,7 +8,7 @@ from typing import Any
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.persistable import PersistedDict
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from tests.conftest import Fresh
 
 OPERATIONS = json.loads((Path(__file__).parents[1] / "golden" / "pubsub-persist-transcripts.json").read_text("utf-8"))["operations"]

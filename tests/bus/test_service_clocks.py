@@ -10,7 +10,7 @@ import pytest
 from busmq_spark.bus import base_queue, server_clock, service_provider
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.push import PushPipeline
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import service_queue
 from busmq_spark.core.service import ServiceRequest, decode_request
 from tests.conftest import Fresh

@@ -20,7 +20,7 @@ from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.received_request import Request
 from busmq_spark.bus.service import Service
 from busmq_spark.core import queue as flows
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys, service_queue
 from busmq_spark.errors import RequestFailed, RequestTimeout
 from busmq_spark.redis_io.sync_link import SyncLink

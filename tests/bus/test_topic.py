@@ -10,10 +10,10 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.topic import Topic
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import server_index
 from busmq_spark.core.topic import GroupLag, MessagePlace, partition_of
-from busmq_spark.embedded import DirectServers
+from busmq_spark.embedded import IndependentServers
 from busmq_spark.errors import ConfigError, QueueBusy, QueueFull, StateError, TopicMissing, TopicShrinks
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.bus.tools import until
@@ -77,7 +77,7 @@ async def test_pushes_keep_their_order_awaited_or_not_also_before_the_topic_is_a
 
 
 async def test_partitions_are_dealt_out_to_the_servers_and_found_where_they_are(
-    three_servers: DirectServers, three_links: list[SyncLink], fresh: Fresh
+    three_servers: IndependentServers, three_links: list[SyncLink], fresh: Fresh
 ) -> None:
     url = ",".join(three_servers.urls)
     name = next(name for name in iter(lambda: fresh("t"), "") if server_index(f"bus:queue:{name}/0:metadata", 3) != 0)

@@ -13,8 +13,8 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core import topic as flows
-from busmq_spark.core.command_flow import command
-from busmq_spark.embedded import DirectServers, RedisServer
+from busmq_spark.core.command_generators import command
+from busmq_spark.embedded import IndependentServers, RedisServer
 from busmq_spark.errors import LinkLost
 from tests.bus.killable import Killable
 from tests.bus.tools import UNTIL_S, redis, until
@@ -112,7 +112,7 @@ async def wait_for_the_lease(place: dict[str, Any], name: str) -> None:
 @pytest.mark.usefixtures("impatient")
 async def test_a_server_is_killed_and_its_partitions_pause_while_the_others_flow(fresh: Fresh) -> None:
     """Each of two, so also the one that knows of the topic."""
-    with DirectServers(2, aof=True) as group:
+    with IndependentServers(2, aof=True) as group:
         url, name = ",".join(group.urls), fresh("t")
         async with Bus(url) as bus, bus.topic(name, 4) as topic:
             async with Reader({"url": url}, name) as one, Reader({"url": url}, name) as two:
@@ -144,7 +144,7 @@ def key_of(topic: object, partition: int) -> str:
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_topic_is_attached_while_a_server_is_away_and_has_its_partitions_when_it_is_back(fresh: Fresh) -> None:
-    with DirectServers(2, aof=True) as group:
+    with IndependentServers(2, aof=True) as group:
         url = ",".join(group.urls)
         async with Bus(url) as bus:
             names = [fresh("t") for _ in range(20)]

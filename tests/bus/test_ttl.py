@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from tests.bus.conftest import OpenBus, Redis

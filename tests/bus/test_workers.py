@@ -14,8 +14,8 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.job import Job
 from busmq_spark.bus.job_consumer_group import JobConsumerGroup, WorkerOptions
-from busmq_spark.core.command_flow import command
-from busmq_spark.embedded import DirectServers, RedisServer
+from busmq_spark.core.command_generators import command
+from busmq_spark.embedded import IndependentServers, RedisServer
 from busmq_spark.errors import ConfigError, JobFailed, WorkTimeout
 from tests.bus.group_tools import end_leases
 from tests.bus.job_tools import LONG_S, Held, concat, held_ends, letters, nothing, until_none
@@ -308,7 +308,7 @@ async def test_several_workers_pause_and_go_on_together(redis_url: str, fresh: F
             bus.workers(some[0].worker("g")(nothing), limit=0)
 
 
-async def test_jobs_of_a_queue_on_the_second_server_leave_keys_only_there(three_servers: DirectServers, fresh: Fresh) -> None:
+async def test_jobs_of_a_queue_on_the_second_server_leave_keys_only_there(three_servers: IndependentServers, fresh: Fresh) -> None:
     async with Bus(",".join(three_servers.urls)) as bus:
         jobs = bus.jobs(fresh(), server=1)
         async with jobs.worker("worldConcat")(concat):

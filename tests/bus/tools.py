@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from busmq_spark.bus.queue import Queue
-from busmq_spark.core.command_flow import Flow, command
+from busmq_spark.core.command_generators import Flow, command
 from busmq_spark.core.message import Message
 from tests.support import PATIENCE_S
 

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.demo.flights import FLIGHT_FIELDS, load_flights
 from busmq_spark.demo.report import next_lines

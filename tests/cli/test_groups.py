@@ -10,7 +10,7 @@ import pytest
 from busmq_spark.core import dead_letter, shared_group
 from busmq_spark.core import queue as flows
 from busmq_spark.core.cloud_event import Event
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.reader_operations import states
 from busmq_spark.core.reader_subscriptions import register

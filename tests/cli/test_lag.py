@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.core import queue as flows
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.reader_operations import subscribe
 from busmq_spark.redis_io.sync_link import SyncLink

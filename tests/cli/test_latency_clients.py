@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import attach, push_many
 from busmq_spark.demo.latency_clients import ArrivalCounter, Workload, make_order, percentiles, read_order, workload_clients

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.reader_operations import CumulativeAck, ack_to, subscribe
 from busmq_spark.redis_io.sync_link import SyncLink

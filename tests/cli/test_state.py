@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import attach, pop, push_many
 from busmq_spark.core.reader_operations import subscribe
@@ -101,7 +101,7 @@ def test_a_long_name_folds_no_line_of_a_table_in_a_pipe(busmq: Busmq, fresh: Fre
 
 
 def test_queues_of_several_servers_stand_in_one_list(busmq: Busmq, fresh: Fresh, three_servers: object, fresh_keys: FreshKeys) -> None:
-    url = ",".join(three_servers.urls)  # type: ignore[attr-defined]  # DirectServers
+    url = ",".join(three_servers.urls)  # type: ignore[attr-defined]  # IndependentServers
     hint = fresh("several")
     names = sorted(fresh(hint) for _ in range(6))
     for name in names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import push_many
 from busmq_spark.core.reader_operations import CumulativeAck, ack_to, states

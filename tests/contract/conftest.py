@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 import pytest
 
-from busmq_spark.core.command_flow import Flow, command
+from busmq_spark.core.command_generators import Flow, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import AttachResult, attach, push_many
 from busmq_spark.options import RedisOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
-from busmq_spark.core.command_flow import Flow, Step, command
+from busmq_spark.core.command_generators import Flow, Step, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.sink import STAGE_TTL_S, StagedList, encode_chunks
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busmq_spark.core import queue, reader_operations, reader_subscriptions
-from busmq_spark.core.command_flow import Step, command, run_sync
+from busmq_spark.core.command_generators import Step, command, run_sync
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S
 from busmq_spark.core.reader_operations import AckResult, CumulativeAck

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.core import event_routing, job, queue, reader_operations, reader_subscriptions, retention, shared_group
-from busmq_spark.core.command_flow import Flow, command
+from busmq_spark.core.command_generators import Flow, command
 from busmq_spark.core.keys import JobKeys, QueueKeys
 from busmq_spark.core.reader_operations import AckResult, CumulativeAck
 from busmq_spark.core.shared_group import Delivery, SettleRequest

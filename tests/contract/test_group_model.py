@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from busmq_spark.core import queue, reader_operations
 from busmq_spark.core import shared_group as flows
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.reader_subscriptions import register, seek
 from busmq_spark.core.shared_group import Delivery, SettleRequest
 from busmq_spark.redis_io.sync_link import SyncLink

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.core import job as flows
-from busmq_spark.core.command_flow import Flow
+from busmq_spark.core.command_generators import Flow
 from busmq_spark.core.job import Answer, JobDelivery
 from busmq_spark.core.keys import JobKeys
 from busmq_spark.core.shared_group import Delivery

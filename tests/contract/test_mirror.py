@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from busmq_spark.core import mirror as flows
 from busmq_spark.core import queue, reader_operations, shared_group, times_of_ids
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.dead_letter import put_back
 from busmq_spark.core.idempotent_push import push_from
 from busmq_spark.core.keys import QueueKeys

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.command_flow import script
+from busmq_spark.core.command_generators import script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.errors import MessageRefused

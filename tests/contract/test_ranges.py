@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busmq_spark.core import queue, range_reader, reader_operations, sink
-from busmq_spark.core.command_flow import Flow, command, script
+from busmq_spark.core.command_generators import Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.range_reader import ValueSizes
 from busmq_spark.core.sink import StagedList, encode_chunks

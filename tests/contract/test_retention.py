@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.core import idempotent_push, lag, queue, reader_operations, reader_subscriptions, retention, shared_group, times_of_ids
-from busmq_spark.core.command_flow import script
+from busmq_spark.core.command_generators import script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.loss import count_messages_to_delete
 from busmq_spark.core.reader_operations import AckResult, CumulativeAck

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
 from busmq_spark.core import queue, reader_operations, reader_subscriptions, retention, shared_group, times_of_ids
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.reader_operations import CumulativeAck
 from busmq_spark.core.shared_group import SettleRequest
 from busmq_spark.redis_io.sync_link import SyncLink

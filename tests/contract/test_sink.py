@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busmq_spark.core import queue, sink
-from busmq_spark.core.command_flow import Flow, Step
+from busmq_spark.core.command_generators import Flow, Step
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
 from busmq_spark.core.sink import FullQueueStop
 from busmq_spark.errors import BusError, LinkLost, QueueMissing, StagingLost, StaleBatch

@@ -7,7 +7,7 @@ import pytest
 from busmq_spark.core import queue, reader_operations
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.reader_operations import CumulativeAck
-from busmq_spark.core.reader_subscriptions import ABANDONED_AFTER_S, ReaderSubscription, list_subscriptions, unsubscribe
+from busmq_spark.core.reader_subscriptions import ABANDONED_AFTER_S, SubscriptionStatus, list_subscriptions, unsubscribe
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import QueueBusy
 from busmq_spark.redis_io.sync_link import SyncLink
@@ -16,7 +16,7 @@ from tests.conftest import Fresh
 from tests.contract.conftest import Born, Redis, Run
 
 
-def by_name(run: Run, keys: QueueKeys) -> dict[str, ReaderSubscription]:
+def by_name(run: Run, keys: QueueKeys) -> dict[str, SubscriptionStatus]:
     return {each.name: each for each in run(list_subscriptions(keys))}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.core import topic as flows
-from busmq_spark.core.command_flow import Flow
+from busmq_spark.core.command_generators import Flow
 from busmq_spark.core.keys import TopicKeys
 from busmq_spark.core.topic import MEMBER_TTL_MS, TopicState
 from busmq_spark.errors import ConfigError, QueueDamaged, TopicMissing, TopicShrinks

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.core import queue
-from busmq_spark.core.command_flow import Flow, command
+from busmq_spark.core.command_generators import Flow, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import BusError, ConfigError, QueueMissing
 from busmq_spark.redis_io.sync_link import SyncLink

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pytest
 
 from busmq_spark.core import queue, range_reader, reader_operations, reader_subscriptions, retention, shared_group, sink, times_of_ids
-from busmq_spark.core.command_flow import Call, Flow, command
+from busmq_spark.core.command_generators import Call, Flow, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_MESSAGES, chunks
 from busmq_spark.core.reader_operations import QUEUES_PER_CALL, CumulativeAck

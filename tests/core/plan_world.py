@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from busmq_spark.core.batch_limits import LastIdWithinBytesQuestion
-from busmq_spark.core.loss import loss_between
-from busmq_spark.core.message import MAX_ID
-from busmq_spark.core.offsets import position_of
-from busmq_spark.core.planner import (
+from busmq_spark.core.batch_planner import (
     DropExpiredQueue,
     HandleLoss,
     IdsAtTimesQuestion,
@@ -20,10 +16,14 @@ from busmq_spark.core.planner import (
     Question,
     QueueStatesQuestion,
 )
+from busmq_spark.core.loss import loss_between
+from busmq_spark.core.message import MAX_ID
+from busmq_spark.core.offsets import position_of
 from busmq_spark.core.position import Position
 from busmq_spark.core.qualified_queue_names import qualified_name
 from busmq_spark.core.reader_operations import QueueState
 from busmq_spark.core.times_of_ids import TimeLookupResult
+from busmq_spark.core.trigger_limits import LastIdWithinBytesQuestion
 
 
 class LostInTest(Exception):

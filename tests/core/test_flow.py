@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.core import queue, reader_operations, sink
-from busmq_spark.core.command_flow import Call, Flow, Step, command, run_async, run_sync, script
+from busmq_spark.core.command_generators import Call, Flow, Step, command, run_async, run_sync, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_MESSAGES, Message
 from busmq_spark.core.reader_operations import AckResult, CumulativeAck

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.core import persisted
-from busmq_spark.core.command_flow import Call, run_sync
+from busmq_spark.core.command_generators import Call, run_sync
 from busmq_spark.core.persisted import FieldsToSave, TrackedFields
 from busmq_spark.core.persisted_types import from_text, to_text
 from busmq_spark.errors import MessageRefused

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.command_flow import run_sync
-from busmq_spark.core.planner import AcquiredQueues, Planner, Planning
+from busmq_spark.core.batch_planner import AcquiredQueues, BatchPlanner, Planning
+from busmq_spark.core.command_generators import run_sync
 from busmq_spark.core.position import Position
 from busmq_spark.errors import BusError
 from busmq_spark.option_parsing import parse
@@ -21,8 +21,8 @@ from tests.core.plan_world import LostInTest, World, name_of, positions
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "plans-v1.json").read_text("utf-8"))["cases"]
 
 
-def planner(options: dict[str, str], *, available_now: bool = False) -> Planner:
-    made = Planner(parse(ReadOptions, {"redis.url": "redis://host", **options}))
+def planner(options: dict[str, str], *, available_now: bool = False) -> BatchPlanner:
+    made = BatchPlanner(parse(ReadOptions, {"redis.url": "redis://host", **options}))
     if available_now:
         made.prepare_for_available_now()
     return made

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.command_flow import Call, run_sync
+from busmq_spark.core.command_generators import Call, run_sync
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.range_reader import (
     DEEP_WINDOW_MESSAGES,

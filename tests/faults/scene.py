@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from busmq_spark.core import queue as queues
-from busmq_spark.core.command_flow import command, script
+from busmq_spark.core.command_generators import command, script
 from busmq_spark.core.dead_letter import decode_letter
 from busmq_spark.core.keys import QueueKeys, sink_record
 from busmq_spark.core.reader_operations import QueueState, states

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from busmq_spark.core import queue as queues
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import RedisServer
 from tests.faults.process import DriverProcess

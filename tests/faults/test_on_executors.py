@@ -12,7 +12,7 @@ import pytest
 from busmq_spark.bus.bus import Bus as Program
 from busmq_spark.core import mirror as mirrors
 from busmq_spark.core.cloud_event import Event
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import TopicKeys
 from busmq_spark.core.retention import parse_limits, set_retention
 from busmq_spark.core.topic import open_topic, partition_of, partition_queues

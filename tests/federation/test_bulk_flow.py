@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.position import Range
-from busmq_spark.embedded import ClusterServers, DirectServers, RedisServer
+from busmq_spark.embedded import ClusterServers, IndependentServers, RedisServer
 from busmq_spark.errors import FederationLost, FederationRefused, MessageRefused, TlsFailed, WireError
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk import frames
@@ -327,7 +327,7 @@ def test_which_server_has_a_queue_is_the_other_sides_business(request: pytest.Fi
         group: ClusterServers = request.getfixturevalue("cluster_servers")
         options = RedisOptions(url=",".join(group.urls), layout="cluster")
     else:
-        three: DirectServers = request.getfixturevalue("three_servers")
+        three: IndependentServers = request.getfixturevalue("three_servers")
         options = RedisOptions(url=",".join(three.urls))
     with site(options) as there:
         store, direct = FederatedStore(there.address()), open_store(options)

@@ -13,7 +13,7 @@ import pytest
 
 from busmq_spark.core.position import Range
 from busmq_spark.core.sink import StagedList
-from busmq_spark.embedded import DirectServers, RedisServer
+from busmq_spark.embedded import IndependentServers, RedisServer
 from busmq_spark.errors import FederationLost, LinkLost, MessageRefused, RemoteError, WireError
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk import store as federated
@@ -228,7 +228,7 @@ def test_one_secret_does_not_take_all_places_of_readers(redis_url: str, fresh: F
 
 
 def test_readers_of_a_redis_that_is_silent_hold_up_no_readers_of_another(
-    three_servers: DirectServers, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+    three_servers: IndependentServers, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options, silent = RedisOptions(url=",".join(three_servers.urls)), threading.Event()
     direct, parts = open_store(options), dict[int, Range]()

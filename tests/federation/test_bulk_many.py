@@ -12,7 +12,7 @@ import pytest
 
 from busmq_spark.core.position import Range
 from busmq_spark.core.sink import StagedList, attempt_name
-from busmq_spark.embedded import DirectServers, RedisServer
+from busmq_spark.embedded import IndependentServers, RedisServer
 from busmq_spark.errors import DataLoss, QueueMissing, WireError
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
@@ -113,7 +113,7 @@ def test_reads_over_a_link_that_is_cut_bring_each_row_once(here: Site, direct: R
         store.close()
 
 
-def test_ranges_of_several_servers_come_in_their_order(three_servers: DirectServers, fresh: Fresh) -> None:
+def test_ranges_of_several_servers_come_in_their_order(three_servers: IndependentServers, fresh: Fresh) -> None:
     with site(RedisOptions(url=",".join(three_servers.urls))) as there:
         direct = open_store(RedisOptions(url=",".join(three_servers.urls)))
         parts = ranges(direct, fresh, [3] * 30)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.sink import STAGE_TTL_S, StagedList, attempt_name
 from busmq_spark.core.sink_runs import SinkRun

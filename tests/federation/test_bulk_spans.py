@@ -10,7 +10,7 @@ import pytest
 
 from busmq_spark.core.mirror import NEWEST_MESSAGE
 from busmq_spark.core.position import Range
-from busmq_spark.embedded import DirectServers, RedisServer
+from busmq_spark.embedded import IndependentServers, RedisServer
 from busmq_spark.federation.bulk import server
 from busmq_spark.federation.bulk.row_frames import ask_spans_and_stored_ranges
 from busmq_spark.federation.bulk.store import FederatedStore
@@ -101,7 +101,7 @@ def test_a_read_that_is_closed_ends_and_the_connection_goes_on(store: FederatedS
     assert store.counters([whole.queue]) == [b"40000"]
 
 
-def test_queues_of_several_servers(three_servers: DirectServers, fresh: Fresh) -> None:
+def test_queues_of_several_servers(three_servers: IndependentServers, fresh: Fresh) -> None:
     options = RedisOptions(url=",".join(three_servers.urls))
     with site(options) as there:
         direct, store = open_store(options), FederatedStore(there.address())

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from busmq_spark.core.command_flow import Flow, command
+from busmq_spark.core.command_generators import Flow, command
 from busmq_spark.core.position import Position
 from busmq_spark.core.queue import close
 from busmq_spark.core.reader_subscriptions import register, unsubscribe

@@ -8,7 +8,7 @@ import pytest
 
 from busmq_spark.core import scripts
 from busmq_spark.core.keys import QueueKeys, server_index
-from busmq_spark.embedded import ClusterServers, DirectServers, RedisServer, SentinelServers
+from busmq_spark.embedded import ClusterServers, IndependentServers, RedisServer, SentinelServers
 from busmq_spark.redis_io import queue_location
 from busmq_spark.redis_io.urls import Server
 from tests.conftest import Fresh, link_to
@@ -180,7 +180,7 @@ def test_a_server_out_of_memory_is_full(probe: Probe) -> None:
 # Several servers
 
 
-def test_a_queue_is_where_it_exists_else_where_its_name_hashes_to(probe: Probe, three_servers: DirectServers, fresh: Fresh) -> None:
+def test_a_queue_is_where_it_exists_else_where_its_name_hashes_to(probe: Probe, three_servers: IndependentServers, fresh: Fresh) -> None:
     links = probe.open(",".join(three_servers.urls))
     names = [fresh() for _ in range(6)]
     strange = QueueKeys(names[0])
@@ -192,7 +192,7 @@ def test_a_queue_is_where_it_exists_else_where_its_name_hashes_to(probe: Probe, 
 
 
 @pytest.mark.parametrize("with_home", [True, False])
-def test_of_two_servers_that_have_a_queue_its_hash_decides(probe: Probe, three_servers: DirectServers, fresh: Fresh, with_home: bool) -> None:
+def test_of_two_servers_that_have_a_queue_its_hash_decides(probe: Probe, three_servers: IndependentServers, fresh: Fresh, with_home: bool) -> None:
     keys = next(keys for keys in (QueueKeys(fresh()) for _ in range(100)) if server_index(keys.metadata, 3) == 2)
     for server in [1, 2] if with_home else [0, 1]:
         three_servers.servers[server].command("HSET", keys.metadata, "ttl", 60)

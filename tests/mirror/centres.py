@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from busmq_spark.core import queue as queues
-from busmq_spark.core.command_flow import Flow, T, command
+from busmq_spark.core.command_generators import Flow, T, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.reader_operations import QueueState, states
 from busmq_spark.mirror.runner import MirrorRunner

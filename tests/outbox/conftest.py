@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.options import RedisOptions
 from busmq_spark.outbox.outbox import SyncOutbox

@@ -15,7 +15,7 @@ from random import Random
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.embedded import ClusterServers, RedisServer
 from busmq_spark.options import RedisOptions
 from busmq_spark.outbox import forwarder, report

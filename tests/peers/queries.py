@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.federation.npm_servers.npm_server_queue import READER_FIELD
 from busmq_spark.redis_io.sync_link import SyncLink

@@ -12,7 +12,7 @@ import pytest
 from busmq_spark import Bus
 from busmq_spark.core import queue as flows
 from busmq_spark.core import times_of_ids
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import TimeUnknown
 from busmq_spark.redis_io.sync_link import SyncLink

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from busmq_spark.core import queue, reader_operations, sink
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import Message
 from busmq_spark.core.range_reader import RangeCursor

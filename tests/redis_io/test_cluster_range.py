@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from busmq_spark.core import queue
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import ClusterServers
 from busmq_spark.errors import LinkLost, ServerRefused

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import redis.exceptions as rx
 
-from busmq_spark.core.command_flow import Call, command, script
+from busmq_spark.core.command_generators import Call, command, script
 from busmq_spark.errors import LinkLost, ServerRefused
 from busmq_spark.redis_io.async_cluster_link import _as_link_lost
 from busmq_spark.redis_io.cluster_seeds import ClusterSeeds

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.core import queue
-from busmq_spark.core.command_flow import Call, command, script
+from busmq_spark.core.command_generators import Call, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.retry import PATIENCE_S
 from busmq_spark.embedded import RedisServer

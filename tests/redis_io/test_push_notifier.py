@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from busmq_spark.core import queue
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import RedisServer
 from busmq_spark.redis_io.push_notifier import PushNotifier

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from busmq_spark.core import queue, reader_operations
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys, server_index
 from busmq_spark.core.reader_operations import CumulativeAck
 from busmq_spark.embedded import ClusterServers, RedisServer

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busmq_spark.core.command_flow import Call, command
+from busmq_spark.core.command_generators import Call, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.range_reply_parser import ValueSpans
 from busmq_spark.embedded import RedisServer

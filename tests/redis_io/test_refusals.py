@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from busmq_spark.core import queue
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import MAX_VALUE_BYTES
 from busmq_spark.embedded import RedisServer

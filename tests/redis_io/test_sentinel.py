@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.retry import FAILOVER_PATIENCE_S, PATIENCE_S
 from busmq_spark.embedded import SentinelServers
 from busmq_spark.errors import BusError, ConfigError, LinkLost, Unauthorized

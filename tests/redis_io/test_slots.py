@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.command_flow import Call, command, script
+from busmq_spark.core.command_generators import Call, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import RedisServer
 from busmq_spark.redis_io.slots import CLUSTER_SLOTS, Redirect, SlotMap, key_of, parse_redirect, slot_of_key

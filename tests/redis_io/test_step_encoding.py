@@ -6,7 +6,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
-from busmq_spark.core.command_flow import command, script
+from busmq_spark.core.command_generators import command, script
 from busmq_spark.redis_io.resp_codec import pack, pack_words, script_as_eval
 
 INTERRUPTED = """

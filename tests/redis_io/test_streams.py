@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.core import queue
-from busmq_spark.core.command_flow import Call, command, script
+from busmq_spark.core.command_generators import Call, command, script
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost, ServerRefused
 from busmq_spark.redis_io.async_link import AsyncLink

@@ -8,7 +8,7 @@ import pytest
 import redis.exceptions as rx
 
 from busmq_spark.core import queue
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, LinkLost, TlsFailed

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 
 from busmq_spark.core import queue as queues
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.spark.jar import find_jar
 from tests.faults.process import DriverProcess
 from tests.faults.proxy import Command

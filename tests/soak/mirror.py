@@ -8,7 +8,7 @@ import signal
 import subprocess
 from contextlib import ExitStack
 
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import MIRROR_REPORTS_PATTERN
 from busmq_spark.core.mirror import read_mirror_states
 from busmq_spark.embedded import RedisServer

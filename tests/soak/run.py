@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import psutil
 
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.errors import BatchChanged, DataLoss, StagingLost, StaleBatch
 from busmq_spark.spark.jar import find_jar
 from busmq_spark.spark.tune import CHECKPOINT_MANAGER_SETTING

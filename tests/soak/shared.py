@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.dead_letter import DeadLetter, decode_letter
 from busmq_spark.core.reader_subscriptions import register
 from tests.bus.group_worker import HANG, POISON

@@ -6,7 +6,7 @@ import random
 from collections import Counter, defaultdict
 
 from busmq_spark.core import topic as topics
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import TopicKeys
 from busmq_spark.core.topic import partition_of, partition_queues
 from busmq_spark.redis_io.queue_location import new_token

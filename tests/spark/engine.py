@@ -16,7 +16,7 @@ import pyspark
 from pyspark.sql.types import BinaryType, LongType, StringType, StructType
 
 from busmq_spark.core import empty_batch_trigger
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.qualified_queue_names import by_source
 from busmq_spark.options import RedisOptions

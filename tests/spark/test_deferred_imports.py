@@ -14,7 +14,7 @@ CLIENTS = {"asyncio", "hiredis", "redis", "ssl"}
 """What a process loads that talks to Redis: redis-py imports all of itself, and asyncio."""
 ARROW = {"numpy", "pyarrow"}
 LINKS = {"websockets", "busmq_spark.federation"}
-READING = {"busmq_spark.spark.batch_reader", "busmq_spark.spark.planning", "busmq_spark.spark.partition", "busmq_spark.core.planner"}
+READING = {"busmq_spark.spark.batch_reader", "busmq_spark.spark.planning", "busmq_spark.spark.partition", "busmq_spark.core.batch_planner"}
 WRITING = {"busmq_spark.spark.writer", "busmq_spark.spark.task_writer", "busmq_spark.spark.sink_committer", "busmq_spark.spark.outcome_writers"}
 ALL = CLIENTS | ARROW | LINKS | READING | WRITING
 
@@ -57,7 +57,7 @@ PROCESSES = {
     "reads in tasks": (
         "plan_data_source_read",
         "import busmq_spark.spark.stream_reader, busmq_spark.spark.partition",
-        LINKS | WRITING | {"busmq_spark.spark.planning", "busmq_spark.core.planner", "pyarrow.compute"},
+        LINKS | WRITING | {"busmq_spark.spark.planning", "busmq_spark.core.batch_planner", "pyarrow.compute"},
     ),
     "writes in tasks": (
         "write_into_data_source",

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import ClusterServers, DirectServers, RedisServer
+from busmq_spark.embedded import ClusterServers, IndependentServers, RedisServer
 from busmq_spark.options import RedisOptions
 from busmq_spark.spark.keepalive import KeepAlive
 from busmq_spark.store.protocol import QueueCreateOptions
@@ -25,21 +25,21 @@ ALONE = {"cluster-require-full-coverage": "no"}
 
 
 @pytest.fixture(params=["direct", "cluster"])
-def two(request: pytest.FixtureRequest) -> Iterator[DirectServers | ClusterServers]:
+def two(request: pytest.FixtureRequest) -> Iterator[IndependentServers | ClusterServers]:
     """Two servers that know nothing of each other, or a cluster whose nodes serve their slots also when one of them is dead."""
     if request.param == "direct":
-        with DirectServers(2) as group:
+        with IndependentServers(2) as group:
             yield group
         return
     with ClusterServers(3, 0, settings=ALONE) as cluster:
         yield cluster
 
 
-def servers_of(group: DirectServers | ClusterServers) -> list[RedisServer]:
+def servers_of(group: IndependentServers | ClusterServers) -> list[RedisServer]:
     return group.nodes if isinstance(group, ClusterServers) else group.servers
 
 
-def one_queue_each(store: RedisStore, group: DirectServers | ClusterServers, fresh: Fresh) -> dict[RedisServer, QueueKeys]:
+def one_queue_each(store: RedisStore, group: IndependentServers | ClusterServers, fresh: Fresh) -> dict[RedisServer, QueueKeys]:
     """The keys of a queue on each server, created."""
     found: dict[RedisServer, QueueKeys] = {}
     while len(found) < 2:
@@ -67,7 +67,7 @@ def wait_touched(server: RedisServer, times: int, *keys: str) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"ack": "none"}], ids=["leased", "not leased"])
 def test_a_server_or_node_that_is_dead_ends_no_queue_and_no_lease_of_another(
-    two: DirectServers | ClusterServers, engine: MakeEngine, fresh: Fresh, options: dict[str, str]
+    two: IndependentServers | ClusterServers, engine: MakeEngine, fresh: Fresh, options: dict[str, str]
 ) -> None:
     url, layout = ",".join(two.urls), "cluster" if isinstance(two, ClusterServers) else "direct"
     store = open_store(RedisOptions(url=url, layout=layout))

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from busmq_spark.core.command_flow import run_sync
-from busmq_spark.core.planner import AcquiredQueues, Planner
+from busmq_spark.core.batch_planner import AcquiredQueues, BatchPlanner
+from busmq_spark.core.command_generators import run_sync
 from busmq_spark.core.position import Position, Range
 from busmq_spark.embedded import RedisServer
 from busmq_spark.option_parsing import parse
@@ -50,7 +50,7 @@ def test_a_planning_compares_no_queue_with_every_other(names: list[str]) -> None
     options = parse(ReadOptions, {"redis.url": "redis://host", "subscribePattern": "q.*", "maxMessagesPerTrigger": str(QUEUES)})
     world = World({"queues": {name: {"born": "x", "oldest": 1, "newest": 9, "last_id": 9} for name in names}})
     begin = {name: Position("x", 2, "") for name in names}
-    ends = run_sync(Planner(options).plan(begin, AcquiredQueues(names, sources=[""]), unlimited=False), world)
+    ends = run_sync(BatchPlanner(options).plan(begin, AcquiredQueues(names, sources=[""]), unlimited=False), world)
     assert {end.last for end in ends.values()} == {3}
     assert Name.compared < 20 * QUEUES
 

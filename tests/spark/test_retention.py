@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from busmq_spark.core import queue as core
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.reader_operations import CumulativeAck, ack_to
 from busmq_spark.core.reader_subscriptions import seek

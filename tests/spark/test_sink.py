@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from busmq_spark.core import queue as core
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import DirectServers, RedisServer
+from busmq_spark.embedded import IndependentServers, RedisServer
 from busmq_spark.errors import ConfigError
 from busmq_spark.spark.data_source import BusmqDataSource
 from tests.conftest import Fresh
@@ -68,7 +68,7 @@ def test_many_tasks_append_in_the_order_of_their_partitions(bus: Bus, rows: Call
 
 
 def test_a_column_names_the_queue_of_each_row_on_whatever_server_it_is(
-    three_servers: DirectServers, bus_of: MakeBus, rows: Callable[..., DataFrame], sink: Sink, fresh: Fresh
+    three_servers: IndependentServers, bus_of: MakeBus, rows: Callable[..., DataFrame], sink: Sink, fresh: Fresh
 ) -> None:
     base = fresh("out")
     buses = [bus_of(url) for url in three_servers.urls]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.core import sink as sinks
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.sink import FullQueueStop, StagedList
 from busmq_spark.errors import QueueMissing, StagingLost
 from busmq_spark.options import RedisOptions

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from busmq_spark.core.command_flow import command
+from busmq_spark.core.command_generators import command
 from busmq_spark.core.position import Range
 from busmq_spark.errors import BusError, QueueExpired
 from busmq_spark.options import RedisOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from busmq_spark.core import persisted
-from busmq_spark.core.command_flow import Flow, T
+from busmq_spark.core.command_generators import Flow, T
 from busmq_spark.core.keys import persisted_key
 from busmq_spark.core.message import encode_value
 from busmq_spark.core.persisted import FieldsToSave

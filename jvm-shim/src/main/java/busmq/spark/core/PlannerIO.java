@@ -4,8 +4,8 @@ import java.util.Collection;
 import java.util.Map;
 
 /**
- * What {@link Planner} asks, and what is done about a loss: in a fixed order, so that a test can be a table. {@code QueueAcquisition} answers; in Python
- * the questions are those of core/planner.py, and spark/planner_io.py answers.
+ * What {@link BatchPlanner} asks, and what is done about a loss: in a fixed order, so that a test can be a table. {@code QueueAcquisition} answers; in Python
+ * the questions are those of core/batch_planner.py, and spark/planner_io.py answers.
  */
 public interface PlannerIO {
     /** How many ids each queue has given out. */

@@ -26,7 +26,7 @@ final class SinkCommitter implements AutoCloseable {
     }
 
     /** Append the batch. Safe to repeat: rows already appended are not appended again. */
-    void commit(String sink, long batch, List<StagedList> staged, String query, String span, RunEpoch epoch) {
+    void commit(String sink, long batch, List<StagedList> staged, String query, String span, SinkRunEpoch epoch) {
         if (sink.isEmpty()) {
             throw BusException.configError("Spark gave the tasks no id of their query, so the sink has no name; set option sinkId, one for each query");
         }
@@ -78,7 +78,7 @@ final class SinkCommitter implements AutoCloseable {
     }
 
     /** A commit of its own, for a batch write whose sink is {@code sink}; {@code truncated} are the queues that are emptied first. */
-    void commitBatchWrite(String sink, List<StagedList> staged, List<String> truncated, RunEpoch epoch) {
+    void commitBatchWrite(String sink, List<StagedList> staged, List<String> truncated, SinkRunEpoch epoch) {
         store.truncate(truncated);
         if (options.batch() != null) {
             commit(options.sink(), options.batch(), staged, "", "", epoch);

@@ -139,7 +139,7 @@ final class SinkStore implements AutoCloseable {
     }
 
     /** A task of a run is about to stage rows for queues, which are attached in the same round trip where that is to one server, or cluster. */
-    RunEpoch begin(SinkRun run, List<String> queues) {
+    SinkRunEpoch begin(SinkRun run, List<String> queues) {
         List<Call> calls = links.links().size() == 1 ? queues.stream().map(this::attachCall).toList() : List.of();
         return staging(run.sink()).begin(run.id(), queues, calls, replies -> {
             for (int i = 0; i < replies.size(); i++) {
@@ -274,14 +274,14 @@ final class SinkStore implements AutoCloseable {
 
     /** {@code voidBelow}: progress of records that were made by runs with lower epochs counts for nothing. */
     private FullQueueStop commit(String sink, long batch, List<StagedList> staged, long voidBelow) throws BatchRecordConflict {
-        QueueCommit queue = new QueueCommit(keys(staged.get(0).queue()), sink, batch, staged, voidBelow);
+        QueueCommitter queue = new QueueCommitter(keys(staged.get(0).queue()), sink, batch, staged, voidBelow);
         int server = staged.get(0).server();
         while (queue.isOpen()) {
-            QueueCommit.Status found = queue.applyReply(link(server).run(queue.nextCall()));
-            if (found == QueueCommit.Status.MISSING) {
+            QueueCommitter.Status found = queue.applyReply(link(server).run(queue.nextCall()));
+            if (found == QueueCommitter.Status.MISSING) {
                 attach(staged.get(0).queue(), server); // it expired meanwhile
                 queue.reopen();
-            } else if (found == QueueCommit.Status.OTHER_RECORD) {
+            } else if (found == QueueCommitter.Status.OTHER_RECORD) {
                 throw new BatchRecordConflict();
             }
         }
@@ -295,9 +295,9 @@ final class SinkStore implements AutoCloseable {
     List<List<StagedList>> commitMany(String sink, long batch, List<StagedList> staged) {
         List<List<StagedList>> rest = new ArrayList<>();
         forEachServer(staged, part -> {
-            for (List<List<StagedList>> group : QueueCommit.groups(part)) {
-                List<QueueCommit> queues = group.stream().map(own -> new QueueCommit(keys(own.get(0).queue()), sink, batch, own, 0)).toList();
-                rest.addAll(QueueCommit.commitTogether(queues, calls -> link(part.get(0).server()).runAll(calls)));
+            for (List<List<StagedList>> group : QueueCommitter.groups(part)) {
+                List<QueueCommitter> queues = group.stream().map(own -> new QueueCommitter(keys(own.get(0).queue()), sink, batch, own, 0)).toList();
+                rest.addAll(QueueCommitter.commitTogether(queues, calls -> link(part.get(0).server()).runAll(calls)));
             }
         });
         return rest;

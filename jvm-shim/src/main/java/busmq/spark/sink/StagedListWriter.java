@@ -16,7 +16,7 @@ final class StagedListWriter implements RowBatcher.Target {
     private final String attempt;
     private final StagingRenewal renewal;
     private final List<StagedList.OpenStagedList> lists = new ArrayList<>();
-    private volatile RunEpoch epoch = RunEpoch.NONE;
+    private volatile SinkRunEpoch epoch = SinkRunEpoch.NONE;
 
     /** {@code attempt} must be unique for ever. */
     StagedListWriter(SinkStore store, SinkRun run, String attempt, StagingRenewal renewal) {
@@ -30,7 +30,7 @@ final class StagedListWriter implements RowBatcher.Target {
     public int[] writeChunks(List<QueueBuffer> buffers) {
         List<String> fresh = buffers.stream().filter(buffer -> buffer.targetState == null).map(buffer -> buffer.queue).toList();
         if (!fresh.isEmpty()) {
-            RunEpoch begun = store.begin(run, fresh);
+            SinkRunEpoch begun = store.begin(run, fresh);
             epoch = epoch.before().isEmpty() ? begun : epoch;
             renewal.setEpoch(begun.number());
         }

@@ -5,12 +5,12 @@ import java.util.List;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 
 /** What a task did: the lists it staged, and their run. */
-record TaskOutcome(List<StagedList> staged, RunEpoch epoch) implements WriterCommitMessage {
-    static final TaskOutcome EMPTY = new TaskOutcome(List.of(), RunEpoch.NONE);
+record TaskOutcome(List<StagedList> staged, SinkRunEpoch epoch) implements WriterCommitMessage {
+    static final TaskOutcome EMPTY = new TaskOutcome(List.of(), SinkRunEpoch.NONE);
 
     /** Of the run whose lists these are. */
-    static RunEpoch epochOf(WriterCommitMessage[] messages) {
-        RunEpoch found = RunEpoch.NONE;
+    static SinkRunEpoch epochOf(WriterCommitMessage[] messages) {
+        SinkRunEpoch found = SinkRunEpoch.NONE;
         for (WriterCommitMessage message : messages) {
             if (message instanceof TaskOutcome outcome && outcome.epoch.number() != 0 && found.before().isEmpty()) {
                 found = outcome.epoch;

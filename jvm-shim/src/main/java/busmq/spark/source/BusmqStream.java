@@ -5,7 +5,7 @@ import busmq.spark.Contract;
 import busmq.spark.ErrorKind;
 import busmq.spark.core.OffsetJson;
 import busmq.spark.core.WorkSplitter;
-import busmq.spark.core.Planner;
+import busmq.spark.core.BatchPlanner;
 import busmq.spark.core.Position;
 import busmq.spark.core.Range;
 import busmq.spark.options.ReadOptions;
@@ -64,12 +64,12 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     private final ReadOptions options;
     private final StructType schema;
     private final QueueSelection queueNames;
-    private final SelfJoinReaders siblings;
+    private final SameQueryReaders siblings;
     private final IdTimeRecorder timeNotes = new IdTimeRecorder();
     private final QueryLagMeter queryLag = new QueryLagMeter();
     private final boolean checkpointIsTemporary;
     private QueueAcquisition streamQueues;
-    private Planner planner;
+    private BatchPlanner planner;
     private RealTimePlan realTimePlan;
     private QueryAcks acks;
     private PushSignal signal;
@@ -91,7 +91,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         this.options = options;
         this.schema = schema;
         queueNames = new QueueSelection(options);
-        siblings = SelfJoinReaders.register(folder, options, queueNames::includes);
+        siblings = SameQueryReaders.register(folder, options, queueNames::includes);
         checkpointIsTemporary = TEMPORARY_CHECKPOINT.matcher(folder).matches();
     }
 
@@ -356,7 +356,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
 
     private void createPlannerAndAcks(Set<String> known) {
         streamQueues = new QueueAcquisition(options, siblings);
-        planner = new Planner(options, streamQueues);
+        planner = new BatchPlanner(options, streamQueues);
         realTimePlan = new RealTimePlan(options);
         acks = new QueryAcks(options, streamQueues);
         if (availableNow) {

@@ -1,6 +1,6 @@
 package busmq.spark.source;
 
-import busmq.spark.core.Planner;
+import busmq.spark.core.BatchPlanner;
 import busmq.spark.store.ReadStore;
 import java.util.HashMap;
 import java.util.Map;
@@ -13,12 +13,12 @@ final class IdTimeRecorder {
     private Long nextNs;
 
     /** Note the last ids of the last planning, as far as they are news. */
-    void noteNewTimes(Planner planner, ReadStore store) {
+    void noteNewTimes(BatchPlanner planner, ReadStore store) {
         noteNewTimes(planner, store, false);
     }
 
     /** The same; {@code atOnce}: however soon after the last time. */
-    void noteNewTimes(Planner planner, ReadStore store, boolean atOnce) {
+    void noteNewTimes(BatchPlanner planner, ReadStore store, boolean atOnce) {
         long now = System.nanoTime();
         if (planner.lastIds() == lastIds || !atOnce && nextNs != null && now - nextNs < 0) {
             return;

@@ -8,7 +8,7 @@ import busmq.spark.core.TimeLookupResult;
 import busmq.spark.core.Loss;
 import busmq.spark.core.OffsetJson;
 import busmq.spark.core.PlannerIO;
-import busmq.spark.core.Planner;
+import busmq.spark.core.BatchPlanner;
 import busmq.spark.core.Position;
 import busmq.spark.core.QueueState;
 import busmq.spark.options.ReadOptions;
@@ -37,7 +37,7 @@ final class QueueAcquisition implements PlannerIO, AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(QueueAcquisition.class);
 
     final ReadStore store;
-    final SelfJoinReaders siblings;
+    final SameQueryReaders siblings;
     /** Queues whose lease another stream of this query holds, which renews it. */
     private final Set<String> sharedLeases = new HashSet<>();
     /** Where queues begin that startingOffsets counts for: decided once, so that what is pushed meanwhile is not passed over. */
@@ -49,7 +49,7 @@ final class QueueAcquisition implements PlannerIO, AutoCloseable {
     private final String token;
     private final KeepAlive keepAlive;
 
-    QueueAcquisition(ReadOptions options, SelfJoinReaders siblings) {
+    QueueAcquisition(ReadOptions options, SameQueryReaders siblings) {
         this.options = options;
         this.siblings = siblings;
         store = new ReadStore(options.redis());
@@ -157,8 +157,8 @@ final class QueueAcquisition implements PlannerIO, AutoCloseable {
     }
 
     /** What the planner has to know of it. */
-    Planner.AcquiredQueues heldQueues(boolean isFirstBatch) {
-        return new Planner.AcquiredQueues(queues, entering, isFirstBatch);
+    BatchPlanner.AcquiredQueues heldQueues(boolean isFirstBatch) {
+        return new BatchPlanner.AcquiredQueues(queues, entering, isFirstBatch);
     }
 
     @Override
@@ -307,17 +307,17 @@ final class QueueAcquisition implements PlannerIO, AutoCloseable {
     /** Decide where queues begin that do not begin at their oldest message. */
     private void decideEntryPositions(Collection<String> names, boolean isFirstBatch) {
         Map<String, Start> starts = new HashMap<>();
-        names.forEach(queue -> starts.put(queue, Planner.firstStart(options, queue, isFirstBatch)));
+        names.forEach(queue -> starts.put(queue, BatchPlanner.firstStart(options, queue, isFirstBatch)));
         starts.values().removeIf(Start.EARLIEST::equals);
         if (starts.isEmpty()) {
             return;
         }
-        Map<String, Start> later = Planner.withoutTimes(starts, options.timestampStrategy(), store::findTimes);
+        Map<String, Start> later = BatchPlanner.withoutTimes(starts, options.timestampStrategy(), store::findTimes);
         Map<String, Map<String, Long>> subscriptions = store.subscriptions(later.keySet());
         Map<String, Long> wanted = new HashMap<>();
         later.keySet().forEach(queue -> wanted.put(queue, -1L));
         store.states(wanted).forEach((queue, state) -> {
-            Position end = new Position(state.born(), Planner.startsAfter(queue, later.get(queue), state), "");
+            Position end = new Position(state.born(), BatchPlanner.startsAfter(queue, later.get(queue), state), "");
             Map<String, Long> others = new HashMap<>(subscriptions.get(queue));
             long count = Loss.countMessagesToDelete(state, end.last(), others.remove(options.subscription()), others.values());
             if (count > 0 && !options.discard()) {

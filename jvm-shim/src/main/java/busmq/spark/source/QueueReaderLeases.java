@@ -29,7 +29,7 @@ final class QueueReaderLeases {
      * Become the reader of all queues. Waits for a lease that may end (a stopping reader here, an unknown one elsewhere). The result is those whose
      * lease another stream of the same query holds, and renews.
      */
-    static Set<String> acquireLeases(ReadStore store, Collection<String> queues, String subscription, String token, SelfJoinReaders siblings) {
+    static Set<String> acquireLeases(ReadStore store, Collection<String> queues, String subscription, String token, SameQueryReaders siblings) {
         long began = System.nanoTime();
         Map<String, String> dead = new HashMap<>();
         while (true) {

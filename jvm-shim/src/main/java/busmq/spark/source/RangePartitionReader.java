@@ -15,7 +15,7 @@ final class RangePartitionReader implements PartitionReader<InternalRow> {
     private final ReadStore store;
     private final RowMaker rowMaker;
     private final boolean strict;
-    private final PlannedDataCheck dataCheck;
+    private final QueueRollbackCheck dataCheck;
     private final boolean checkTravelsWithReads;
     private boolean started;
     private final Iterator<Range> ranges;
@@ -31,7 +31,7 @@ final class RangePartitionReader implements PartitionReader<InternalRow> {
         strict = options.failOnDataLoss();
         ranges = partition.ranges().iterator();
         partition.ranges().forEach(range -> store.setServer(range.queue(), range.server()));
-        dataCheck = new PlannedDataCheck(store, partition.ends(), strict);
+        dataCheck = new QueueRollbackCheck(store, partition.ends(), strict);
         checkTravelsWithReads = dataCheck.canTravelWithReader(partition.ranges());
     }
 

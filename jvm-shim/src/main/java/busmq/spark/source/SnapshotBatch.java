@@ -4,7 +4,7 @@ import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
 import busmq.spark.core.Loss;
 import busmq.spark.core.WorkSplitter;
-import busmq.spark.core.Planner;
+import busmq.spark.core.BatchPlanner;
 import busmq.spark.core.QueueState;
 import busmq.spark.core.Range;
 import busmq.spark.options.ReadOptions;
@@ -42,8 +42,8 @@ record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
             if (SourceSchema.hasTimestamp(schema)) {
                 store.noteTimesIfAllowed(names);
             }
-            Map<String, Start> starts = Planner.withoutTimes(startPerQueue(names, options::startOf), options.timestampStrategy(), store::findTimes);
-            Map<String, Start> ends = Planner.withoutTimes(startPerQueue(names, options::endOf), "error", store::findTimes);
+            Map<String, Start> starts = BatchPlanner.withoutTimes(startPerQueue(names, options::startOf), options.timestampStrategy(), store::findTimes);
+            Map<String, Start> ends = BatchPlanner.withoutTimes(startPerQueue(names, options::endOf), "error", store::findTimes);
             List<Range> ranges = new ArrayList<>();
             for (String queue : names) {
                 QueueState state = states.get(queue);
@@ -69,12 +69,12 @@ record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
     /** What options name by its id must be there. Throws BUSMQ_CONFIG, and the loss. */
     private void checkIds(String queue, QueueState state, long before, long until, ReadStore store) {
         if (options.endOf(queue).kind() == Start.Kind.ID) {
-            Planner.checkGiven("endingOffsets", queue, until, state);
+            BatchPlanner.checkGiven("endingOffsets", queue, until, state);
         }
         Start asked = options.askedStart(queue);
         if (asked != null && asked.kind() == Start.Kind.ID) {
-            Planner.checkGiven("startingOffsets", queue, before, state);
-            Loss loss = Planner.findLossAtStart(before, state);
+            BatchPlanner.checkGiven("startingOffsets", queue, before, state);
+            Loss loss = BatchPlanner.findLossAtStart(before, state);
             if (loss != null && before < until && options.failOnDataLoss()) {
                 throw store.lossError(queue, loss);
             }

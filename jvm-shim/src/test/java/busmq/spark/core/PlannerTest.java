@@ -40,7 +40,7 @@ class PlannerTest {
         Map<String, String> options = new HashMap<>(Map.of("redis.url", "redis://host"));
         found.get("options").properties().forEach(option -> options.put(option.getKey(), option.getValue().asText()));
         World world = new World();
-        Planner planner = new Planner(ReadOptions.parse(options), world);
+        BatchPlanner planner = new BatchPlanner(ReadOptions.parse(options), world);
         if (found.has("available_now")) {
             planner.prepareForAvailableNow();
         }
@@ -49,7 +49,7 @@ class PlannerTest {
             world.asked.clear();
             SortedSet<String> queues = new TreeSet<>(OffsetJson.BY_CODE_POINT);
             table.get("held").forEach(queue -> queues.add(queue.asText()));
-            Planner.AcquiredQueues held = new Planner.AcquiredQueues(queues, positions(table.path("entering")), table.has("fresh"));
+            BatchPlanner.AcquiredQueues held = new BatchPlanner.AcquiredQueues(queues, positions(table.path("entering")), table.has("fresh"));
             table.path("pushed").forEach(pushed -> assertEquals(pushed.asBoolean(), planner.hasNewIds(held)));
             Object wanted = table.has("raises") ? table.get("raises").asText() : positions(table.path("end"));
             assertEquals(wanted, outcome(() -> planner.plan(positions(table.get("begin")), held, table.has("unlimited"), table.path("now_ms").asLong())));

@@ -14,13 +14,13 @@ import java.util.List;
 import org.junit.jupiter.api.Test;
 
 class QueueCommitTest {
-    private final QueueCommit commit =
-            new QueueCommit(new QueueKeys("q", false), "s", 7, List.of(new StagedList("q", 0, "k", List.of(new EqualChunks(10, 1)), null)), 0);
+    private final QueueCommitter commit =
+            new QueueCommitter(new QueueKeys("q", false), "s", 7, List.of(new StagedList("q", 0, "k", List.of(new EqualChunks(10, 1)), null)), 0);
 
     @Test
     void aStatusOfALaterVersionEndsTheCommitWithAnError() {
         int[] asked = {0};
-        BusException refused = assertThrows(BusException.class, () -> QueueCommit.commitTogether(List.of(commit), calls -> {
+        BusException refused = assertThrows(BusException.class, () -> QueueCommitter.commitTogether(List.of(commit), calls -> {
             asked[0]++;
             return List.of(reply("postponed"));
         }));

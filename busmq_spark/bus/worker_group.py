@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from busmq_spark.bus.worker import Worker
 
 
-class Workers:
+class WorkerGroup:
     """Begins and ends its workers together."""
 
     def __init__(self, workers: Sequence[Worker], limit: int) -> None:

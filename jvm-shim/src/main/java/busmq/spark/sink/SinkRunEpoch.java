@@ -8,6 +8,6 @@ import java.util.List;
  *
  * @param before queues of the batch that was on record when the run began; only for the task that began it
  */
-record RunEpoch(long number, List<String> before) implements Serializable {
-    static final RunEpoch NONE = new RunEpoch(0, List.of());
+record SinkRunEpoch(long number, List<String> before) implements Serializable {
+    static final SinkRunEpoch NONE = new SinkRunEpoch(0, List.of());
 }

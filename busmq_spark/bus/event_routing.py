@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from busmq_spark.core import event_routing as flows
 from busmq_spark.core.cloud_event import Event, Extension, make_event
-from busmq_spark.core.command_flow import Flow, T
+from busmq_spark.core.command_generators import Flow, T
 from busmq_spark.core.event_patterns import check_key
 from busmq_spark.core.event_routing import Receipt, SubscriberTable, check_queue
 from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, server_index
@@ -46,7 +46,7 @@ class EventKeywords(TypedDict, total=False):
     extensions: Mapping[str, Extension]
 
 
-class CloudEventPublishing:
+class EventRoutingMixin:
     """What a bus can do with events and commands."""
 
     options: BusOptions

@@ -14,7 +14,7 @@ import java.util.function.Function;
 import java.util.stream.Collectors;
 
 /** The commit of a batch to one queue, call by call: {@code commit} in {@code core/sink.py}. Safe to repeat at any time, by any process. */
-final class QueueCommit {
+final class QueueCommitter {
     /** What a call has found. */
     enum Status { OPEN, DONE, FULL, MISSING, OTHER_RECORD }
 
@@ -34,7 +34,7 @@ final class QueueCommit {
     private long rowsMoved;
 
     /** {@code firstValidEpoch}: progress of records that were made by runs with lower epochs counts for nothing. */
-    QueueCommit(QueueKeys keys, String sink, long batch, List<StagedList> staged, long firstValidEpoch) {
+    QueueCommitter(QueueKeys keys, String sink, long batch, List<StagedList> staged, long firstValidEpoch) {
         this.keys = keys;
         this.sink = sink;
         this.batch = batch;
@@ -63,10 +63,10 @@ final class QueueCommit {
      * Runs commits side by side, one call of each in a round trip. The result is the lists of those that are not done. The first error is thrown at
      * the end.
      */
-    static List<List<StagedList>> commitTogether(List<QueueCommit> queues, Function<List<Call>, List<Object>> run) {
+    static List<List<StagedList>> commitTogether(List<QueueCommitter> queues, Function<List<Call>, List<Object>> run) {
         List<BusException> errors = new ArrayList<>();
-        for (List<QueueCommit> open = queues; !open.isEmpty(); open = open.stream().filter(QueueCommit::isOpen).toList()) {
-            List<Object> replies = run.apply(open.stream().map(QueueCommit::nextCall).toList());
+        for (List<QueueCommitter> open = queues; !open.isEmpty(); open = open.stream().filter(QueueCommitter::isOpen).toList()) {
+            List<Object> replies = run.apply(open.stream().map(QueueCommitter::nextCall).toList());
             for (int i = 0; i < replies.size(); i++) {
                 try {
                     open.get(i).applyReply(replies.get(i));

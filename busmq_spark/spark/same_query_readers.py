@@ -27,7 +27,7 @@ from busmq_spark.spark.queue_selection import names_queue
 log = logging.getLogger("busmq_spark")
 
 
-class SelfJoinReaders:
+class SameQueryReaders:
     """The reader ``token``, and the other readers of the same query that read from the same place."""
 
     def __init__(self, options: ReadOptions, token: str) -> None:

@@ -18,15 +18,15 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /** Whether what a task reads is still what was planned: a Redis that lost its newest writes gives the same ids to other messages. */
-final class PlannedDataCheck implements RangeReader.QueueCheck {
-    private static final Logger LOG = LoggerFactory.getLogger(PlannedDataCheck.class);
+final class QueueRollbackCheck implements RangeReader.QueueCheck {
+    private static final Logger LOG = LoggerFactory.getLogger(QueueRollbackCheck.class);
 
     private final ReadStore store;
     private final Map<String, Position> ends;
     private final boolean strict;
     private final Set<String> changed = new HashSet<>();
 
-    PlannedDataCheck(ReadStore store, Map<String, Position> ends, boolean strict) {
+    QueueRollbackCheck(ReadStore store, Map<String, Position> ends, boolean strict) {
         this.store = store;
         this.ends = ends;
         this.strict = strict;

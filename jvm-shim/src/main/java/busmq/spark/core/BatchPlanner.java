@@ -16,9 +16,9 @@ import java.util.function.Function;
 
 /**
  * Where the next batch of the source ends: decided from the positions before it, the options, and what the queues hold now, as
- * busmq_spark/core/planner.py does. It has no connection and no clock: tests/golden/plans-v1.json tests both.
+ * busmq_spark/core/batch_planner.py does. It has no connection and no clock: tests/golden/plans-v1.json tests both.
  */
-public final class Planner {
+public final class BatchPlanner {
     private static final long MAX_ID = Contract.number("maxId");
 
     private final ReadOptions options;
@@ -38,7 +38,7 @@ public final class Planner {
      */
     public record AcquiredQueues(Set<String> queues, Map<String, Position> entering, boolean isFirstBatch) {}
 
-    public Planner(ReadOptions options, PlannerIO io) {
+    public BatchPlanner(ReadOptions options, PlannerIO io) {
         this.options = options;
         this.io = io;
     }

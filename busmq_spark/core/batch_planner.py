@@ -11,13 +11,13 @@ from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, TypeVar
 
-from busmq_spark.core.batch_limits import LastIdWithinBytesQuestion, share_out, within_bytes
 from busmq_spark.core.loss import Loss, loss_between
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.qualified_queue_names import display_name, split_name
 from busmq_spark.core.reader_operations import UNKNOWN_ID, QueueState
 from busmq_spark.core.times_of_ids import TimeLookupResult
+from busmq_spark.core.trigger_limits import LastIdWithinBytesQuestion, share_out, within_bytes
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import ReadOptions
 from busmq_spark.starting_offsets import AtTime, NewestMessages, Start
@@ -136,7 +136,7 @@ class QueuesNow:
     marks: Mapping[str, str]
 
 
-class Planner:
+class BatchPlanner:
     """Plans batch after batch. What it remembers in between makes a batch faster to plan and shares fairer; a new planner loses nothing by it."""
 
     def __init__(self, options: ReadOptions) -> None:
