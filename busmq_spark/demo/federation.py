@@ -44,20 +44,20 @@ def federation(out: Output) -> None:
             spark = stack.enter_context(LocalSpark(folder, Path(SPARK_LOG)))
         links, secrets = {eu.name: eu.url, us.name: us.url}, {eu.name: eu.secret, us.name: us.secret}
         route = FederationQueryOptions(links, secrets, ORDERS_QUEUE, here.url, folder / "checkpoint")
-        with FederationQuery(spark, route) as flow:
-            pushed = _run_scenario(show, flow, eu, us)
+        with FederationQuery(spark, route) as query:
+            pushed = _run_scenario(show, query, eu, us)
         with out.spinner("reading everything back"):
             found = count_arrivals(spark, route)
         show.show_proof(pushed, found)
         show.print_line("total", f"{time.monotonic() - began:.0f} s", seconds=round(time.monotonic() - began, 1))
 
 
-def _run_scenario(show: "_Printer", flow: "FederationQuery", eu: DataCentre, us: DataCentre) -> dict[str, int]:
+def _run_scenario(show: "_Printer", query: "FederationQuery", eu: DataCentre, us: DataCentre) -> dict[str, int]:
     """Both, one, both again; the result is how many messages were pushed in each data centre."""
     with TerminalProgressBar(
         show.out, "two data centres → one queue", None, "orders", waiting="the first batch starts Spark's Python workers"
     ) as meter:
-        watch = _ProgressWatcher(flow, meter)
+        watch = _ProgressWatcher(query, meter)
         for centre in (eu, us):
             centre.start_producer()
         watch.wait_until(lambda done: all(done.values()), "both data centres flow")
@@ -82,20 +82,20 @@ def _run_scenario(show: "_Printer", flow: "FederationQuery", eu: DataCentre, us:
 class _ProgressWatcher:
     """Looks how far the query is, ten times a second."""
 
-    def __init__(self, flow: "FederationQuery", meter: TerminalProgressBar) -> None:
-        self._flow, self._meter = flow, meter
+    def __init__(self, query: "FederationQuery", meter: TerminalProgressBar) -> None:
+        self._query, self._meter = query, meter
         self.last: dict[str, int] = {}
 
     def wait_until(self, reached: Callable[[dict[str, int]], bool], what: str) -> dict[str, int]:
         """How far it is once the condition holds."""
         deadline = time.monotonic() + PROGRESS_TIMEOUT_S
         while True:
-            self.last = self._flow.last_arrived()
+            self.last = self._query.last_arrived()
             self._meter.add(sum(self.last.values()) - self._meter.items)
             if reached(self.last):
                 return self.last
             if time.monotonic() > deadline:
-                self._flow.keep_log()
+                self._query.keep_log()
                 remedy = f"This machine may be too busy; what Spark said is in {SPARK_LOG}"
                 raise StateError(event="go on", what="the demo", state=f"waiting until {what}, for {PROGRESS_TIMEOUT_S:.0f} s", remedy=remedy)
             time.sleep(POLL_S)

@@ -62,7 +62,7 @@ class MirrorRunner:
         self._pool = ThreadPoolExecutor(MAX_READS_AT_ONCE + 1, "busmq-mirror-reader")  # one more, so that questions do not wait for rows
         metrics = metrics or Metrics()
         self._counts = MirrorMetrics(metrics)
-        self._book = QueueCopier(settings, self._target, self._counts, self._mark_there)
+        self._copier = QueueCopier(settings, self._target, self._counts, self._mark_there)
         metrics.before_text(lambda: self._counts.measure(self.status()))
         self._token = new_token()
         self._wake = threading.Event()
@@ -112,7 +112,7 @@ class MirrorRunner:
 
     def status(self) -> list[MirroredQueueStatus]:
         """Of each queue, by name. From any thread."""
-        return self._book.status()
+        return self._copier.status()
 
     # -- the loop ---------------------------------------------------------------------------------------------------------------------------
 
@@ -132,7 +132,7 @@ class MirrorRunner:
         while self._windows and self._windows[0].done():
             found = self._windows.popleft().result()
             self._start_reads()
-            self._book.append(found)
+            self._copier.append(found)
         for _ in range(len(self._jobs)):
             job, then = self._jobs.popleft()
             if job.done():
@@ -141,20 +141,20 @@ class MirrorRunner:
                 self._jobs.append((job, then))
         self._start_reads()
         now = time.monotonic()
-        until = min(*self._due.values(), *self._book.next_read, *self._pushed.next_answer)
-        if not self._book.look:
+        until = min(*self._due.values(), *self._copier.next_read, *self._pushed.next_answer)
+        if not self._copier.look:
             self._wake.wait(max(0.0, until - now))
 
     def _submit_due_work(self, now: float) -> None:
         """What is due."""
-        counted = self._book.last_copied_ids
+        counted = self._copier.last_copied_ids
         if counted and (now >= self._due["poll"] or self._pushed.take(now)):
             self._due["poll"] = now + MAX_ID  # until it is answered
             self._submit(lambda: self._read_counters(list(counted)), lambda found: self._on_counters(found, counted))
-        if self._book.look or now >= self._due["look"]:
-            self._book.look = False
+        if self._copier.look or now >= self._due["look"]:
+            self._copier.look = False
             self._due["look"] = now + max(QUEUE_CHECK_INTERVAL_S, self._separately_asked_queues / CLUSTER_QUEUES_ASKED_PER_S)
-            names = {name: queue.last if queue.begun else NO_MARK for name, queue in self._book.queues.items()}
+            names = {name: queue.last if queue.begun else NO_MARK for name, queue in self._copier.queues.items()}
             wanted = self._wanted if self._due["discover"] else 0
             self._submit(lambda: self._look_at_origin(list(names.items())), lambda found: self._on_spans(found, names, wanted))
         if now >= self._due["discover"]:
@@ -162,12 +162,12 @@ class MirrorRunner:
             self._submit(self._discover, self._on_discovered)
         if now >= self._due["report"]:
             self._due["report"] = now + REPORT_INTERVAL_S
-            self._book.keep_alive()
+            self._copier.keep_alive()
             self._target.report(self._token, self._make_report())
 
     def _start_reads(self) -> None:
         """Keep all readers busy, also while the rows of one are appended."""
-        while len(self._windows) < MAX_READS_AT_ONCE and (asked := self._book.plan(time.monotonic())):
+        while len(self._windows) < MAX_READS_AT_ONCE and (asked := self._copier.plan(time.monotonic())):
             self._windows.append(self._start_job(lambda windows=asked: read_windows(self._origins.store_of_thread, windows)))  # type: ignore[misc]
 
     def _start_job(self, work: Callable[[], Any]) -> Future[Any]:
@@ -188,11 +188,11 @@ class MirrorRunner:
             future.cancel()
         self._windows.clear()
         self._jobs.clear()
-        self._book.forget()
+        self._copier.forget()
         self._stopped.wait(self._pauses.next_s())
         with suppress(BusError):
-            self._book.find_copies()
-            self._book.keep_alive()
+            self._copier.find_copies()
+            self._copier.keep_alive()
             self._target.report(self._token, self._make_report())
         now = time.monotonic()
         self._due = {"poll": now, "look": now, "discover": now, "report": now + REPORT_INTERVAL_S}
@@ -204,7 +204,7 @@ class MirrorRunner:
     @property
     def _separately_asked_queues(self) -> int:
         """Queues that cost a command each to be asked for."""
-        return len(self._book.queues) if self._target.cluster or self.settings.layout == "cluster" else 0
+        return len(self._copier.queues) if self._target.cluster or self.settings.layout == "cluster" else 0
 
     # -- in the threads that read -----------------------------------------------------------------------------------------------------------
 
@@ -233,18 +233,18 @@ class MirrorRunner:
     def _on_discovered(self, found: tuple[Sequence[str], float]) -> None:
         names, took_s = found
         self._due["discover"] = time.monotonic() + max(DISCOVERY_INTERVAL_S, DISCOVERY_PAUSE_FACTOR * took_s)
-        self._book.add(names)
-        self._book.look = self._book.look or self._wanted > self.looked
+        self._copier.add(names)
+        self._copier.look = self._copier.look or self._wanted > self.looked
 
     def _on_counters(self, found: Sequence[tuple[str, Any]], asked: dict[str, int]) -> None:
         now = time.monotonic()
         self._due["poll"] = now + max(COUNTER_POLL_S, self._separately_asked_queues / CLUSTER_QUEUES_ASKED_PER_S)
         self._pushed.resume_at(now + max(0.005, self._separately_asked_queues / MAX_CLUSTER_QUEUES_ASKED_PER_S))
-        self._book.count({name: int(counter or 0) for name, counter in found}, asked)
+        self._copier.count({name: int(counter or 0) for name, counter in found}, asked)
 
     def _on_spans(self, found: tuple[dict[str, OriginQueueState], dict[str, tuple[str, Positions]]], asked: dict[str, int], wanted: int) -> None:
-        self._book.on_spans(*found, asked)
-        if (names := self._book.mirrored_queues) != self._listened:
+        self._copier.on_spans(*found, asked)
+        if (names := self._copier.mirrored_queues) != self._listened:
             self._listened = names
             for each in self._listeners:
                 each.listen(names)

@@ -23,7 +23,7 @@ from busmq_spark.bus.event_routing import EventKeywords, event_of, keys_of
 from busmq_spark.core.cloud_event import Event
 from busmq_spark.core.event_routing import check_queue
 from busmq_spark.errors import ConfigError
-from busmq_spark.outbox.outbox_engine import OutboxEngine, OutboxReceipt, StoreTransaction
+from busmq_spark.outbox.outbox_engine import OutboxEngine, OutboxReceipt, StoreRequest
 from busmq_spark.outbox.report import OutboxStatus
 
 T = TypeVar("T")
@@ -156,7 +156,7 @@ class SyncOutbox:
             sleep(DRAINED_POLL_S)
 
 
-def _publish_request(engine: OutboxEngine, keys: Sequence[str], data: Sequence[object], about: EventKeywords) -> StoreTransaction:
+def _publish_request(engine: OutboxEngine, keys: Sequence[str], data: Sequence[object], about: EventKeywords) -> StoreRequest:
     wanted = keys_of(keys)
     events = [event_of(wanted, each, about) for each in data]
     if not events:
@@ -164,7 +164,7 @@ def _publish_request(engine: OutboxEngine, keys: Sequence[str], data: Sequence[o
     return engine.publish_request(wanted, [event.encode() for event in events], tuple(event.id for event in events))
 
 
-def _send_request(engine: OutboxEngine, queue: str, data: object, about: EventKeywords) -> StoreTransaction:
+def _send_request(engine: OutboxEngine, queue: str, data: object, about: EventKeywords) -> StoreRequest:
     event: Event = event_of([check_queue(queue)], data, about)
     return engine.send_request(queue, [event.encode()], (event.id,))
 

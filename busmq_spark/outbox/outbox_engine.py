@@ -37,7 +37,7 @@ class OutboxReceipt(NamedTuple):
     """Of the events, in their order; a message of ``push`` has none before it is in its queue."""
 
 
-class StoreTransaction(NamedTuple):
+class StoreRequest(NamedTuple):
     """What a call is to store."""
 
     work: TransactionWork[OutboxReceipt]
@@ -93,26 +93,26 @@ class OutboxEngine:
         writer.close()
         self._lock.release()
 
-    def push_request(self, queue: str, values: Sequence[object]) -> StoreTransaction:
+    def push_request(self, queue: str, values: Sequence[object]) -> StoreRequest:
         """Messages for one queue. Raises ConfigError, MessageRefused."""
         return self._append_request(EntryKind.PUSH, check_queue(queue), [encode_value(value) for value in values], ())
 
-    def send_request(self, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> StoreTransaction:
+    def send_request(self, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> StoreRequest:
         """Commands for one queue."""
         return self._append_request(EntryKind.SEND, check_queue(queue), values, ids)
 
-    def publish_request(self, keys: Sequence[str], values: Sequence[bytes], ids: tuple[str, ...]) -> StoreTransaction:
+    def publish_request(self, keys: Sequence[str], values: Sequence[bytes], ids: tuple[str, ...]) -> StoreRequest:
         """Events with the same keys."""
-        return StoreTransaction(lambda c: OutboxReceipt(sql.store_events(c, self._opening, keys, values), ids), self._wake)
+        return StoreRequest(lambda c: OutboxReceipt(sql.store_events(c, self._opening, keys, values), ids), self._wake)
 
-    def subscribe_request(self, patterns: Sequence[str], queue: str, *, end: bool) -> StoreTransaction:
+    def subscribe_request(self, patterns: Sequence[str], queue: str, *, end: bool) -> StoreRequest:
         """Subscriptions to begin, or to end. Raises ConfigError."""
         if isinstance(patterns, str) or not patterns:
             raise ConfigError(reason=f"the patterns are {patterns!r}; expected a list of at least one, such as ['user.*']")
         found, into = [check_pattern(pattern) for pattern in patterns], check_queue(queue)
-        return StoreTransaction(lambda c: OutboxReceipt(sql.store_subscriptions(c, self._opening, found, into, end=end)), self._wake)
+        return StoreRequest(lambda c: OutboxReceipt(sql.store_subscriptions(c, self._opening, found, into, end=end)), self._wake)
 
-    def store_and_wait(self, what: StoreTransaction) -> OutboxReceipt:
+    def store_and_wait(self, what: StoreRequest) -> OutboxReceipt:
         """Store it and wait until the disk has it. Raises OutboxFull, OutboxUnusable, StateError."""
         try:
             return self._require_writer().write(what.work, after=what.after)
@@ -122,7 +122,7 @@ class OutboxEngine:
             self._rescan()  # a signal handler raised, perhaps after it was stored: then it is to be forwarded
             raise
 
-    def store_async(self, what: StoreTransaction) -> asyncio.Future[OutboxReceipt]:
+    def store_async(self, what: StoreRequest) -> asyncio.Future[OutboxReceipt]:
         """The same for the running loop."""
         return self._require_writer().submit_async(what.work, after=what.after)
 
@@ -143,7 +143,7 @@ class OutboxEngine:
         found = self.status()
         return OutboxWaits(path=str(self.path), waiting=found.incoming + found.outgoing, why=f" ({found.error})" if found.error else "")
 
-    def _append_request(self, kind: EntryKind, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> StoreTransaction:
+    def _append_request(self, kind: EntryKind, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> StoreRequest:
         if not values:
             raise ConfigError(reason=f"nothing is given for queue {queue!r}; expected at least one message")
 
@@ -160,7 +160,7 @@ class OutboxEngine:
             self._destinations[queue] = found[0]  # not before: what is rolled back is noted nowhere
             self._wake(found[0])
 
-        return StoreTransaction(work, after)
+        return StoreRequest(work, after)
 
     def _require_writer(self) -> GroupCommitWriter:
         if self._writer is None:

@@ -117,7 +117,7 @@ class SyncLink:
         """
         return stream_calls(self, calls, depth)
 
-    # Halves of a step, for ClusterLink: one step may go to many nodes at once.
+    # Halves of a step, for SyncClusterLink: one step may go to many nodes at once.
 
     def ensure_connected(self) -> None:
         """Connect, unless that is done. Raises the translated error; until then Redis has seen nothing."""

@@ -36,8 +36,11 @@ DRIVER_PATIENCE_S = 30.0
 
 
 # Few queries have links, which take a package of their own.
-_federation_address: DeferredImport[type[FederationAddress]] = DeferredImport("federation.address", "FederationAddress")
-_open_detected: DeferredImport[Callable[..., ReadWriteStore]] = DeferredImport("federation.npm_servers.detected_store", "open_detected")
+_LINKS = "federation.url (on the driver and on executors)"
+_federation_address: DeferredImport[type[FederationAddress]] = DeferredImport("federation.address", "FederationAddress", needed_by=_LINKS)
+_open_detected: DeferredImport[Callable[..., ReadWriteStore]] = DeferredImport(
+    "federation.npm_servers.detected_store", "open_detected", needed_by=_LINKS
+)
 
 
 def link_address(options: StoreOptions, link: str, patience_s: float = PATIENCE_S) -> FederationAddress:

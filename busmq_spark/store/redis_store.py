@@ -9,13 +9,12 @@ from functools import partial
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from busmq_spark.core import event_routing, times_of_ids
+from busmq_spark.core import event_routing, sink_runs, times_of_ids
 from busmq_spark.core import idempotent_push as senders
 from busmq_spark.core import mirror as mirrors
 from busmq_spark.core import queue as queues_
 from busmq_spark.core import reader_operations as states_
 from busmq_spark.core import sink as sinks
-from busmq_spark.core import sink_runs as stagings
 from busmq_spark.core import topic as topics_
 from busmq_spark.core.caching import MemoizedFunction, PerProcessCache
 from busmq_spark.core.command_generators import Flow, command, run_flows_together
@@ -262,18 +261,19 @@ class RedisStore:
 
     def begin(self, sink: str, run: str, queues: Sequence[str]) -> SinkRun:
         home = self._link_of_sink_record(sink)
-        epoch, held = home.run(stagings.begin(sink, run, queues))
+        epoch, held = home.run(sink_runs.begin(sink, run, queues))
         found = SinkRun(sink, epoch, tuple(dict.fromkeys(part.queue for part in held or ())))
         if held is not None:
-            before = list(home.run(stagings.staged_queues(sink)))
-            self._run_per_server(before, lambda part: stagings.sweep([self.keys(queue) for queue in part], found, held))
-            home.run(stagings.forget_swept(sink, run, before))
+            before = list(home.run(sink_runs.staged_queues(sink)))
+            self._run_per_server(before, lambda part: sink_runs.sweep([self.keys(queue) for queue in part], found, held))
+            home.run(sink_runs.forget_swept(sink, run, before))
         return found
 
     def renew(self, run: SinkRun) -> None:
         home = self._link_of_sink_record(run.sink)
         home.execute([command("EXPIRE", key, MIN_RECORD_TTL_S) for key in (sink_record(run.sink), sink_queues(run.sink))])
-        self._run_per_server(list(home.run(stagings.staged_queues(run.sink))), lambda part: stagings.renew([self.keys(queue) for queue in part], run))
+        queues = list(home.run(sink_runs.staged_queues(run.sink)))
+        self._run_per_server(queues, lambda part: sink_runs.renew([self.keys(queue) for queue in part], run))
 
     def record(self, sink: str, batch: int, staged: Sequence[StagedList], query: str = "", span: str = "", epoch: int = 0) -> tuple[StagedList, ...]:
         home = self._link_of_sink_record(sink)

@@ -67,10 +67,10 @@ def table(lines: Sequence[Line]) -> str:
 
 
 def in_turn(runs: int, measures: Mapping[str, Measure], warm: bool = True) -> Found:
-    """Run the measures in turn, ``runs`` times, after one each that does not count."""
+    """Run the measures in turn, ``runs`` times, to and fro, so that none is always measured last; after one each that does not count."""
     found: Found = {name: {} for name in measures}
     for turn in range(0 if warm else 1, runs + 1):
-        for name, measure in measures.items():
+        for name, measure in list(measures.items())[:: -1 if turn % 2 else 1]:
             values = measure()
             shown = ", ".join(f"{key} {value:.4g}" for key, value in values.items())
             print(f"    {name} {turn or 'warm-up'}/{runs}: {shown}", file=sys.stderr, flush=True)
@@ -253,7 +253,7 @@ def latency(bench: Bench) -> Iterator[Line]:
     with bench.workers() as workers:
         ways = {way: lambda way=way: through(bench, workers[way], way, "") for way in workers}
         own = {f"{way} own": lambda way=way: own_batches(bench, workers[way], way) for way in ("python", "java", "tuned")}
-        found = in_turn(bench.runs, ways | own, warm=False)
+        found = in_turn(bench.runs, ways | own)
     took = of_key(found, "trigger")
     yield from points({way: found[way] for way in ways}, "trigger 0")
     yield Line("Its micro-batches, each as a whole", "ms", {way: took[way] for way in ways})

@@ -1,4 +1,4 @@
-"""When what failed is tried again: a table that the Java module reads, too (RetryTest.java), and what only Python has."""
+"""When what failed is tried again: a table that the Java module reads, too (LinkRetryTest.java), and what only Python has."""
 
 from __future__ import annotations
 

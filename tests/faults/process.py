@@ -182,7 +182,7 @@ class Garage:
 def is_over(process: psutil.Process) -> bool:
     """Whether it has ended, waited for by its parent or not."""
     with suppress(psutil.NoSuchProcess):
-        return process.status() == psutil.STATUS_ZOMBIE
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
     return True
 
 

@@ -225,7 +225,7 @@ def test_a_mirror_lives_as_long_as_its_origin(far: Centre, near: Centre, fresh: 
     with mirroring(url(far), near, name) as runner:
         copied(runner, far, [name])
         near.redis(name, "EXPIRE", near.keys(name).metadata, 300)
-        runner._book.queues[name].touched = 0.0  # as a quarter of its ttl later
+        runner._copier.queues[name].touched = 0.0  # as a quarter of its ttl later
         looked(runner)
         wait_until(lambda: int(near.redis(name, "TTL", near.keys(name).metadata)) > 300)
         far.run(name, queues.close(far.keys(name)))
@@ -239,11 +239,11 @@ def test_a_rate_is_kept(far: Centre, near: Centre, fresh: Fresh) -> None:
     far.create(name)
     far.push(name, 3_000, size=100)
     with mirroring(url(far), near, name, bytes_per_s=100_000) as runner:
-        book = runner._book
-        wait_until(lambda: book._read_at > 0)
-        ends = book._read_at
+        copier = runner._copier
+        wait_until(lambda: copier._read_at > 0)
+        ends = copier._read_at
         copied(runner, far, [name])
-        assert book._read_at >= ends + 1.9, "300 KB at 100 KB/s, of which a third came with the first window"
+        assert copier._read_at >= ends + 1.9, "300 KB at 100 KB/s, of which a third came with the first window"
 
 
 def test_settings_that_make_no_sense_are_refused_before_anything_is_connected() -> None:

@@ -65,7 +65,7 @@ def test_a_new_life_stops_the_mirror_and_the_copy_of_the_old_one_is_kept(far: Ce
         assert before in str(error)
         assert after in str(error)
         near.redis(name, "EXPIRE", near.keys(name).metadata, 300)
-        runner._book.queues[name].touched = 0.0  # as a quarter of its ttl later
+        runner._copier.queues[name].touched = 0.0  # as a quarter of its ttl later
         looked(runner)
         wait_until(lambda: int(near.redis(name, "TTL", near.keys(name).metadata)) > 300, what="the copy lives while it is mirrored no further")
         assert near.stored(name) == kept
@@ -118,7 +118,7 @@ def test_a_copy_lives_while_its_origin_is_away(near: Centre, fresh: Fresh) -> No
         server.kill()
         wait_until(lambda: runner.error is not None)
         near.redis(name, "EXPIRE", near.keys(name).metadata, 300)
-        runner._book.queues[name].touched = 0.0  # as a quarter of its ttl later
+        runner._copier.queues[name].touched = 0.0  # as a quarter of its ttl later
         wait_until(lambda: int(near.redis(name, "TTL", near.keys(name).metadata)) > 300)
         assert [id for id, _ in near.stored(name)] == [1, 2]
 

@@ -150,7 +150,7 @@ ORIGIN_STATE_CODEC = record_of(OriginQueueState, WHOLE_NUMBER, TEXT, WHOLE_NUMBE
 QUEUE_STATE_CODEC = record_of(
     QueueState, WHOLE_NUMBER, TEXT, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, TEXT, TEXT, WHOLE_NUMBER
 )
-FOUND_TIME_CODEC = record_of(TimeLookupResult, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER)
+TIME_LOOKUP_RESULT_CODEC = record_of(TimeLookupResult, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER)
 TIMES_OF_IDS_CODEC = codec_of_fields(TimesOfIds, tuple, TEXT, list_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER)))
 ACK_RESULT_CODEC = record_of(AckResult, TEXT, TEXT)
 REMOVAL_TRACES_CODEC = codec_of_fields(
@@ -291,7 +291,7 @@ OPERATIONS: dict[str, Operation] = {
     "marks": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(TEXT), rights_on_queues(BROWSE_VERBS), ServedBy.STORE),
     "counters": Operation(tuple_of(NAMES), list_of(or_null(BASE64_CODEC)), rights_on_queues(BROWSE_VERBS), ServedBy.STORE),
     "note_times": Operation(tuple_of(NAMES), map_of(WHOLE_NUMBER), rights_on_queues(BROWSE_VERBS), ServedBy.STORE),
-    "find_times": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(FOUND_TIME_CODEC), rights_on_queues(BROWSE_VERBS), ServedBy.STORE),
+    "find_times": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(TIME_LOOKUP_RESULT_CODEC), rights_on_queues(BROWSE_VERBS), ServedBy.STORE),
     "times": Operation(
         tuple_of(map_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER))), map_of(TIMES_OF_IDS_CODEC), rights_on_queues(BROWSE_VERBS), ServedBy.STORE
     ),

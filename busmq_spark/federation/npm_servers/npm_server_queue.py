@@ -70,7 +70,7 @@ class NpmServerQueue:
         return AttachResult(existed, int(fields["ttl"]), int(fields.get("maxsize") or 0), fields["born"])
 
     async def state(self, wanted: int) -> QueueState:
-        """As core.state.states; ``last_id`` is UNKNOWN_ID where the wire cannot say it."""
+        """As core.reader_operations.states; ``last_id`` is UNKNOWN_ID where the wire cannot say it."""
         back = False
         for _ in range(MAX_TRIES):
             remote, fields = await self._object_and_fields()
@@ -132,7 +132,7 @@ class NpmServerQueue:
         raise FederationLost(url=remote.url, reason=f"queue {self.name!r} changes faster than it can be read")
 
     async def ack(self, position: Position) -> AckResult:
-        """As core.state.ack_to, without subscriptions. Messages are read before they are removed; those above the position are put back."""
+        """As ``ack_to`` there, without subscriptions. Messages are read before they are removed; those above the position are put back."""
         remote, fields = await self._object_and_fields()
         if not fields:
             return AckResult("missing", "")

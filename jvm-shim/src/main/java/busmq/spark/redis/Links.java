@@ -2,8 +2,8 @@ package busmq.spark.redis;
 
 import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
-import busmq.spark.core.ServerIndex;
 import busmq.spark.core.QueueKeys;
+import busmq.spark.core.ServerIndex;
 import busmq.spark.options.RedisOptions;
 import java.nio.ByteBuffer;
 import java.nio.charset.CharacterCodingException;
@@ -111,7 +111,7 @@ public final class Links implements AutoCloseable {
         List<List<Object>> answers = new ArrayList<>();
         openLinks().forEach(link -> answers.add(link.runAll(questions)));
         for (int i = 0; i < names.size(); i++) {
-            int home = hashIndex(names.get(i));
+            int home = homeIndex(names.get(i));
             int place = (Long) answers.get(home).get(i) > 0 ? home : homes.getOrDefault(names.get(i), home);
             for (int server = links.size() - 1; server >= 0 && (Long) answers.get(home).get(i) == 0; server--) {
                 place = (Long) answers.get(server).get(i) > 0 ? server : place;
@@ -121,7 +121,7 @@ public final class Links implements AutoCloseable {
         return found;
     }
 
-    private int hashIndex(String queue) {
+    private int homeIndex(String queue) {
         return ServerIndex.of(keys(queue).metadata(), links.size());
     }
 
@@ -135,7 +135,7 @@ public final class Links implements AutoCloseable {
             int server = i;
             List<List<String>> names = openLinks().get(i) instanceof ClusterLink cluster ? cluster.askEachMaster(node -> queuesOf(node, pace))
                     : List.of(queuesOf(links.get(i), pace));
-            names.forEach(each -> each.forEach(name -> found.merge(name, server, (first, second) -> hashIndex(name) == second ? second : first)));
+            names.forEach(each -> each.forEach(name -> found.merge(name, server, (first, second) -> homeIndex(name) == second ? second : first)));
         }
         return found;
     }

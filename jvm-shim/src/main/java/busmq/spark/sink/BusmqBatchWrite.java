@@ -1,8 +1,8 @@
 package busmq.spark.sink;
 
+import busmq.spark.core.RandomToken;
 import busmq.spark.core.Topic;
 import busmq.spark.options.WriteOptions;
-import busmq.spark.store.LeaseHolder;
 import java.util.List;
 import java.util.stream.Stream;
 import org.apache.spark.sql.connector.write.BatchWrite;
@@ -15,7 +15,7 @@ final class BusmqBatchWrite implements BatchWrite {
     private final WriteOptions options;
     private final SinkColumns columns;
     private final boolean truncate;
-    private final String writeToken = LeaseHolder.newToken();
+    private final String writeToken = RandomToken.next();
 
     BusmqBatchWrite(WriteOptions options, SinkColumns columns, boolean truncate) {
         this.options = options;

@@ -1,8 +1,8 @@
 package busmq.spark.sink;
 
 import busmq.spark.BusException;
+import busmq.spark.core.RandomToken;
 import busmq.spark.options.WriteOptions;
-import busmq.spark.store.LeaseHolder;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Objects;
@@ -66,7 +66,7 @@ final class BusmqStreamingWrite implements StreamingWrite {
         if (staging && asyncProgress) {
             throw RealTimeMode.notExactlyOnceError("asyncProgressTrackingEnabled=true", "Set it to false, or say delivery=at-least-once");
         }
-        return new WriterFactory(options, columns, staging, origins, query, LeaseHolder.newToken());
+        return new WriterFactory(options, columns, staging, origins, query, RandomToken.next());
     }
 
     /** A task stages under a name of its own, and the record decides which lists count: a task needs no permission to commit. */

@@ -1,19 +1,19 @@
 package busmq.spark.sink;
 
+import busmq.spark.core.RandomToken;
 import static busmq.spark.store.ReadStore.text;
 
 import busmq.spark.BusException;
 import busmq.spark.Contract;
 import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
-import busmq.spark.core.ServerIndex;
 import busmq.spark.core.QueueKeys;
+import busmq.spark.core.ServerIndex;
 import busmq.spark.core.Topic;
 import busmq.spark.options.WriteOptions;
 import busmq.spark.redis.Call;
 import busmq.spark.redis.Link;
 import busmq.spark.redis.Links;
-import busmq.spark.store.LeaseHolder;
 import busmq.spark.store.Topics;
 import java.util.ArrayList;
 import java.util.HashSet;
@@ -99,7 +99,7 @@ final class SinkStore implements AutoCloseable {
     }
 
     private Call attachCall(String queue) {
-        Object[] args = {options.ttlS(), options.maxsize(), "false", LeaseHolder.newToken(), options.create() ? 1 : 0, MIN_RECORD_TTL_S};
+        Object[] args = {options.ttlS(), options.maxsize(), "false", RandomToken.next(), options.create() ? 1 : 0, MIN_RECORD_TTL_S};
         return Call.script("attach", keys(queue).all(), args);
     }
 
@@ -141,7 +141,7 @@ final class SinkStore implements AutoCloseable {
     /** A task of a run is about to stage rows for queues, which are attached in the same round trip where that is to one server, or cluster. */
     SinkRunEpoch begin(SinkRun run, List<String> queues) {
         List<Call> calls = links.links().size() == 1 ? queues.stream().map(this::attachCall).toList() : List.of();
-        return staging(run.sink()).begin(run.id(), queues, calls, replies -> {
+        return runsOf(run.sink()).begin(run.id(), queues, calls, replies -> {
             for (int i = 0; i < replies.size(); i++) {
                 if (replies.get(i) instanceof List<?> found && (Long) found.get(0) >= 0) { // else the same call says what is wrong
                     attachedWithBegin.add(queues.get(i));
@@ -151,7 +151,7 @@ final class SinkStore implements AutoCloseable {
     }
 
     /** The runs of a sink. */
-    SinkRuns staging(String sink) {
+    SinkRuns runsOf(String sink) {
         return new SinkRuns(links, recordLink(sink), sink);
     }
 
@@ -178,7 +178,7 @@ final class SinkStore implements AutoCloseable {
         try {
             forEachServer(staged, part -> keepStaged(sink, batch, part));
         } catch (BusException error) {
-            throw error.kind() == ErrorKind.STAGING_LOST && staging(sink).hasNewerRun(epoch) ? staleRunError(sink, batch) : error;
+            throw error.kind() == ErrorKind.STAGING_LOST && runsOf(sink).hasNewerRun(epoch) ? staleRunError(sink, batch) : error;
         }
         List<String> key = List.of(QueueKeys.sinkRecord(sink));
         List<?> reply = (List<?>) recordLink(sink)

@@ -2,8 +2,8 @@ package busmq.spark.sink;
 
 import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
+import busmq.spark.core.RandomToken;
 import busmq.spark.redis.Call;
-import busmq.spark.store.LeaseHolder;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -73,7 +73,7 @@ final class StagedListWriter implements RowBatcher.Target {
             if (error.kind() != ErrorKind.LINK_LOST) {
                 throw error;
             }
-            buffers.forEach(buffer -> listOf(buffer).startNextSegment(LeaseHolder.newToken()));
+            buffers.forEach(buffer -> listOf(buffer).startNextSegment(RandomToken.next()));
             applyReplies(buffers, store.link(server)
                     .runAll(buffers.stream().map(buffer -> SinkStore.stageCall(listOf(buffer), buffer.chunk)).toList()));
         }

@@ -54,7 +54,7 @@ final class StagingRenewal implements AutoCloseable {
             return;
         }
         try (SinkStore store = open.get()) {
-            store.staging(sink).renew(epoch);
+            store.runsOf(sink).renew(epoch);
             dueNs = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(everyMs);
         } catch (BusException error) {
             LOG.warn("what sink {} has staged could not be renewed, and is tried again: {}", sink, error.getMessage());

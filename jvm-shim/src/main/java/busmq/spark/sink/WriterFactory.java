@@ -1,7 +1,7 @@
 package busmq.spark.sink;
 
+import busmq.spark.core.RandomToken;
 import busmq.spark.options.WriteOptions;
-import busmq.spark.store.LeaseHolder;
 import org.apache.spark.TaskContext;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.write.DataWriter;
@@ -19,7 +19,7 @@ record WriterFactory(WriteOptions options, SinkColumns columns, boolean staging,
 
     @Override
     public DataWriter<InternalRow> createWriter(int partition, long task, long epoch) {
-        String attempt = (query.isEmpty() ? "batch" : query) + ":" + epoch + ":" + partition + ":" + LeaseHolder.newToken();
+        String attempt = (query.isEmpty() ? "batch" : query) + ":" + epoch + ":" + partition + ":" + RandomToken.next();
         TopicPartitioner topics = columns.topic() == null ? null : new TopicPartitioner(options, columns, epoch + partition);
         if (origins != null) {
             return new RowWriter(columns, TaskSink.toQueuesOnce(options, query), new RowOriginChecker(origins), topics);

@@ -2,8 +2,8 @@ package busmq.spark.source;
 
 import busmq.spark.BusException;
 import busmq.spark.options.ReadOptions;
-import busmq.spark.store.ReadStore;
 import busmq.spark.store.FailureDomain;
+import busmq.spark.store.ReadStore;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.Map;

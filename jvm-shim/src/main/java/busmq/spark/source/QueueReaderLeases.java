@@ -15,7 +15,7 @@ import java.util.concurrent.TimeUnit;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
-/** QueueReaderLeases, of which a queue, or each subscription of it, has one: taking them, and the error when another reader has one. */
+/** Leases, of which a queue, or each subscription of it, has one: taking them, and the error when another reader has one. */
 final class QueueReaderLeases {
     /** A reader of this machine that is just being stopped may take so long to end. */
     private static final long STOPPING_READER_GRACE_MS = Contract.number("stoppingReaderGraceMs");

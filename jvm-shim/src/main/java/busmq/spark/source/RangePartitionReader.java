@@ -3,9 +3,9 @@ package busmq.spark.source;
 import busmq.spark.core.Range;
 import busmq.spark.options.ReadOptions;
 import busmq.spark.store.MessageRows;
-import busmq.spark.store.TimesOfIds;
 import busmq.spark.store.RangeReader;
 import busmq.spark.store.ReadStore;
+import busmq.spark.store.TimesOfIds;
 import java.util.Iterator;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.read.PartitionReader;
@@ -15,7 +15,7 @@ final class RangePartitionReader implements PartitionReader<InternalRow> {
     private final ReadStore store;
     private final RowMaker rowMaker;
     private final boolean strict;
-    private final QueueRollbackCheck dataCheck;
+    private final QueueRollbackCheck rollbackCheck;
     private final boolean checkTravelsWithReads;
     private boolean started;
     private final Iterator<Range> ranges;
@@ -31,8 +31,8 @@ final class RangePartitionReader implements PartitionReader<InternalRow> {
         strict = options.failOnDataLoss();
         ranges = partition.ranges().iterator();
         partition.ranges().forEach(range -> store.setServer(range.queue(), range.server()));
-        dataCheck = new QueueRollbackCheck(store, partition.ends(), strict);
-        checkTravelsWithReads = dataCheck.canTravelWithReader(partition.ranges());
+        rollbackCheck = new QueueRollbackCheck(store, partition.ends(), strict);
+        checkTravelsWithReads = rollbackCheck.canTravelWithReader(partition.ranges());
     }
 
     @Override
@@ -40,12 +40,12 @@ final class RangePartitionReader implements PartitionReader<InternalRow> {
         if (!started) {
             started = true;
             if (!checkTravelsWithReads) {
-                dataCheck.checkAll();
+                rollbackCheck.checkAll();
             }
         }
         while (chunk == null || at == chunk.until()) {
             chunk = reader == null ? null : reader.next();
-            if (chunk != null && dataCheck.isUnchanged(chunk.queue())) {
+            if (chunk != null && rollbackCheck.isUnchanged(chunk.queue())) {
                 at = chunk.from();
             } else if (chunk != null) {
                 chunk = null;
@@ -53,10 +53,10 @@ final class RangePartitionReader implements PartitionReader<InternalRow> {
             } else if (ranges.hasNext()) {
                 Range range = ranges.next();
                 times = rowMaker.hasTimestamp() ? store.times(range.queue(), range.born(), range.first(), range.last()) : TimesOfIds.NONE;
-                reader = new RangeReader(store, range, strict, checkTravelsWithReads ? dataCheck : null);
+                reader = new RangeReader(store, range, strict, checkTravelsWithReads ? rollbackCheck : null);
             } else {
                 if (strict && reader != null && !reader.isCheckedAtEnd()) {
-                    dataCheck.checkAll();
+                    rollbackCheck.checkAll();
                 }
                 return false;
             }

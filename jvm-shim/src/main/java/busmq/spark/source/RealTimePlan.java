@@ -1,8 +1,8 @@
 package busmq.spark.source;
 
 import busmq.spark.BusException;
-import busmq.spark.core.WorkSplitter;
 import busmq.spark.core.Position;
+import busmq.spark.core.WorkSplitter;
 import busmq.spark.options.ReadOptions;
 import java.util.ArrayList;
 import java.util.Arrays;

@@ -2,11 +2,11 @@ package busmq.spark.source;
 
 import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
-import busmq.spark.core.Loss;
-import busmq.spark.core.WorkSplitter;
 import busmq.spark.core.BatchPlanner;
+import busmq.spark.core.Loss;
 import busmq.spark.core.QueueState;
 import busmq.spark.core.Range;
+import busmq.spark.core.WorkSplitter;
 import busmq.spark.options.ReadOptions;
 import busmq.spark.options.Start;
 import busmq.spark.store.ReadStore;

@@ -1,35 +1,28 @@
 package busmq.spark.store;
 
+import busmq.spark.core.RandomToken;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.UnknownHostException;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.security.SecureRandom;
 import java.util.Arrays;
-import java.util.HexFormat;
 
 /**
  * The holder of a lease: a token that names its host and process, so that a holder that died on this machine is replaced at once. The Python
  * package (redis_io/lease_holder.py) reads and writes the same.
  */
 public final class LeaseHolder {
-    private static final SecureRandom RANDOM = new SecureRandom();
     /** Of the fields of proc(5) after the program's name: its state, and when it started. */
     private static final int STATE_FIELD = 0;
     private static final int START_TIME_FIELD = 19;
 
     private LeaseHolder() {}
 
-    /** A random name, for incarnations and leases. */
-    public static String newToken() {
-        return HexFormat.of().toHexDigits(RANDOM.nextLong());
-    }
-
     /** A new token for this process. */
     public static String myToken() {
-        return newToken() + "|" + thisMachine() + "|" + processName(ProcessHandle.current().pid());
+        return RandomToken.next() + "|" + thisMachine() + "|" + processName(ProcessHandle.current().pid());
     }
 
     /** Whether the holder is known to be dead: it ran on this machine, and it or the driver that started it is gone. */

@@ -1,17 +1,18 @@
 package busmq.spark.store;
 
+import busmq.spark.core.RandomToken;
 import static java.nio.charset.StandardCharsets.UTF_8;
 
 import busmq.spark.BusException;
 import busmq.spark.Contract;
 import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
-import busmq.spark.core.TimeLookupResult;
 import busmq.spark.core.Loss;
 import busmq.spark.core.PlannerIO;
 import busmq.spark.core.Position;
 import busmq.spark.core.QueueKeys;
 import busmq.spark.core.QueueState;
+import busmq.spark.core.TimeLookupResult;
 import busmq.spark.core.Topic;
 import busmq.spark.options.RedisOptions;
 import busmq.spark.options.Start;
@@ -95,7 +96,7 @@ public final class ReadStore extends LocatedQueues {
 
     /** Create the queues, or adopt those that exist. Throws BUSMQ_QUEUE_MISSING when one does not exist and may not be created. */
     public Map<String, AttachResult> attach(Collection<String> queues, boolean create, long ttlS) {
-        return askAbout(queues, 1, part -> Call.script("attach", keys(part.get(0)).all(), ttlS, 0, "false", LeaseHolder.newToken(), create ? 1 : 0, MIN_RECORD_TTL_S),
+        return askAbout(queues, 1, part -> Call.script("attach", keys(part.get(0)).all(), ttlS, 0, "false", RandomToken.next(), create ? 1 : 0, MIN_RECORD_TTL_S),
                 (reply, at, queue) -> {
                     List<?> items = (List<?>) reply;
                     if ((Long) items.get(0) < 0) {

@@ -1,8 +1,8 @@
 package busmq.spark.store;
 
 import busmq.spark.BusException;
-import busmq.spark.core.Loss;
 import busmq.spark.core.Fingerprint;
+import busmq.spark.core.Loss;
 import busmq.spark.core.Position;
 import busmq.spark.core.QueueKeys;
 import busmq.spark.core.QueueState;

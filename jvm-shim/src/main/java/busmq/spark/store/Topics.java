@@ -1,13 +1,14 @@
 package busmq.spark.store;
 
+import busmq.spark.core.RandomToken;
 import static busmq.spark.store.ReadStore.text;
 
 import busmq.spark.BusException;
 import busmq.spark.Contract;
 import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
-import busmq.spark.core.ServerIndex;
 import busmq.spark.core.QueueKeys;
+import busmq.spark.core.ServerIndex;
 import busmq.spark.core.Topic;
 import busmq.spark.redis.Call;
 import busmq.spark.redis.Link;
@@ -36,7 +37,7 @@ public final class Topics {
     public int findOrCreate(String topic, Long create) {
         String key = QueueKeys.topicKey(Topic.checkTopic(topic), cluster);
         Link home = links.link(ServerIndex.of(key, links.links().size()));
-        Object[] args = {create == null ? 0 : create, LeaseHolder.newToken(), 0, TOPIC_RECORD_TTL_S, QueueKeys.topicChangedChannel(topic, cluster)};
+        Object[] args = {create == null ? 0 : create, RandomToken.next(), 0, TOPIC_RECORD_TTL_S, QueueKeys.topicChangedChannel(topic, cluster)};
         Object reply;
         try {
             reply = home.run(Call.script("topic", List.of(key), args));

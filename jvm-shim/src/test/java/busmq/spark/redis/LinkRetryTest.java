@@ -19,7 +19,7 @@ import org.junit.jupiter.params.provider.Arguments;
 import org.junit.jupiter.params.provider.MethodSource;
 
 /** When what failed is tried again, by the table of tests/core/test_retry.py. */
-class RetryTest {
+class LinkRetryTest {
     private static final Path GOLDEN = Path.of("..", "tests", "golden", "retries-v1.json");
 
     static Stream<Arguments> cases() throws IOException {

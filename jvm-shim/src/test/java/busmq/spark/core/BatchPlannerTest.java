@@ -25,8 +25,8 @@ import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.Arguments;
 import org.junit.jupiter.params.provider.MethodSource;
 
-/** Where a batch ends, by the tables of tests/core/test_planner.py. */
-class PlannerTest {
+/** Where a batch ends, by the tables of tests/core/test_batch_planner.py. */
+class BatchPlannerTest {
     private static final Path GOLDEN = Path.of("..", "tests", "golden", "plans-v1.json");
 
     static Stream<Arguments> cases() throws IOException {

@@ -1,4 +1,4 @@
-"""Where a batch ends: tables that the planner of the Java module reads, too (PlannerTest.java), and what holds for any queues."""
+"""Where a batch ends: tables that the planner of the Java module reads, too (BatchPlannerTest.java), and what holds for any queues."""
 
 from __future__ import annotations
 

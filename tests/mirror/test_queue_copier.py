@@ -27,7 +27,7 @@ class Here:
 
 
 @pytest.fixture
-def book() -> QueueCopier:
+def copier() -> QueueCopier:
     settings = MirrorSettings(origin="redis://there", patterns=("q",))
     made = QueueCopier(settings, Here(), MirrorMetrics(Metrics()), lambda *_: "")  # type: ignore[arg-type]
     made.queues["q"] = MirroredQueue("q", begun=True, born="b", last=100, mark="of 100", seen=100, planned=100)
@@ -38,31 +38,31 @@ def span(last_id: int, after_mark: str) -> OriginQueueState:
     return OriginQueueState(60, "b", 0, last_id, 1, 0, after_mark, "", "")
 
 
-def test_a_look_from_before_more_was_copied_finds_nothing_lost_or_other(book: QueueCopier) -> None:
-    book.on_spans({"q": span(60, "of 50")}, {}, {"q": 50})
-    assert book.queues["q"].stopped is None
-    assert book.queues["q"].behind == 0
+def test_a_look_from_before_more_was_copied_finds_nothing_lost_or_other(copier: QueueCopier) -> None:
+    copier.on_spans({"q": span(60, "of 50")}, {}, {"q": 50})
+    assert copier.queues["q"].stopped is None
+    assert copier.queues["q"].behind == 0
 
 
-def test_one_that_is_up_to_date_does(book: QueueCopier) -> None:
-    book.on_spans({"q": span(60, "")}, {}, {"q": 100})
-    assert "has lost ids 61..100" in str(book.queues["q"].stopped)
-    book.on_spans({"q": span(120, "of another")}, {}, {"q": 100})
-    assert "are other messages" in str(book.queues["q"].stopped)
+def test_one_that_is_up_to_date_does(copier: QueueCopier) -> None:
+    copier.on_spans({"q": span(60, "")}, {}, {"q": 100})
+    assert "has lost ids 61..100" in str(copier.queues["q"].stopped)
+    copier.on_spans({"q": span(120, "of another")}, {}, {"q": 100})
+    assert "are other messages" in str(copier.queues["q"].stopped)
 
 
-def test_a_rollback_is_found_also_when_more_was_copied_meanwhile(book: QueueCopier) -> None:
-    book.on_spans({"q": span(40, "")}, {}, {"q": 50})
-    assert "has lost ids 41..100" in str(book.queues["q"].stopped)
+def test_a_rollback_is_found_also_when_more_was_copied_meanwhile(copier: QueueCopier) -> None:
+    copier.on_spans({"q": span(40, "")}, {}, {"q": 50})
+    assert "has lost ids 41..100" in str(copier.queues["q"].stopped)
 
 
-def test_counters_from_before_do_not_hide_what_is_known_to_be_there(book: QueueCopier) -> None:
-    book.look = False
-    book.queues["q"].seen = 130
-    book.count({"q": 60}, {"q": 50})
-    assert (book.look, book.queues["q"].behind) == (False, 30)
-    book.count({"q": 40}, {"q": 50})
-    assert book.look
+def test_counters_from_before_do_not_hide_what_is_known_to_be_there(copier: QueueCopier) -> None:
+    copier.look = False
+    copier.queues["q"].seen = 130
+    copier.count({"q": 60}, {"q": 50})
+    assert (copier.look, copier.queues["q"].behind) == (False, 30)
+    copier.count({"q": 40}, {"q": 50})
+    assert copier.look
 
 
 def test_of_what_was_read_the_rest_is_taken_and_compared_with_the_message_copied_last() -> None:
@@ -80,22 +80,22 @@ def test_where_what_was_copied_meanwhile_was_not_read_its_fingerprint_is_not_kno
     assert rows.count == 1
 
 
-def test_as_long_as_nobody_knows_how_long_values_are_one_window_is_under_way(book: QueueCopier) -> None:
-    queue = book.queues["q"]
-    book.count({"q": 5_000}, {"q": 100})
-    [[window]] = [book.plan(0.0)]
+def test_as_long_as_nobody_knows_how_long_values_are_one_window_is_under_way(copier: QueueCopier) -> None:
+    queue = copier.queues["q"]
+    copier.count({"q": 5_000}, {"q": 100})
+    [[window]] = [copier.plan(0.0)]
     assert (window.after, window.upto) == (100, 1_100)
-    assert book.plan(0.0) == []
-    book.append([CopyWindowMessages(window, span(5_000, "of 100"), 1_100, 100, [EncodedMessages.of(1_100, pa.array([b"x" * 1_000]))], 1_000)])
-    assert [(each.after, each.rows) for _ in range(2) for each in book.plan(0.0)] == [(100, 3_145), (3_245, 1_755)]
+    assert copier.plan(0.0) == []
+    copier.append([CopyWindowMessages(window, span(5_000, "of 100"), 1_100, 100, [EncodedMessages.of(1_100, pa.array([b"x" * 1_000]))], 1_000)])
+    assert [(each.after, each.rows) for _ in range(2) for each in copier.plan(0.0)] == [(100, 3_145), (3_245, 1_755)]
     assert queue.row_bytes == 1_000
 
 
-def test_short_windows_of_many_queues_are_read_together_as_long_as_their_values_fit_one_call(book: QueueCopier) -> None:
-    book.queues = {
+def test_short_windows_of_many_queues_are_read_together_as_long_as_their_values_fit_one_call(copier: QueueCopier) -> None:
+    copier.queues = {
         name: MirroredQueue(name, begun=True, born="b", seen=10, row_bytes=100_000.0) for name in [f"large-{n}" for n in range(8)] + ["small"]
     }
-    book.queues["small"].row_bytes = 10.0
-    book.count(dict.fromkeys(book.queues, 10), dict.fromkeys(book.queues, 0))
-    calls = [[window.queue for window in book.plan(0.0)] for _ in range(4)]
+    copier.queues["small"].row_bytes = 10.0
+    copier.count(dict.fromkeys(copier.queues, 10), dict.fromkeys(copier.queues, 0))
+    calls = [[window.queue for window in copier.plan(0.0)] for _ in range(4)]
     assert calls == [["large-0", "large-1", "large-2", "small"], ["large-3", "large-4", "large-5"], ["large-6", "large-7"], []]

@@ -13,7 +13,7 @@ import java.nio.charset.StandardCharsets;
 import java.util.List;
 import org.junit.jupiter.api.Test;
 
-class QueueCommitTest {
+class QueueCommitterTest {
     private final QueueCommitter commit =
             new QueueCommitter(new QueueKeys("q", false), "s", 7, List.of(new StagedList("q", 0, "k", List.of(new EqualChunks(10, 1)), null)), 0);
 
