@@ -15,28 +15,10 @@ from tests.benchmarks.harness import RUNS, Row, Spread, alternating, ratios, red
 ROWS, SIZE, TASKS = 1_000_000, 100, 2
 LEAST = {"at-least-once": 0.6, "exactly-once": 0.4}
 
-PUSHER = """
-import sys
-from busmq_spark.core.command_generators import script
-from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.message import chunks
-from busmq_spark.redis_io.sync_link import SyncLink
-from busmq_spark.redis_io.urls import parse
-url, rows, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-link, keys = SyncLink(parse(url)[0]), QueueKeys("bench")
-values = [b"x" * size] * 10_000
-print("ready", flush=True)
-sys.stdin.readline()
-for _ in range(rows // len(values)):
-    for _ in link.stream((script("push", keys.shared, (keys.available, *chunk)) for chunk in chunks(values)), 3):
-        pass
-print("done", flush=True)
-"""
-
 
 def plain_s(url: str) -> float:
     """Seconds in which TASKS processes push ROWS messages, their start-up not counted."""
-    command = [sys.executable, "-c", PUSHER, url, str(ROWS // TASKS), str(SIZE)]
+    command = [sys.executable, "-m", "tests.benchmarks.pusher", url, str(ROWS // TASKS), str(SIZE)]
     workers = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(TASKS)]
     for worker in workers:
         assert worker.stdout is not None
