@@ -1,4 +1,4 @@
-"""One open connection to Redis on the running loop: bytes out once per turn of the loop and 8 KB, replies in order, and a watch over silence.
+"""One open connection to Redis on the running loop: bytes out once per turn of the loop and 16 KB, replies in order, and a watch over silence.
 
 redis-py dials (address, TLS, AUTH); then this protocol takes its transport over, since a stream reader and a coroutine per reply cost about
 six times as much as the parsing itself.
@@ -21,8 +21,9 @@ from busmq_spark.redis_io.resp_codec import pack
 
 _OVERDUE_CHECK_INTERVAL_S = 1.0
 """How often silence is looked at, at most."""
-_MAX_UNSENT_BYTES = 8 * 1024
-"""So many bytes do not wait for the end of the loop's turn: Redis works on them while the rest is made."""
+_MAX_UNSENT_BYTES, _MAX_UNSENT_CALL_BYTES = 16 * 1024, 8 * 1024
+"""So many bytes, or so many of one call, do not wait for the end of the loop's turn: Redis works on them while the rest is made. Short calls go
+together, since each write is a system call that wakes Redis."""
 
 
 def _reply_error(text: str) -> Exception:
@@ -69,7 +70,7 @@ class PipelinedConnection(asyncio.Protocol):
         self._unsent.append(packed)
         self._unsent_bytes += len(packed)
         self._waiting.append((future, [], len(calls)))
-        if self._unsent_bytes >= _MAX_UNSENT_BYTES:
+        if self._unsent_bytes >= _MAX_UNSENT_BYTES or len(packed) >= _MAX_UNSENT_CALL_BYTES:
             self._write_unsent()
         return future
 

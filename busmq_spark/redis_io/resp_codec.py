@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import redis.exceptions as rx
@@ -22,9 +22,9 @@ def calls_of(step: Step) -> Sequence[Call]:
     return (step,) if isinstance(step, Call) else step
 
 
-def pack(calls: Iterable[Call], *, whole: bool = False) -> bytes:
+def pack(calls: Sequence[Call], *, whole: bool = False) -> bytes:
     """The bytes of some calls. Scripts go by digest, or with their text when ``whole``."""
-    return b"".join([_pack(call, whole) for call in calls])
+    return _pack(calls[0], whole) if len(calls) == 1 else b"".join([_pack(call, whole) for call in calls])
 
 
 def _pack(call: Call, whole: bool) -> bytes:
@@ -42,7 +42,9 @@ def pack_words(words: tuple[Arg, ...]) -> bytes:
     hiredis 3.5 does not expect that it cannot print a number, and Python does not print one when a signal raises meanwhile: Ctrl-C ended the process
     with a segmentation fault. So numbers are printed here.
     """
-    return hiredis.pack_command(tuple([word if type(word) is str or type(word) is bytes else str(word) for word in words]))  # type: ignore[arg-type,no-any-return]  # its stub requires a tuple of one
+    if int in map(type, words):
+        words = tuple([str(word) if type(word) is int else word for word in words])
+    return hiredis.pack_command(words)  # type: ignore[arg-type,no-any-return]  # its stub requires a tuple of one
 
 
 def _command_words(call: Call, whole: bool) -> tuple[Arg, ...]:
@@ -50,7 +52,7 @@ def _command_words(call: Call, whole: bool) -> tuple[Arg, ...]:
         return call.words
     if whole:
         return ("EVAL", call.script.text, call.key_count, *call.words)
-    return ("EVALSHA", call.script.digest, call.key_count, *call.words)
+    return ("EVALSHA", call.script.digest, str(call.key_count), *call.words)
 
 
 def script_as_eval(call: Call) -> Call:
