@@ -187,13 +187,16 @@ def drains(bench: Bench, messages: int, size: int) -> Iterator[Line]:
         yield Line(f"A later query, its batch alone, {of}", "s", of_key(found, "batch"))
 
 
-def by_delivery(bench: Bench, measure: Callable[[str, str], Mapping[str, float]]) -> Iterator[tuple[str, Found]]:
-    """What our deliveries measured, each beside the same runs of Kafka."""
+def by_delivery(
+    bench: Bench, measure: Callable[[str, str], Mapping[str, float]], beside: Mapping[str, Measure] | None = None
+) -> Iterator[tuple[str, Found]]:
+    """What our deliveries measured, each with the same runs of Kafka, and of what else was measured ``beside`` them."""
     ours = {f"{engine} {delivery}": (engine, delivery) for engine in ENGINES for delivery in DELIVERIES}
     ways = {**ours, "kafka": ("kafka", ""), "tuned": ("tuned", "")}
-    found = in_turn(bench.runs, {name: lambda way=way: measure(*way) for name, way in ways.items()})
+    beside = beside or {}
+    found = in_turn(bench.runs, {name: lambda way=way: measure(*way) for name, way in ways.items()} | dict(beside))
     for delivery, what in DELIVERIES.items():
-        yield what, {way: found[f"{way} {delivery}" if way in ENGINES else way] for way in WAYS}
+        yield what, {way: found[f"{way} {delivery}" if way in ENGINES else way] for way in (*WAYS, *beside)}
 
 
 def sinks(bench: Bench) -> Iterator[Line]:
@@ -221,10 +224,10 @@ def copies(bench: Bench) -> Iterator[Line]:
             yield Line(f"Queue → queue, {rows:,} rows in batches of {most:,}: {what}; Kafka acks=all", "s", of_key(found, "whole"))
 
 
-def through(bench: Bench, worker: Worker, way: str, batch: str) -> dict[str, float]:
+def through(bench: Bench, worker: Worker, way: str, batch: str, delivery: str = "") -> dict[str, float]:
     """Messages through a query, and how long its batches took."""
     with bench.queue(way, partitions=1) as source, bench.queue(way, partitions=1) as target:
-        worker.ask("begin", source=source, target=target, batch=batch)
+        worker.ask("begin", source=source, target=target, batch=batch, delivery=delivery)
         try:
             arrived = bench.traffic(way, source, target)
         finally:
@@ -251,12 +254,11 @@ def points(found: Found, what: str) -> Iterator[Line]:
 def latency(bench: Bench) -> Iterator[Line]:
     """Spark's own batches in turn with the others: Java compiles what it runs for minutes, and who is measured later is measured faster."""
     with bench.workers() as workers:
-        ways = {way: lambda way=way: through(bench, workers[way], way, "") for way in workers}
         own = {f"{way} own": lambda way=way: own_batches(bench, workers[way], way) for way in ("python", "java", "tuned")}
-        found = in_turn(bench.runs, ways | own)
-    took = of_key(found, "trigger")
-    yield from points({way: found[way] for way in ways}, "trigger 0")
-    yield Line("Its micro-batches, each as a whole", "ms", {way: took[way] for way in ways})
+        for what, found in by_delivery(bench, lambda way, delivery: through(bench, workers[way], way, "", delivery), own):
+            took = of_key(found, "trigger")
+            yield from points({way: found[way] for way in WAYS}, f"trigger 0: {what}; Kafka acks=all")
+            yield Line(f"Its micro-batches, each as a whole: {what}; Kafka acks=all", "ms", {way: took[way] for way in WAYS})
     what = f"{OWN_ROWS} rows that Spark makes, into none; a Python source in memory, into a Python sink that drops them; beside the same clients"
     yield Line(what, "ms", {way.removesuffix(" own"): took[way] for way in own})
 

@@ -99,14 +99,14 @@ class Runner:
             checked(drain(frame, self.way.format, **self.way.sink(target, delivery)), rows)
         return {"whole": took[0]}
 
-    def begin(self, source: str, target: str, batch: str) -> dict[str, float]:
+    def begin(self, source: str, target: str, batch: str, delivery: str) -> dict[str, float]:
         """A query that goes on: by micro-batches without pause, or real-time ones of such a duration."""
         import busmq_spark
 
         # Gone with the session, since Spark still writes there while the query stops.
         folder = tempfile.mkdtemp(prefix="busmq-peers-")
         frame = self.rows(self.way.source(source, live=True))
-        writer = frame.writeStream.format(self.way.format).options(**self.way.sink(target), checkpointLocation=folder)
+        writer = frame.writeStream.format(self.way.format).options(**self.way.sink(target, delivery), checkpointLocation=folder)
         if not batch:
             writer = writer.trigger(processingTime="0 seconds")
         elif self.way.name == "kafka":
