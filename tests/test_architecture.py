@@ -52,7 +52,7 @@ PURE = {
     ("federation", "error_codec"),
     ("federation", "gate", "grants"),
     ("federation", "gate", "handshake"),
-    ("federation", "json_value_limit"),
+    ("federation", "json_value_count_limit"),
     ("federation", "gate", "limits"),
     ("federation", "gate", "rights"),
     ("federation", "gate", "token"),

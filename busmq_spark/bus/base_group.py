@@ -21,7 +21,7 @@ from busmq_spark.core.command_generators import Flow, T
 from busmq_spark.core.retry import LinkRetry, Pauses
 from busmq_spark.errors import ConfigError, LinkLost, StateError
 from busmq_spark.redis_io.endpoint import retry_time_s
-from busmq_spark.redis_io.lease_holder import is_dead
+from busmq_spark.redis_io.lease_token import is_dead
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue

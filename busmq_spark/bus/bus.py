@@ -37,7 +37,7 @@ from busmq_spark.core.queue import MIN_RECORD_TTL_S, queue_cap_field
 from busmq_spark.errors import BusError, StateError, TlsFailed, Unauthorized
 from busmq_spark.option_parsing import from_keywords
 from busmq_spark.options import BusOptions
-from busmq_spark.redis_io.lease_holder import my_token
+from busmq_spark.redis_io.lease_token import my_token
 from busmq_spark.redis_io.server_layout import redis_layout
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from busmq_spark.core.retention import read_retention
 from busmq_spark.core.retry import LinkRetry, Pauses
 from busmq_spark.errors import BusError, ConfigError, LinkLost, QueueBusy
 from busmq_spark.redis_io.endpoint import retry_time_s
-from busmq_spark.redis_io.lease_holder import LEASE_MS, is_dead
+from busmq_spark.redis_io.lease_token import LEASE_MS, is_dead
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 EVENT_ID_BITS = 128
 
 
-class EventKeywords(TypedDict, total=False):
+class EventAttributes(TypedDict, total=False):
     """What an event says besides its data; see Event."""
 
     id: str
@@ -57,7 +57,7 @@ class EventRoutingMixin:
         """The servers of the bus."""
         raise NotImplementedError
 
-    async def publish(self, keys: Sequence[str], data: object = None, *, require: int = 0, **about: Unpack[EventKeywords]) -> Receipt:
+    async def publish(self, keys: Sequence[str], data: object = None, *, require: int = 0, **about: Unpack[EventAttributes]) -> Receipt:
         """Push one event to each queue that is subscribed to one of ``keys``, such as ``["user.signup"]``. The receipt says to which.
 
         ``data`` is bytes, what JSON can express, or an Event, which goes as it is. ``about`` are further attributes: by default its ``type``
@@ -84,7 +84,7 @@ class EventRoutingMixin:
             raise PublishIncomplete(event=event.id, stored=stored, missing=missing)
         return Receipt(event.id, tuple(stored))
 
-    async def send(self, queue: str, data: object = None, **about: Unpack[EventKeywords]) -> Receipt:
+    async def send(self, queue: str, data: object = None, **about: Unpack[EventAttributes]) -> Receipt:
         """Push a command to a queue: an event (as for ``publish``; its ``type`` is the name of the queue) that is for one group.
 
         From the first command on the queue takes one group, or Spark subscription, only. Raises QueueBusy where it has several, QueueFull, and
@@ -131,14 +131,14 @@ def keys_of(keys: Sequence[str]) -> list[str]:
     return [check_key(key) for key in keys]
 
 
-def event_of(keys: Sequence[str], data: object, about: EventKeywords) -> Event:
+def event_of(keys: Sequence[str], data: object, about: EventAttributes) -> Event:
     """The event with these keys, or the command for the queue that is the only one. Raises ConfigError, MessageRefused."""
     if isinstance(data, Event):
         if about:
             raise ConfigError(reason=f"{next(iter(about))} is given beside a whole Event; make the event with it")
         return data
-    if unknown := sorted(about.keys() - EventKeywords.__annotations__.keys()):
-        known = ", ".join(EventKeywords.__annotations__)
+    if unknown := sorted(about.keys() - EventAttributes.__annotations__.keys()):
+        known = ", ".join(EventAttributes.__annotations__)
         raise ConfigError(reason=f"an event has no attribute {unknown[0]!r}; it has {known}, and what you name in extensions={{…}}")
     if len(keys) > 1:
         about = {**about, "extensions": {"keys": " ".join(keys), **about.get("extensions", {})}}

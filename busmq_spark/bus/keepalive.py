@@ -13,7 +13,7 @@ from busmq_spark.core.keys import ANNOUNCEMENT_CHANNEL, pubsub_channel
 from busmq_spark.core.persisted import touch
 from busmq_spark.core.reader_operations import keep_alive
 from busmq_spark.errors import BusError, LinkLost
-from busmq_spark.redis_io.lease_holder import LEASE_MS
+from busmq_spark.redis_io.lease_token import LEASE_MS
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus

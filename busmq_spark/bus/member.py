@@ -29,7 +29,7 @@ from busmq_spark.core.queue import clock_ms
 from busmq_spark.core.retry import Pauses
 from busmq_spark.core.topic import MEMBER_TTL_MS, GroupMembers, partition_ranges
 from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
-from busmq_spark.redis_io.lease_holder import is_dead, my_token
+from busmq_spark.redis_io.lease_token import is_dead, my_token
 
 if TYPE_CHECKING:
     from busmq_spark.bus.topic import Topic

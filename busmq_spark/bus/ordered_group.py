@@ -23,7 +23,7 @@ from busmq_spark.core import reader_operations, reader_subscriptions
 from busmq_spark.core.message import CHUNK_MESSAGES, Message
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, IdsReissued, QueueBusy, QueueExpired, QueueRecreated, RedisRolledBack, StateError
-from busmq_spark.redis_io.lease_holder import LEASE_MS, is_dead, my_token
+from busmq_spark.redis_io.lease_token import LEASE_MS, is_dead, my_token
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue

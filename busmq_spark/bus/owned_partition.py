@@ -20,7 +20,7 @@ from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.core.message import CHUNK_BYTES, Message
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost, QueueBusy
-from busmq_spark.redis_io.lease_holder import LEASE_MS
+from busmq_spark.redis_io.lease_token import LEASE_MS
 
 if TYPE_CHECKING:
     from busmq_spark.bus.member import Member

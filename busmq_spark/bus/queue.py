@@ -21,7 +21,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import encode_value
 from busmq_spark.core.retention import MESSAGES_TAKEN_WARNING
 from busmq_spark.errors import BusError, ConfigError, QueueMissing, StateError
-from busmq_spark.redis_io.lease_holder import is_dead
+from busmq_spark.redis_io.lease_token import is_dead
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.translate import translate_redis_error
 

@@ -33,7 +33,7 @@ from busmq_spark.core.reader_subscriptions import register
 from busmq_spark.core.retry import Pauses
 from busmq_spark.core.shared_group import Action, Delivery, MessageLeaseResult
 from busmq_spark.errors import BusError, ConfigError, StateError
-from busmq_spark.redis_io.lease_holder import is_dead
+from busmq_spark.redis_io.lease_token import is_dead
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:

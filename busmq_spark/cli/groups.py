@@ -10,7 +10,7 @@ from busmq_spark.cli.terminal_text import escape_control_characters, format_dura
 from busmq_spark.core.shared_group import GroupState
 from busmq_spark.core.shared_group import list_groups as found_groups
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.lease_holder import is_dead
+from busmq_spark.redis_io.lease_token import is_dead
 
 
 def groups(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOption = False) -> None:

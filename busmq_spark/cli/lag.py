@@ -14,7 +14,7 @@ from busmq_spark.cli.terminal_text import escape_control_characters, format_dura
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.lag import ReaderLag, read_lags
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.lease_holder import is_dead
+from busmq_spark.redis_io.lease_token import is_dead
 from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.queue_location import discover_queues
 

@@ -9,7 +9,7 @@ from busmq_spark.cli.terminal_text import format_duration
 from busmq_spark.core.command_generators import Call, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.reader_operations import subscriptions
-from busmq_spark.redis_io.lease_holder import is_dead
+from busmq_spark.redis_io.lease_token import is_dead
 
 
 def lease_calls(keys: QueueKeys, names: Sequence[str]) -> list[Call]:

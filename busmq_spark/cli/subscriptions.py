@@ -14,7 +14,7 @@ from busmq_spark.core.reader_subscriptions import SubscriptionStatus, check_name
 from busmq_spark.core.reader_subscriptions import unsubscribe as forget
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.lease_holder import is_dead
+from busmq_spark.redis_io.lease_token import is_dead
 from busmq_spark.redis_io.queue_location import new_token
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the subscription.", show_default=False)]

@@ -28,7 +28,7 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
-    from busmq_spark.demo.spark_job import FlightQuerySettings
+    from busmq_spark.demo.local_spark import FlightQuerySettings
 
 DEMO_QUEUES = ("flights", "delays")
 PICTURE_FILE = "flight-delays.png"
@@ -120,7 +120,7 @@ class FlightsDemoOptions:
 
 
 def _flights(out: Output, asked: FlightsDemoOptions, picture: Path) -> None:
-    from busmq_spark.demo.spark_job import FlightQuerySettings
+    from busmq_spark.demo.local_spark import FlightQuerySettings
 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busmq-demo-")))
@@ -211,8 +211,8 @@ def _push_flights(report: Report, flights: LocatedQueue, rows: int | None) -> di
 
 
 def _run_query_and_report(report: Report, job: "FlightQuerySettings", airlines: dict[str, str], picture: Path) -> None:
+    from busmq_spark.demo.local_spark import LocalSpark, Progress, read_totals, run_query
     from busmq_spark.demo.plot_delays import draw_delays
-    from busmq_spark.demo.spark_job import LocalSpark, Progress, read_totals, run_query
 
     with ExitStack() as stack:
         with report.out.spinner("starting Spark"):

@@ -29,8 +29,8 @@ POLL_S = 0.1
 
 def federation(out: Output) -> None:
     """The whole scene."""
+    from busmq_spark.demo.local_spark import LocalSpark
     from busmq_spark.demo.spark_federation import FederationQuery, FederationQueryOptions, count_arrivals
-    from busmq_spark.demo.spark_job import LocalSpark
 
     began = time.monotonic()
     with ExitStack() as stack:

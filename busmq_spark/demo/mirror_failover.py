@@ -67,8 +67,8 @@ class OrderProducer:
 
 def mirror(out: Output) -> None:
     """The whole scene."""
+    from busmq_spark.demo.local_spark import LocalSpark
     from busmq_spark.demo.mirror_failover_query import read_result
-    from busmq_spark.demo.spark_job import LocalSpark
 
     began = time.monotonic()
     with ExitStack() as stack:

@@ -11,7 +11,7 @@ from typing import Any, Self
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from busmq_spark.demo.spark_job import LocalSpark
+from busmq_spark.demo.local_spark import LocalSpark
 
 
 @dataclass(frozen=True, slots=True)

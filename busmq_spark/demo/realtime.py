@@ -54,8 +54,8 @@ class DeliveryMeasurement:
 
 def realtime(out: Output, seconds: int, picture: Path) -> None:
     """The whole scene."""
+    from busmq_spark.demo.local_spark import LocalSpark
     from busmq_spark.demo.plot_latency import draw_latency
-    from busmq_spark.demo.spark_job import LocalSpark
     from busmq_spark.demo.spark_realtime import RealtimeOrderStream, realtime_settings
 
     began = time.monotonic()

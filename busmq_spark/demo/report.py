@@ -16,7 +16,7 @@ from busmq_spark.demo.flight_delays import FlightDelays, by_carrier, worst_hours
 from busmq_spark.redis_io.urls import parse
 
 if TYPE_CHECKING:
-    from busmq_spark.demo.spark_job import Progress
+    from busmq_spark.demo.local_spark import Progress
 
 WORST_HOURS_SHOWN = 5
 

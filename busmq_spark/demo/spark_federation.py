@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from busmq_spark.demo.spark_job import LocalSpark
+from busmq_spark.demo.local_spark import LocalSpark
 
 ARRIVED_SCHEMA = "source string, n long"
 

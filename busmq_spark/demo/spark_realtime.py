@@ -9,7 +9,7 @@ from typing import Any, Self
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from busmq_spark.demo.spark_job import LocalSpark
+from busmq_spark.demo.local_spark import LocalSpark
 from busmq_spark.spark.realtime import realtime
 
 ORDER_SCHEMA = "n long, at long, total double"

@@ -1,4 +1,4 @@
-"""The process that mirrors: one thread decides and writes here (mirror/queue_copier.py), a few others read at the origin.
+"""The process that mirrors: one thread decides and writes here (mirror/mirror_copier.py), a few others read at the origin.
 
 Rule 1. Progress is the copy itself. After any error everything that was under way is forgotten, and the mirrors say how far they are.
 Rule 2. Windows are appended in the order in which they were planned, so that those of one queue follow each other.
@@ -22,8 +22,8 @@ from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.metrics import Metrics
 from busmq_spark.mirror.copy_planning import CopyWindowMessages
+from busmq_spark.mirror.mirror_copier import MirrorCopier
 from busmq_spark.mirror.origin_reader import ThreadLocalOriginStores, look_at_queues, make_push_notifiers, read_windows
-from busmq_spark.mirror.queue_copier import QueueCopier
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.status import MirroredQueueStatus, MirrorMetrics, encode_report
 from busmq_spark.mirror.target import MirrorTarget
@@ -62,7 +62,7 @@ class MirrorRunner:
         self._pool = ThreadPoolExecutor(MAX_READS_AT_ONCE + 1, "busmq-mirror-reader")  # one more, so that questions do not wait for rows
         metrics = metrics or Metrics()
         self._counts = MirrorMetrics(metrics)
-        self._copier = QueueCopier(settings, self._target, self._counts, self._mark_there)
+        self._copier = MirrorCopier(settings, self._target, self._counts, self._mark_there)
         metrics.before_text(lambda: self._counts.measure(self.status()))
         self._token = new_token()
         self._wake = threading.Event()

@@ -19,7 +19,7 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
-from busmq_spark.bus.event_routing import EventKeywords, event_of, keys_of
+from busmq_spark.bus.event_routing import EventAttributes, event_of, keys_of
 from busmq_spark.core.cloud_event import Event
 from busmq_spark.core.event_routing import check_queue
 from busmq_spark.errors import ConfigError
@@ -64,7 +64,7 @@ class Outbox:
         """
         return await self._engine.store_async(self._engine.push_request(queue, values))
 
-    async def publish(self, keys: Sequence[str], data: object = None, **about: Unpack[EventKeywords]) -> OutboxReceipt:
+    async def publish(self, keys: Sequence[str], data: object = None, **about: Unpack[EventAttributes]) -> OutboxReceipt:
         """One event for every queue that is subscribed to one of ``keys`` when it is forwarded, as of ``bus.publish``. Raises as ``push``."""
         return await self._engine.store_async(_publish_request(self._engine, keys, [data], about))
 
@@ -72,7 +72,7 @@ class Outbox:
         """The same with several events, which are stored together or not at all."""
         return await self._engine.store_async(_publish_request(self._engine, keys, data, {}))
 
-    async def send(self, queue: str, data: object = None, **about: Unpack[EventKeywords]) -> OutboxReceipt:
+    async def send(self, queue: str, data: object = None, **about: Unpack[EventAttributes]) -> OutboxReceipt:
         """A command for one queue, as of ``bus.send``. Raises as ``push``."""
         return await self._engine.store_async(_send_request(self._engine, queue, data, about))
 
@@ -123,7 +123,7 @@ class SyncOutbox:
         """As of Outbox."""
         return self._engine.store_and_wait(self._engine.push_request(queue, values))
 
-    def publish(self, keys: Sequence[str], data: object = None, **about: Unpack[EventKeywords]) -> OutboxReceipt:
+    def publish(self, keys: Sequence[str], data: object = None, **about: Unpack[EventAttributes]) -> OutboxReceipt:
         """As of Outbox."""
         return self._engine.store_and_wait(_publish_request(self._engine, keys, [data], about))
 
@@ -131,7 +131,7 @@ class SyncOutbox:
         """As of Outbox."""
         return self._engine.store_and_wait(_publish_request(self._engine, keys, data, {}))
 
-    def send(self, queue: str, data: object = None, **about: Unpack[EventKeywords]) -> OutboxReceipt:
+    def send(self, queue: str, data: object = None, **about: Unpack[EventAttributes]) -> OutboxReceipt:
         """As of Outbox."""
         return self._engine.store_and_wait(_send_request(self._engine, queue, data, about))
 
@@ -156,7 +156,7 @@ class SyncOutbox:
             sleep(DRAINED_POLL_S)
 
 
-def _publish_request(engine: OutboxEngine, keys: Sequence[str], data: Sequence[object], about: EventKeywords) -> StoreRequest:
+def _publish_request(engine: OutboxEngine, keys: Sequence[str], data: Sequence[object], about: EventAttributes) -> StoreRequest:
     wanted = keys_of(keys)
     events = [event_of(wanted, each, about) for each in data]
     if not events:
@@ -164,7 +164,7 @@ def _publish_request(engine: OutboxEngine, keys: Sequence[str], data: Sequence[o
     return engine.publish_request(wanted, [event.encode() for event in events], tuple(event.id for event in events))
 
 
-def _send_request(engine: OutboxEngine, queue: str, data: object, about: EventKeywords) -> StoreRequest:
+def _send_request(engine: OutboxEngine, queue: str, data: object, about: EventAttributes) -> StoreRequest:
     event: Event = event_of([check_queue(queue)], data, about)
     return engine.send_request(queue, [event.encode()], (event.id,))
 

@@ -11,8 +11,8 @@ from busmq_spark.core.command_generators import Call, Flow, Step, T, run_async
 from busmq_spark.core.retry import LinkRetry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.async_link import AsyncLink
+from busmq_spark.redis_io.cluster_pipeline import ClusterPipeline, NodeBatch
 from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
-from busmq_spark.redis_io.cluster_step import ClusterStep, NodeBatch
 from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.endpoint import NoServerReachable, retry_time_s
 from busmq_spark.redis_io.resp_codec import calls_of, step_result
@@ -22,7 +22,7 @@ from busmq_spark.redis_io.urls import Server
 
 
 class AsyncClusterLink:
-    """An AsyncLink to a cluster: the same methods, with what may be repeated judged call by call (see cluster_step.py)."""
+    """An AsyncLink to a cluster: the same methods, with what may be repeated judged call by call (see cluster_pipeline.py)."""
 
     def __init__(self, cluster: ClusterSeeds, patience_s: float | None = None, reply_s: float = REPLY_TIMEOUT_S) -> None:
         """See AsyncLink."""
@@ -49,20 +49,20 @@ class AsyncClusterLink:
         calls = calls_of(step)
         if not calls:
             return []
-        cluster_step = ClusterStep(calls, self.endpoint)
+        cluster_pipeline = ClusterPipeline(calls, self.endpoint)
         retry = LinkRetry(asyncio.get_running_loop().time)
         while True:
             try:
-                await self._run_round(cluster_step, self._map or await self.refresh())
-                cluster_step.raise_if_failed()
-                if cluster_step.stale:
-                    await self.refresh(cluster_step.dead)
-                problem = cluster_step.retry_reason
+                await self._run_round(cluster_pipeline, self._map or await self.refresh())
+                cluster_pipeline.raise_if_failed()
+                if cluster_pipeline.stale:
+                    await self.refresh(cluster_pipeline.dead)
+                problem = cluster_pipeline.retry_reason
             except NoServerReachable as error:
                 problem = error
-            if not cluster_step.pending:
-                await self._refresh_if_moved(cluster_step)
-                return step_result(step, cluster_step.replies)
+            if not cluster_pipeline.pending:
+                await self._refresh_if_moved(cluster_pipeline)
+                return step_result(step, cluster_pipeline.replies)
             if problem is not None:
                 await asyncio.sleep(retry.pause_s(problem, retry_time_s(self.endpoint, problem, self._patience_s)))
 
@@ -101,32 +101,32 @@ class AsyncClusterLink:
         """Close every connection. A later step opens new ones."""
         self.drop()
 
-    async def _run_round(self, cluster_step: ClusterStep, slot_map: SlotMap) -> None:
+    async def _run_round(self, cluster_pipeline: ClusterPipeline, slot_map: SlotMap) -> None:
         under_way: list[tuple[NodeBatch, asyncio.Future[list[Any]]]] = []
         try:
-            for batch in cluster_step.batches(slot_map):
+            for batch in cluster_pipeline.batches(slot_map):
                 link = self.link_to(batch.node)
                 try:
                     wire = link.wire or await link.connect()
                 except LinkLost as error:
-                    cluster_step.on_node_unreachable(batch, error)
+                    cluster_pipeline.on_node_unreachable(batch, error)
                     continue
                 under_way.append((batch, wire.ask(batch.wire)))
             for batch, replies in under_way:
                 try:
-                    cluster_step.add_replies(batch, await replies)
+                    cluster_pipeline.add_replies(batch, await replies)
                 except CONNECTION_ERRORS as error:
-                    cluster_step.on_connection_lost(batch, _as_link_lost(error, self.endpoint.server_of(batch.node)))
+                    cluster_pipeline.on_connection_lost(batch, _as_link_lost(error, self.endpoint.server_of(batch.node)))
         finally:
             for _, replies in under_way:
                 if not replies.cancel() and not replies.cancelled():
                     replies.exception()  # retrieved: else asyncio logs it
         if self._map is not None:
-            self._map = self._map.with_moved(cluster_step.moved)
+            self._map = self._map.with_moved(cluster_pipeline.moved)
 
-    async def _refresh_if_moved(self, cluster_step: ClusterStep) -> None:
+    async def _refresh_if_moved(self, cluster_pipeline: ClusterPipeline) -> None:
         """Where one slot has moved, others have too."""
-        if cluster_step.moved:
+        if cluster_pipeline.moved:
             with suppress(BusError):
                 await self.refresh()
 

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 from busmq_spark.core.command_generators import Call, Flow, Step, T, run_sync
 from busmq_spark.core.retry import LinkRetry
 from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.redis_io.cluster_pipeline import ClusterPipeline, NodeBatch, redirection
 from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
-from busmq_spark.redis_io.cluster_step import ClusterStep, NodeBatch, redirection
 from busmq_spark.redis_io.endpoint import NoServerReachable, retry_time_s, stopped_error
 from busmq_spark.redis_io.resp_codec import calls_of, script_as_eval, step_result
 from busmq_spark.redis_io.slots import NodeAddress, SlotMap, key_of, slot_of_key
@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class SyncClusterLink:
-    """A SyncLink to a cluster: the same methods, with what may be repeated judged call by call (see cluster_step.py). Not for two threads at once."""
+    """A SyncLink to a cluster: the same methods, with what may be repeated judged call by call (cluster_pipeline.py). Not for two threads at once."""
 
     cluster = True
 
@@ -47,21 +47,21 @@ class SyncClusterLink:
         calls = calls_of(step)
         if not calls:
             return []
-        cluster_step = ClusterStep(calls, self.endpoint)
+        cluster_pipeline = ClusterPipeline(calls, self.endpoint)
         retry = LinkRetry(time.monotonic)
         while True:
             self._raise_if_stopped()
             try:
-                self._run_round(cluster_step, self._map or self.refresh())
-                cluster_step.raise_if_failed()
-                if cluster_step.stale:
-                    self.refresh(cluster_step.dead)
-                problem = cluster_step.retry_reason
+                self._run_round(cluster_pipeline, self._map or self.refresh())
+                cluster_pipeline.raise_if_failed()
+                if cluster_pipeline.stale:
+                    self.refresh(cluster_pipeline.dead)
+                problem = cluster_pipeline.retry_reason
             except NoServerReachable as error:
                 problem = error
-            if not cluster_step.pending:
-                self._refresh_if_moved(cluster_step)
-                return step_result(step, cluster_step.replies)
+            if not cluster_pipeline.pending:
+                self._refresh_if_moved(cluster_pipeline)
+                return step_result(step, cluster_pipeline.replies)
             if problem is not None:
                 self._stopped.wait(retry.pause_s(problem, retry_time_s(self.endpoint, problem, self._patience_s)))
 
@@ -166,38 +166,38 @@ class SyncClusterLink:
         if self._stopped.is_set():
             raise stopped_error()
 
-    def _run_round(self, cluster_step: ClusterStep, slot_map: SlotMap) -> None:
+    def _run_round(self, cluster_pipeline: ClusterPipeline, slot_map: SlotMap) -> None:
         under_way: list[tuple[SyncLink, NodeBatch]] = []
         try:
-            for batch in cluster_step.batches(slot_map):
+            for batch in cluster_pipeline.batches(slot_map):
                 link = self.link_to(batch.node)
                 try:
                     link.ensure_connected()
                 except LinkLost as error:
-                    cluster_step.on_node_unreachable(batch, error)
+                    cluster_pipeline.on_node_unreachable(batch, error)
                     continue
                 under_way.append((link, batch))
                 try:
                     link.send(batch.wire)
                 except LinkLost as error:
                     under_way.pop()
-                    cluster_step.on_connection_lost(batch, error)
+                    cluster_pipeline.on_connection_lost(batch, error)
             while under_way:
                 link, batch = under_way[0]
                 try:
-                    cluster_step.add_replies(batch, link.receive(len(batch.wire)))
+                    cluster_pipeline.add_replies(batch, link.receive(len(batch.wire)))
                 except LinkLost as error:
-                    cluster_step.on_connection_lost(batch, error)
+                    cluster_pipeline.on_connection_lost(batch, error)
                 del under_way[0]
         except BaseException:
             for link, _ in under_way:
                 link.close()  # its replies would be taken for others'
             raise
-        self._map = slot_map.with_moved(cluster_step.moved)
+        self._map = slot_map.with_moved(cluster_pipeline.moved)
 
-    def _refresh_if_moved(self, cluster_step: ClusterStep) -> None:
+    def _refresh_if_moved(self, cluster_pipeline: ClusterPipeline) -> None:
         """Where one slot has moved, others have too."""
-        if cluster_step.moved:
+        if cluster_pipeline.moved:
             with suppress(BusError):
                 self.refresh()
 

@@ -16,7 +16,7 @@ from busmq_spark.spark.events_to_columns import (
     RESERVED_ATTRIBUTES,
     TEXT_ATTRIBUTES,
 )
-from busmq_spark.spark.json_expressions import any_of, is_json, json_object, json_string, members, raise_bus_error
+from busmq_spark.spark.json_text_expressions import any_of, is_json, json_object, json_string, members, raise_bus_error
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -8,7 +8,7 @@ from busmq_spark.core.cloud_event import SPEC_VERSION
 from busmq_spark.core.dead_letter import DEAD_LETTER_TYPE, ERROR_CHARACTERS, LINKED_SOURCE_FORMAT, SOURCE_PREFIX
 from busmq_spark.errors import ConfigError
 from busmq_spark.parsers import LOCAL_SOURCE
-from busmq_spark.spark.json_expressions import raise_bus_error
+from busmq_spark.spark.json_text_expressions import raise_bus_error
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from busmq_spark.core.cloud_event import SPEC_VERSION
-from busmq_spark.spark.json_expressions import all_of, is_json, json_string
+from busmq_spark.spark.json_text_expressions import all_of, is_json, json_string
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, overload
 
 from busmq_spark.errors import ConfigError
 from busmq_spark.spark.dead_letters import dead_letters
-from busmq_spark.spark.json_expressions import all_of
+from busmq_spark.spark.json_text_expressions import all_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

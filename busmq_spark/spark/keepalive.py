@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from busmq_spark.errors import BusError
-from busmq_spark.redis_io.lease_holder import LEASE_MS
+from busmq_spark.redis_io.lease_token import LEASE_MS
 from busmq_spark.store.protocol import FailureDomain, PlanningStore
 
 DRIVER_CHECK_INTERVAL_S = 60.0

@@ -18,10 +18,10 @@ from busmq_spark.core.retention import MESSAGES_TAKEN_WARNING
 from busmq_spark.errors import ConfigError, QueueBusy, QueueMissing, UnreadBacklog
 from busmq_spark.options import ReadOptions
 from busmq_spark.redis_io import eviction
-from busmq_spark.redis_io.lease_holder import is_dead, my_token
+from busmq_spark.redis_io.lease_token import is_dead, my_token
 from busmq_spark.spark import lease
 from busmq_spark.spark.keepalive import KeepAlive
-from busmq_spark.spark.same_query_readers import SameQueryReaders
+from busmq_spark.spark.self_join_readers import SelfJoinReaders
 from busmq_spark.spark.stores import planning_store
 from busmq_spark.starting_offsets import Start
 from busmq_spark.store.loss_errors import loss_error
@@ -64,7 +64,7 @@ class QueueAcquisition:
         self._push_notifiers = push_notifiers
         self._token = my_token(with_parent=True) if options.ack == "commit" else ""
         self._keep_alive = KeepAlive(lambda: planning_store(options, quiet=True), options.subscription, self._token)
-        self.siblings = SameQueryReaders(options, self._token)
+        self.siblings = SelfJoinReaders(options, self._token)
         self.siblings.register()
         self._warned: set[tuple[str, Position]] = set()
         """Queues of the checkpoint that do not exist any more, with their positions."""

@@ -17,12 +17,12 @@ from busmq_spark.deferred_import import DeferredImport
 from busmq_spark.options import ReadOptions, RedisOptions, StoreOptions, WriteOptions, redis_options
 from busmq_spark.redis_io import eviction
 from busmq_spark.store.multi_source_store import MultiSourceStore
-from busmq_spark.store.per_source_caller import DirectCaller, PerSourceCaller, ThreadedCaller
 from busmq_spark.store.protocol import PlanningStore, PushNotifiers, ReadStore, WriteStore
 from busmq_spark.store.redis_push_notifiers import RedisPushNotifiers
 from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.store.redis_store import open_store as open_redis
 from busmq_spark.store.redis_store import shared_store as shared_redis
+from busmq_spark.store.source_caller import DirectCaller, SourceCaller, ThreadedCaller
 
 if TYPE_CHECKING:  # they need websockets, which only queries with links do
     from busmq_spark.federation.address import FederationAddress
@@ -69,7 +69,7 @@ def planning_store(options: ReadOptions, *, quiet: bool = False) -> PlanningStor
         return open_redis(options)
     if options.on_unavailable == "fail":
         return _multi_source_store(options, 0.0)
-    callers: dict[str, PerSourceCaller] = {
+    callers: dict[str, SourceCaller] = {
         link: ThreadedCaller(link, partial(open_link, options, link, PLANNING_PATIENCE_S), quiet=quiet) for link, _ in options.links
     }
     return MultiSourceStore({**_redis_caller(options), **callers})
@@ -87,7 +87,7 @@ def _multi_source_store(options: StoreOptions, patience_s: float) -> MultiSource
     return MultiSourceStore({**_redis_caller(options), **callers})
 
 
-def _redis_caller(options: StoreOptions) -> dict[str, PerSourceCaller]:
+def _redis_caller(options: StoreOptions) -> dict[str, SourceCaller]:
     return {"": DirectCaller("", open_redis(options))} if options.has_redis else {}
 
 

@@ -1,6 +1,6 @@
 """One store over several: Redis itself and links to others. Satisfies ReadStore; queues are named as ``sources.spell`` does.
 
-Answers about many queues leave out those of an unreachable source (see per_source_caller.py): the state of a queue left out is unknown.
+Answers about many queues leave out those of an unreachable source (see source_caller.py): the state of a queue left out is unknown.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from busmq_spark.core.qualified_queue_names import by_source, qualified_name, sp
 from busmq_spark.errors import BusError
 from busmq_spark.redis_io.queue_location import no_pause
 from busmq_spark.store.method_forwarding import PerQueueOperations, restrict_to
-from busmq_spark.store.per_source_caller import ANSWER_BUDGET_S, DirectCaller, PerSourceCaller, SourceUnavailable
 from busmq_spark.store.protocol import FailureDomain, LossCauseEvidence, MessageRows, ReadStore
 from busmq_spark.store.redis_store import RedisStore
+from busmq_spark.store.source_caller import ANSWER_BUDGET_S, DirectCaller, SourceCaller, SourceUnavailable
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -31,7 +31,7 @@ FETCH_BUDGET_S = ANSWER_BUDGET_S / 2
 class MultiSourceStore(PerQueueOperations):
     """``callers`` by source, '' for Redis itself."""
 
-    def __init__(self, callers: Mapping[str, PerSourceCaller]) -> None:
+    def __init__(self, callers: Mapping[str, SourceCaller]) -> None:
         self._callers = callers
         self.listed_sources: set[str] = set()
         """Sources that have listed their queues."""

@@ -33,7 +33,7 @@ from busmq_spark.errors import BatchChanged, BusError, LinkLost, QueueMissing, S
 from busmq_spark.options import RedisOptions, redis_options
 from busmq_spark.redis_io import eviction
 from busmq_spark.redis_io.endpoint import Endpoint
-from busmq_spark.redis_io.lease_holder import LEASE_MS
+from busmq_spark.redis_io.lease_token import LEASE_MS
 from busmq_spark.redis_io.link_factory import Link, sync_links
 from busmq_spark.redis_io.queue_location import discover_queues, locate, new_token, no_pause
 from busmq_spark.redis_io.server_layout import ServerLayout, redis_layout

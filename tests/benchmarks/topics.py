@@ -15,12 +15,12 @@ from typing import Any
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.member import Member
 from busmq_spark.core.topic import partitions_of
-from busmq_spark.redis_io import lease_holder
+from busmq_spark.redis_io import lease_token
 from tests.benchmarks.harness import RUNS, Row, Spread, alternating, ratios, redis
 
 BATCH, BATCHES, TOGETHER, PARTITIONS, VALUE = 1000, 100, 20, 10, b"x" * 100
 KEYS = [f"host-{n % 5000}" for n in range(BATCH * BATCHES)]
-RATE, HASHING, LEFT_MS, KILLED_S = 0.8, 0.1, 200.0, lease_holder.LEASE_MS / 1000 + 1
+RATE, HASHING, LEFT_MS, KILLED_S = 0.8, 0.1, 200.0, lease_token.LEASE_MS / 1000 + 1
 
 
 def run(runs: int = RUNS) -> Iterator[Row]:

@@ -12,7 +12,7 @@ from busmq_spark.bus.ordered_group import OrderedGroup
 from busmq_spark.bus.queue import Queue
 from busmq_spark.core import reader_operations
 from busmq_spark.errors import IdsReissued, QueueBusy, QueueRecreated, RedisRolledBack, StateError
-from busmq_spark.redis_io.lease_holder import my_token
+from busmq_spark.redis_io.lease_token import my_token
 from tests.bus.conftest import OpenBus
 from tests.bus.group_tools import ids, some
 from tests.bus.tools import UNTIL_S, redis, renewed, stored, until

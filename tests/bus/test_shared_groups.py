@@ -17,7 +17,7 @@ from busmq_spark.core import dead_letter
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError, MessageRefused, QueueFull, StateError
-from busmq_spark.redis_io.lease_holder import LEASE_MS
+from busmq_spark.redis_io.lease_token import LEASE_MS
 from tests.bus.conftest import OpenBus
 from tests.bus.group_tools import dead_letters, end_leases, ids, some
 from tests.bus.tools import UNTIL_S, redis, stored, until

@@ -12,7 +12,7 @@ import sys
 import time
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.redis_io import lease_holder
+from busmq_spark.redis_io import lease_token
 
 
 async def main(place: str, topic: str, group: str) -> None:
@@ -26,5 +26,5 @@ async def main(place: str, topic: str, group: str) -> None:
 
 if __name__ == "__main__":
     if sys.argv[4:]:
-        lease_holder.this_machine = lambda: sys.argv[4]
+        lease_token.this_machine = lambda: sys.argv[4]
     asyncio.run(main(*sys.argv[1:4]))

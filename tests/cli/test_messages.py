@@ -10,7 +10,7 @@ import pytest
 
 from busmq_spark.core.queue import ack, attach, close, pop, push_many
 from busmq_spark.core.reader_operations import lease
-from busmq_spark.redis_io.lease_holder import this_machine
+from busmq_spark.redis_io.lease_token import this_machine
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.cli.conftest import Busmq, Start, line_of
 from tests.conftest import Fresh, FreshKeys

@@ -20,7 +20,7 @@ from busmq_spark.federation.bulk.server import MAX_LARGE_HEADS_IN_WORK, SMALL_HE
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.json_value_limit import MAX_JSON_VALUES, has_too_many_values
+from busmq_spark.federation.json_value_count_limit import MAX_JSON_VALUES, has_too_many_values
 from busmq_spark.federation.npm_wire.dnode import decode_json
 from tests.conftest import Fresh
 from tests.federation.bulk_site import site

@@ -20,7 +20,7 @@ from busmq_spark.federation.bulk.store import FederatedStore
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.redis_io.lease_holder import my_token
+from busmq_spark.redis_io.lease_token import my_token
 from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR, filled

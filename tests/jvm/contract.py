@@ -31,7 +31,7 @@ from busmq_spark.core import (
 )
 from busmq_spark.errors import BusError, DataLoss
 from busmq_spark.option_parsing import KAFKA_CLIENT_HINT, KAFKA_OPTION_HINTS, SPARK_ENGINE_OPTIONS
-from busmq_spark.redis_io import cluster_seeds, cluster_step, connection_factory, eviction, lease_holder, sentinel, slots, translate, urls
+from busmq_spark.redis_io import cluster_pipeline, cluster_seeds, connection_factory, eviction, lease_token, sentinel, slots, translate, urls
 from busmq_spark.spark import acks, checkpoint_offset_log, compat, discovery, jar, lease, polling, queue_acquisition, sink_schema, staging_renewal
 from busmq_spark.store import redis_range
 from tests.jvm.module import MODULE
@@ -126,10 +126,10 @@ def _of_links() -> dict[str, int]:
         "failoverPatienceMs": _ms(retry.FAILOVER_PATIENCE_S),
         "firstPauseMs": _ms(retry.PAUSES_S[0]),
         "maxPauseMs": _ms(retry.PAUSES_S[1]),
-        "maxRedirections": cluster_step._MAX_REDIRECTIONS,
+        "maxRedirections": cluster_pipeline._MAX_REDIRECTIONS,
         "port": urls.DEFAULT_PORT,
         "sentinelPort": urls.SENTINEL_PORT,
-        "leaseMs": lease_holder.LEASE_MS,
+        "leaseMs": lease_token.LEASE_MS,
     }
 
 

@@ -22,7 +22,7 @@ from busmq_spark.redis_io.urls import parse
 from busmq_spark.spark import discovery, lease, stores
 from busmq_spark.spark.java_runtime import ensure_java, ensure_python
 from busmq_spark.spark.tune import tune
-from busmq_spark.store import per_source_caller
+from busmq_spark.store import source_caller
 from tests.conftest import Fresh
 from tests.jvm import module
 from tests.peers.node import need
@@ -376,8 +376,8 @@ def centres(centre_servers: dict[str, RedisServer], monkeypatch: pytest.MonkeyPa
     made = {link: Centre(centre_servers[link].url) for link in ("eu", "us")}
     monkeypatch.setattr(stores, "open_link", leading_to(made))
     monkeypatch.setattr(stores, "_shared_stores", {})
-    monkeypatch.setattr(per_source_caller, "ANSWER_BUDGET_S", PATIENCE_S)  # none of them is slow
-    monkeypatch.setattr(per_source_caller, "PROBE_PAUSES_S", (0.002, 0.01))
+    monkeypatch.setattr(source_caller, "ANSWER_BUDGET_S", PATIENCE_S)  # none of them is slow
+    monkeypatch.setattr(source_caller, "PROBE_PAUSES_S", (0.002, 0.01))
     monkeypatch.setattr(lease, "STOPPING_READER_GRACE_S", 0.0)
     monkeypatch.setattr(discovery, "DISCOVERY_INTERVAL_S", 0.02)
     return made

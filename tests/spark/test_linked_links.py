@@ -21,8 +21,8 @@ from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, WriteOptions
 from busmq_spark.spark import lease, stores
 from busmq_spark.spark.partition import Partition
-from busmq_spark.store import multi_source_store, per_source_caller
-from busmq_spark.store.per_source_caller import DirectCaller
+from busmq_spark.store import multi_source_store, source_caller
+from busmq_spark.store.source_caller import DirectCaller
 from tests.conftest import Fresh
 from tests.federation.bulk_site import SECRET, Site, site
 from tests.federation.cutting import Cutter, cutter
@@ -57,8 +57,8 @@ def far(bus_of: MakeBus) -> Iterator[Far]:
 @pytest.fixture
 def query(far: Far, bus: Bus, engine: Callable[..., Engine], queue: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     """Over the far queue and one of the same name here."""
-    monkeypatch.setattr(per_source_caller, "ANSWER_BUDGET_S", 3.0)
-    monkeypatch.setattr(per_source_caller, "PROBE_PAUSES_S", (0.01, 0.1))
+    monkeypatch.setattr(source_caller, "ANSWER_BUDGET_S", 3.0)
+    monkeypatch.setattr(source_caller, "PROBE_PAUSES_S", (0.01, 0.1))
     monkeypatch.setattr(lease, "STOPPING_READER_GRACE_S", 0.0)
     shared: dict[Any, Any] = {}
     monkeypatch.setattr(stores, "_shared_stores", shared)
@@ -99,7 +99,7 @@ def test_a_data_centre_whose_redis_is_away_is_as_one_that_is_away(far: Far, bus:
 def test_a_link_that_goes_away_between_planning_and_reading_does_not_hold_up_the_batch(
     far: Far, bus: Bus, query: Engine, queue: str, more: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module, budget in ((multi_source_store, "FETCH_BUDGET_S"), (per_source_caller, "ANSWER_BUDGET_S")):
+    for module, budget in ((multi_source_store, "FETCH_BUDGET_S"), (source_caller, "ANSWER_BUDGET_S")):
         monkeypatch.setattr(module, budget, PATIENCE_S)  # the link answers, or is gone: nothing is slow
     query.options |= more
     query.restart()
@@ -116,7 +116,7 @@ def test_a_link_that_goes_away_between_planning_and_reading_does_not_hold_up_the
 
 def test_rows_that_were_fetched_for_one_batch_are_not_taken_for_another(far: Far, query: Engine, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(multi_source_store, "FETCH_BUDGET_S", PATIENCE_S)
-    monkeypatch.setattr(per_source_caller, "ANSWER_BUDGET_S", PATIENCE_S)
+    monkeypatch.setattr(source_caller, "ANSWER_BUDGET_S", PATIENCE_S)
     far.bus.fill(queue, 10)
     query.step("planned")
     assert query.reader._planning.prefetched

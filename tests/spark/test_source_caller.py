@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.store import per_source_caller
-from busmq_spark.store.per_source_caller import SourceUnavailable, ThreadedCaller
+from busmq_spark.store import source_caller
+from busmq_spark.store.source_caller import SourceUnavailable, ThreadedCaller
 from tests.support import PATIENCE_S, wait_until
 
 
@@ -22,9 +22,9 @@ class Nothing:
 
 def test_a_link_that_was_slow_once_is_waited_for_as_briefly_as_others_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 0.0
-    monkeypatch.setattr(per_source_caller, "time", SimpleNamespace(monotonic=lambda: now))
-    monkeypatch.setattr(per_source_caller, "ANSWER_BUDGET_S", PATIENCE_S)
-    monkeypatch.setattr(per_source_caller, "MAX_ANSWER_BUDGET_S", 4 * PATIENCE_S)
+    monkeypatch.setattr(source_caller, "time", SimpleNamespace(monotonic=lambda: now))
+    monkeypatch.setattr(source_caller, "ANSWER_BUDGET_S", PATIENCE_S)
+    monkeypatch.setattr(source_caller, "MAX_ANSWER_BUDGET_S", 4 * PATIENCE_S)
     made: Any = Nothing
     caller = ThreadedCaller("far", made)
     go_on = threading.Event()

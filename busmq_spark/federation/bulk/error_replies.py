@@ -12,7 +12,7 @@ from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
 from busmq_spark.federation.bulk.operations import encode_error
-from busmq_spark.federation.send_stall_time import unsent_bytes
+from busmq_spark.federation.send_stall_meter import unsent_bytes
 from busmq_spark.redis_io.endpoint import retry_time_s
 from busmq_spark.redis_io.server_layout import ServerLayout
 

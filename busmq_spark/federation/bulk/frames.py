@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from busmq_spark.core.message import refuse_constant
 from busmq_spark.errors import WireError
-from busmq_spark.federation.json_value_limit import MAX_JSON_VALUES, has_too_many_values
+from busmq_spark.federation.json_value_count_limit import MAX_JSON_VALUES, has_too_many_values
 
 PROTOCOL_VERSION = 1
 MAX_CALL_ID = 2**32 - 1

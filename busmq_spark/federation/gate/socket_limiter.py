@@ -13,7 +13,7 @@ from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 
 from busmq_spark.federation.npm_wire.deflate import COMPRESSED_PIECE_BYTES
-from busmq_spark.federation.send_stall_time import SendStallTime, unsent_bytes
+from busmq_spark.federation.send_stall_meter import SendStallMeter, unsent_bytes
 
 if TYPE_CHECKING:
     import ssl
@@ -105,7 +105,7 @@ class CountedSocket(ServerConnection):
         self._limiter, self._made = listener, False
         self._head, self._early = listener.limits.head_bytes, b""
         self._compressed = b""
-        self._progress, self._last_data_at = SendStallTime(self.loop.time()), self.loop.time()
+        self._progress, self._last_data_at = SendStallMeter(self.loop.time()), self.loop.time()
         self._ping: bytes | None = None
         self._recv_frame = self.protocol.recv_frame
         self.protocol.recv_frame = self._receive_frame  # type: ignore[method-assign]  # before the library answers a ping

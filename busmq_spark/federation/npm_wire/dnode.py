@@ -17,7 +17,7 @@ from typing import Any
 
 from busmq_spark.core.message import refuse_constant
 from busmq_spark.errors import WireError
-from busmq_spark.federation.json_value_limit import MAX_JSON_VALUES, has_too_many_values
+from busmq_spark.federation.json_value_count_limit import MAX_JSON_VALUES, has_too_many_values
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 MAX_DEPTH, LINE_DEPTH = 100, 3

@@ -1,6 +1,6 @@
 package busmq.spark;
 
-import busmq.spark.catalog.ValueColumnWrite;
+import busmq.spark.catalog.ValueColumnWriteInfo;
 import busmq.spark.options.EngineChoice;
 import busmq.spark.sink.SinkBuilder;
 import busmq.spark.source.BusmqScan;
@@ -67,7 +67,7 @@ public final class BusmqTable implements SupportsRead, SupportsWrite {
     @Override
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
         CaseInsensitiveStringMap all = optionsFor("write", "read", info.options());
-        return new SinkBuilder(all.size() == info.options().size() ? info : new ValueColumnWrite(info, all));
+        return new SinkBuilder(all.size() == info.options().size() ? info : new ValueColumnWriteInfo(info, all));
     }
 
     /** Spark shows it as the name of a sink, in the progress of a query. */

@@ -80,7 +80,7 @@ public final class QueueTable implements SupportsRead, SupportsWrite {
 
     @Override
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
-        return table.newWriteBuilder(new ValueColumnWrite(info, withName(info.options(), isTopic ? "topic" : "queue", List.of("queue", "topic"))));
+        return table.newWriteBuilder(new ValueColumnWriteInfo(info, withName(info.options(), isTopic ? "topic" : "queue", List.of("queue", "topic"))));
     }
 
     /** The options of one use, those of the catalog, and the table's own place; none of {@code places} may be given beside it. */

@@ -19,7 +19,7 @@ import java.util.stream.Stream;
  * @param ack {@code commit} or {@code none}
  */
 public record ReadOptions(RedisOptions redis, List<String> subscribe, String subscribePattern, List<String> topic, boolean includeTopic,
-        Long partitions, StartPerQueue starting, Start startingTimestamp, String timestampStrategy, StartPerQueue ending, Start endingTimestamp,
+        Long partitions, OffsetsPerQueue starting, Start startingTimestamp, String timestampStrategy, OffsetsPerQueue ending, Start endingTimestamp,
         Long maxMessages, Long maxBytes, Long minMessages, long triggerDelayS, boolean discard, Long minPartitions, Long maxPerPartition,
         boolean includeTimestamp, List<String> jobFields, boolean failOnDataLoss, String ack, String subscription, boolean create, long ttlS, long idlePollMs,
         boolean requireNoEviction) implements Serializable {
@@ -28,11 +28,11 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
     static final OptionRow<List<String>> TOPIC = OptionRow.of("topic", Parsers::names, List.of());
     private static final OptionRow<Boolean> INCLUDE_TOPIC = OptionRow.of("includeTopic", Parsers::flag);
     static final OptionRow<Long> PARTITIONS = OptionRow.of("partitions", Parsers.whole(1, Contract.number("maxPartitions")));
-    private static final OptionRow<StartPerQueue> STARTING = OptionRow.of("startingOffsets", StartPerQueue::parse, StartPerQueue.NOT_GIVEN);
+    private static final OptionRow<OffsetsPerQueue> STARTING = OptionRow.of("startingOffsets", OffsetsPerQueue::parse, OffsetsPerQueue.NOT_GIVEN);
     private static final OptionRow<Start> STARTING_TIMESTAMP = OptionRow.of("startingTimestamp", Start::timestamp);
     private static final OptionRow<String> TIMESTAMP_STRATEGY = OptionRow.of("startingOffsetsByTimestampStrategy",
             Parsers.oneOf("error", "earliest", "latest"));
-    private static final OptionRow<StartPerQueue> ENDING = OptionRow.of("endingOffsets", StartPerQueue::parseEnding, StartPerQueue.NOT_GIVEN);
+    private static final OptionRow<OffsetsPerQueue> ENDING = OptionRow.of("endingOffsets", OffsetsPerQueue::parseEnding, OffsetsPerQueue.NOT_GIVEN);
     private static final OptionRow<Start> ENDING_TIMESTAMP = OptionRow.of("endingTimestamp", Start::timestamp);
     private static final OptionRow<Long> MAX_MESSAGES = OptionRow.of("maxMessagesPerTrigger", Parsers.whole(1));
     private static final OptionRow<Long> MAX_BYTES = OptionRow.of("maxBytesPerTrigger", Parsers::size);
@@ -102,7 +102,7 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
         checkQueues("endingOffsets", ending);
     }
 
-    private void checkQueues(String name, StartPerQueue starts) {
+    private void checkQueues(String name, OffsetsPerQueue starts) {
         Set<String> sources = new TreeSet<>(starts.sources().keySet());
         sources.remove("local");
         if (!sources.isEmpty()) {
@@ -125,7 +125,7 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
     }
 
     /** What one of the options says of a queue, else of its topic. */
-    private Start startOrTopicStart(StartPerQueue starts, String queue) {
+    private Start startOrTopicStart(OffsetsPerQueue starts, String queue) {
         Start found = starts.of(queue);
         return found != null || !topic.contains(topicOf(queue)) ? found : starts.of(topicOf(queue));
     }

@@ -24,7 +24,7 @@ final class ClusterLink extends ExclusiveLink {
 
     @Override
     List<Object> execute(List<Call> calls) {
-        ClusterStep clusterStep = new ClusterStep(calls, cluster);
+        ClusterPipeline clusterPipeline = new ClusterPipeline(calls, cluster);
         LinkRetry retry = new LinkRetry();
         while (true) {
             RuntimeException problem;
@@ -32,36 +32,36 @@ final class ClusterLink extends ExclusiveLink {
                 if (slotMap == null) {
                     refresh(Set.of());
                 }
-                runRound(clusterStep, calls);
-                clusterStep.throwIfFailed();
-                if (clusterStep.mapIsStale) {
-                    refresh(clusterStep.deadNodes);
+                runRound(clusterPipeline, calls);
+                clusterPipeline.throwIfFailed();
+                if (clusterPipeline.mapIsStale) {
+                    refresh(clusterPipeline.deadNodes);
                 }
-                problem = clusterStep.retryReason;
+                problem = clusterPipeline.retryReason;
             } catch (NoServerReachable error) {
                 problem = error;
             }
-            if (clusterStep.pending.isEmpty()) {
-                refreshIfMoved(clusterStep);
-                return clusterStep.repliesAndErrors(null);
+            if (clusterPipeline.pending.isEmpty()) {
+                refreshIfMoved(clusterPipeline);
+                return clusterPipeline.repliesAndErrors(null);
             }
             if (problem != null) {
                 try {
                     retry.pause(problem, cluster);
                 } catch (BusException over) {
-                    return clusterStep.repliesAndErrors(over);
+                    return clusterPipeline.repliesAndErrors(over);
                 }
             }
         }
     }
 
-    private void runRound(ClusterStep clusterStep, List<Call> calls) {
+    private void runRound(ClusterPipeline clusterPipeline, List<Call> calls) {
         record SentBatch(NodeBatch batch, JedisConnection connection, int replies) {
         }
         List<SentBatch> sent = new ArrayList<>();
         int read = 0;
         try {
-            for (NodeBatch batch : clusterStep.batches(slotMap)) {
+            for (NodeBatch batch : clusterPipeline.batches(slotMap)) {
                 JedisConnection connection;
                 try {
                     connection = connectionTo(batch.node());
@@ -70,29 +70,29 @@ final class ClusterLink extends ExclusiveLink {
                     if (lost.kind() != ErrorKind.LINK_LOST) {
                         throw lost;
                     }
-                    clusterStep.onNodeUnreachable(batch, lost);
+                    clusterPipeline.onNodeUnreachable(batch, lost);
                     continue;
                 }
                 try {
-                    sent.add(new SentBatch(batch, connection, batch.send(connection, calls, clusterStep.withScriptText)));
+                    sent.add(new SentBatch(batch, connection, batch.send(connection, calls, clusterPipeline.withScriptText)));
                 } catch (JedisException error) {
                     dropConnection(batch.node());
-                    clusterStep.onConnectionLost(batch, ErrorTranslator.translate(error, cluster));
+                    clusterPipeline.onConnectionLost(batch, ErrorTranslator.translate(error, cluster));
                 }
             }
             for (; read < sent.size(); read++) {
                 SentBatch each = sent.get(read);
                 try {
-                    clusterStep.addReplies(each.batch, each.batch.withoutAskingReplies(each.connection.flushAndRead(each.replies)));
+                    clusterPipeline.addReplies(each.batch, each.batch.withoutAskingReplies(each.connection.flushAndRead(each.replies)));
                 } catch (JedisException error) {
                     dropConnection(each.batch.node());
-                    clusterStep.onConnectionLost(each.batch, ErrorTranslator.translate(error, cluster));
+                    clusterPipeline.onConnectionLost(each.batch, ErrorTranslator.translate(error, cluster));
                 }
             }
         } finally {
             sent.subList(read, sent.size()).forEach(each -> dropConnection(each.batch.node())); // its replies would be taken for others'
         }
-        slotMap = slotMap.withMoved(clusterStep.movedSlots);
+        slotMap = slotMap.withMoved(clusterPipeline.movedSlots);
     }
 
     /** The address of the node that owns a key, as the calls so far have found; empty before the first of them. */
@@ -102,8 +102,8 @@ final class ClusterLink extends ExclusiveLink {
     }
 
     /** Reads the slot map again after a MOVED reply: where one slot has moved, others probably have, too. */
-    private void refreshIfMoved(ClusterStep clusterStep) {
-        if (!clusterStep.movedSlots.isEmpty()) {
+    private void refreshIfMoved(ClusterPipeline clusterPipeline) {
+        if (!clusterPipeline.movedSlots.isEmpty()) {
             try {
                 refresh(Set.of());
             } catch (NoServerReachable | BusException error) {

@@ -64,7 +64,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     private final ReadOptions options;
     private final StructType schema;
     private final QueueSelection queueNames;
-    private final SameQueryReaders siblings;
+    private final SelfJoinReaders siblings;
     private final IdTimeRecorder timeNotes = new IdTimeRecorder();
     private final QueryLagMeter queryLag = new QueryLagMeter();
     private final boolean checkpointIsTemporary;
@@ -91,7 +91,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         this.options = options;
         this.schema = schema;
         queueNames = new QueueSelection(options);
-        siblings = SameQueryReaders.register(folder, options, queueNames::includes);
+        siblings = SelfJoinReaders.register(folder, options, queueNames::includes);
         checkpointIsTemporary = TEMPORARY_CHECKPOINT.matcher(folder).matches();
     }
 

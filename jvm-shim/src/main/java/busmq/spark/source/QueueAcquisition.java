@@ -16,7 +16,7 @@ import busmq.spark.options.Start;
 import busmq.spark.store.AckResult;
 import busmq.spark.store.AttachResult;
 import busmq.spark.store.EvictionCheck;
-import busmq.spark.store.LeaseHolder;
+import busmq.spark.store.LeaseToken;
 import busmq.spark.store.ReadStore;
 import java.util.Collection;
 import java.util.HashMap;
@@ -37,7 +37,7 @@ final class QueueAcquisition implements PlannerIO, AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(QueueAcquisition.class);
 
     final ReadStore store;
-    final SameQueryReaders siblings;
+    final SelfJoinReaders siblings;
     /** Queues whose lease another stream of this query holds, which renews it. */
     private final Set<String> sharedLeases = new HashSet<>();
     /** Where queues begin that startingOffsets counts for: decided once, so that what is pushed meanwhile is not passed over. */
@@ -49,7 +49,7 @@ final class QueueAcquisition implements PlannerIO, AutoCloseable {
     private final String token;
     private final KeepAlive keepAlive;
 
-    QueueAcquisition(ReadOptions options, SameQueryReaders siblings) {
+    QueueAcquisition(ReadOptions options, SelfJoinReaders siblings) {
         this.options = options;
         this.siblings = siblings;
         store = new ReadStore(options.redis());
@@ -272,7 +272,7 @@ final class QueueAcquisition implements PlannerIO, AutoCloseable {
             return;
         }
         store.holders(names, "").forEach((queue, holder) -> {
-            if (!holder.isEmpty() && !LeaseHolder.isDead(holder)) {
+            if (!holder.isEmpty() && !LeaseToken.isDead(holder)) {
                 throw busyError(queue, "is read by a query without a subscription",
                         "That query would lose messages to this one: stop it, or give it an option 'subscription' of its own");
             }
@@ -354,7 +354,7 @@ final class QueueAcquisition implements PlannerIO, AutoCloseable {
     /** Who else has the lease of a queue; empty when that is not known to be anyone who lives. */
     private String otherHolder(String queue) {
         String holder = token.isEmpty() ? "" : store.holders(List.of(queue), options.subscription()).get(queue);
-        return holder.equals(token) || siblings.isSiblingToken(holder) || LeaseHolder.isDead(holder) ? "" : holder;
+        return holder.equals(token) || siblings.isSiblingToken(holder) || LeaseToken.isDead(holder) ? "" : holder;
     }
 
     private BusException lossError(String queue, Loss loss, Position at) {

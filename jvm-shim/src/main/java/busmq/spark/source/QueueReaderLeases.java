@@ -4,7 +4,7 @@ import busmq.spark.BusException;
 import busmq.spark.Contract;
 import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
-import busmq.spark.store.LeaseHolder;
+import busmq.spark.store.LeaseToken;
 import busmq.spark.store.ReadStore;
 import java.util.Collection;
 import java.util.HashMap;
@@ -29,7 +29,7 @@ final class QueueReaderLeases {
      * Become the reader of all queues. Waits for a lease that may end (a stopping reader here, an unknown one elsewhere). The result is those whose
      * lease another stream of the same query holds, and renews.
      */
-    static Set<String> acquireLeases(ReadStore store, Collection<String> queues, String subscription, String token, SameQueryReaders siblings) {
+    static Set<String> acquireLeases(ReadStore store, Collection<String> queues, String subscription, String token, SelfJoinReaders siblings) {
         long began = System.nanoTime();
         Map<String, String> dead = new HashMap<>();
         while (true) {
@@ -41,9 +41,9 @@ final class QueueReaderLeases {
                 return shared;
             }
             dead = new HashMap<>(others);
-            dead.values().removeIf(holder -> !LeaseHolder.isDead(holder));
+            dead.values().removeIf(holder -> !LeaseToken.isDead(holder));
             if (dead.isEmpty()) {
-                boolean here = others.values().stream().anyMatch(LeaseHolder::isOnThisMachine);
+                boolean here = others.values().stream().anyMatch(LeaseToken::isOnThisMachine);
                 if (TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - began) > (here ? STOPPING_READER_GRACE_MS : ReadStore.LEASE_MS + STOPPING_READER_GRACE_MS)) {
                     Map.Entry<String, String> other = others.entrySet().iterator().next();
                     throw busyError(other.getKey(), other.getValue(), subscription);
@@ -68,7 +68,7 @@ final class QueueReaderLeases {
     /** The error for a queue that another query reads; {@code holder} is its token, empty where it has gone meanwhile. */
     static BusException busyError(String queue, String holder, String subscription) {
         String found = "is read by another query" + (subscription.isEmpty() ? "" : " as subscription " + PyText.repr(subscription))
-                + (holder.isEmpty() ? "" : " (" + LeaseHolder.describeHolder(holder) + ")");
+                + (holder.isEmpty() ? "" : " (" + LeaseToken.describeHolder(holder) + ")");
         return BusException.of(ErrorKind.QUEUE_BUSY, "queue", queue, "found", found,
                 "remedy", "Stop that query, or give each query its own option 'subscription', or read with ack=none");
     }

@@ -6,7 +6,7 @@ import busmq.spark.core.Script;
 import busmq.spark.options.ReadOptions;
 import busmq.spark.options.RedisOptions;
 import busmq.spark.options.Start;
-import busmq.spark.options.StartPerQueue;
+import busmq.spark.options.OffsetsPerQueue;
 import busmq.spark.options.WriteOptions;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -97,7 +97,7 @@ public final class Probe {
                 if (value instanceof RedisOptions redis) {
                     all.putAll(fields(redis));
                 } else {
-                    all.put(each.getName(), value instanceof StartPerQueue starting && starting.of("q") != null ? starting.of("q").text()
+                    all.put(each.getName(), value instanceof OffsetsPerQueue starting && starting.of("q") != null ? starting.of("q").text()
                             : value instanceof Start start ? start.text() : value);
                 }
             } catch (ReflectiveOperationException error) {

@@ -11,14 +11,14 @@ import java.util.Arrays;
 
 /**
  * The holder of a lease: a token that names its host and process, so that a holder that died on this machine is replaced at once. The Python
- * package (redis_io/lease_holder.py) reads and writes the same.
+ * package (redis_io/lease_token.py) reads and writes the same.
  */
-public final class LeaseHolder {
+public final class LeaseToken {
     /** Of the fields of proc(5) after the program's name: its state, and when it started. */
     private static final int STATE_FIELD = 0;
     private static final int START_TIME_FIELD = 19;
 
-    private LeaseHolder() {}
+    private LeaseToken() {}
 
     /** A new token for this process. */
     public static String myToken() {

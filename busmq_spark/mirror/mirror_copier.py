@@ -33,7 +33,7 @@ TOUCH_INTERVAL_S = 3600.0
 log = logging.getLogger("busmq_spark")
 
 
-class QueueCopier:
+class MirrorCopier:
     """``mark_there(queue, id)`` asks the origin for a fingerprint."""
 
     def __init__(self, settings: MirrorSettings, target: MirrorTarget, counts: MirrorMetrics, mark_there: Callable[[str, int], str]) -> None:

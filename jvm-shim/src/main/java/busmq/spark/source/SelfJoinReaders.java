@@ -2,7 +2,7 @@ package busmq.spark.source;
 
 import busmq.spark.core.Position;
 import busmq.spark.options.ReadOptions;
-import busmq.spark.store.LeaseHolder;
+import busmq.spark.store.LeaseToken;
 import java.util.Collection;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -14,8 +14,8 @@ import java.util.function.Predicate;
  * The streams of one query, where several read the same queue (a self-join): they share its lease, and acknowledge what all of them have done. Spark
  * makes all streams of a query before it asks any of them, each with a folder of its own in the checkpoint of the query.
  */
-final class SameQueryReaders implements AutoCloseable {
-    private static final Map<String, Map<String, SameQueryReaders>> QUERIES = new HashMap<>();
+final class SelfJoinReaders implements AutoCloseable {
+    private static final Map<String, Map<String, SelfJoinReaders>> QUERIES = new HashMap<>();
 
     private final String query;
     private final String folder;
@@ -25,19 +25,19 @@ final class SameQueryReaders implements AutoCloseable {
     private final Map<String, Position> donePositions = new HashMap<>();
     private Set<String> followedLives = Set.of();
 
-    private SameQueryReaders(String folder, ReadOptions options, Predicate<String> readsQueue) {
+    private SelfJoinReaders(String folder, ReadOptions options, Predicate<String> readsQueue) {
         this.folder = folder;
         this.options = options;
         this.readsQueue = readsQueue;
         query = folder.substring(0, folder.lastIndexOf('/') + 1);
-        token = options.ack().equals("commit") ? LeaseHolder.myToken() : "";
+        token = options.ack().equals("commit") ? LeaseToken.myToken() : "";
     }
 
     /** A stream with this folder in the checkpoint of its query; one that had it before was of an earlier run, as were the others of that query. */
-    static SameQueryReaders register(String folder, ReadOptions options, Predicate<String> wanted) {
-        SameQueryReaders made = new SameQueryReaders(folder, options, wanted);
+    static SelfJoinReaders register(String folder, ReadOptions options, Predicate<String> wanted) {
+        SelfJoinReaders made = new SelfJoinReaders(folder, options, wanted);
         synchronized (QUERIES) {
-            Map<String, SameQueryReaders> others = QUERIES.computeIfAbsent(made.query, key -> new HashMap<>());
+            Map<String, SelfJoinReaders> others = QUERIES.computeIfAbsent(made.query, key -> new HashMap<>());
             if (others.containsKey(folder)) {
                 others.clear();
             }
@@ -72,7 +72,7 @@ final class SameQueryReaders implements AutoCloseable {
 
     /** What all of them have done once this one has done {@code positions}: nothing of a queue that one has still to begin. */
     Map<String, Position> lowestPositions(Map<String, Position> positions) {
-        Set<SameQueryReaders> others = siblings();
+        Set<SelfJoinReaders> others = siblings();
         synchronized (QUERIES) {
             donePositions.putAll(positions);
             Map<String, Position> found = new HashMap<>();
@@ -86,9 +86,9 @@ final class SameQueryReaders implements AutoCloseable {
         }
     }
 
-    private static Position lowestPosition(String queue, Position own, Set<SameQueryReaders> others) {
+    private static Position lowestPosition(String queue, Position own, Set<SelfJoinReaders> others) {
         Position lowest = own;
-        for (SameQueryReaders other : others) {
+        for (SelfJoinReaders other : others) {
             if (!other.readsQueue.test(queue)) {
                 continue;
             }
@@ -102,9 +102,9 @@ final class SameQueryReaders implements AutoCloseable {
     }
 
     /** Those that read from the same place. */
-    private Set<SameQueryReaders> siblings() {
+    private Set<SelfJoinReaders> siblings() {
         synchronized (QUERIES) {
-            Set<SameQueryReaders> found = new HashSet<>(folder.isEmpty() ? Set.of() : QUERIES.getOrDefault(query, Map.of()).values());
+            Set<SelfJoinReaders> found = new HashSet<>(folder.isEmpty() ? Set.of() : QUERIES.getOrDefault(query, Map.of()).values());
             found.removeIf(other -> other == this || other.token.isEmpty() || !other.options.redis().equals(options.redis())
                     || !other.options.subscription().equals(options.subscription()));
             return found;
@@ -115,7 +115,7 @@ final class SameQueryReaders implements AutoCloseable {
     @Override
     public void close() {
         synchronized (QUERIES) {
-            Map<String, SameQueryReaders> all = QUERIES.getOrDefault(query, new HashMap<>());
+            Map<String, SelfJoinReaders> all = QUERIES.getOrDefault(query, new HashMap<>());
             all.remove(folder, this);
             if (all.isEmpty()) {
                 QUERIES.remove(query);

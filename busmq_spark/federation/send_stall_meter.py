@@ -24,7 +24,7 @@ def unsent_bytes(socket: ServerConnection) -> tuple[int, int]:
     return waiting, kernel
 
 
-class SendStallTime:
+class SendStallMeter:
     """Seconds without any, of one socket; to be asked from time to time."""
 
     def __init__(self, now: float) -> None:

@@ -19,7 +19,7 @@ import redis.clients.jedis.exceptions.JedisNoScriptException;
 import redis.clients.jedis.util.JedisClusterCRC16;
 
 /**
- * The calls of one step in a cluster: which of them go to which node next, and what the replies mean (as {@code redis_io/cluster_step.py}).
+ * The calls of one step in a cluster: which of them go to which node next, and what the replies mean (as {@code redis_io/cluster_pipeline.py}).
  *
  * <p>Rule 1. A call that was refused (MOVED, ASK, TRYAGAIN, NOSCRIPT …) was not executed, so it may always go again.
  *
@@ -27,7 +27,7 @@ import redis.clients.jedis.util.JedisClusterCRC16;
  *
  * <p>Rule 3. Calls of one slot keep their order. Where a node refused one and executed a later one, the step is in doubt, not reordered.
  */
-final class ClusterStep {
+final class ClusterPipeline {
     /** After so many redirections without a pause the nodes disagree: then waiting helps, and asking on does not. */
     private static final int MAX_REDIRECTIONS = Contract.intNumber("maxRedirections");
     private static final int NO_SLOT = -1;
@@ -54,11 +54,11 @@ final class ClusterStep {
     private BusException doubtError;
     private int redirections;
 
-    ClusterStep(List<Call> calls, Endpoint endpoint) {
+    ClusterPipeline(List<Call> calls, Endpoint endpoint) {
         this.calls = calls;
         this.endpoint = endpoint;
         this.replies = new Object[calls.size()];
-        this.slots = calls.stream().mapToInt(ClusterStep::slotOf).toArray();
+        this.slots = calls.stream().mapToInt(ClusterPipeline::slotOf).toArray();
         boolean ordered = calls.size() > 1 && !calls.stream().allMatch(Call::idempotent);
         for (int place = 0; place < calls.size(); place++) {
             pending.add(place);

@@ -12,7 +12,7 @@ from busmq_spark.core.reader_operations import fingerprint
 from busmq_spark.metrics import Metrics
 from busmq_spark.mirror.copy_planning import CopyWindow, CopyWindowMessages, MirroredQueue, drop_copied_rows
 from busmq_spark.mirror.encoded_messages import EncodedMessages
-from busmq_spark.mirror.queue_copier import QueueCopier
+from busmq_spark.mirror.mirror_copier import MirrorCopier
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.status import MirrorMetrics
 
@@ -27,9 +27,9 @@ class Here:
 
 
 @pytest.fixture
-def copier() -> QueueCopier:
+def copier() -> MirrorCopier:
     settings = MirrorSettings(origin="redis://there", patterns=("q",))
-    made = QueueCopier(settings, Here(), MirrorMetrics(Metrics()), lambda *_: "")  # type: ignore[arg-type]
+    made = MirrorCopier(settings, Here(), MirrorMetrics(Metrics()), lambda *_: "")  # type: ignore[arg-type]
     made.queues["q"] = MirroredQueue("q", begun=True, born="b", last=100, mark="of 100", seen=100, planned=100)
     return made
 
@@ -38,25 +38,25 @@ def span(last_id: int, after_mark: str) -> OriginQueueState:
     return OriginQueueState(60, "b", 0, last_id, 1, 0, after_mark, "", "")
 
 
-def test_a_look_from_before_more_was_copied_finds_nothing_lost_or_other(copier: QueueCopier) -> None:
+def test_a_look_from_before_more_was_copied_finds_nothing_lost_or_other(copier: MirrorCopier) -> None:
     copier.on_spans({"q": span(60, "of 50")}, {}, {"q": 50})
     assert copier.queues["q"].stopped is None
     assert copier.queues["q"].behind == 0
 
 
-def test_one_that_is_up_to_date_does(copier: QueueCopier) -> None:
+def test_one_that_is_up_to_date_does(copier: MirrorCopier) -> None:
     copier.on_spans({"q": span(60, "")}, {}, {"q": 100})
     assert "has lost ids 61..100" in str(copier.queues["q"].stopped)
     copier.on_spans({"q": span(120, "of another")}, {}, {"q": 100})
     assert "are other messages" in str(copier.queues["q"].stopped)
 
 
-def test_a_rollback_is_found_also_when_more_was_copied_meanwhile(copier: QueueCopier) -> None:
+def test_a_rollback_is_found_also_when_more_was_copied_meanwhile(copier: MirrorCopier) -> None:
     copier.on_spans({"q": span(40, "")}, {}, {"q": 50})
     assert "has lost ids 41..100" in str(copier.queues["q"].stopped)
 
 
-def test_counters_from_before_do_not_hide_what_is_known_to_be_there(copier: QueueCopier) -> None:
+def test_counters_from_before_do_not_hide_what_is_known_to_be_there(copier: MirrorCopier) -> None:
     copier.look = False
     copier.queues["q"].seen = 130
     copier.count({"q": 60}, {"q": 50})
@@ -80,7 +80,7 @@ def test_where_what_was_copied_meanwhile_was_not_read_its_fingerprint_is_not_kno
     assert rows.count == 1
 
 
-def test_as_long_as_nobody_knows_how_long_values_are_one_window_is_under_way(copier: QueueCopier) -> None:
+def test_as_long_as_nobody_knows_how_long_values_are_one_window_is_under_way(copier: MirrorCopier) -> None:
     queue = copier.queues["q"]
     copier.count({"q": 5_000}, {"q": 100})
     [[window]] = [copier.plan(0.0)]
@@ -91,7 +91,7 @@ def test_as_long_as_nobody_knows_how_long_values_are_one_window_is_under_way(cop
     assert queue.row_bytes == 1_000
 
 
-def test_short_windows_of_many_queues_are_read_together_as_long_as_their_values_fit_one_call(copier: QueueCopier) -> None:
+def test_short_windows_of_many_queues_are_read_together_as_long_as_their_values_fit_one_call(copier: MirrorCopier) -> None:
     copier.queues = {
         name: MirroredQueue(name, begun=True, born="b", seen=10, row_bytes=100_000.0) for name in [f"large-{n}" for n in range(8)] + ["small"]
     }

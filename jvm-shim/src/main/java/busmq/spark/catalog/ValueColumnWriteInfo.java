@@ -5,9 +5,9 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** A write with options of ours, whose only column is the value whatever it is called: {@code INSERT INTO bus.orders VALUES ('…')}. */
-public record ValueColumnWrite(String queryId, StructType schema, CaseInsensitiveStringMap options) implements LogicalWriteInfo {
+public record ValueColumnWriteInfo(String queryId, StructType schema, CaseInsensitiveStringMap options) implements LogicalWriteInfo {
     /** The same write with the options. */
-    public ValueColumnWrite(LogicalWriteInfo info, CaseInsensitiveStringMap options) {
+    public ValueColumnWriteInfo(LogicalWriteInfo info, CaseInsensitiveStringMap options) {
         this(info.queryId(), withColumnNamedValue(info.schema()), options);
     }
 

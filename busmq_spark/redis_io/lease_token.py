@@ -1,4 +1,4 @@
-"""The holder of a lease: a token that names its host and process, so that a holder that died on this machine is replaced at once.
+"""The token of a lease: it names the host and process of the holder, so that a holder that died on this machine is replaced at once.
 
 A lease is a Redis key with a ttl and ends by itself in any case.
 """

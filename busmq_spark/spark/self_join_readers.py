@@ -21,13 +21,13 @@ from typing import Any
 from busmq_spark.core.position import Position
 from busmq_spark.core.qualified_queue_names import split_name
 from busmq_spark.options import ReadOptions
-from busmq_spark.redis_io.lease_holder import is_alive, is_dead, process_name
+from busmq_spark.redis_io.lease_token import is_alive, is_dead, process_name
 from busmq_spark.spark.queue_selection import names_queue
 
 log = logging.getLogger("busmq_spark")
 
 
-class SameQueryReaders:
+class SelfJoinReaders:
     """The reader ``token``, and the other readers of the same query that read from the same place."""
 
     def __init__(self, options: ReadOptions, token: str) -> None:

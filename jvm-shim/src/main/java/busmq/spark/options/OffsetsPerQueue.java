@@ -17,8 +17,8 @@ import java.util.stream.Stream;
  *
  * @param all null where the option says nothing about a queue
  */
-public record StartPerQueue(Start all, Map<String, Start> queues, Map<String, Map<String, Start>> sources) implements Serializable {
-    static final StartPerQueue NOT_GIVEN = new StartPerQueue(null, Map.of(), Map.of());
+public record OffsetsPerQueue(Start all, Map<String, Start> queues, Map<String, Map<String, Start>> sources) implements Serializable {
+    static final OffsetsPerQueue NOT_GIVEN = new OffsetsPerQueue(null, Map.of(), Map.of());
     private static final long ID_LIMIT = Contract.number("maxId") + 1;
     private static final ObjectMapper JSON = new ObjectMapper().enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS);
     private static final String WANTED = "earliest, latest, -10m, -2h, \"-1000 messages\", a time such as 2026-05-01T12:00:00Z, or JSON such as "
@@ -27,10 +27,10 @@ public record StartPerQueue(Start all, Map<String, Start> queues, Map<String, Ma
             "latest, -10m, \"-1000 messages\", a time such as 2026-05-01T12:00:00Z, or JSON such as {\"orders\": 41, \"clicks\": \"-10m\"} "
                     + "(an id is the last one that is read)";
 
-    static StartPerQueue parse(String text) {
+    static OffsetsPerQueue parse(String text) {
         Start word = Start.parseWordOrTime(text);
         if (word != null) {
-            return new StartPerQueue(word, Map.of(), Map.of());
+            return new OffsetsPerQueue(word, Map.of(), Map.of());
         }
         JsonNode found;
         try {
@@ -52,12 +52,12 @@ public record StartPerQueue(Start all, Map<String, Start> queues, Map<String, Ma
                 queues.put(entry.getKey(), parseStart(entry.getValue()));
             }
         });
-        return new StartPerQueue(null, queues, sources);
+        return new OffsetsPerQueue(null, queues, sources);
     }
 
     /** Parser of {@code endingOffsets}. */
-    static StartPerQueue parseEnding(String text) {
-        StartPerQueue found;
+    static OffsetsPerQueue parseEnding(String text) {
+        OffsetsPerQueue found;
         try {
             found = parse(text);
         } catch (IllegalArgumentException error) {

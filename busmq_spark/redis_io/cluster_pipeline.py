@@ -36,7 +36,7 @@ class NodeBatch:
     wire: list[Call] = field(default_factory=list)
 
 
-class ClusterStep:
+class ClusterPipeline:
     """The calls of one step and the replies so far. Ask for ``batches``, send them, report how each ended, until ``pending`` is empty."""
 
     def __init__(self, calls: Sequence[Call], endpoint: Endpoint) -> None:

@@ -29,7 +29,7 @@ class SourceUnavailable(Exception):  # a state, not an error: it never leaves th
     """The source cannot be asked now."""
 
 
-class PerSourceCaller(Protocol):
+class SourceCaller(Protocol):
     """One source. ``begin_asking`` sends a question, what it returns waits for the answer; many sources can be asked at the same time."""
 
     @property
