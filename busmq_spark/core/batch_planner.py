@@ -131,9 +131,8 @@ class QueuesNow:
     """Queues with a position that cannot be asked now."""
     newest: Mapping[str, int]
     """The id of the newest message."""
-    mark_ids: Mapping[str, int]
-    """The id of the message whose fingerprint is in ``marks``."""
-    marks: Mapping[str, str]
+    marks: Mapping[str, tuple[int, str]]
+    """The id of a message behind the position, and its fingerprint."""
 
 
 class BatchPlanner:
@@ -180,19 +179,16 @@ class BatchPlanner:
     def plan(self, begin: Positions, held: AcquiredQueues, *, unlimited: bool, now_ms: int = 0) -> Planning[dict[str, Position]]:
         """The positions at the end of the batch that begins at ``begin``. ``unlimited`` ignores the caps and the minimum of the options."""
         found = yield from self._ask_queues(begin, held, unlimited=unlimited)
-        entries = found.entries
-        goals = {queue: max(entry.last, self._within_ceiling(queue, found.newest[queue])) for queue, entry in entries.items()}
+        rows = self._available(found.entries, found.newest)
         if not unlimited:
-            count = sum(goals.values()) - sum(entry.last for entry in entries.values())
-            wait = not found.entered and self._are_too_few(
-                count, now_ms
-            )  # what was entered must be in the offset log, however few messages there are
-            goals = {} if wait else (yield from self._within_caps(entries, goals))
-        goals = yield from self._fetch_few_rows({queue: goal for queue, goal in goals.items() if goal > entries[queue].last}, entries)
+            # What was entered must be in the offset log, however few messages there are.
+            wait = not found.entered and self._are_too_few(sum(rows.values()), now_ms)
+            rows = {} if wait else (yield from self._within_caps(found.entries, rows))
+        goals = {queue: found.entries[queue].last + count for queue, count in rows.items() if count}
+        goals = yield from self._fetch_few_rows(goals, found.entries)
         self._batch_ms = now_ms if goals else self._batch_ms
         marks = yield from _goal_marks(goals, found)
-        ends = {queue: _end_position(entry, goals.get(queue), marks.get(queue), entered=queue in found.entered) for queue, entry in entries.items()}
-        return {**ends, **{queue: begin[queue] for queue in found.paused}}
+        return {**found.entries, **_end_positions(goals, marks, found), **{queue: begin[queue] for queue in found.paused}}
 
     def _ask_queues(self, begin: Positions, held: AcquiredQueues, *, unlimited: bool) -> Planning[QueuesNow]:
         """Asks little of the queues that have all that follows their position, and the state of the others."""
@@ -205,29 +201,35 @@ class BatchPlanner:
         last_ids = {queue: last_id for queue, (last_id, _) in intact.items()}
         self._remember({**last_ids, **{queue: state.last_id for queue, state in states.items()}}, paused)
         entries, entered = yield from self._entries(begin, held, states)
-        newest = {queue: state.newest for queue, state in states.items()}
+        marks = {queue: (min(last_id, predicted[queue]), mark) for queue, (last_id, mark) in intact.items()}
         return QueuesNow(
             entries={**{queue: begin[queue] for queue in intact}, **entries},
             entered=entered,
             paused=paused,
-            newest={**last_ids, **newest},
-            mark_ids={**{queue: min(last_id, predicted[queue]) for queue, last_id in last_ids.items()}, **newest},
-            marks={**{queue: mark for queue, (_, mark) in intact.items()}, **{queue: state.newest_mark for queue, state in states.items()}},
+            newest={**last_ids, **{queue: state.newest for queue, state in states.items()}},
+            marks={**marks, **{queue: (state.newest, state.newest_mark) for queue, state in states.items()}},
         )
 
     def _predict_ends(self, begin: Positions, queues: Sequence[str], *, unlimited: bool) -> dict[str, int]:
         """Where queues of Redis itself that have a position are likely to be read up to, by what the last planning saw: at least the next message."""
-        upto = {queue: self._within_ceiling(queue, MAX_ID) for queue in queues if queue in begin and not split_name(queue)[0]}
-        if not unlimited:
-            goals = {queue: max(begin[queue].last, min(upto[queue], self.last_ids.get(queue, 0))) for queue in upto}
-            shared = self._share_out_max_messages(begin, goals)
-            if self._options.max_bytes is not None:
-                upto = dict.fromkeys(upto, 0)
-            elif shared is not goals:
-                upto = shared
-            elif (most := self._options.max_messages) is not None:
-                upto = {queue: min(id, begin[queue].last + most) for queue, id in upto.items()}
-        return {queue: max(id, begin[queue].last + 1) for queue, id in upto.items()}
+        at = {queue: begin[queue] for queue in queues if queue in begin and not split_name(queue)[0]}
+        if self._options.max_bytes is not None and not unlimited:
+            return {queue: position.last + 1 for queue, position in at.items()}
+        if (most := self._options.max_messages) is None or unlimited:
+            upto = dict.fromkeys(at, MAX_ID)
+        else:
+            available = self._available(at, self.last_ids)
+            rows = self._share_out_max_messages(available)
+            upto = {queue: position.last + (most if rows is available else max(1, rows.get(queue, 0))) for queue, position in at.items()}
+        if self._ceiling is None:
+            return upto
+        return {queue: max(self._within_ceiling(queue, id), at[queue].last + 1) for queue, id in upto.items()}
+
+    def _available(self, entries: Positions, newest: Mapping[str, int]) -> dict[str, int]:
+        """How many messages each queue has behind its position, where it has some. With Trigger.AvailableNow, of those that are available now."""
+        if self._ceiling is not None:
+            newest = {queue: self._within_ceiling(queue, id) for queue, id in newest.items()}
+        return {queue: rows for queue, at in entries.items() if (rows := newest.get(queue, 0) - at.last) > 0}
 
     def _are_too_few(self, count: int, now_ms: int) -> bool:
         """Whether so many new messages are too few for a batch: never for the first one of this planner, nor for what is available now."""
@@ -282,24 +284,19 @@ class BatchPlanner:
         last = max(last, state.floor)
         return Position(state.born, last, state.newest_mark if last == state.newest else "", last)
 
-    def _share_out_max_messages(self, entries: Positions, goals: dict[str, int]) -> dict[str, int]:
-        """Goals within ``maxMessagesPerTrigger``."""
+    def _share_out_max_messages(self, available: dict[str, int]) -> dict[str, int]:
+        """Rows within ``maxMessagesPerTrigger``; ``available`` itself where that is no more."""
         most = self._options.max_messages
-        available = {queue: goal - entries[queue].last for queue, goal in goals.items()}
-        if most is None or sum(available.values()) <= most:
-            return goals
-        return {queue: entries[queue].last + rows for queue, rows in share_out(available, most).items()}
+        return available if most is None or sum(available.values()) <= most else share_out(available, most)
 
-    def _within_caps(self, entries: Positions, goals: dict[str, int]) -> Planning[dict[str, int]]:
-        """Goals within the caps of the options."""
-        goals = self._share_out_max_messages(entries, goals)
+    def _within_caps(self, entries: Positions, available: dict[str, int]) -> Planning[dict[str, int]]:
+        """Rows within the caps of the options."""
+        available = self._share_out_max_messages(available)
         if (budget := self._options.max_bytes) is None:
-            return goals
-        done = {queue: entries[queue].last for queue in goals}
-        available = {queue: goal - done[queue] for queue, goal in goals.items()}
-        fitting = yield from within_bytes(available, done, budget, self._passed_over)
+            return available
+        fitting = yield from within_bytes(available, {queue: entries[queue].last for queue in available}, budget, self._passed_over)
         self._passed_over = frozenset(queue for queue, rows in available.items() if rows and not fitting[queue])
-        return {queue: done[queue] + rows for queue, rows in fitting.items()}
+        return fitting
 
     def _fetch_few_rows(self, moved: dict[str, int], entries: Positions) -> Planning[dict[str, int]]:
         """The goals without those of queues of unreachable links. Few rows of a link are fetched now and travel with the batch, so that no task must
@@ -360,17 +357,19 @@ def loss_before_start(last: int, state: QueueState) -> Loss | None:
 
 def _goal_marks(goals: Mapping[str, int], found: QueuesNow) -> Planning[Mapping[str, str]]:
     """The fingerprints of the messages at the goals; none for a queue whose source has just become unreachable."""
-    unknown = {queue: goal for queue, goal in goals.items() if goal != found.mark_ids[queue]}
-    if not unknown:
-        return found.marks
-    return {**{queue: mark for queue, mark in found.marks.items() if queue not in unknown}, **(yield MessageFingerprintsQuestion(unknown))}
+    known = {queue: at[1] for queue, goal in goals.items() if (at := found.marks[queue])[0] == goal}
+    unknown = {queue: goal for queue, goal in goals.items() if queue not in known}
+    return {**known, **(yield MessageFingerprintsQuestion(unknown))} if unknown else known
 
 
-def _end_position(entry: Position, goal: int | None, mark: str | None, *, entered: bool) -> Position:
-    """The end position of a queue. One that is entered keeps ``start``, from which the batch begins.
+def _end_positions(goals: Mapping[str, int], marks: Mapping[str, str], found: QueuesNow) -> dict[str, Position]:
+    """The end positions of the queues with goals. One that is entered keeps ``start``, from which the batch begins.
 
-    Without a fingerprint, since its source has just become unreachable, the position stays.
+    One without a fingerprint, since its source has just become unreachable, is left out.
     """
-    if goal is None or mark is None:
-        return entry
-    return Position(entry.born, goal, mark, entry.start if entered else None, entry.lost)
+    entries, entered = found.entries, found.entered
+    return {
+        queue: Position((entry := entries[queue]).born, goal, marks[queue], entry.start if queue in entered else None, entry.lost)
+        for queue, goal in goals.items()
+        if queue in marks
+    }

@@ -161,7 +161,7 @@ def stored_ranges(parts: Sequence[Range], spans: Mapping[str, OriginQueueState])
         span = spans[part.queue]
         first, last = max(part.first, span.oldest), part.last or span.upto
         if span.born == part.born and span.last_id >= part.last and span.oldest > 0 and first <= last:
-            found.append(replace(part, first=first, last=last))
+            found.append(part._replace(first=first, last=last))
     return found
 
 

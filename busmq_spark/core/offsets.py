@@ -35,11 +35,12 @@ def encode(positions: Positions, links: Collection[str] = ()) -> dict[str, Any]:
 
 def nest_by_source(queues: Mapping[str, Any], links: Collection[str] = ()) -> dict[str, Any]:
     """Something about every queue in the shape of an offset, sorted."""
-    sources: dict[str, dict[str, Any]] = {link: {"queues": {}} for link in sorted({*links, *(split_name(name)[0] for name in queues)}) if link}
-    own: dict[str, Any] = {}
+    by_source: dict[str, dict[str, Any]] = {"": {}, **{link: {} for link in links}}
     for name in sorted(queues):
         source, queue = split_name(name)
-        (sources[source]["queues"] if source else own)[queue] = queues[name]
+        by_source.setdefault(source, {})[queue] = queues[name]
+    own = by_source.pop("")
+    sources = {source: {"queues": by_source[source]} for source in sorted(by_source)}
     return {"v": OFFSET_VERSION, "queues": own, **({"sources": sources} if sources else {})}
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """Everything up to and including the id ``last`` was read, in the life of the queue named ``born``."""
 
     born: str
@@ -26,8 +24,7 @@ class Position:
         return found
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(NamedTuple):
     """Ids first..last (inclusive) of one life of one queue, on the server with this index."""
 
     queue: str

@@ -106,6 +106,13 @@ def checked_id(queue: str, what: str, text: bytes) -> int:
     return int(text)
 
 
+def checked_ids(queues: Sequence[str], what: str, texts: Sequence[bytes]) -> list[int]:
+    """As :func:`checked_id`, of many queues."""
+    if all(map(bytes.isdigit, texts)) and max(map(len, texts), default=0) <= 16:
+        return list(map(int, texts))
+    return [checked_id(queue, what, text) for queue, text in zip(queues, texts, strict=True)]
+
+
 def _text(found: bytes) -> str:
     """What another program may have written: it need not be UTF-8."""
     return found.decode("utf-8", "replace")
@@ -129,9 +136,11 @@ def intact(queues: Sequence[tuple[QueueKeys, Position, int]]) -> Flow[list[tuple
         )
         for part in split_into_calls(queues, [keys for keys, _, _ in queues[:1]])
     ]
-    rows = [row for reply in replies for row in zip(reply[0::2], reply[1::2], strict=True)]
-    asked = zip(queues, rows, strict=True)
-    return [None if id is None else (checked_id(keys.name, "last id", id), mark.decode()) for (keys, _, _), (id, mark) in asked]
+    ids = [id for reply in replies for id in reply[0::2]]
+    marks = [mark for reply in replies for mark in reply[1::2]]
+    last_ids = checked_ids([keys.name for keys, _, _ in queues], "last id", [b"0" if id is None else id for id in ids])
+    found = zip(ids, last_ids, marks, strict=True)
+    return [None if id is None else (last_id, mark.decode()) for id, last_id, mark in found]
 
 
 def marks(messages: Sequence[tuple[QueueKeys, int]]) -> Flow[list[str]]:

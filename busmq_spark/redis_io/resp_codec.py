@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import redis.exceptions as rx
@@ -16,6 +16,9 @@ if not HIREDIS_AVAILABLE:  # pragma: no cover  # a broken installation
 
 import hiredis
 
+_MIN_PART_BYTES = 8 * 1024
+"""Each part is a system call here and one of Redis, 10 µs in all."""
+
 
 def calls_of(step: Step) -> Sequence[Call]:
     """A step as a list of calls."""
@@ -25,6 +28,20 @@ def calls_of(step: Step) -> Sequence[Call]:
 def pack(calls: Sequence[Call], *, whole: bool = False) -> bytes:
     """The bytes of some calls. Scripts go by digest, or with their text when ``whole``."""
     return _pack(calls[0], whole) if len(calls) == 1 else b"".join([_pack(call, whole) for call in calls])
+
+
+def pack_in_parts(calls: Sequence[Call], *, whole: bool = False) -> Iterator[bytes]:
+    """The same in parts, each of whole calls: Redis executes the first ones while the others are packed here."""
+    packed: list[bytes] = []
+    size = 0
+    for call in calls:
+        packed.append(_pack(call, whole))
+        size += len(packed[-1])
+        if size >= _MIN_PART_BYTES:
+            yield b"".join(packed)
+            packed, size = [], 0
+    if packed:
+        yield b"".join(packed)
 
 
 def _pack(call: Call, whole: bool) -> bytes:

@@ -15,7 +15,7 @@ from busmq_spark.core.retry import LinkRetry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.dial import dial
 from busmq_spark.redis_io.endpoint import Endpoint, retry_time_s, stopped_error
-from busmq_spark.redis_io.resp_codec import calls_of, first_error, is_repeatable, pack, step_result, unknown_scripts
+from busmq_spark.redis_io.resp_codec import calls_of, first_error, is_repeatable, pack, pack_in_parts, step_result, unknown_scripts
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 
 R = TypeVar("R")
@@ -214,7 +214,7 @@ def stream_calls(link: PipelinedLink, calls: Iterable[Call], depth: int) -> Gene
 
 
 def _send_and_read(connection: redis.Connection, calls: Sequence[Call]) -> list[Any]:
-    connection.send_packed_command([pack(calls)], check_health=False)
+    connection.send_packed_command(pack_in_parts(calls), check_health=False)
     replies = [_read_reply(connection) for _ in calls]
     if missing := unknown_scripts(replies):
         connection.send_packed_command([pack([calls[i] for i in missing], whole=True)], check_health=False)

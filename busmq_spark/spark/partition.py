@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, groupby
-from operator import attrgetter
 from types import MappingProxyType
 from typing import Any
 
@@ -27,7 +26,6 @@ from busmq_spark.store.loss_errors import loss_error
 from busmq_spark.store.protocol import LossCauseEvidence, MessageRows, ReadStore
 
 log = logging.getLogger("busmq_spark")
-_range_fields, _position_fields = attrgetter(*Range.__match_args__), attrgetter(*Position.__match_args__)
 
 
 class Partition(InputPartition):
@@ -46,14 +44,9 @@ class Partition(InputPartition):
         self.times = {part.queue: times[part.queue] for part in self.prefetched if part.queue in times}
 
     def __getstate__(self) -> tuple[Any, ...]:
-        """Plain tuples: dataclasses take ten times as long to pickle, and the driver waits for a range and a position of every queue."""
-        prefetched = [(_range_fields(part), rows) for part, rows in self.prefetched.items()]
-        return (
-            [_range_fields(part) for part in self.ranges],
-            prefetched,
-            {queue: _position_fields(end) for queue, end in self.ends.items()},
-            self.times,
-        )
+        """Plain tuples: named ones take several times as long to pickle, and the driver waits for a range and a position of every queue."""
+        prefetched = [(tuple(part), rows) for part, rows in self.prefetched.items()]
+        return list(map(tuple, self.ranges)), prefetched, {queue: tuple(end) for queue, end in self.ends.items()}, self.times
 
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         ranges, prefetched, ends, self.times = state

@@ -110,7 +110,7 @@ class MultiSourceStore(PerQueueOperations):
         asked: dict[str, list[Range]] = {}
         for part in parts:
             source, queue = split_name(part.queue)
-            asked.setdefault(source, []).append(replace(part, queue=queue))
+            asked.setdefault(source, []).append(part._replace(queue=queue))
         found = self._ask_with_full_names(
             {s: _bind_part(lambda store, own: _fetch_parts(store, own, most_bytes, fail_on_data_loss), own) for s, own in asked.items()}
         )
@@ -125,7 +125,7 @@ class MultiSourceStore(PerQueueOperations):
             if not source and self.redis_store is not None:
                 yield from self.redis_store.read_many(list(group), fail_on_data_loss)
             else:
-                yield from self._read(source, [replace(part, queue=split_name(part.queue)[1]) for part in group], fail_on_data_loss)
+                yield from self._read(source, [part._replace(queue=split_name(part.queue)[1]) for part in group], fail_on_data_loss)
 
     def _read(self, source: str, rest: list[Range], strict: bool) -> Iterator[MessageRows]:
         caller = self._callers[source]
@@ -205,14 +205,14 @@ def _fetch_parts(store: ReadStore, parts: Sequence[Range], most_bytes: int, stri
 
 def _locate_parts(store: ReadStore, parts: Sequence[Range]) -> list[Range]:
     servers = store.locate(list(dict.fromkeys(part.queue for part in parts)))
-    return [replace(part, server=servers[part.queue]) for part in parts]
+    return [part._replace(server=servers[part.queue]) for part in parts]
 
 
 def _ranges_after(parts: list[Range], rows: MessageRows) -> list[Range]:
     """What of the ranges is still to come once these rows have: they come in the order of the ranges."""
     at = next(at for at, part in enumerate(parts) if part.queue == rows.queue and part.first <= rows.first <= part.last)
     need = rows.first + len(rows.values)
-    return [replace(parts[at], first=need), *parts[at + 1 :]] if need <= parts[at].last else parts[at + 1 :]
+    return [parts[at]._replace(first=need), *parts[at + 1 :]] if need <= parts[at].last else parts[at + 1 :]
 
 
 def _counters(store: ReadStore, queues: list[str]) -> dict[str, object]:

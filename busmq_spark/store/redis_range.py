@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -197,7 +197,7 @@ def read_ranges(links: RangeLinks, parts: Sequence[Range], fail_on_data_loss: bo
                 yield MessageRows(part.queue, need, pa.array(values, pa.binary()))
                 need += len(values)
             if need <= part.last:  # too large, gone, or of another incarnation: read_range finds out which
-                yield from read_range(links, replace(part, first=need), fail_on_data_loss)
+                yield from read_range(links, part._replace(first=need), fail_on_data_loss)
 
 
 def _group_into_round_trips(parts: Sequence[Range]) -> Iterator[list[Range]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -174,7 +173,7 @@ class RedisStore:
 
     def read_with_spans(self, parts: Sequence[Range]) -> tuple[Mapping[str, OriginQueueState], RowStream]:
         spans, servers = self.spans(mirrors.spans_to_ask_for(parts)), self.locate([part.queue for part in parts])
-        return spans, self.read_many([replace(part, server=servers[part.queue]) for part in mirrors.stored_ranges(parts, spans)], False)
+        return spans, self.read_many([part._replace(server=servers[part.queue]) for part in mirrors.stored_ranges(parts, spans)], False)
 
     def positions(self, queues: Sequence[str]) -> Mapping[str, tuple[str, Positions]]:
         """The groups of each queue, and the life they belong to."""
@@ -375,6 +374,8 @@ class RedisStore:
         return dict(chain.from_iterable(zip(part, self._links[server].run(flow(part)), strict=True) for server, part in parts))
 
     def _queues_by_server(self, queues: Sequence[str]) -> dict[int, list[str]]:
+        if len(self._links) == 1:
+            return {0: list(queues)}
         servers = self.locate(queues)
         return group_by(servers, servers.__getitem__)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -150,7 +148,7 @@ def test_deep_in_a_list_it_is_the_same(run: Run, born: Born) -> None:
     for last, upto in ((1, 2999), (998, 1003), (1400, 1600), (2500, 2800), (2999, 3000)):
         at = Position(there.born, last, one_state(run, keys, last).mark)
         assert one_intact(run, keys, at, upto) == (3000, one_state(run, keys, upto).mark)
-        assert one_intact(run, keys, replace(at, mark="another"), upto) is None
+        assert one_intact(run, keys, at._replace(mark="another"), upto) is None
 
 
 def test_a_queue_without_metadata_or_with_another_life_or_counter_is_not_intact(run: Run, born: Born, redis: Redis) -> None:
@@ -158,7 +156,7 @@ def test_a_queue_without_metadata_or_with_another_life_or_counter_is_not_intact(
     run(queue.push_many(keys, [b"a"]))
     at = Position(there.born, 0)
     assert one_intact(run, keys, at)
-    assert one_intact(run, keys, replace(at, born="another")) is None
+    assert one_intact(run, keys, at._replace(born="another")) is None
     redis("SET", keys.msgid, "many")
     assert one_intact(run, keys, at) is None
     redis("SET", keys.msgid, 1)

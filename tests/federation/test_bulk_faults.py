@@ -97,7 +97,7 @@ def test_staged_commits_lose_and_repeat_nothing_although_no_link_lives_for_long(
         assert store.commit(queue, sink, batch, lists) is None
         expected += rows
     assert proxy.connections > 10
-    assert [value for _, value in read(direct, replace(part, last=len(expected)))] == expected
+    assert [value for _, value in read(direct, part._replace(last=len(expected)))] == expected
     assert direct.states({queue: -1})[queue].count == len(expected)
 
 
@@ -109,7 +109,7 @@ def test_at_least_once_pushes_lose_nothing_and_keep_their_order(store: Federated
     proxy.cut()
     store.appender().push(queue, [b"%d" % i + b" " * 100 for i in range(1, 20_000)], FullQueueWait(0))
     given = direct.states({queue: -1})[queue].last_id
-    numbers = [int(value) for _, value in read(direct, replace(part, last=given))]
+    numbers = [int(value) for _, value in read(direct, part._replace(last=given))]
     firsts = {number: place for place, number in reversed(list(enumerate(numbers)))}
     assert [firsts[number] for number in range(20_000)] == sorted(firsts.values())
     assert proxy.connections > 5

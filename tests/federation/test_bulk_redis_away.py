@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -109,7 +108,7 @@ def test_what_is_staged_meanwhile_is_there_once_and_in_order(
     lists, sink = while_away(wire, refusals, stage), fresh("sink")
     assert direct.record(sink, 0, lists) == tuple(lists)
     assert direct.commit(part.queue, sink, 0, lists) is None
-    found = direct.read(replace(part, first=1001, last=41_000), True)
+    found = direct.read(part._replace(first=1001, last=41_000), True)
     assert [value for piece in found for value in piece.values.to_pylist()] == rows
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
 
@@ -34,9 +33,9 @@ def here(redis_server: RedisServer) -> Iterator[Site]:
 def test_spans_and_rows_come_in_one_call(store: FederatedStore, direct: RedisStore, fresh: Fresh) -> None:
     parts = ranges(direct, fresh, [5, 1, 300, 3000, 2], 40)
     wanted = [
-        replace(part, first=part.last // 2 + 1, last=last) for part, last in zip(parts, (NEWEST_MESSAGE, NEWEST_MESSAGE, 200, 2999, 2), strict=True)
+        part._replace(first=part.last // 2 + 1, last=last) for part, last in zip(parts, (NEWEST_MESSAGE, NEWEST_MESSAGE, 200, 2999, 2), strict=True)
     ]
-    expected = [row for part, last in zip(wanted, (5, 1, 200, 2999, 2), strict=True) for row in flat(direct.read(replace(part, last=last), True))]
+    expected = [row for part, last in zip(wanted, (5, 1, 200, 2999, 2), strict=True) for row in flat(direct.read(part._replace(last=last), True))]
     asked = posted(store)
     spans, rows = store.read_with_spans(wanted)
     assert flat(rows) == expected
@@ -56,7 +55,7 @@ def test_the_state_is_from_before_the_rows(store: FederatedStore, direct: RedisS
         return spans
 
     monkeypatch.setattr(server, "ask_spans_and_stored_ranges", then_pushed)
-    spans, rows = store.read_with_spans([replace(part, last=NEWEST_MESSAGE)])
+    spans, rows = store.read_with_spans([part._replace(last=NEWEST_MESSAGE)])
     assert (spans[part.queue].last_id, len(flat(rows)), direct.counters([part.queue])) == (3, 3, [b"4"])
 
 
@@ -65,9 +64,9 @@ def test_of_what_is_not_there_only_the_state_comes(store: FederatedStore, direct
     direct.trim({parts[0].queue: 3})
     wanted = [
         parts[0],
-        replace(parts[1], born="another"),
-        replace(parts[2], last=4),
-        replace(parts[3], first=4, last=NEWEST_MESSAGE),
+        parts[1]._replace(born="another"),
+        parts[2]._replace(last=4),
+        parts[3]._replace(first=4, last=NEWEST_MESSAGE),
         Range(fresh(), "b", 1, NEWEST_MESSAGE),
     ]
     for some in (wanted, wanted[:1], wanted[-1:]):
@@ -85,7 +84,7 @@ def test_rows_over_a_link_that_is_cut_come_once(here: Site, direct: RedisStore, 
     with cutter(here.port) as man:
         man.down = iter([chance.randint(2_000, 300_000) for _ in range(6)])
         store = FederatedStore(here.address(port=man.port, patience_s=60.0))
-        spans, rows = store.read_with_spans([replace(part, last=NEWEST_MESSAGE) for part in parts])
+        spans, rows = store.read_with_spans([part._replace(last=NEWEST_MESSAGE) for part in parts])
         assert flat(rows) == expected
         assert {*spans} == {part.queue for part in parts}
         assert man.connections > 2
@@ -108,7 +107,7 @@ def test_queues_of_several_servers(three_servers: IndependentServers, fresh: Fre
         parts = ranges(direct, fresh, [3] * 30)
         assert len({*direct.locate([part.queue for part in parts]).values()}) > 1
         for each in (store, direct):
-            spans, rows = each.read_with_spans([replace(part, last=NEWEST_MESSAGE) for part in parts])
+            spans, rows = each.read_with_spans([part._replace(last=NEWEST_MESSAGE) for part in parts])
             assert flat(rows) == [(part.queue, id, f"{part.queue}-{id}".encode().ljust(10, b".")) for part in parts for id in (1, 2, 3)]
             assert {span.last_id for span in spans.values()} == {3}
         store.close()

@@ -55,7 +55,7 @@ def test_a_range_is_read_in_order_and_whole(store: Store, fresh: Fresh) -> None:
     values = [b"%d" % i for i in range(5000)]
     part = filled(store, fresh(), values)
     assert read(store, part) == list(enumerate(values, 1))
-    assert read(store, replace(part, first=17, last=4711)) == list(enumerate(values, 1))[16:4711]
+    assert read(store, part._replace(first=17, last=4711)) == list(enumerate(values, 1))[16:4711]
 
 
 def test_times_and_ages_are_those_of_the_queue(store: Store, fresh: Fresh, direct: RedisStore) -> None:
@@ -78,12 +78,12 @@ def test_values_of_every_kind_come_through(store: Store, fresh: Fresh) -> None:
 def test_a_range_of_another_incarnation_or_with_missing_messages_is_an_error(store: Store, direct: RedisStore, fresh: Fresh) -> None:
     part = filled(store, fresh(), [b"%d" % i for i in range(100)])
     with pytest.raises(QueueRecreated):
-        read(store, replace(part, born="another"))
+        read(store, part._replace(born="another"))
     direct.ack({part.queue: Position(part.born, 40, "")}, "")
     with pytest.raises(DataLoss, match=r"oldest stored id 41"):
         read(store, part)
     assert [id for id, _ in read(store, part, strict=False)] == list(range(41, 101))
-    assert read(store, replace(part, born="another"), strict=False) == []
+    assert read(store, part._replace(born="another"), strict=False) == []
 
 
 def test_a_read_that_is_left_half_way_does_not_disturb_the_next(store: Store, fresh: Fresh) -> None:
@@ -149,7 +149,7 @@ def test_a_staged_batch_becomes_visible_once_however_often_it_is_committed(store
     assert store.record(sink, 0, [one, two], "query") == (one, two) == store.recorded(sink, 0)
     for _ in range(3):
         assert store.commit(part.queue, sink, 0, [one, two]) is None
-    assert [value for _, value in read(store, replace(part, last=2502))] == [b"before", *values, b"last"]
+    assert [value for _, value in read(store, part._replace(last=2502))] == [b"before", *values, b"last"]
     assert store.recorded(sink, 1) == ()
     store.forget(sink, [one, two])
     assert store.recorded(sink, 0) == ()

@@ -114,6 +114,10 @@ def _of_queues() -> dict[str, int]:
         "messagesPerLrange": range_reader.MESSAGES_PER_LRANGE,
         "messagesPerDeepLrange": range_reader.MESSAGES_PER_DEEP_LRANGE,
         "maxMisses": redis_range.MAX_MISSES,
+        "shortRangeRows": redis_range.SHORT_RANGE_ROWS,
+        "shortRangeBytes": redis_range.SHORT_RANGE_BYTES,
+        "maxShortRangesPerRoundTrip": redis_range.MAX_SHORT_RANGES_PER_ROUND_TRIP,
+        "maxShortRowsPerRoundTrip": redis_range.MAX_SHORT_ROWS_PER_ROUND_TRIP,
     }
 
 

@@ -6,7 +6,7 @@ A read of one range says ``first`` of each frame. A read of many says ``runs``: 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -90,7 +90,7 @@ class RemainingRanges:
     @property
     def unread_ranges(self) -> list[Range]:
         """To ask for after a broken link."""
-        here = [replace(self._parts[self._at], first=self._need)] if self._need <= self._parts[self._at].last else []
+        here = [self._parts[self._at]._replace(first=self._need)] if self._need <= self._parts[self._at].last else []
         return [*here, *self._parts[self._at + 1 :]]
 
     def take_rows(self, frame: Frame, schema: Any) -> Iterator[MessageRows]:

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from busmq_spark.core.position import Range
@@ -167,7 +166,7 @@ class QueueServerCache:
         known = [self._known.get((part.queue, part.born)) for part in parts]
         unknown = [part.queue for part, server in zip(parts, known, strict=True) if server is None]
         asked = store.locate(unknown) if unknown else {}
-        return [replace(part, server=asked[part.queue] if server is None else server) for part, server in zip(parts, known, strict=True)]
+        return [part._replace(server=asked[part.queue] if server is None else server) for part, server in zip(parts, known, strict=True)]
 
     def remember_server(self, part: Range) -> None:
         """Remember the server that the rows came from: a queue stays on it until the queue ends."""

@@ -3,10 +3,9 @@ package busmq.spark.source;
 import busmq.spark.core.Range;
 import busmq.spark.options.ReadOptions;
 import busmq.spark.store.MessageRows;
-import busmq.spark.store.RangeReader;
+import busmq.spark.store.RangesReader;
 import busmq.spark.store.ReadStore;
 import busmq.spark.store.TimesOfIds;
-import java.util.Iterator;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.read.PartitionReader;
 
@@ -18,8 +17,8 @@ final class RangePartitionReader implements PartitionReader<InternalRow> {
     private final QueueRollbackCheck rollbackCheck;
     private final boolean checkTravelsWithReads;
     private boolean started;
-    private final Iterator<Range> ranges;
-    private RangeReader reader;
+    private final RangesReader reader;
+    private Range timed;
     private TimesOfIds times = TimesOfIds.NONE;
     private MessageRows chunk;
     private int at;
@@ -29,10 +28,9 @@ final class RangePartitionReader implements PartitionReader<InternalRow> {
         store = new ReadStore(options.redis());
         this.rowMaker = rowMaker;
         strict = options.failOnDataLoss();
-        ranges = partition.ranges().iterator();
-        partition.ranges().forEach(range -> store.setServer(range.queue(), range.server()));
         rollbackCheck = new QueueRollbackCheck(store, partition.ends(), strict);
         checkTravelsWithReads = rollbackCheck.canTravelWithReader(partition.ranges());
+        reader = new RangesReader(store, partition.ranges(), strict, checkTravelsWithReads ? rollbackCheck : null);
     }
 
     @Override
@@ -44,26 +42,31 @@ final class RangePartitionReader implements PartitionReader<InternalRow> {
             }
         }
         while (chunk == null || at == chunk.until()) {
-            chunk = reader == null ? null : reader.next();
-            if (chunk != null && rollbackCheck.isUnchanged(chunk.queue())) {
-                at = chunk.from();
-            } else if (chunk != null) {
-                chunk = null;
-                reader = null; // its next batch begins with its oldest message
-            } else if (ranges.hasNext()) {
-                Range range = ranges.next();
-                times = rowMaker.hasTimestamp() ? store.times(range.queue(), range.born(), range.first(), range.last()) : TimesOfIds.NONE;
-                reader = new RangeReader(store, range, strict, checkTravelsWithReads ? rollbackCheck : null);
-            } else {
-                if (strict && reader != null && !reader.isCheckedAtEnd()) {
+            chunk = reader.next();
+            if (chunk == null) {
+                if (strict && !reader.isCheckedAtEnd()) {
                     rollbackCheck.checkAll();
                 }
                 return false;
+            }
+            if (rollbackCheck.isUnchanged(chunk.queue())) {
+                at = chunk.from();
+                fetchTimes(reader.range());
+            } else {
+                chunk = null;
+                reader.skipRange(); // its next batch begins with its oldest message
             }
         }
         row = rowMaker.makeRow(chunk.queue(), chunk.first() + at - chunk.from(), chunk.value(at), times);
         at++;
         return true;
+    }
+
+    private void fetchTimes(Range range) {
+        if (rowMaker.hasTimestamp() && range != timed) {
+            times = store.times(range.queue(), range.born(), range.first(), range.last());
+            timed = range;
+        }
     }
 
     @Override
