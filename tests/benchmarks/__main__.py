@@ -15,13 +15,13 @@ from importlib.metadata import version
 from tests.benchmarks.harness import RUNS, Row, write
 
 BENCHMARKS = {
-    "latency": "latency.run",  # these two first: they start sessions of their own
+    "latency": "latency.run",  # these three first: they start sessions of their own
     "realtime": "realtime.run",
+    "queues": "flat.queues",
     "reply": "reply.run",
     "drain": "drain.run",
     "sink": "sink.run",
     "topic-sink": "topic_sink.run",
-    "queues": "flat.queues",
     "writing": "flat.writing",
     "flat": "flat.run",
     "idle": "idle.run",

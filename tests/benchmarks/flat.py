@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
+import hiredis
 import psutil
 
+from busmq_spark.core import offsets
 from busmq_spark.core import queue as q
 from busmq_spark.core import reader_operations as core_state
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Position
-from tests.benchmarks.harness import RUNS, Row, Spread, add_batch_s, alternating, drain, fill, ratios, redis, script_calls_and_us, session
+from busmq_spark.embedded import RedisServer
+from busmq_spark.redis_io.resp_codec import calls_of, pack
+from busmq_spark.redis_io.sync_link import SyncLink
+from tests.benchmarks.harness import RUNS, Row, Spread, add_batch_s, alternating, drain, fill, ratios, redis, session
 
 SMALL, LARGE, SIZE = 100_000, 10_000_000, 100
 BATCHES = 5
@@ -105,8 +111,8 @@ class Watch:
 
 
 def queues(runs: int = RUNS) -> Iterator[Row]:
-    """Planning and reading a batch from many queues, every one of which has new messages."""
-    spark = session()
+    """Planning and reading a batch from many queues, every one of which has new messages, in both engines; and the least that planning can take."""
+    spark = session(realtime=True)
     with redis() as (server, link):
         counts = {"few": (10, 10), "many": (1000, 10), "long": (10, 1000)}
         for name, (count, rows) in counts.items():
@@ -115,33 +121,59 @@ def queues(runs: int = RUNS) -> Iterator[Row]:
                 link.run(q.attach(keys, "bench", ttl_s=86_400))
                 link.run(q.push_many(keys, [b"x" * SIZE] * rows * PLANS))
 
-        def batch_s(name: str, part: Callable[[Any], float]) -> float:
+        def batch_s(form: str, name: str, part: Callable[[Any], float]) -> float:
             count, rows = counts[name]
-            frame = spark.readStream.format("busmq").options(
+            frame = spark.readStream.format(form).options(
                 **{"redis.url": server.url, "subscribePattern": f"{name}\\d+", "ack": "none", "maxMessagesPerTrigger": str(count * rows)}
             )
             return Spread.of([part(p) for p in drain(frame.load())[1:]]).median  # the first one attaches
 
-        found = alternating(runs, few=lambda: batch_s("few", planning_s), many=lambda: batch_s("many", planning_s))
-        over = Spread.of(ratios(found["many"], found["few"]))
-        shown = f"{over.text()}; {1000 * Spread.of(found['few']).median:.0f} and {1000 * Spread.of(found['many']).median:.0f} ms"
-        yield Row("Planning a batch from 1,000 queues, against 10", shown, "< 2", over.median < 2)
-        spent = Spread.of([check_ms(link, plan) for plan in range(PLANS)])
-        yield Row("Redis' own time in the check of 1,000 queues that is part of it", f"{spent.text(0)} ms", "", None)
-        found = alternating(runs, few=lambda: batch_s("long", reading_s), many=lambda: batch_s("many", reading_s))
-        yield Row("Reading 10,000 messages from 1,000 queues, against 10", Spread.of(ratios(found["many"], found["few"])).text(), "", None)
+        for engine, form in {"Python": "busmq", "Java": "busmq-realtime"}.items():
+            parts = {"few": partial(batch_s, form, "few", planning_s), "many": partial(batch_s, form, "many", planning_s)}
+            found = alternating(runs, **parts, floor=partial(least_s, server, link))
+            yield against_few(f"Planning a batch from 1,000 queues, {engine}, against 10", found["few"], found["many"], "< 2")
+            least = [few + more for few, more in zip(found["few"], found["floor"], strict=True)]
+            what = "The least: that of 10, a plain socket that asks Redis for the same of 1,000, and the JSON of their offsets"
+            yield against_few(what, found["few"], least, "")
+            parts = {"long": partial(batch_s, form, "long", reading_s), "many": partial(batch_s, form, "many", reading_s)}
+            found = alternating(runs, **parts)
+            yield against_few(f"Reading 10,000 messages from 1,000 queues, {engine}, against 10", found["long"], found["many"], "")
+    spark.stop()
 
 
-def check_ms(link: Any, plan: int) -> float:
-    """Milliseconds of Redis' processor for what planning asks of all of ``many``: whether what follows is there, at the positions of such a batch."""
+def against_few(what: str, few: Sequence[float], many: Sequence[float], target: str) -> Row:
+    """A row with the ratio of many to few, and with the times of both."""
+    over = Spread.of(ratios(many, few))
+    shown = f"{over.text()}; {1000 * Spread.of(few).median:.0f} and {1000 * Spread.of(many).median:.0f} ms"
+    return Row(what, shown, target, over.median < float(target.strip("< ")) if target else None)
+
+
+def least_s(server: RedisServer, link: SyncLink) -> float:
+    """Seconds, the median of PLANS, in which Redis answers what a planning asks of all of ``many``, where nobody looks at the answers, and the offset
+    before the batch is read from JSON and the one behind it written."""
     every = [QueueKeys(f"many{i}") for i in range(1000)]
-    at = 10 * plan + 1
-    states = link.run(core_state.states([(keys, at) for keys in every]))
-    positions = [(keys, Position(state.born, at, state.mark), at + 9) for keys, state in zip(every, states, strict=True)]
-    link.run(core_state.intact(positions[:1]))  # now Redis knows the script
-    link.execute(command("CONFIG", "RESETSTAT"))
-    assert None not in link.run(core_state.intact(positions))
-    return script_calls_and_us(link)[1] / 1000
+    states = link.run(core_state.states([(keys, 1) for keys in every]))
+    spent = []
+    with socket.create_connection(("127.0.0.1", server.port)) as plain:
+        for plan in range(PLANS):
+            at = 10 * plan + 1
+            marks = link.run(core_state.marks([(keys, at) for keys in every]))
+            positions = [Position(state.born, at, mark) for state, mark in zip(states, marks, strict=True)]
+            offset = offsets.encode({keys.name: position for keys, position in zip(every, positions, strict=True)})
+            text = json.dumps(offset)
+            calls = calls_of(next(core_state.intact([(keys, position, at + 9) for keys, position in zip(every, positions, strict=True)])))
+            sent = pack(calls, whole=True)
+            start = time.perf_counter()
+            json.loads(text)
+            plain.sendall(sent)
+            replies = hiredis.Reader()
+            for _ in calls:
+                while (reply := replies.gets()) is False:
+                    replies.feed(plain.recv(65_536))
+                assert None not in reply, "a queue is not as it was planned"
+            json.dumps(offset)
+            spent.append(time.perf_counter() - start)
+    return Spread.of(spent).median
 
 
 def writing(runs: int = RUNS) -> Iterator[Row]:

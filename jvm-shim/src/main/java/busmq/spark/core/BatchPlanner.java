@@ -103,9 +103,11 @@ public final class BatchPlanner {
      */
     private record QueuesNow(Map<String, Position> entries, Map<String, Long> newest, Map<String, Long> markIds, Map<String, String> marks) {}
 
-    /** Where the next batch begins in each queue, as the queues are now: at its position, or where it enters the query. */
+    /** Where the next batch begins in each queue, as the queues are now: at its position, or where it enters the query. Sorted by name. */
     public Map<String, Position> entries(Map<String, Position> begin, AcquiredQueues held) {
-        return askQueues(begin, held, true).entries();
+        Map<String, Position> found = new TreeMap<>(OffsetJson.BY_CODE_POINT);
+        found.putAll(askQueues(begin, held, true).entries());
+        return found;
     }
 
     private QueuesNow askQueues(Map<String, Position> begin, AcquiredQueues held, boolean unlimited) {
@@ -115,7 +117,7 @@ public final class BatchPlanner {
         held.queues().stream().filter(queue -> !intact.containsKey(queue))
                 .forEach(queue -> rest.put(queue, begin.containsKey(queue) ? begin.get(queue).last() : -1));
         Map<String, QueueState> states = rest.isEmpty() ? Map.of() : io.askQueueStates(rest);
-        Map<String, Position> entries = new TreeMap<>(OffsetJson.BY_CODE_POINT);
+        Map<String, Position> entries = new HashMap<>();
         Map<String, Long> newest = new HashMap<>();
         Map<String, Long> markIds = new HashMap<>();
         Map<String, String> marks = new HashMap<>();
@@ -169,7 +171,7 @@ public final class BatchPlanner {
     public Map<String, Position> plan(Map<String, Position> begin, AcquiredQueues held, boolean unlimited, long nowMs) {
         QueuesNow found = askQueues(begin, held, unlimited);
         Map<String, Position> entries = found.entries();
-        Map<String, Long> goals = new TreeMap<>(OffsetJson.BY_CODE_POINT);
+        Map<String, Long> goals = new HashMap<>();
         entries.forEach((queue, entry) -> goals.put(queue, Math.max(entry.last(), withinCeiling(queue, found.newest().get(queue)))));
         if (!unlimited) {
             // must be in the offset log
@@ -295,7 +297,7 @@ public final class BatchPlanner {
     }
 
     private void applyCaps(Map<String, Position> entries, Map<String, Long> goals) {
-        Map<String, Long> available = new TreeMap<>(OffsetJson.BY_CODE_POINT);
+        Map<String, Long> available = new HashMap<>();
         goals.forEach((queue, goal) -> available.put(queue, goal - entries.get(queue).last()));
         shareOutMaxMessages(available);
         if (options.maxBytes() != null) {

@@ -25,6 +25,11 @@ public final class WorkSplitter {
      */
     public static Map<String, Long> shareOut(Map<String, Long> available, long most) {
         Map<String, Long> given = new LinkedHashMap<>();
+        long each = most / Math.max(1, available.size());
+        if (most == each * available.size() && available.values().stream().allMatch(rows -> rows >= each)) {
+            available.keySet().forEach(queue -> given.put(queue, each)); // nothing to deal out further, and no order needed
+            return given;
+        }
         available.keySet().forEach(queue -> given.put(queue, 0L));
         List<String> open = new ArrayList<>(available.keySet().stream().filter(queue -> available.get(queue) > 0).toList());
         open.sort(Comparator.comparing((String queue) -> available.get(queue)).thenComparing(OffsetJson.BY_CODE_POINT));

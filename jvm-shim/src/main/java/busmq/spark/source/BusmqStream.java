@@ -4,6 +4,7 @@ import busmq.spark.BusException;
 import busmq.spark.Contract;
 import busmq.spark.ErrorKind;
 import busmq.spark.core.BatchPlanner;
+import busmq.spark.core.OffsetCodec;
 import busmq.spark.core.OffsetJson;
 import busmq.spark.core.Position;
 import busmq.spark.core.Range;
@@ -67,6 +68,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     private final SelfJoinReaders siblings;
     private final IdTimeRecorder timeNotes = new IdTimeRecorder();
     private final QueryLagMeter queryLag = new QueryLagMeter();
+    private final OffsetCodec offsetCodec = new OffsetCodec();
     private final boolean checkpointIsTemporary;
     private QueueAcquisition streamQueues;
     private BatchPlanner planner;
@@ -81,8 +83,6 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     private String lastReadEnd = "";
     private Long idleSince;
     private String lastPlanned = "";
-    private String lastDecodedText = "";
-    private Map<String, Position> lastDecoded = Map.of();
     private long nextPollNs;
     private DiscoveryThread discovery;
     private boolean stopped;
@@ -135,7 +135,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     @Override
     public synchronized Offset latestOffset(Offset start, ReadLimit limit) {
         String at = start.json();
-        Map<String, Position> begin = decode(at);
+        Map<String, Position> begin = offsetCodec.decode(at);
         boolean isFirstBatch = at.equals(OffsetJson.INITIAL);
         acquireQueues(begin, Map.of(), isFirstBatch);
         timeNotes.noteNewTimes(planner, streamQueues.store);
@@ -151,14 +151,14 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
             return offsetWithoutNews(start, begin);
         }
         boolean unlimited = limit instanceof ReadAllAvailable && !planner.availableNow();
-        String next = OffsetJson.encode(planner.plan(begin, streamQueues.heldQueues(isFirstBatch), unlimited, nowMs()));
-        if (!isFirstBatch && next.equals(OffsetJson.encode(begin))) {
+        Map<String, Position> ends = planner.plan(begin, streamQueues.heldQueues(isFirstBatch), unlimited, nowMs());
+        if (!isFirstBatch && ends.equals(begin)) {
             return offsetWithoutNews(start, begin);
         }
         if (SourceSchema.hasTimestamp(schema)) { // they must be noted before the rows are read
             timeNotes.noteNewTimes(planner, streamQueues.store, true);
         }
-        lastPlanned = next;
+        lastPlanned = offsetCodec.encode(ends);
         idleSince = null;
         return new BusOffset(lastPlanned);
     }
@@ -196,14 +196,14 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         if (lastIds.isEmpty() || stopped) {
             return null;
         }
-        QueryLagMeter.Lag lag = queryLag.measure(lastPlanned.isEmpty() ? Map.of() : decode(lastPlanned), lastIds, streamQueues.store);
+        QueryLagMeter.Lag lag = queryLag.measure(lastPlanned.isEmpty() ? Map.of() : offsetCodec.decode(lastPlanned), lastIds, streamQueues.store);
         return new BusOffset(OffsetJson.encodeReport(lastIds, lag.messages(), lag.seconds()));
     }
 
     @Override
     public synchronized InputPartition[] planInputPartitions(Offset start, Offset end) {
-        Map<String, Position> begin = decode(start.json());
-        Map<String, Position> goal = OffsetJson.decode(end.json());
+        Map<String, Position> begin = offsetCodec.decode(start.json());
+        Map<String, Position> goal = offsetCodec.decode(end.json());
         Map<String, Position> all = new HashMap<>(begin);
         all.putAll(goal);
         Map<String, Long> done = new HashMap<>();
@@ -238,7 +238,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     /** A batch of real-time mode: it begins at {@code start} and ends when its time is over. New queues that match the pattern enter here. */
     @Override
     public synchronized InputPartition[] planInputPartitions(Offset start) {
-        Map<String, Position> begin = decode(start.json());
+        Map<String, Position> begin = offsetCodec.decode(start.json());
         boolean isFirstBatch = start.json().equals(OffsetJson.INITIAL);
         acquireQueues(begin, Map.of(), isFirstBatch);
         acks.throwRefusal();
@@ -251,7 +251,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
     public synchronized Offset mergeOffsets(PartitionOffset[] offsets) {
         Map<String, Position> ends = realTimePlan.endPositions(offsets);
         ends.keySet().forEach(queue -> streamQueues.store.setOwnListeners(queue, realTimePlan.executorsOf(queue).size()));
-        return new BusOffset(OffsetJson.encode(ends));
+        return new BusOffset(offsetCodec.encode(ends));
     }
 
     @Override
@@ -264,7 +264,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         if (stopped) {
             return; // the next run begins with it
         }
-        Map<String, Position> done = OffsetJson.decode(end.json());
+        Map<String, Position> done = offsetCodec.decode(end.json());
         lastCommitted = end.json();
         acquireQueues(done, Map.of(), false);
         if (realTime) {
@@ -285,7 +285,7 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
         }
         try {
             Map<String, Long> lastIds = realTime ? streamQueues.store.counters(streamQueues.queues()) : planner.lastIds();
-            QueryLagMeter.Lag lag = queryLag.measure(decode(latest.get().json()), lastIds, streamQueues.store);
+            QueryLagMeter.Lag lag = queryLag.measure(offsetCodec.decode(latest.get().json()), lastIds, streamQueues.store);
             Map<String, String> found =
                     new HashMap<>(Map.of("lag", String.valueOf(lag.messages()), "queues", String.valueOf(streamQueues.queues().size())));
             if (lag.seconds() != null) {
@@ -407,15 +407,6 @@ final class BusmqStream implements MicroBatchStream, SupportsTriggerAvailableNow
 
     private static long nowMs() {
         return TimeUnit.NANOSECONDS.toMillis(System.nanoTime());
-    }
-
-    /** Spark hands each offset back several times. */
-    private Map<String, Position> decode(String text) {
-        if (!text.equals(lastDecodedText)) {
-            lastDecoded = OffsetJson.decode(text);
-            lastDecodedText = text;
-        }
-        return lastDecoded;
     }
 
     /** Spark shows it as the name of a source, in the progress of a query. */
