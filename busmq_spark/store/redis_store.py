@@ -375,9 +375,8 @@ class RedisStore:
 
     def _queues_by_server(self, queues: Sequence[str]) -> dict[int, list[str]]:
         if len(self._links) == 1:
-            return {0: list(queues)}
-        servers = self.locate(queues)
-        return group_by(servers, servers.__getitem__)
+            return {0: list(dict.fromkeys(queues))}
+        return group_by(servers := self.locate(queues), servers.__getitem__)
 
 
 def _staged_by_server(staged: Sequence[StagedList]) -> dict[int, list[StagedList]]:
