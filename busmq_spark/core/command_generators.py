@@ -8,8 +8,7 @@ Rule 3. An error of a call is thrown into the flow where it yielded; the flow ma
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from busmq_spark.core.scripts import Script, load
 from busmq_spark.errors import BusError
@@ -19,8 +18,7 @@ T = TypeVar("T")
 Q = TypeVar("Q")
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """One command, or one Lua script, for the server that owns its keys.
 
     ``idempotent``: whether the driver may send it again when the connection broke and it is unknown whether Redis has executed it.

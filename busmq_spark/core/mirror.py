@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from busmq_spark.core.command_generators import Flow, command, script
@@ -199,7 +199,7 @@ def append_chunk(keys: QueueKeys, chunk: Chunk) -> Flow[AppendResult]:
     """
     args = (keys.available, chunk.born, chunk.after, chunk.upto, chunk.seen, chunk.floor, MAX_MESSAGES_PER_ACK)
     call = script("mirror_append", (*keys.peer_keys, keys.acks, keys.clock), args)
-    status, a, more = yield replace(call, wired=(2 * chunk.rows, chunk.pairs)) if chunk.rows else call
+    status, a, more = yield call._replace(wired=(2 * chunk.rows, chunk.pairs)) if chunk.rows else call
     while status == b"ok" and more:
         status, a, more = yield call  # the messages are there
     if status == b"foreign":

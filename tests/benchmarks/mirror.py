@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -134,7 +133,7 @@ def appending(near: SyncLink, there: str, here: str, runs: int) -> Row:
         near.run(q.close(keys))
         before = cpu_s(near)
         for part in parts:
-            near.execute([replace(command("RPUSH", keys.messages), wired=(2 * count, words)) for _, count, words in part.chunks()])
+            near.execute([command("RPUSH", keys.messages)._replace(wired=(2 * count, words)) for _, count, words in part.chunks()])
         return (cpu_s(near) - before) / SMALL_ROWS * 1e6
 
     found = alternating(runs, mirror_append=mirrored, rpush=pushed)

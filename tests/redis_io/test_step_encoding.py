@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import replace
 
 from busmq_spark.core.command_generators import command, script
 from busmq_spark.redis_io.resp_codec import pack, pack_words, script_as_eval
@@ -33,10 +32,10 @@ def test_words_that_are_packed_already_go_behind_the_others() -> None:
     words = pack_words(("k", b"\r\n", 5, "v"))
     wired = (2, memoryview(words)[words.index(b"$1\r\n5") :])
     for call in (command("SET", "k", b"\r\n"), script("push", ["k"], ["available"])):
-        plain = pack([replace(call, words=(*call.words, 5, "v"))], whole=True)
-        assert pack([replace(call, wired=wired)], whole=True) == plain
-        assert pack([script_as_eval(replace(call, wired=wired))]) == plain
-    assert pack([command("PING"), replace(command("SET", "k"), wired=wired)]) == pack([command("PING"), command("SET", "k", 5, "v")])
+        plain = pack([call._replace(words=(*call.words, 5, "v"))], whole=True)
+        assert pack([call._replace(wired=wired)], whole=True) == plain
+        assert pack([script_as_eval(call._replace(wired=wired))]) == plain
+    assert pack([command("PING"), command("SET", "k")._replace(wired=wired)]) == pack([command("PING"), command("SET", "k", 5, "v")])
 
 
 def test_a_signal_that_raises_while_a_command_is_packed_raises() -> None:
