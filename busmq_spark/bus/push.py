@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES
-from busmq_spark.errors import BusError, LinkLost, QueueFull
+from busmq_spark.errors import BusError, QueueFull
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
@@ -102,22 +102,17 @@ class PushPipeline:
                 self._idle.set()
                 self._idle = None
             return
-        reply = self._queue.begin_push(self._values)
-        if reply is None:
+        if not self._queue.begin_push(self._values, self._on_reply):
             self._spawn_completion(None)
-        else:
-            reply.add_done_callback(self._on_reply)
 
-    def _on_reply(self, reply: asyncio.Future[list[Any]]) -> None:
-        if reply.cancelled() or (error := reply.exception()) is not None:
-            self._fail_chunk(LinkLost(url=self._queue.address, reason="the bus was closed") if reply.cancelled() else self._queue.translate(error))
-            self._send_next_chunk()
-            return
-        [answer] = reply.result()
-        if isinstance(answer, Exception) or answer[1] != len(self._values):
+    def _on_reply(self, answer: Any, lost: Exception | None) -> None:
+        if lost is not None:
+            self._fail_chunk(self._queue.translate(lost))
+        elif isinstance(answer, Exception) or answer[1] != len(self._values):
             self._spawn_completion(answer)
             return
-        self._on_stored(*answer)
+        else:
+            self._on_stored(*answer)
         self._send_next_chunk()
 
     def _spawn_completion(self, answer: PushAnswer) -> None:

@@ -22,6 +22,7 @@ from busmq_spark.core.message import encode_value
 from busmq_spark.core.retention import MESSAGES_TAKEN_WARNING
 from busmq_spark.errors import BusError, ConfigError, QueueMissing, StateError
 from busmq_spark.redis_io.lease_token import is_dead
+from busmq_spark.redis_io.pipelined_connection import OnReply
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.translate import translate_redis_error
 
@@ -131,10 +132,10 @@ class Queue(RetentionAndTimesMixin):
         self._need_attached("push to")
         self._push_pipeline.put(push)
 
-    def begin_push(self, values: Any) -> asyncio.Future[list[Any]] | None:
-        """Send one chunk the quickest way; None when the link is down."""
+    def begin_push(self, values: Any, on_reply: OnReply) -> bool:
+        """Send one chunk the quickest way; false when the link is down."""
         assert self._servers is not None
-        return self._servers.commands[self.server].send_if_connected(next(flows.append(self.keys, values)))  # type: ignore[arg-type]  # one call
+        return self._servers.commands[self.server].send_if_connected(next(flows.append(self.keys, values)), on_reply)  # type: ignore[arg-type]  # one call
 
     def translate(self, error: BaseException | None) -> BusError:
         """An error of the link to our server, as one of ours."""
@@ -144,9 +145,7 @@ class Queue(RetentionAndTimesMixin):
     def begin(self, call: Call) -> None:
         """Send a call without waiting for its reply: it may be lost."""
         assert self._servers is not None
-        reply = self._servers.commands[self.server].send_if_connected(call)
-        if reply is not None:
-            reply.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._servers.commands[self.server].send_if_connected(call, lambda *_: None)
 
     @property
     def life(self) -> str:

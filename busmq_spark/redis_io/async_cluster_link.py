@@ -15,6 +15,7 @@ from busmq_spark.redis_io.cluster_pipeline import ClusterPipeline, NodeBatch
 from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
 from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.endpoint import NoServerReachable, retry_time_s
+from busmq_spark.redis_io.pipelined_connection import OnReply
 from busmq_spark.redis_io.resp_codec import calls_of, step_result
 from busmq_spark.redis_io.slots import NodeAddress, SlotMap, key_of, slot_of_key
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
@@ -37,12 +38,12 @@ class AsyncClusterLink:
         """Run a flow to its end."""
         return await run_async(flow, self.execute)
 
-    def send_if_connected(self, call: Call) -> asyncio.Future[list[Any]] | None:
+    def send_if_connected(self, call: Call, on_reply: OnReply) -> bool:
         """See AsyncLink; a redirection is an error reply like any other."""
         key = key_of(call)
         node = None if self._map is None or key is None else self._map.owner(slot_of_key(key))
         link = None if node is None else self._nodes.get(node)
-        return None if link is None else link.send_if_connected(call)
+        return link is not None and link.send_if_connected(call, on_reply)
 
     async def execute(self, step: Step) -> Any:
         """Send one step and return its reply, or the list of replies. Raises the translated error of the first call that failed."""

@@ -17,7 +17,7 @@ from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.dial import dial_async
 from busmq_spark.redis_io.endpoint import Endpoint, retry_time_s
-from busmq_spark.redis_io.pipelined_connection import PipelinedConnection
+from busmq_spark.redis_io.pipelined_connection import OnReply, PipelinedConnection
 from busmq_spark.redis_io.resp_codec import calls_of, first_error, is_repeatable, step_result, unknown_scripts
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 
@@ -41,10 +41,13 @@ class AsyncLink:
         """Run a flow to its end."""
         return run_async(flow, self.execute)
 
-    def send_if_connected(self, call: Call) -> asyncio.Future[list[Any]] | None:
-        """The quickest way to send one call: its reply in a list, be it an error, or redis-py's ConnectionError. None while the link is down."""
+    def send_if_connected(self, call: Call, on_reply: OnReply) -> bool:
+        """The quickest way to send one call; false, and nothing is sent, while the link is down."""
         wire = self.wire
-        return None if wire is None else wire.ask((call,))
+        if wire is None:
+            return False
+        wire.send(call, on_reply)
+        return True
 
     async def execute(self, step: Step) -> Any:
         """Send one step and return its reply, or the list of replies. Raises the translated error of the first call that failed."""

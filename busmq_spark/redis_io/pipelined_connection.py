@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import hiredis
 import redis.asyncio as aredis
@@ -24,6 +24,9 @@ _OVERDUE_CHECK_INTERVAL_S = 1.0
 _MAX_UNSENT_BYTES, _MAX_UNSENT_CALL_BYTES = 16 * 1024, 8 * 1024
 """So many bytes, or so many of one call, do not wait for the end of the loop's turn: Redis works on them while the rest is made. Short calls go
 together, since each write is a system call that wakes Redis."""
+
+OnReply: TypeAlias = Callable[[Any, Exception | None], None]
+"""Is called with a reply, be it an error reply, or with None and redis-py's ConnectionError; it must not raise."""
 
 
 def _reply_error(text: str) -> Exception:
@@ -41,7 +44,7 @@ class PipelinedConnection(asyncio.Protocol):
         self._transport: Any = writer.transport
         self._loop = asyncio.get_running_loop()
         self._reader = hiredis.Reader(protocolError=rx.InvalidResponse, replyError=_reply_error)
-        self._waiting: deque[tuple[asyncio.Future[list[Any]], list[Any], int]] = deque()
+        self._waiting: deque[tuple[asyncio.Future[list[Any]] | None, OnReply | None, list[Any], int]] = deque()
         self._unsent: list[bytes] = []
         self._unsent_bytes = 0
         self._reply_s = reply_s
@@ -62,6 +65,14 @@ class PipelinedConnection(asyncio.Protocol):
         if not self.is_open:
             future.set_exception(rx.ConnectionError("Connection closed by server."))
             return future
+        self._send(calls, whole, future, None)
+        return future
+
+    def send(self, call: Call, on_reply: OnReply) -> None:
+        """The quickest way to ask, while the connection is open: no future, nor a turn of the loop between the reply and who waits for it."""
+        self._send((call,), False, None, on_reply)
+
+    def _send(self, calls: Sequence[Call], whole: bool, future: asyncio.Future[list[Any]] | None, on_reply: OnReply | None) -> None:
         if not self._unsent:
             self._loop.call_soon(self._write_unsent)
         if not self._waiting:
@@ -69,10 +80,9 @@ class PipelinedConnection(asyncio.Protocol):
         packed = pack(calls, whole=whole)
         self._unsent.append(packed)
         self._unsent_bytes += len(packed)
-        self._waiting.append((future, [], len(calls)))
+        self._waiting.append((future, on_reply, [], len(calls)))
         if self._unsent_bytes >= _MAX_UNSENT_BYTES or len(packed) >= _MAX_UNSENT_CALL_BYTES:
             self._write_unsent()
-        return future
 
     def abort(self) -> None:
         """Break the connection."""
@@ -87,17 +97,19 @@ class PipelinedConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._last_data_at = self._loop.time()
         self._reader.feed(data)
-        waiting, gets = self._waiting, self._reader.gets
+        gets = self._reader.gets
         try:
-            while waiting:
-                future, replies, count = waiting[0]
+            while waiting := self._waiting:  # another one once the connection is lost
+                future, on_reply, replies, count = waiting[0]
                 while len(replies) < count:
                     reply = gets()
                     if reply is False:  # hiredis' word for: not all there yet
                         return
                     replies.append(reply)
                 waiting.popleft()
-                if not future.done():  # its task may have been cancelled
+                if on_reply is not None:
+                    on_reply(replies[0], None)
+                elif future is not None and not future.done():  # its task may have been cancelled
                     future.set_result(replies)
         except rx.InvalidResponse as error:
             self._transport.abort()
@@ -123,6 +135,8 @@ class PipelinedConnection(asyncio.Protocol):
         self.lost.set()
         self._watch.cancel()
         waiting, self._waiting = self._waiting, deque()
-        for future, _, _ in waiting:
-            if not future.done():
+        for future, on_reply, _, _ in waiting:
+            if on_reply is not None:
+                on_reply(None, error)
+            elif future is not None and not future.done():
                 future.set_exception(error)

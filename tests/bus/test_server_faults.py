@@ -56,7 +56,9 @@ async def test_they_go_on_when_clocks_are_set_by_an_hour(servers: Servers, tmp_p
     async with loads(servers, tmp_path, fresh, lease_s=30) as some:
         shared = some[1]
         async with shared.queue.group("g", shared=True) as slow:
-            held = await anext(slow.batches(5))
+            taking = asyncio.ensure_future(anext(slow.batches(5)))
+            await shared.queue.push_many([b"v"] * 500)  # far more than the other two holders take at once
+            held = await taking
             for seconds in (HOUR_S, -HOUR_S):
                 servers.machine.set_clock(seconds)
                 ahead_s = await shared.queue.server_ms() / 1000 - time.time()
