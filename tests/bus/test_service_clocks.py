@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 import time
 from types import SimpleNamespace
 
@@ -9,10 +11,10 @@ import pytest
 
 from busmq_spark.bus import base_queue, server_clock, service_provider
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.push import PushPipeline
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import service_queue
 from busmq_spark.core.service import ServiceRequest, decode_request
+from busmq_spark.errors import LinkLost
 from tests.conftest import Fresh
 
 HOUR_S = 3600
@@ -58,13 +60,12 @@ async def test_requests_that_are_too_late_are_mentioned_at_first_and_then_rarely
     assert "10 dropped so far" in found[1]
 
 
-async def test_a_push_cut_off_by_the_end_of_the_bus_names_the_address(redis_url: str, fresh: Fresh) -> None:
+async def test_a_push_cut_off_by_the_end_of_the_link_names_the_address(redis_url: str, fresh: Fresh) -> None:
     async with Bus(redis_url) as bus, bus.queue(fresh()) as queue:
-        pipeline = PushPipeline(queue)
-        future = pipeline.add([b"x"], single=True)
-        reply = future.get_loop().create_future()
-        pipeline._fill_next_chunk()
-        reply.cancel()
-        pipeline._on_reply(reply)
-        error = future.exception()
-        assert f"cannot reach Redis at {bus.servers.commands[queue.server].endpoint.masked_url}: the bus was closed" in str(error)
+        link = bus.servers.commands[queue.server]
+        future = queue.push(b"x")
+        await asyncio.sleep(0)  # it is under way
+        link.drop()  # type: ignore[union-attr]  # of a single server
+        with pytest.raises(LinkLost, match=f"cannot reach Redis at {re.escape(link.endpoint.masked_url)}: the link was closed"):
+            await future
+        assert await queue.push(b"y") in {1, 2}, "what follows is sent on a new connection"
