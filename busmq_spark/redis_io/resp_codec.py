@@ -30,12 +30,12 @@ def pack(calls: Sequence[Call], *, whole: bool = False) -> bytes:
     return _pack(calls[0], whole) if len(calls) == 1 else b"".join([_pack(call, whole) for call in calls])
 
 
-def pack_in_parts(calls: Sequence[Call], *, whole: bool = False) -> Iterator[bytes]:
-    """The same in parts, each of whole calls: Redis executes the first ones while the others are packed here."""
+def pack_in_parts(calls: Sequence[Call]) -> Iterator[bytes]:
+    """The bytes of some calls, scripts by digest, in parts that each hold whole calls: Redis executes the first ones while the others are packed."""
     packed: list[bytes] = []
     size = 0
     for call in calls:
-        packed.append(_pack(call, whole))
+        packed.append(_pack(call, whole=False))
         size += len(packed[-1])
         if size >= _MIN_PART_BYTES:
             yield b"".join(packed)
