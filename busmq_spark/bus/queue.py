@@ -152,12 +152,6 @@ class Queue(RetentionAndTimesMixin):
         """The random name of the life of the queue that it was attached to last."""
         return self._born
 
-    @property
-    def address(self) -> str:
-        """The masked address of our server."""
-        assert self._servers is not None
-        return self._servers.commands[self.server].endpoint.masked_url
-
     async def push_call(self, values: Any) -> tuple[int, int]:
         """One chunk: first id and how many were stored. A queue that vanished (Redis lost its data, another client closed it) is created again."""
         link = self.bus.servers.commands[self.server]

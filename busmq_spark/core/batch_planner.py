@@ -132,7 +132,7 @@ class QueuesNow:
     newest: Mapping[str, int]
     """The id of the newest message."""
     marks: Mapping[str, tuple[int, str]]
-    """The id of a message behind the position, and its fingerprint."""
+    """The id and the fingerprint of the newest message, or of an earlier one at which the batch is likely to end."""
 
 
 class BatchPlanner:

@@ -6,6 +6,9 @@ import busmq.spark.store.MessageRows;
 import busmq.spark.store.RangesReader;
 import busmq.spark.store.ReadStore;
 import busmq.spark.store.TimesOfIds;
+import java.util.HashMap;
+import java.util.List;
+import java.util.Map;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.connector.read.PartitionReader;
 
@@ -18,8 +21,9 @@ final class RangePartitionReader implements PartitionReader<InternalRow> {
     private final boolean checkTravelsWithReads;
     private boolean started;
     private final RangesReader reader;
-    private Range timed;
-    private TimesOfIds times = TimesOfIds.NONE;
+    private final List<Range> ranges;
+    private final Map<Range, TimesOfIds> times = new HashMap<>();
+    private TimesOfIds chunkTimes = TimesOfIds.NONE;
     private MessageRows chunk;
     private int at;
     private InternalRow row;
@@ -28,9 +32,10 @@ final class RangePartitionReader implements PartitionReader<InternalRow> {
         store = new ReadStore(options.redis());
         this.rowMaker = rowMaker;
         strict = options.failOnDataLoss();
+        ranges = partition.ranges();
         rollbackCheck = new QueueRollbackCheck(store, partition.ends(), strict);
-        checkTravelsWithReads = rollbackCheck.canTravelWithReader(partition.ranges());
-        reader = new RangesReader(store, partition.ranges(), strict, checkTravelsWithReads ? rollbackCheck : null);
+        checkTravelsWithReads = rollbackCheck.canTravelWithReader(ranges);
+        reader = new RangesReader(store, ranges, strict, checkTravelsWithReads ? rollbackCheck : null);
     }
 
     @Override
@@ -39,6 +44,9 @@ final class RangePartitionReader implements PartitionReader<InternalRow> {
             started = true;
             if (!checkTravelsWithReads) {
                 rollbackCheck.checkAll();
+            }
+            if (rowMaker.hasTimestamp()) { // before the rows, as in Python: what is read is still there then
+                ranges.forEach(range -> times.put(range, store.times(range.queue(), range.born(), range.first(), range.last())));
             }
         }
         while (chunk == null || at == chunk.until()) {
@@ -51,22 +59,15 @@ final class RangePartitionReader implements PartitionReader<InternalRow> {
             }
             if (rollbackCheck.isUnchanged(chunk.queue())) {
                 at = chunk.from();
-                fetchTimes(reader.range());
+                chunkTimes = times.getOrDefault(reader.range(), TimesOfIds.NONE);
             } else {
                 chunk = null;
                 reader.skipRange(); // its next batch begins with its oldest message
             }
         }
-        row = rowMaker.makeRow(chunk.queue(), chunk.first() + at - chunk.from(), chunk.value(at), times);
+        row = rowMaker.makeRow(chunk.queue(), chunk.first() + at - chunk.from(), chunk.value(at), chunkTimes);
         at++;
         return true;
-    }
-
-    private void fetchTimes(Range range) {
-        if (rowMaker.hasTimestamp() && range != timed) {
-            times = store.times(range.queue(), range.born(), range.first(), range.last());
-            timed = range;
-        }
     }
 
     @Override
