@@ -65,24 +65,23 @@ def run_sync(flow: Generator[Q, Any, T], execute: Callable[[Q], Any]) -> T:
 def run_flows_together(flows: Sequence[Flow[T]]) -> Flow[list[T | BusError]]:
     """Run flows beside each other: a step of all of them is one round trip. The results in their order; in the place of one that raised, its error.
 
-    Every step of the flows must be a single call. An error of the driver ends all of them: which of the calls failed is not known.
+    An error of the driver ends all of them: which of the calls failed is not known.
     """
     found: dict[int, T | BusError] = {}
     replies: dict[int, Any] = dict.fromkeys(range(len(flows)))
     while True:
-        calls: dict[int, Call] = {}
+        steps: dict[int, Step] = {}
         for i, reply in replies.items():
             try:
-                step = flows[i].send(reply)
-                assert isinstance(step, Call)
-                calls[i] = step
+                steps[i] = flows[i].send(reply)
             except StopIteration as done:
                 found[i] = done.value
             except BusError as error:
                 found[i] = error
-        if not calls:
+        if not steps:
             return [found[i] for i in range(len(flows))]
-        replies = dict(zip(calls, (yield list(calls.values())), strict=True))
+        answers = iter((yield [call for step in steps.values() for call in ([step] if isinstance(step, Call) else step)]))
+        replies = {i: next(answers) if isinstance(step, Call) else [next(answers) for _ in step] for i, step in steps.items()}
 
 
 async def run_async(flow: Flow[T], execute: Callable[[Step], Awaitable[Any]]) -> T:

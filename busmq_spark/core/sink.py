@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TypeAlias
 from zlib import crc32
 
@@ -31,6 +32,8 @@ STAGE_TTL_S = 3600
 """How long staged rows of an attempt that never came to its commit stay in Redis."""
 MAX_ROWS_PER_COMMIT, MAX_QUEUES_PER_COMMIT = 10_000, 1_000
 """Rows and queues that are committed in one round trip, at most; a queue with more rows has its own."""
+CHUNKS_PER_COMMIT = 4
+"""Chunks of a queue that are committed in one round trip, at most. Redis serves others only after all of them: some 4 ms."""
 STAGED_KEY_SUFFIX = re.compile(r"(?:batch|[0-9a-fA-F-]{36}):[0-9]{1,19}:[0-9]{1,10}:[0-9a-f]{16}", re.ASCII)
 """What :func:`attempt_name` makes. No other key of the bus ends like this."""
 
@@ -271,35 +274,49 @@ def commit(
     ``void_below``: progress of records that were made by runs with lower epochs counts for nothing.
     Safe to repeat at any time, by any process, until it returns None. Raises StagingLost, StaleBatch, QueueMissing.
     """
-    nth = moved = 0
     marks = (staged[0].made if staged else 0, void_below, _order_free_digest(staged))
-    while 0 <= nth < len(staged):
-        part = staged[nth]
-        names = (*keys.peer_keys, keys.sinks, part.key, keys.stages(sink), keys.clock, keys.acks, keys.bytes)
-        size, last = part.chunk_at(moved), int(nth == len(staged) - 1)
-        args = (keys.available, sink, batch, nth, moved, size, part.rows, last, MIN_RECORD_TTL_S, keys.stage(""), *marks)
-        status, a, b = yield script("commit", names, args)
-        match status:
-            case b"moved":
-                moved += a
-                if moved >= part.rows:
-                    nth, moved = nth + 1, 0
-            case b"at":
-                nth, moved = a, b
-            case b"full":
-                return FullQueueStop(keys.name, a, part.rows - moved + sum(later.rows for later in staged[nth + 1 :]))
-            case b"lost":
-                left = part.rows - moved
-                raise StagingLost(sink=sink, batch=batch, queue=keys.name, expected=left, found=a, key=part.key, remedy=_ABANDON_BATCH_REMEDY)
-            case b"stale":
-                raise StaleBatch(sink=sink, batch=batch, found=a)
-            case b"other":
-                return BatchRecordConflict(a)
-            case b"missing":
-                raise QueueMissing(queue=keys.name)
-            case _:
-                raise ServerRefused(url="", reason=f"unknown commit status {status!r}")
+    at = 0, 0
+    while 0 <= at[0] < len(staged):
+        moves = list(islice(_moves(staged, *at), CHUNKS_PER_COMMIT))
+        replies = yield [_move_call(keys, sink, batch, staged, move, marks) for move in moves]
+        # A move does nothing unless the progress is where it begins: those behind one that was not complete find that out.
+        for (nth, moved, _), (status, a, b) in zip(moves, replies, strict=True):
+            part = staged[nth]
+            match status:
+                case b"moved":
+                    at = (nth, moved + a) if moved + a < part.rows else (nth + 1, 0)
+                case b"at":
+                    if a < 0:
+                        return None
+                    at = a, b
+                case b"full":
+                    return FullQueueStop(keys.name, a, part.rows - moved + sum(later.rows for later in staged[nth + 1 :]))
+                case b"lost":
+                    left = part.rows - moved
+                    raise StagingLost(sink=sink, batch=batch, queue=keys.name, expected=left, found=a, key=part.key, remedy=_ABANDON_BATCH_REMEDY)
+                case b"stale":
+                    raise StaleBatch(sink=sink, batch=batch, found=a)
+                case b"other":
+                    return BatchRecordConflict(a)
+                case b"missing":
+                    raise QueueMissing(queue=keys.name)
+                case _:
+                    raise ServerRefused(url="", reason=f"unknown commit status {status!r}")
     return None
+
+
+def _moves(staged: Sequence[StagedList], nth: int, moved: int) -> Iterator[tuple[int, int, int]]:
+    """What is to be moved from a progress on: which list, how many of its rows are moved before, and how many this time."""
+    while nth < len(staged):
+        size = staged[nth].chunk_at(moved)
+        yield nth, moved, size
+        nth, moved = (nth, moved + size) if moved + size < staged[nth].rows else (nth + 1, 0)
+
+
+def _move_call(keys: QueueKeys, sink: str, batch: int, staged: Sequence[StagedList], move: tuple[int, int, int], marks: tuple[Arg, ...]) -> Call:
+    part, last = staged[move[0]], int(move[0] == len(staged) - 1)
+    names = (*keys.peer_keys, keys.sinks, part.key, keys.stages(sink), keys.clock, keys.acks, keys.bytes)
+    return script("commit", names, (keys.available, sink, batch, *move, part.rows, last, MIN_RECORD_TTL_S, keys.stage(""), *marks))
 
 
 def _order_free_digest(staged: Sequence[StagedList]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
-from busmq_spark.core.command_generators import Flow, Step, command
+from busmq_spark.core.command_generators import Call, Flow, Step, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.sink import STAGE_TTL_S, StagedList, encode_chunks
 
@@ -29,12 +29,15 @@ def numbered(rows: Sequence[bytes], first: int = 1) -> list[tuple[int, bytes]]:
 
 
 def replies(flow: Flow[Any], execute: Callable[[Step], Any]) -> Generator[None, None, Any]:
-    """Run a flow call by call: the test decides when the next call is executed, or that none is."""
+    """Run a flow call by call, also where it sends several in one round trip, between which Redis may serve others: the test decides when the next
+    call is executed, or that none is."""
     step = next(flow)
     while True:
-        yield
-        reply = execute(step)
+        found = []
+        for call in [step] if isinstance(step, Call) else step:
+            yield
+            found.append(execute(call))
         try:
-            step = flow.send(reply)
+            step = flow.send(found[0] if isinstance(step, Call) else found)
         except StopIteration as done:
             return done.value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -10,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busmq_spark.core import queue, sink
-from busmq_spark.core.command_generators import Flow, Step
+from busmq_spark.core.command_generators import Flow, Step, run_sync
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
-from busmq_spark.core.sink import FullQueueStop
+from busmq_spark.core.sink import CHUNKS_PER_COMMIT, FullQueueStop
 from busmq_spark.errors import BusError, LinkLost, QueueMissing, StagingLost, StaleBatch
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.conftest import FreshKeys
@@ -105,6 +106,35 @@ def test_a_reply_that_was_lost_on_the_way_does_not_append_twice(link: SyncLink, 
 
     list(replies(sink.commit(keys, "s", 1, [part]), twice))
     assert stored(link.execute, keys) == numbered(rows)
+
+
+@pytest.mark.parametrize("executed", range(CHUNKS_PER_COMMIT + 1))
+def test_a_round_trip_that_was_cut_anywhere_is_sent_again_as_a_whole(link: SyncLink, born: Born, executed: int) -> None:
+    keys, _ = born()
+    part, rows = stage(link.execute, keys, "one", [2] * (CHUNKS_PER_COMMIT + 2))
+    flow = sink.commit(keys, "s", 1, [part])
+    first = next(flow)
+    for call in first[:executed]:
+        link.execute(call)
+    with suppress(StopIteration):
+        step = flow.send(link.execute(first))
+        while True:
+            step = flow.send(link.execute(step))
+    assert stored(link.execute, keys) == numbered(rows)
+
+
+def test_a_round_trip_moves_some_chunks_also_of_several_lists(link: SyncLink, born: Born) -> None:
+    keys, _ = born()
+    parts, rows = zip(*[stage(link.execute, keys, str(n), sizes) for n, sizes in enumerate(([1] * 5, [], [2] * 4))], strict=True)
+    trips: list[int] = []
+
+    def counted(step: Step) -> Any:
+        trips.append(len(step))
+        return link.execute(step)
+
+    assert run_sync(sink.commit(keys, "s", 1, parts), counted) is None
+    assert trips == [4, 4, 2]
+    assert stored(link.execute, keys) == numbered([*rows[0], *rows[2]])
 
 
 chunk_sizes = st.lists(st.integers(1, 3), max_size=3)

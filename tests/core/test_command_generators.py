@@ -155,33 +155,54 @@ def test_states_of_many_queues_are_cut_into_calls_of_a_bounded_number() -> None:
 
 
 PART = StagedList("q", 0, "k", ((3, 2),))
+MOVES = [(0, 0, 3), (0, 3, 3), (1, 0, 1)]
+"""Which list, rows moved before, rows to move."""
 
 
-def commit(*replies: Any) -> FullQueueStop | None:
-    return run_sync(sink.commit(KEYS, "s", 4, [PART, StagedList("q", 0, "k2", ((1, 1),))]), Canned(*replies))
+def commit(*replies: list[Any]) -> FullQueueStop | None:
+    """Of three chunks in two lists, with the replies of one round trip."""
+    return run_sync(sink.commit(KEYS, "s", 4, [PART, StagedList("q", 0, "k2", ((1, 1),))]), Canned(list(replies)))
 
 
-def test_a_commit_goes_on_where_another_has_brought_it() -> None:
-    canned = Canned([b"at", 0, 3], [b"moved", 3, 0], [b"moved", 1, 0])
+def test_a_commit_sends_its_chunks_together() -> None:
+    canned = Canned([[b"moved", 3, 0], [b"moved", 3, 0], [b"moved", 1, 0]])
     assert run_sync(sink.commit(KEYS, "s", 4, [PART, StagedList("q", 0, "k2", ((1, 1),))]), canned) is None
-    # slot, moved, how many
-    assert [step.words[13:16] for step in canned.steps] == [(0, 0, 3), (0, 3, 3), (1, 0, 1)]
+    assert [[call.words[13:16] for call in step] for step in canned.steps] == [MOVES]
 
 
-def test_a_commit_that_another_has_finished_is_done() -> None:
-    assert commit([b"at", -1, 0]) is None
+@pytest.mark.parametrize(
+    ("replies", "then"),
+    [
+        ([[b"at", 0, 3], [b"moved", 3, 0], [b"moved", 1, 0]], []),
+        ([[b"at", 0, 3], [b"at", 1, 0], [b"moved", 1, 0]], []),
+        ([[b"moved", 3, 0], [b"at", 1, 0], [b"at", 1, 0]], MOVES[2:]),
+        ([[b"moved", 2, 0], [b"at", 0, 2], [b"at", 0, 2]], [(0, 2, 1), *MOVES[1:]]),
+        ([[b"at", 0, 2], [b"at", 0, 2], [b"at", 0, 3]], MOVES[1:]),
+        ([[b"at", 1, 0], [b"at", 1, 0], [b"at", -1, 0]], []),
+    ],
+    ids=["at a later chunk", "another between", "another behind it", "no room for all", "another goes on", "another has finished"],
+)
+def test_a_commit_goes_on_where_another_has_brought_it(replies: list[Any], then: list[tuple[int, int, int]]) -> None:
+    canned = Canned(replies, [[b"moved", size, 0] for _, _, size in then])
+    assert run_sync(sink.commit(KEYS, "s", 4, [PART, StagedList("q", 0, "k2", ((1, 1),))]), canned) is None
+    assert [[call.words[13:16] for call in step] for step in canned.steps] == [MOVES, *([then] if then else [])]
+
+
+@pytest.mark.parametrize("later", [[b"at", -1, 0], [b"stale", 5, 0]])
+def test_a_commit_that_another_has_finished_is_done(later: list[Any]) -> None:
+    assert commit([b"at", -1, 0], later, later) is None
 
 
 def test_a_full_queue_ends_the_commit_with_what_is_left() -> None:
-    assert commit([b"moved", 3, 0], [b"full", 5, 0]) == FullQueueStop("q", 5, 4)
+    assert commit([b"moved", 3, 0], [b"full", 5, 0], [b"at", 0, 3]) == FullQueueStop("q", 5, 4)
 
 
 @pytest.mark.parametrize(("reply", "error"), [([b"lost", 2, 0], StagingLost), ([b"stale", 9, 0], StaleBatch), ([b"missing", 0, 0], QueueMissing)])
 def test_what_stops_a_commit_is_an_error_of_its_own(reply: list[Any], error: type[BusError]) -> None:
     with pytest.raises(error):
-        commit(reply)
+        commit(reply, [b"at", 0, 0], [b"at", 0, 0])
 
 
 def test_an_unknown_answer_to_a_commit_is_not_taken_for_success() -> None:
     with pytest.raises(BusError, match="unknown commit status"):
-        commit([b"strange", 0, 0])
+        commit([b"strange", 0, 0], [b"at", 0, 0], [b"at", 0, 0])

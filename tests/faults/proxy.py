@@ -111,9 +111,10 @@ class Held:
 class Gate:
     """Stops every command that matches, one by one, until it is opened."""
 
-    def __init__(self, matches: Callable[[Command], bool], *, reply: bool, skip: int) -> None:
+    def __init__(self, matches: Callable[[Command], bool], *, reply: bool, skip: int, alone: bool) -> None:
         self._matches = matches
         self.reply = reply
+        self.alone = alone
         self._skip = skip
         self._lock = threading.Lock()
         self._held: queue.Queue[Held] = queue.Queue()
@@ -177,9 +178,10 @@ class Proxy:
         for sock in list(self._sockets):
             _close(sock)
 
-    def hold(self, matches: Callable[[Command], bool], *, reply: bool = False, skip: int = 0) -> Gate:
-        """Stop commands that match, after ``skip`` of them; with ``reply`` Redis executes them and the answer is stopped."""
-        gate = Gate(matches, reply=reply, skip=skip)
+    def hold(self, matches: Callable[[Command], bool], *, reply: bool = False, skip: int = 0, alone: bool = False) -> Gate:
+        """Stop commands that match, after ``skip`` of them; with ``reply`` Redis executes them and the answer is stopped, and with ``alone`` what the
+        client has sent behind them in the same round trip is not executed."""
+        gate = Gate(matches, reply=reply, skip=skip, alone=alone)
         self._gates.append(gate)
         return gate
 
@@ -199,11 +201,15 @@ class Proxy:
 
 
 class _Wire:
-    """One connection: requests are read command by command, replies are copied."""
+    """One connection: requests are read command by command, and so are replies."""
 
     def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket, ports: tuple[int, int]) -> None:
         self._proxy, self._client, self._server, self._ports = proxy, client, server, ports
-        self._mute: tuple[Gate, Held] | None = None
+        self._sent = self._answered = 0
+        self._progress = threading.Condition()
+        self._mute: tuple[int, Gate, Held] | None = None
+        """The request whose reply is stopped, by its number."""
+        self._alone = False
         self._cut = False
         self.ended = threading.Event()
 
@@ -226,6 +232,8 @@ class _Wire:
                 if not self._pass(Command.of(words)):
                     break
                 self._server.sendall(head)
+                if self._alone:
+                    self._wait_until_answered(self._sent)
         if self._cut:
             with suppress(OSError):
                 self._server.shutdown(socket.SHUT_WR)  # Redis ends the connection when it has executed what it got
@@ -238,27 +246,43 @@ class _Wire:
         for gate in self._proxy._gates:
             if gate.stops(command):
                 held = Held(command, self._ports, self)
+                self._wait_until_answered(self._sent)
                 if not gate.reply:
-                    return gate.take(held)
-                self._mute = (gate, held)
+                    if not gate.take(held):
+                        return False
+                else:
+                    self._mute = (self._sent + 1, gate, held)
+                    self._alone = gate.alone
+                break
+        self._sent += 1
         return True
 
+    def _wait_until_answered(self, count: int) -> None:
+        """So that what a test finds in Redis is what the requests before have done, also where the client sends several in one round trip."""
+        with self._progress:
+            assert self._progress.wait_for(lambda: self._answered >= count or self.ended.is_set(), PATIENCE_S)
+
     def _replies(self) -> None:
-        with suppress(OSError):
-            while data := self._server.recv(1 << 18):
-                if self._mute is not None:
-                    (gate, held), self._mute = self._mute, None
+        with suppress(OSError, ValueError), self._server.makefile("rb", buffering=1 << 18) as stream:
+            while reply := _read_reply(stream):
+                if self._mute is not None and self._mute[0] == self._answered + 1:
+                    (_, gate, held), self._mute = self._mute, None
                     if not gate.take(held):
                         break
                 if not self._cut:
-                    self._client.sendall(data)
+                    self._client.sendall(reply)
+                with self._progress:
+                    self._answered += 1
+                    self._progress.notify_all()
         self._end()
 
     def _end(self) -> None:
         for sock in (self._client, self._server):
             self._proxy._sockets.discard(sock)
             _close(sock)
-        self.ended.set()
+        with self._progress:
+            self.ended.set()
+            self._progress.notify_all()
 
 
 def _read_command(stream: object) -> tuple[bytes, list[bytes]] | None:
@@ -273,6 +297,17 @@ def _read_command(stream: object) -> tuple[bytes, list[bytes]] | None:
         parts += (length, body)
         words.append(body[:-2])
     return b"".join(parts), words
+
+
+def _read_reply(stream: object) -> bytes:
+    """The bytes of the next reply; nothing at the end."""
+    head: bytes = stream.readline()  # type: ignore[attr-defined]
+    match head[:1]:
+        case b"$" if int(head[1:]) >= 0:
+            return head + stream.read(int(head[1:]) + 2)  # type: ignore[attr-defined,no-any-return]
+        case b"*":
+            return head + b"".join(_read_reply(stream) for _ in range(int(head[1:])))
+    return head
 
 
 def _close(sock: socket.socket) -> None:

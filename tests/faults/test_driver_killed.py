@@ -74,8 +74,8 @@ def test_a_driver_killed_at_any_point_loses_repeats_and_reorders_nothing(bus: Bu
             run.start(driver, proxy.url)
             run.check_whole(driver)
             if late:
-                late.release()
-            gate = proxy.hold(point.matches, reply=point.reply, skip=point.skip)
+                late.arrive()
+            gate = proxy.hold(point.matches, reply=point.reply, skip=point.skip, alone=True)
             run.feed(BATCH)
             late = run.wait_at(gate, driver)
             now = Now.of(run, late)
@@ -104,7 +104,7 @@ def test_a_batch_that_is_computed_differently_each_time_is_appended_as_it_was_re
     cut = ""
     for _ in range(2):
         with garage.take() as driver:
-            # Both queues have their first rows appended in one round trip, and then each its next ones.
+            # In one round trip the first queue has its rows appended, chunk by chunk, and then the second.
             gate = proxy.hold(lambda command, cut=cut: command.name == "commit" and command.keys[0] != cut, skip=1 if cut else 2)
             run.start(driver, proxy.url)
             held = run.wait_at(gate, driver)

@@ -38,7 +38,7 @@ def test_a_driver_killed_between_rows_and_dead_letters_repeats_neither(
             run.start(driver, proxy.url, **form)
             run.check(driver)
             if late:
-                late.release()
+                late.arrive()
             gate = proxy.hold(matches, skip=skip, reply=reply)
             run.feed(BATCH)
             late = run.wait_at(gate, driver)
@@ -48,6 +48,6 @@ def test_a_driver_killed_between_rows_and_dead_letters_repeats_neither(
         run.start(driver, proxy.url, **form)
         run.check(driver)
         assert late
-        late.release()
+        late.arrive()
         run.feed(BATCH)
         run.check(driver)

@@ -45,7 +45,7 @@ def test_a_driver_killed_between_record_and_commit_log_is_succeeded_by_one_with_
     with garage.take(last=True) as driver:
         run.start(driver, proxy.url, into=PYTHON)
         run.check_whole(driver)
-        late.release()
+        late.arrive()
         driver.stop()
         run.start(driver, proxy.url, into=JAVA)
         run.feed(100)

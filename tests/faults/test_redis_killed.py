@@ -63,7 +63,7 @@ def test_redis_killed_again_and_again_in_the_middle_of_a_query_that_never_stops(
     run.feed(2500)
     run.check_whole(workshop)
     for point in POINTS:
-        gate = proxy.hold(point.matches, reply=point.reply, skip=point.skip)
+        gate = proxy.hold(point.matches, reply=point.reply, skip=point.skip, alone=True)
         run.feed(5000)
         held = run.wait_at(gate, workshop)
         server.kill()

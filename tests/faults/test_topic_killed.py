@@ -51,7 +51,7 @@ def test_a_driver_killed_at_any_point_of_a_batch_repeats_and_loses_nothing_in_an
             run.start(driver, proxy.url, into=sinks[turn % len(sinks)])
             check_whole(run, bus, driver)
             if late:
-                late.release()
+                late.arrive()
             gate = proxy.hold(of(script), reply=reply, skip=before)
             run.feed(BATCH)
             late = run.wait_at(gate, driver)

@@ -87,6 +87,7 @@ def _of_queues() -> dict[str, int]:
         "topicRecordTtlS": topic.TOPIC_RECORD_TTL_S,
         "stageTtlS": sink.STAGE_TTL_S,
         "maxRowsPerCommit": sink.MAX_ROWS_PER_COMMIT,
+        "chunksPerCommit": sink.CHUNKS_PER_COMMIT,
         "maxQueuesPerCommit": sink.MAX_QUEUES_PER_COMMIT,
         "namesPerCall": sink_runs.NAMES_PER_CALL,
         "maxQueuesInError": sink._MAX_QUEUES_IN_ERROR,

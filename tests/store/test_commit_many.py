@@ -58,7 +58,7 @@ def test_each_queue_gets_its_rows_once_and_has_its_own_answer(store: RedisStore,
     sink = f"sink-{fresh()}"
     held = store.record(sink, 1, staged, "q")
     begun = sinks.commit(store.keys(halfway), sink, 1, [part for part in held if part.queue == halfway])
-    store._link_of_queue(halfway).execute(next(begun))
+    store._link_of_queue(halfway).execute(next(begun)[:1])
 
     found = store.commit_many(sink, 1, held)
 
@@ -86,19 +86,19 @@ def test_what_is_lost_of_one_queue_is_an_error_when_the_others_have_their_rows(s
 
 
 @pytest.mark.parametrize("store", ["direct"], indirect=True)
-def test_a_thousand_queues_take_a_round_trip_for_each_chunk_of_the_longest(store: RedisStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thousand_queues_take_a_round_trip_for_some_chunks_of_each(store: RedisStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     crowd = names(fresh, 1000)
     store.attach(crowd, QueueCreateOptions(True, 3600))
     sink = f"sink-{fresh()}"
-    held = store.record(sink, 1, [stage(store, queue, [[b"1", b"2"], [b"3"]]) for queue in crowd], "q")
+    held = store.record(sink, 1, [stage(store, queue, [[b"1", b"2"], [b"3"], [b"4"], [b"5"], [b"6"]]) for queue in crowd], "q")
     steps: list[Any] = []
     execute = SyncLink.execute
     monkeypatch.setattr(SyncLink, "execute", lambda link, step: steps.append(step) or execute(link, step))
 
     assert store.commit_many(sink, 1, held) == dict.fromkeys(crowd)
 
-    assert [len(step) for step in steps] == [1000, 1000]
-    assert stored(store, crowd[-1]) == [b"1", b"2", b"3"]
+    assert [len(step) for step in steps] == [4000, 1000]
+    assert stored(store, crowd[-1]) == [b"1", b"2", b"3", b"4", b"5", b"6"]
 
 
 def test_queues_with_many_rows_are_committed_apart() -> None:

@@ -19,6 +19,7 @@ final class QueueCommitter {
     enum Status { OPEN, DONE, FULL, MISSING, OTHER_RECORD }
 
     private static final int MAX_ROWS_PER_COMMIT = Contract.intNumber("maxRowsPerCommit");
+    private static final int CHUNKS_PER_COMMIT = Contract.intNumber("chunksPerCommit");
     private static final int MAX_QUEUES_PER_COMMIT = Contract.intNumber("maxQueuesPerCommit");
     private static final String ABANDON_BATCH_REMEDY = Contract.text("abandonBatchRemedy");
 
@@ -28,10 +29,15 @@ final class QueueCommitter {
     private final List<StagedList> staged;
     private final long firstValidEpoch;
     private final String rowsDigest;
+    private final List<Move> moves = new ArrayList<>();
     private Status status = Status.OPEN;
     private SinkStore.FullQueueStop partialCommit;
     private int listIndex;
     private long rowsMoved;
+
+    /** The call that moves the next chunk of a list, of which so many rows are moved before. */
+    private record Move(int nth, long moved) {
+    }
 
     /** {@code firstValidEpoch}: progress of records that were made by runs with lower epochs counts for nothing. */
     QueueCommitter(QueueKeys keys, String sink, long batch, List<StagedList> staged, long firstValidEpoch) {
@@ -60,16 +66,17 @@ final class QueueCommitter {
     }
 
     /**
-     * Runs commits side by side, one call of each in a round trip. The result is the lists of those that are not done. The first error is thrown at
+     * Runs commits side by side, some calls of each in a round trip. The result is the lists of those that are not done. The first error is thrown at
      * the end.
      */
     static List<List<StagedList>> commitTogether(List<QueueCommitter> queues, Function<List<Call>, List<Object>> run) {
         List<BusException> errors = new ArrayList<>();
         for (List<QueueCommitter> open = queues; !open.isEmpty(); open = open.stream().filter(QueueCommitter::isOpen).toList()) {
-            List<Object> replies = run.apply(open.stream().map(QueueCommitter::nextCall).toList());
-            for (int i = 0; i < replies.size(); i++) {
+            List<List<Call>> calls = open.stream().map(QueueCommitter::nextCalls).toList();
+            List<Object> replies = run.apply(calls.stream().flatMap(List::stream).toList());
+            for (int i = 0, from = 0; i < calls.size(); from += calls.get(i).size(), i++) {
                 try {
-                    open.get(i).applyReply(replies.get(i));
+                    open.get(i).applyReplies(replies.subList(from, from + calls.get(i).size()));
                 } catch (BusException error) {
                     errors.add(error);
                 }
@@ -95,52 +102,72 @@ final class QueueCommitter {
         return partialCommit;
     }
 
-    /** The next call. */
-    Call nextCall() {
-        StagedList part = staged.get(listIndex);
+    /** The calls of the next chunks. */
+    List<Call> nextCalls() {
+        moves.clear();
+        int nth = listIndex;
+        long moved = rowsMoved;
+        while (nth < staged.size() && moves.size() < CHUNKS_PER_COMMIT) {
+            moves.add(new Move(nth, moved));
+            moved += staged.get(nth).chunkAt(moved);
+            if (moved >= staged.get(nth).rows()) {
+                nth++;
+                moved = 0;
+            }
+        }
+        return moves.stream().map(this::moveCall).toList();
+    }
+
+    private Call moveCall(Move move) {
+        StagedList part = staged.get(move.nth);
         List<String> names = new ArrayList<>(keys.peerKeys());
         names.add(keys.sinks());
         names.add(part.key());
         names.add(keys.stages(sink));
         names.addAll(List.of(keys.clock(), keys.acks(), keys.bytes()));
-        int last = listIndex == staged.size() - 1 ? 1 : 0;
-        Object[] args = {keys.available(), sink, batch, listIndex, rowsMoved, part.chunkAt(rowsMoved), part.rows(), last, SinkStore.MIN_RECORD_TTL_S,
-                keys.stage(""),
-            part.made(), firstValidEpoch, rowsDigest};
+        int last = move.nth == staged.size() - 1 ? 1 : 0;
+        Object[] args = {keys.available(), sink, batch, move.nth, move.moved, part.chunkAt(move.moved), part.rows(), last, SinkStore.MIN_RECORD_TTL_S,
+                keys.stage(""), part.made(), firstValidEpoch, rowsDigest};
         return Call.script("commit", names, args);
     }
 
-    /** The reply to it. Throws BUSMQ_STAGING_LOST and BUSMQ_STALE_BATCH, and is done then. */
-    Status applyReply(Object reply) {
-        List<?> found = (List<?>) reply;
+    /**
+     * The replies to them: a call moves nothing unless the progress is where it begins, so that those behind one that was not complete find that out.
+     * Throws BUSMQ_STAGING_LOST and BUSMQ_STALE_BATCH, and is done then.
+     */
+    Status applyReplies(List<?> replies) {
+        for (int i = 0; i < replies.size() && (i == 0 || status == Status.OPEN); i++) {
+            applyReply(moves.get(i), (List<?>) replies.get(i));
+        }
+        return status;
+    }
+
+    private void applyReply(Move move, List<?> found) {
+        StagedList part = staged.get(move.nth);
         String word = ReadStore.text(found.get(0));
         long a = (Long) found.get(1);
         status = Status.DONE;
         switch (word) {
             case "moved" -> {
-                rowsMoved += a;
-                if (rowsMoved >= staged.get(listIndex).rows()) {
-                    setProgress(listIndex + 1, 0);
+                if (move.moved + a >= part.rows()) {
+                    setProgress(move.nth + 1, 0);
                 } else {
-                    setProgress(listIndex, rowsMoved);
+                    setProgress(move.nth, move.moved + a);
                 }
             }
             case "at" -> setProgress((int) a, (Long) found.get(2));
             case "full" -> {
-                long later = staged.subList(listIndex + 1, staged.size()).stream().mapToLong(StagedList::rows).sum();
-                partialCommit = new SinkStore.FullQueueStop(a, staged.get(listIndex).rows() - rowsMoved + later);
+                long later = staged.subList(move.nth + 1, staged.size()).stream().mapToLong(StagedList::rows).sum();
+                partialCommit = new SinkStore.FullQueueStop(a, part.rows() - move.moved + later);
                 status = Status.FULL;
             }
             case "missing" -> status = Status.MISSING;
             case "other" -> status = Status.OTHER_RECORD;
-            case "lost" -> {
-                StagedList part = staged.get(listIndex);
-                throw SinkStore.stagingLostError(sink, batch, part.queue(), part.rows() - rowsMoved, a, part.key(), ABANDON_BATCH_REMEDY);
-            }
+            case "lost" ->
+                throw SinkStore.stagingLostError(sink, batch, part.queue(), part.rows() - move.moved, a, part.key(), ABANDON_BATCH_REMEDY);
             case "stale" -> throw SinkStore.staleBatchError(sink, batch, Long.toString(a));
             default -> throw BusException.of(ErrorKind.SERVER_REFUSED, "url", "", "reason", "unknown commit status " + PyText.repr(word));
         }
-        return status;
     }
 
     private void setProgress(int nth, long moved) {

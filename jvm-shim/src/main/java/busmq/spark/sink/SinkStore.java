@@ -277,7 +277,7 @@ final class SinkStore implements AutoCloseable {
         QueueCommitter queue = new QueueCommitter(keys(staged.get(0).queue()), sink, batch, staged, voidBelow);
         int server = staged.get(0).server();
         while (queue.isOpen()) {
-            QueueCommitter.Status found = queue.applyReply(link(server).run(queue.nextCall()));
+            QueueCommitter.Status found = queue.applyReplies(link(server).runAll(queue.nextCalls()));
             if (found == QueueCommitter.Status.MISSING) {
                 attach(staged.get(0).queue(), server); // it expired meanwhile
                 queue.reopen();
