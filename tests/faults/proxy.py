@@ -246,13 +246,13 @@ class _Wire:
         for gate in self._proxy._gates:
             if gate.stops(command):
                 held = Held(command, self._ports, self)
-                self._wait_until_answered(self._sent)
-                if not gate.reply:
+                if gate.reply:
+                    self._mute = self._mute or (self._sent + 1, gate, held)
+                    self._alone = gate.alone
+                else:
+                    self._wait_until_answered(self._sent)
                     if not gate.take(held):
                         return False
-                else:
-                    self._mute = (self._sent + 1, gate, held)
-                    self._alone = gate.alone
                 break
         self._sent += 1
         return True

@@ -9,6 +9,7 @@ import pytest
 
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import MIN_RECORD_TTL_S
+from busmq_spark.core.scripts import load
 from busmq_spark.core.sink import STAGE_TTL_S
 from busmq_spark.embedded import RedisServer
 from tests.faults.proxy import Command, Held, Proxy
@@ -23,9 +24,11 @@ MakeSink = Callable[[Mapping[str, str]], SinkEngine]
 
 @pytest.fixture
 def lone(bus_of: MakeBus) -> Iterator[tuple[Bus, Proxy]]:
-    """A Redis of its own, and a proxy before it."""
+    """A Redis of its own that knows the script of a commit, so that each is sent once; and a proxy before it."""
     with RedisServer() as server, Proxy(server.port) as proxy:
-        yield bus_of(server), proxy
+        bus = bus_of(server)
+        bus("SCRIPT", "LOAD", load("commit").text)
+        yield bus, proxy
 
 
 def stages(command: Command) -> bool:
@@ -52,7 +55,7 @@ def test_a_packet_of_an_old_link_neither_doubles_nor_displaces_rows(lone: tuple[
         late = staged_in_spite_of(proxy, sink, chunk, pool)
         if moment == "repeated":
             late.arrive()
-        gate = proxy.hold(lambda command: command.name == "commit", skip=2)
+        gate = proxy.hold(lambda command: command.name == "commit", skip=1)
         committing = pool.submit(sink.commit)
         held = gate.wait()
         if moment == "half-committed":
@@ -87,7 +90,7 @@ def test_a_queue_that_is_closed_in_the_middle_of_a_commit_gets_the_rest_in_its_n
     bus, proxy = lone
     sink = sink_engine({"redis.url": proxy.url, "queue": "q"})
     sink.stage(CHUNKS)
-    gate = proxy.hold(lambda command: command.name == "commit", skip=2)
+    gate = proxy.hold(lambda command: command.name == "commit", skip=1)
     with ThreadPoolExecutor() as pool:
         committing = pool.submit(sink.commit)
         held = gate.wait()
