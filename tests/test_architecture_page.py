@@ -1,4 +1,4 @@
-"""docs/architecture.md names files, classes and functions that exist, where it says they are."""
+"""docs/architecture.md and the index of the code name files, classes and functions that exist, where they say they are."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import re
 from fnmatch import fnmatch
 from pathlib import Path
 
+from tests.test_architecture import ORDER
+
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+PAGE = "\n".join((ROOT / "docs" / page).read_text("utf-8") for page in ("architecture.md", "code-index.md"))
 FOLDERS = ("busmq_spark", "conf", "docs", "jvm-shim/src", "notebooks", "tests")
 FILES = [path for folder in FOLDERS for path in (ROOT / folder).rglob("*.*") if "node_modules" not in path.parts] + list(ROOT.glob("*.*"))
 NAMES = {path.relative_to(ROOT).as_posix() for path in FILES}
@@ -79,6 +81,11 @@ def test_every_function_of_the_paths_exists() -> None:
     drawn = set(_WORD_WITH_BAR.findall(DRAWN))
     assert len(drawn) > 12
     assert sorted(drawn - names) == []
+
+
+def test_the_packages_are_drawn_in_the_order_that_their_imports_have() -> None:
+    drawn = [line[:38].split() for line in PAGE.partition("```text\n")[2].partition("```")[0].splitlines()]
+    assert [name for line in drawn for name in line] == ORDER
 
 
 def is_word(name: str, text: str) -> bool:

@@ -38,7 +38,7 @@ final class BusmqBatchWrite implements BatchWrite {
     public void commit(WriterCommitMessage[] messages) {
         List<StagedList> staged = TaskOutcome.stagedLists(messages);
         try (SinkCommitter committer = new SinkCommitter(options)) {
-            committer.commitBatchWrite("write-" + writeToken, staged, truncate ? queuesToEmpty(staged) : List.of(), TaskOutcome.epochOf(messages));
+            committer.commitBatchWrite("write-" + writeToken, staged, truncate ? queuesToEmpty(staged) : List.of(), TaskOutcome.runOf(messages));
         }
     }
 

@@ -81,7 +81,7 @@ final class BusmqStreamingWrite implements StreamingWrite {
             try (SinkCommitter committer = new SinkCommitter(options)) {
                 CheckpointOffsetLog.syncBatchToDisk(checkpoint, batch);
                 committer.commit(sinkName(), batch, TaskOutcome.stagedLists(messages), query, CheckpointOffsetLog.readBatchSpan(checkpoint, batch),
-                        TaskOutcome.epochOf(messages));
+                        TaskOutcome.runOf(messages));
             }
         }
     }

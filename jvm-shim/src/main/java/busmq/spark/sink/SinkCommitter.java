@@ -26,12 +26,12 @@ final class SinkCommitter implements AutoCloseable {
     }
 
     /** Append the batch. Safe to repeat: rows already appended are not appended again. */
-    void commit(String sink, long batch, List<StagedList> staged, String query, String span, SinkRunEpoch epoch) {
+    void commit(String sink, long batch, List<StagedList> staged, String query, String span, SinkRun run) {
         if (sink.isEmpty()) {
             throw BusException.configError("Spark gave the tasks no id of their query, so the sink has no name; set option sinkId, one for each query");
         }
-        warnIfQueueChanged(sink, epoch.before());
-        List<StagedList> held = record(sink, batch, staged, query, span, epoch.number());
+        warnIfQueueChanged(sink, run.before());
+        List<StagedList> held = record(sink, batch, staged, query, span, run.epoch());
         store.discard(withoutHeld(staged, held)); // before a full queue may end this
         store.commitMany(sink, batch, held).forEach(part -> append(sink, batch, part));
     }
@@ -78,12 +78,12 @@ final class SinkCommitter implements AutoCloseable {
     }
 
     /** A commit of its own, for a batch write whose sink is {@code sink}; {@code truncated} are the queues that are emptied first. */
-    void commitBatchWrite(String sink, List<StagedList> staged, List<String> truncated, SinkRunEpoch epoch) {
+    void commitBatchWrite(String sink, List<StagedList> staged, List<String> truncated, SinkRun run) {
         store.truncate(truncated);
         if (options.batch() != null) {
-            commit(options.sink(), options.batch(), staged, "", "", epoch);
+            commit(options.sink(), options.batch(), staged, "", "", run);
         } else if (!staged.isEmpty()) {
-            commit(sink, 0, staged, "", "", epoch);
+            commit(sink, 0, staged, "", "", run);
             store.forget(sink, staged);
         }
     }

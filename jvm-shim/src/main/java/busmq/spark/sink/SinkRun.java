@@ -1,8 +1,14 @@
 package busmq.spark.sink;
 
+import java.io.Serializable;
+import java.util.List;
+
 /**
- * Under which tasks stage ({@code core/sink_runs.py} has the rules).
+ * A run of a sink, as its tasks and its driver know it.
  *
- * @param id of a query from its start to its end, or of a batch write; unique for ever
+ * @param epoch higher for a run that began later
+ * @param before queues of the batch that was on record when the run began; only for the task that began it
  */
-record SinkRun(String sink, String id) {}
+record SinkRun(long epoch, List<String> before) implements Serializable {
+    static final SinkRun NONE = new SinkRun(0, List.of());
+}

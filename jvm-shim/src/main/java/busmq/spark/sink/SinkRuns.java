@@ -38,7 +38,7 @@ final class SinkRuns {
      * @param more calls that travel along, and {@code answered} what takes their replies or errors. Not in the call that begins the run, which frees
      *        memory: what a full Redis refused may be accepted after it
      */
-    SinkRunEpoch begin(String run, List<String> queues, List<Call> more, Consumer<List<Object>> answered) {
+    SinkRun begin(String run, List<String> queues, List<Call> more, Consumer<List<Object>> answered) {
         List<Call> calls = new ArrayList<>();
         calls.add(Call.script("begin", List.of(QueueKeys.sinkRecord(sink)), run, SinkStore.STAGE_TTL_S));
         calls.addAll(callsWithNames("enlist", queues, run, SinkStore.STAGE_TTL_S));
@@ -54,12 +54,12 @@ final class SinkRuns {
         long epoch = Long.parseLong(text(begun.get(0)));
         if ((Long) begun.get(1) == 0) {
             answered.accept(replies.subList(own, replies.size()));
-            return new SinkRunEpoch(epoch, List.of());
+            return new SinkRun(epoch, List.of());
         }
         byte[] manifest = (byte[]) begun.get(2);
         List<StagedList> held = manifest.length == 0 ? List.of() : BatchManifest.decode(manifest);
         sweep(run, epoch, held);
-        return new SinkRunEpoch(epoch, held.stream().map(StagedList::queue).distinct().toList());
+        return new SinkRun(epoch, held.stream().map(StagedList::queue).distinct().toList());
     }
 
     /** Whether a run has begun after the one with this epoch. */

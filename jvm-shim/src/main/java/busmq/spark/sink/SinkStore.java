@@ -139,7 +139,7 @@ final class SinkStore implements AutoCloseable {
     }
 
     /** A task of a run is about to stage rows for queues, which are attached in the same round trip where that is to one server, or cluster. */
-    SinkRunEpoch begin(SinkRun run, List<String> queues) {
+    SinkRun begin(SinkRunId run, List<String> queues) {
         List<Call> calls = links.links().size() == 1 ? queues.stream().map(this::attachCall).toList() : List.of();
         return runsOf(run.sink()).begin(run.id(), queues, calls, replies -> {
             for (int i = 0; i < replies.size(); i++) {

@@ -12,16 +12,16 @@ import java.util.Map;
 /** Writes rows to lists that no consumer reads, one per queue, until the driver commits them. */
 final class StagedListWriter implements RowBatcher.Target {
     private final SinkStore store;
-    private final SinkRun run;
+    private final SinkRunId runId;
     private final String attempt;
     private final StagingRenewal renewal;
     private final List<StagedList.OpenStagedList> lists = new ArrayList<>();
-    private volatile SinkRunEpoch epoch = SinkRunEpoch.NONE;
+    private volatile SinkRun run = SinkRun.NONE;
 
     /** {@code attempt} must be unique for ever. */
-    StagedListWriter(SinkStore store, SinkRun run, String attempt, StagingRenewal renewal) {
+    StagedListWriter(SinkStore store, SinkRunId runId, String attempt, StagingRenewal renewal) {
         this.store = store;
-        this.run = run;
+        this.runId = runId;
         this.attempt = attempt;
         this.renewal = renewal;
     }
@@ -30,9 +30,9 @@ final class StagedListWriter implements RowBatcher.Target {
     public int[] writeChunks(List<QueueBuffer> buffers) {
         List<String> fresh = buffers.stream().filter(buffer -> buffer.targetState == null).map(buffer -> buffer.queue).toList();
         if (!fresh.isEmpty()) {
-            SinkRunEpoch begun = store.begin(run, fresh);
-            epoch = epoch.before().isEmpty() ? begun : epoch;
-            renewal.setEpoch(begun.number());
+            SinkRun begun = store.begin(runId, fresh);
+            run = run.before().isEmpty() ? begun : run;
+            renewal.setEpoch(begun.epoch());
         }
         QueueBuffer.openTargetStates(buffers, store, this::openList);
         Map<Integer, List<QueueBuffer>> byServer = new LinkedHashMap<>();
@@ -50,7 +50,7 @@ final class StagedListWriter implements RowBatcher.Target {
 
     /** The staged lists in the order of their first row. Only when nothing is under way. */
     TaskOutcome outcome() {
-        return new TaskOutcome(listsWithUnconfirmed().stream().filter(segment -> !segment.chunks().isEmpty()).toList(), epoch);
+        return new TaskOutcome(listsWithUnconfirmed().stream().filter(segment -> !segment.chunks().isEmpty()).toList(), run);
     }
 
     /** The same with those where nothing was confirmed. */
@@ -59,7 +59,7 @@ final class StagedListWriter implements RowBatcher.Target {
     }
 
     private StagedList.OpenStagedList openList(String queue, int server) {
-        StagedList.OpenStagedList list = new StagedList.OpenStagedList(queue, server, store.keys(queue).stages(run.sink()), epoch.number(),
+        StagedList.OpenStagedList list = new StagedList.OpenStagedList(queue, server, store.keys(queue).stages(runId.sink()), run.epoch(),
                 store.keys(queue).stage(attempt));
         lists.add(list);
         return list;

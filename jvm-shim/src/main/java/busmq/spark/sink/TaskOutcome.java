@@ -5,15 +5,15 @@ import java.util.List;
 import org.apache.spark.sql.connector.write.WriterCommitMessage;
 
 /** What a task did: the lists it staged, and their run. */
-record TaskOutcome(List<StagedList> staged, SinkRunEpoch epoch) implements WriterCommitMessage {
-    static final TaskOutcome EMPTY = new TaskOutcome(List.of(), SinkRunEpoch.NONE);
+record TaskOutcome(List<StagedList> staged, SinkRun run) implements WriterCommitMessage {
+    static final TaskOutcome EMPTY = new TaskOutcome(List.of(), SinkRun.NONE);
 
     /** Of the run whose lists these are. */
-    static SinkRunEpoch epochOf(WriterCommitMessage[] messages) {
-        SinkRunEpoch found = SinkRunEpoch.NONE;
+    static SinkRun runOf(WriterCommitMessage[] messages) {
+        SinkRun found = SinkRun.NONE;
         for (WriterCommitMessage message : messages) {
-            if (message instanceof TaskOutcome outcome && outcome.epoch.number() != 0 && found.before().isEmpty()) {
-                found = outcome.epoch;
+            if (message instanceof TaskOutcome outcome && outcome.run.epoch() != 0 && found.before().isEmpty()) {
+                found = outcome.run;
             }
         }
         return found;

@@ -18,7 +18,7 @@ public final class TaskSink implements AutoCloseable {
     /** Set before the sending thread ends: whether what was staged is to be taken back. */
     private volatile boolean discardsStaged;
 
-    private TaskSink(WriteOptions options, SinkRun run, String attempt, String query) {
+    private TaskSink(WriteOptions options, SinkRunId run, String attempt, String query) {
         SinkStore store = new SinkStore(options);
         renewal = run == null ? null : new StagingRenewal(options, run.sink());
         stageTarget = run == null ? null : new StagedListWriter(store, run, attempt, renewal);
@@ -37,7 +37,7 @@ public final class TaskSink implements AutoCloseable {
     }
 
     /** Into lists that the driver commits; {@code attempt} must be unique for ever. */
-    static TaskSink toStagedLists(WriteOptions options, SinkRun run, String attempt) {
+    static TaskSink toStagedLists(WriteOptions options, SinkRunId run, String attempt) {
         return new TaskSink(options, run, attempt, null);
     }
 

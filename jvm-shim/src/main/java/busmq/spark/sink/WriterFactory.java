@@ -32,12 +32,12 @@ record WriterFactory(WriteOptions options, SinkColumns columns, boolean staging,
         return createWriter(partition, task, options.batch() == null ? 0 : options.batch());
     }
 
-    private SinkRun sinkRun() {
+    private SinkRunId sinkRun() {
         if (query.isEmpty()) {
-            return new SinkRun(options.batch() == null ? "write-" + writeToken : options.sink(), writeToken);
+            return new SinkRunId(options.batch() == null ? "write-" + writeToken : options.sink(), writeToken);
         }
         TaskContext task = TaskContext.get();
         String id = task == null ? null : task.getLocalProperty(RUN_ID_PROPERTY);
-        return new SinkRun(options.sink().isEmpty() ? query : options.sink(), id == null ? writeToken : id);
+        return new SinkRunId(options.sink().isEmpty() ? query : options.sink(), id == null ? writeToken : id);
     }
 }
