@@ -34,8 +34,10 @@ SCRIPTS = (
     "record",
     "renew",
     "stage",
+    "short",
     "state",
     "sweep",
+    "times",
     "topic_member",
     "touch",
 )

@@ -94,6 +94,8 @@ def _of_queues() -> dict[str, int]:
         "queuesPerCall": reader_operations.QUEUES_PER_CALL,
         "agesPerCall": times_of_ids.AGES_PER_CALL,
         "pairsPerCall": times_of_ids.PAIRS_PER_CALL,
+        "minPairsPerQueue": times_of_ids.MIN_PAIRS_PER_QUEUE,
+        "maxPairsPerQuestion": times_of_ids.MAX_PAIRS_PER_QUESTION,
         "stateItems": reader_operations._STATE_ITEMS,
         "sampleEveryMessages": reader_operations.SAMPLE_EVERY_MESSAGES,
         "maxLongestToMeanPercent": round(100 * reader_operations.MAX_LONGEST_TO_MEAN_RATIO),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from pyspark.sql.types import DataType, LongType, StringType, StructType, Timest
 
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Range
+from busmq_spark.core.scripts import load
 from busmq_spark.core.times_of_ids import IdAtTime, TimesOfIds
 from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import ConfigError
@@ -21,6 +23,7 @@ from busmq_spark.spark.message_times import TimestampColumn
 from busmq_spark.spark.schema import check_source_schema
 from busmq_spark.store.protocol import MessageRows
 from tests.clocks import HOUR, SECOND, noted, npm_push, pass_by, store
+from tests.faults.proxy import Proxy
 from tests.spark.conftest import PATIENCE_S, Bus, MakeBus
 from tests.spark.engine import SCHEMA, Engine
 from tests.spark.links import LINKED, Centre
@@ -70,6 +73,27 @@ def test_a_batch_read_has_the_second_of_each_message(snapshot: Callable[..., Sec
     assert snapshot(hours.name, "timestamp timestamp, id long") == wanted, "a schema may ask for it, in any place"
     assert snapshot(hours.name, includeTimestamp="true", maxMessagesPerPartition=2) == wanted
     assert snapshot(hours.name, includeTimestamp="true", startingOffsets="-90m") == {id: wanted[id] for id in (7, 8, 9)}
+
+
+def test_the_times_of_many_queues_come_in_one_round_trip_before_the_rows(snapshot: Callable[..., Seconds], bus_of: MakeBus, queue: str) -> None:
+    with RedisServer() as server, Proxy(server.port) as proxy, ThreadPoolExecutor() as pool:
+        bus, names = bus_of(server), list[str]()
+        for name in ("short", "times"):
+            bus("SCRIPT", "LOAD", load(name).text)
+        many = [f"{queue}{i}" for i in range(50)]
+        for each in many:
+            bus.fill(each, 1)
+        gate = proxy.hold(lambda command: command.name == "times", reply=True)
+        proxy.seen.append(lambda command: names.append(command.name))
+        options = {"redis.url": proxy.url, "subscribe": ",".join(many), "includeTimestamp": "true", "minPartitions": "1"}
+        reading = pool.submit(lambda: snapshot(queue, **options))
+        held = gate.wait()
+        wait_until(lambda: names.count("times") == 50, PATIENCE_S)
+        assert names.count("short") == 0
+        gate.open()
+        held.release()
+        assert reading.result(PATIENCE_S).keys() == {1}
+        assert (names.count("times"), names.count("short")) == (50, 50)
 
 
 def test_what_is_not_known_is_null(snapshot: Callable[..., Seconds], bus: Bus, queue: str) -> None:

@@ -6,7 +6,6 @@ import busmq.spark.store.MessageRows;
 import busmq.spark.store.RangesReader;
 import busmq.spark.store.ReadStore;
 import busmq.spark.store.TimesOfIds;
-import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.spark.sql.catalyst.InternalRow;
@@ -22,7 +21,7 @@ final class RangePartitionReader implements PartitionReader<InternalRow> {
     private boolean started;
     private final RangesReader reader;
     private final List<Range> ranges;
-    private final Map<Range, TimesOfIds> times = new HashMap<>();
+    private Map<Range, TimesOfIds> times = Map.of();
     private TimesOfIds chunkTimes = TimesOfIds.NONE;
     private MessageRows chunk;
     private int at;
@@ -46,7 +45,7 @@ final class RangePartitionReader implements PartitionReader<InternalRow> {
                 rollbackCheck.checkAll();
             }
             if (rowMaker.hasTimestamp()) { // before the rows, as in Python: what is read is still there then
-                ranges.forEach(range -> times.put(range, store.times(range.queue(), range.born(), range.first(), range.last())));
+                times = store.times(ranges);
             }
         }
         while (chunk == null || at == chunk.until()) {

@@ -12,11 +12,13 @@ import busmq.spark.core.PlannerIO;
 import busmq.spark.core.Position;
 import busmq.spark.core.QueueKeys;
 import busmq.spark.core.QueueState;
+import busmq.spark.core.Range;
 import busmq.spark.core.TimeLookupResult;
 import busmq.spark.core.Topic;
 import busmq.spark.options.RedisOptions;
 import busmq.spark.options.Start;
 import busmq.spark.redis.Call;
+import busmq.spark.redis.Link;
 import busmq.spark.redis.PushNotifiers;
 import java.util.ArrayList;
 import java.util.Collection;
@@ -28,6 +30,7 @@ import java.util.Map;
 import java.util.Objects;
 import java.util.Set;
 import java.util.TreeMap;
+import java.util.stream.Collectors;
 
 /**
  * What a source asks of its queues and says to them, on the driver; many queues in one round trip. Answers are under the queues' names. Not for
@@ -47,6 +50,8 @@ public final class ReadStore extends LocatedQueues {
     private static final int AGES_PER_CALL = Contract.intNumber("agesPerCall");
     /** Known times of a queue in one call. */
     static final int PAIRS_PER_CALL = Contract.intNumber("pairsPerCall");
+    private static final int MIN_PAIRS_PER_QUEUE = Contract.intNumber("minPairsPerQueue");
+    private static final int MAX_PAIRS_PER_QUESTION = Contract.intNumber("maxPairsPerQuestion");
     private static final String OTHER_GROUP_KIND_REMEDY = Contract.text("otherGroupKindRemedy");
     private static final String ONE_GROUP_REMEDY = Contract.text("oneGroupRemedy");
     private static final String COMMAND = "command:";
@@ -220,20 +225,42 @@ public final class ReadStore extends LocatedQueues {
                 });
     }
 
-    /** The known times around the ids {@code first..last} of a life of a queue. */
-    public TimesOfIds times(String queue, String born, long first, long last) {
-        TimesOfIds found = TimesOfIds.NONE;
-        long before;
-        do {
-            before = found.lastId();
-            found = found.append(TimesOfIds.of(list(linkOf(queue).run(timesCall(keys(queue), Math.max(first, before + 1), last))), born));
-        } while (found.lastId() > before && found.lastId() < last);
+    /** The known times around the ids of ranges, many in one round trip. */
+    public Map<Range, TimesOfIds> times(List<Range> ranges) {
+        int most = Math.max(MIN_PAIRS_PER_QUEUE, Math.min(PAIRS_PER_CALL, MAX_PAIRS_PER_QUESTION / Math.max(1, ranges.size())));
+        Map<Range, TimesOfIds> found = new HashMap<>();
+        ranges.stream().collect(Collectors.groupingBy(Range::server)).forEach((server, wanted) -> {
+            for (List<Range> asked = wanted; !asked.isEmpty(); asked = fetchTimes(link(server), asked, most, found)) {
+                continue;
+            }
+        });
         return found;
     }
 
-    /** The call for some of these times. */
-    static Call timesCall(QueueKeys keys, long first, long last) {
-        return Call.script("times", List.of(keys.metadata(), keys.clock()), first, last, PAIRS_PER_CALL);
+    /** The result is of which ranges there are more. */
+    private List<Range> fetchTimes(Link link, List<Range> ranges, int most, Map<Range, TimesOfIds> found) {
+        List<Object> replies = link.runAll(ranges.stream().map(range -> nextTimesCall(range, found.get(range), most)).toList());
+        List<Range> unfinished = new ArrayList<>();
+        for (int i = 0; i < replies.size(); i++) {
+            Range range = ranges.get(i);
+            TimesOfIds before = found.getOrDefault(range, TimesOfIds.NONE);
+            TimesOfIds all = before.append(TimesOfIds.of(list(replies.get(i)), range.born()));
+            found.put(range, all);
+            if (all.lastId() > before.lastId() && all.lastId() < range.last()) {
+                unfinished.add(range);
+            }
+        }
+        return unfinished;
+    }
+
+    private Call nextTimesCall(Range range, TimesOfIds known, int most) {
+        long first = known == null ? range.first() : Math.max(range.first(), known.lastId() + 1);
+        return timesCall(keys(range.queue()), first, range.last(), most);
+    }
+
+    /** The call for so many of the known times around some ids. */
+    static Call timesCall(QueueKeys keys, long first, long last, int most) {
+        return Call.script("times", List.of(keys.metadata(), keys.clock()), first, last, most);
     }
 
     /** Note the time of the newest id of a queue. */

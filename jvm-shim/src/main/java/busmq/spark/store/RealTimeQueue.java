@@ -6,6 +6,7 @@ import busmq.spark.core.Loss;
 import busmq.spark.core.Position;
 import busmq.spark.core.QueueKeys;
 import busmq.spark.core.QueueState;
+import busmq.spark.core.Range;
 import busmq.spark.redis.Call;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -154,7 +155,11 @@ public final class RealTimeQueue {
         TimesOfIds some = TimesOfIds.of(reply, entry.born());
         long until = found.first() + found.until() - found.from() - 1;
         boolean all = some.lastId() >= until || reply.size() < ReadStore.PAIRS_PER_CALL;
-        return all ? some : store.times(queue, entry.born(), found.first(), until);
+        if (all) {
+            return some;
+        }
+        Range range = new Range(queue, entry.born(), found.first(), until, store.locate(List.of(queue)).get(queue));
+        return store.times(List.of(range)).get(range);
     }
 
     /** Asks for a window and what goes with it. Messages of peers get their time here, unless Redis lets us note none. */
@@ -179,7 +184,7 @@ public final class RealTimeQueue {
             all.add(ReadStore.noteCall(keys));
         }
         if (withTimes) {
-            all.add(ReadStore.timesCall(keys, from, from + rows - 1));
+            all.add(ReadStore.timesCall(keys, from, from + rows - 1, ReadStore.PAIRS_PER_CALL));
         }
         return all;
     }
