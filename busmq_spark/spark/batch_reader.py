@@ -20,7 +20,7 @@ from busmq_spark.errors import ConfigError, QueueMissing
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark.gc_freeze import freeze_imports
 from busmq_spark.spark.id_time_recorder import note_times_if_allowed
-from busmq_spark.spark.partition import Partition, read_ranges
+from busmq_spark.spark.partition import Partition, read_partition
 from busmq_spark.spark.queue_selection import find_queues
 from busmq_spark.spark.schema import TIMESTAMP_COLUMN_NAME
 from busmq_spark.spark.stores import patient_store
@@ -83,7 +83,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         # Spark makes one task of None where there are no partitions.
-        return read_ranges(self._options, self._schema, partition if isinstance(partition, Partition) else Partition(()))
+        return read_partition(self._options, self._schema, partition if isinstance(partition, Partition) else Partition(()))
 
 
 def _windows(options: ReadOptions, store: ReadStore, states: Mapping[str, QueueState]) -> dict[str, tuple[int, int]]:

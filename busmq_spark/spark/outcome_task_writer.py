@@ -24,7 +24,7 @@ from busmq_spark.core.shared_group import Delivery
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark.schema import FIELDS_COLUMN_TYPES
-from busmq_spark.spark.sink_queue_options import full_queue_policy
+from busmq_spark.spark.sink_queue_options import full_queue_wait
 from busmq_spark.spark.stores import sink_store
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore
@@ -151,7 +151,7 @@ class OutcomeTaskWriter:
             parts.setdefault(name, []).append(outcome)
         self._store.attach(list(parts.keys() - self._attached_outcome_queues), QueueCreateOptions(allowed=True, ttl_s=self._options.ttl_s))
         self._attached_outcome_queues |= parts.keys()
-        self._store.appender().push_each(parts, full_queue_policy(self._options))
+        self._store.appender().push_each(parts, full_queue_wait(self._options))
 
     def _parse_row(self, row: dict[str, Any]) -> _OutcomeRow:
         queue = self._columns.queue or row["queue"]

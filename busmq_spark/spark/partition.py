@@ -55,7 +55,7 @@ class Partition(InputPartition):
         self.ends = {queue: Position(*end) for queue, end in ends.items()}
 
 
-def read_ranges(options: ReadOptions, schema: StructType, partition: Partition) -> Iterator[Any]:
+def read_partition(options: ReadOptions, schema: StructType, partition: Partition) -> Iterator[Any]:
     """The record batches of a task."""
     freeze_imports()
     store = task_store(options)

@@ -15,7 +15,7 @@ from busmq_spark.errors import BatchChanged, BusError, ConfigError, QueueMissing
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark.checkpoint_offset_log import read_batch_span, sync_batch_to_disk
 from busmq_spark.spark.gc_freeze import freeze_imports
-from busmq_spark.spark.sink_queue_options import full_queue_policy, queue_creation
+from busmq_spark.spark.sink_queue_options import full_queue_wait, queue_creation
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.stores import sink_store
 from busmq_spark.spark.task_outcome import merge_outcomes
@@ -77,7 +77,7 @@ class SinkCommitter:
         self._store.discard([s for s in staged if s.key not in kept])
 
     def _append(self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]) -> None:
-        full = full_queue_policy(self._options)
+        full = full_queue_wait(self._options)
         while True:
             try:
                 rest = self._store.commit(queue, sink, batch, staged)

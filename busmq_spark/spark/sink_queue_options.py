@@ -11,6 +11,6 @@ def queue_creation(options: WriteOptions) -> QueueCreateOptions:
     return QueueCreateOptions(options.create, options.ttl_s, options.maxsize)
 
 
-def full_queue_policy(options: WriteOptions) -> FullQueueWait:
+def full_queue_wait(options: WriteOptions) -> FullQueueWait:
     """What a sink does while a queue is full."""
     return FullQueueWait(options.full_timeout_ms if options.on_full == "block" else 0)

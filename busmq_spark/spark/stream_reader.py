@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from busmq_spark.spark.planning import QueryPlanning
 
 _query_planning: DeferredImport[type[QueryPlanning]] = DeferredImport("spark.planning", "QueryPlanning")
-_read_ranges: DeferredImport[Callable[..., Iterator[Any]]] = DeferredImport("spark.partition", "read_ranges")
+_read_partition: DeferredImport[Callable[..., Iterator[Any]]] = DeferredImport("spark.partition", "read_partition")
 BLIND_PROBE_PAUSE_S = 0.2
 """Pause between two probes of an unreachable link, where Spark does not pass the checkpoint's location."""
 WAITS_FOR_LINKS_REASON = (
@@ -97,4 +97,4 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
     # -- what Spark calls in tasks --------------------------------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        return _read_ranges.get()(self._options, self._schema, partition)
+        return _read_partition.get()(self._options, self._schema, partition)

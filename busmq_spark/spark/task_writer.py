@@ -13,7 +13,7 @@ from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.spark.gc_freeze import freeze_imports
-from busmq_spark.spark.sink_queue_options import full_queue_policy, queue_creation
+from busmq_spark.spark.sink_queue_options import full_queue_wait, queue_creation
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.staging_renewal import StagingRenewal
 from busmq_spark.spark.stores import sink_store
@@ -45,7 +45,7 @@ class TaskWriter:
     def _push(self, batches: Iterator[Any]) -> TaskOutcome:
         store = sink_store(self._options, task=True)
         appender = store.appender()
-        full = full_queue_policy(self._options)
+        full = full_queue_wait(self._options)
         attached: set[str] = set()
         try:
             for parts in self._columns.values_by_queue(batches, self._topic_rows(store, appender)):

@@ -33,7 +33,7 @@ final class QueueBuffer {
     BusException refusal;
 
     long retryAtMs;
-    FullQueueWait fullPolicy;
+    FullQueueWait fullWait;
     private final ArrayDeque<byte[]> waitingValues = new ArrayDeque<>();
     private final ArrayDeque<RowOrigin> waitingOrigins = new ArrayDeque<>();
     private long waitingBytes;

@@ -199,7 +199,7 @@ final class RowBatcher implements AutoCloseable {
                 QueueBuffer buffer = round.get(i);
                 rows -= stored[i];
                 bytes -= buffer.removeStored(stored[i]);
-                buffer.fullPolicy = stored[i] > 0 ? null : buffer.fullPolicy; // with each row that is stored the deadline starts anew
+                buffer.fullWait = stored[i] > 0 ? null : buffer.fullWait; // with each row that is stored the deadline starts anew
                 if (buffer.refusal != null) {
                     buffer.retryAtMs = nowMs + RETRY_MS;
                     blockedBuffers.add(buffer);
@@ -238,10 +238,10 @@ final class RowBatcher implements AutoCloseable {
     }
 
     private void blockWhileFull(QueueBuffer buffer, long nowMs) {
-        if (buffer.fullPolicy == null) {
-            buffer.fullPolicy = new FullQueueWait(fullTimeoutMs);
+        if (buffer.fullWait == null) {
+            buffer.fullWait = new FullQueueWait(fullTimeoutMs);
         }
-        buffer.retryAtMs = nowMs + buffer.fullPolicy.pauseMs(buffer.queue, () -> target.maxsize(buffer), buffer.chunk.size(), nowMs);
+        buffer.retryAtMs = nowMs + buffer.fullWait.pauseMs(buffer.queue, () -> target.maxsize(buffer), buffer.chunk.size(), nowMs);
         blockedBuffers.add(buffer);
     }
 
