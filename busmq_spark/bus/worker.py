@@ -339,7 +339,7 @@ class Worker:
     async def _extend_leases_regularly(self) -> None:
         while True:
             await asyncio.sleep(self._group.lease_s / 3)
-            if at_work := [each.work.delivery for each in self._at_work.values()]:
+            if at_work := [each.work.delivery for each in self._at_work.values() if not each.late]:
                 try:
                     refused = set(await self._group.extend(at_work, lease_s=self._group.lease_s))
                 except BusError as error:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 import pytest
@@ -47,6 +47,21 @@ async def test_an_answer_behind_the_deadline_is_refused(place: dict[str, Any], f
     async with Bus(**place) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g", deadline_s=0.05, tries=1)(stubborn):
         with pytest.raises(JobFailed, match="not done within"):
             await jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S)
+
+
+async def test_a_handler_that_its_deadline_does_not_end_loses_its_lease(place: dict[str, Any], fresh: Fresh) -> None:
+    go, tries = asyncio.Event(), list[int]()
+
+    async def hanging(job: Job) -> None:
+        tries.append(job.tries)
+        while job.tries == 1 and not go.is_set():
+            with suppress(asyncio.CancelledError):
+                await go.wait()
+
+    async with Bus(**place) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g", lease_s=1, deadline_s=0.05, tries=2)(hanging):
+        done = await jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S)
+        assert (tries, done["g"].tries, go.is_set()) == ([1, 2], 2, False)
+        go.set()
 
 
 async def test_a_handler_outlives_its_lease_while_its_process_lives(redis_url: str, fresh: Fresh) -> None:
