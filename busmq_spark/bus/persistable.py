@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from busmq_spark.core import persisted
 from busmq_spark.core.command_generators import Flow, T
 from busmq_spark.core.keys import persisted_key
-from busmq_spark.core.persisted import FieldsToSave, TrackedFields
+from busmq_spark.core.persisted import PersistedFieldChanges, TrackedFields
 from busmq_spark.core.persisted_types import has_default, hints_of
 from busmq_spark.errors import BusError, ConfigError, StateError
 
@@ -171,7 +171,7 @@ class Persistable:
     def _set_ttl(self, ttl_s: int | None) -> None:
         self.ttl_s = self.ttl_s if ttl_s is None else _check_ttl(ttl_s)
 
-    async def _write(self, sending: FieldsToSave) -> int:
+    async def _write(self, sending: PersistedFieldChanges) -> int:
         """Store the fields and touch the object; how many of ``sending.fields`` were not there before."""
         return await self._run(persisted.save(self.key, sending, self.ttl_s))
 

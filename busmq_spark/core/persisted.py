@@ -21,7 +21,7 @@ MOST_FIELDS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class FieldsToSave:
+class PersistedFieldChanges:
     """What one save writes: ``fields`` over whatever stands there, ``missing`` only where nothing does."""
 
     fields: dict[str, bytes] = field(default_factory=dict)
@@ -57,18 +57,18 @@ class TrackedFields:
         """Names that a save would write over what is stored."""
         return {name for name in self.values if name in self._unsaved or self._is_changed(name)}
 
-    def send(self) -> FieldsToSave:
+    def send(self) -> PersistedFieldChanges:
         """Begin a save. Raises MessageRefused, naming the field, when a value has become one that cannot be stored."""
         dirty = self.dirty
-        sending = FieldsToSave({n: self._encode(n) for n in sorted(dirty)}, {n: self._encode(n) for n in sorted(self._lost - dirty)})
+        sending = PersistedFieldChanges({n: self._encode(n) for n in sorted(dirty)}, {n: self._encode(n) for n in sorted(self._lost - dirty)})
         self._assigned -= sending.fields.keys()
         return sending
 
-    def on_save_failed(self, sending: FieldsToSave) -> None:
+    def on_save_failed(self, sending: PersistedFieldChanges) -> None:
         """The save failed, or its result is unknown: what it sent is still to be saved."""
         self._assigned |= sending.fields.keys()
 
-    def on_saved(self, sending: FieldsToSave, created: int) -> None:
+    def on_saved(self, sending: PersistedFieldChanges, created: int) -> None:
         """The save came through and ``created`` of its fields were not there before."""
         if created > len(sending.fields.keys() - self._stored):
             self.on_gone()  # a field known to be stored was not: Redis has lost the object
@@ -149,7 +149,7 @@ class TrackedFields:
             raise MessageRefused(reason=f"field {name!r}: {refused.details['reason']}") from None
 
 
-def save(key: str, sending: FieldsToSave, ttl_s: int) -> Flow[int]:
+def save(key: str, sending: PersistedFieldChanges, ttl_s: int) -> Flow[int]:
     """Write the fields and let the object live for ``ttl_s``. How many of ``fields`` were not there before."""
     first = [command("HSET", key, *_flatten(sending.fields.items()))] if sending.fields else []
     more = [command("HSETNX", key, name, text) for name, text in sending.missing.items()]

@@ -180,11 +180,11 @@ def record(sink: str, batch: int, staged: Sequence[StagedList], query: str = "",
     return held
 
 
-BatchContent: TypeAlias = tuple[str, Sequence[StagedList]]
+BatchIdentity: TypeAlias = tuple[str, Sequence[StagedList]]
 """What a batch is: its span, if that is known, and its lists."""
 
 
-def differences(held: BatchContent, given: BatchContent) -> dict[str, str]:
+def differences(held: BatchIdentity, given: BatchIdentity) -> dict[str, str]:
     """How a batch differs from the one recorded under its number, as details of BatchChanged; empty when it is the same.
 
     The offsets decide where both are known: the same part of the sources may give other rows, or the same in another order, when it is computed

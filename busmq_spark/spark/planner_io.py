@@ -22,7 +22,7 @@ from busmq_spark.core.trigger_limits import LastIdWithinBytesQuestion
 from busmq_spark.spark.id_time_recorder import note_times_if_allowed
 from busmq_spark.spark.message_times import fetch_times
 from busmq_spark.spark.queue_acquisition import QueueAcquisition
-from busmq_spark.store.multi_source_store import MultiSourceStore
+from busmq_spark.store.multi_link_store import MultiLinkStore
 from busmq_spark.store.protocol import MessageRows
 
 PREFETCHED_BYTES = 4 * 1024 * 1024
@@ -63,7 +63,7 @@ class PlannerIO:
     def _prefetch_rows(self, ranges: Sequence[Range]) -> Collection[str]:
         """A link that goes away now must not be needed by the batch: its queues are left out, also where only their times are missing."""
         store = self._stream_queues.store
-        assert isinstance(store, MultiSourceStore), "only rows of links are fetched ahead"
+        assert isinstance(store, MultiLinkStore), "only rows of links are fetched ahead"
         found = store.fetch(ranges, PREFETCHED_BYTES, self._strict)
         if self._timed:
             note_times_if_allowed(store, list(found))

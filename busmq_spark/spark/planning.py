@@ -26,7 +26,7 @@ from busmq_spark.spark.query_lag import QueryLagMeter
 from busmq_spark.spark.queue_acquisition import QueueAcquisition, warn_queues_differ_from_checkpoint
 from busmq_spark.spark.queue_selection import QueueSelection
 from busmq_spark.spark.stores import planning_store, push_notifiers
-from busmq_spark.store.multi_source_store import rows_within
+from busmq_spark.store.multi_link_store import rows_within
 from busmq_spark.store.protocol import MessageRows
 
 

@@ -25,7 +25,7 @@ from busmq_spark.spark.self_join_readers import SelfJoinReaders
 from busmq_spark.spark.stores import planning_store
 from busmq_spark.starting_offsets import Start
 from busmq_spark.store.loss_errors import loss_error
-from busmq_spark.store.multi_source_store import MultiSourceStore
+from busmq_spark.store.multi_link_store import MultiLinkStore
 from busmq_spark.store.protocol import LossCauseEvidence, PlanningStore, PushNotifiers, QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore
 
@@ -125,7 +125,7 @@ class QueueAcquisition:
         self._keep_alive.add_queues(own, self.store.failure_domains(own))
 
     def _check_eviction_policies(self) -> None:
-        own = self.store.redis_store if isinstance(self.store, MultiSourceStore) else self.store
+        own = self.store.redis_store if isinstance(self.store, MultiLinkStore) else self.store
         if isinstance(own, RedisStore):
             eviction.check_eviction_policies(own.eviction_policies(), required=self._options.require_no_eviction)
 

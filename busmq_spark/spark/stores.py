@@ -16,13 +16,13 @@ from busmq_spark.core.retry import PATIENCE_S
 from busmq_spark.deferred_import import DeferredImport
 from busmq_spark.options import ReadOptions, RedisOptions, StoreOptions, WriteOptions, redis_options
 from busmq_spark.redis_io import eviction
-from busmq_spark.store.multi_source_store import MultiSourceStore
+from busmq_spark.store.multi_link_store import MultiLinkStore
 from busmq_spark.store.protocol import PlanningStore, PushNotifiers, ReadStore, WriteStore
 from busmq_spark.store.redis_push_notifiers import RedisPushNotifiers
 from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.store.redis_store import open_store as open_redis
 from busmq_spark.store.redis_store import shared_store as shared_redis
-from busmq_spark.store.source_caller import DirectCaller, SourceCaller, ThreadedCaller
+from busmq_spark.store.source_caller import SameThreadCaller, SourceCaller, ThreadedCaller
 
 if TYPE_CHECKING:  # they need websockets, which only queries with links do
     from busmq_spark.federation.address import FederationAddress
@@ -72,7 +72,7 @@ def planning_store(options: ReadOptions, *, quiet: bool = False) -> PlanningStor
     callers: dict[str, SourceCaller] = {
         link: ThreadedCaller(link, partial(open_link, options, link, PLANNING_PATIENCE_S), quiet=quiet) for link, _ in options.links
     }
-    return MultiSourceStore({**_redis_caller(options), **callers})
+    return MultiLinkStore({**_redis_caller(options), **callers})
 
 
 def patient_store(options: StoreOptions, patience_s: float = DRIVER_PATIENCE_S) -> ReadStore:
@@ -80,15 +80,15 @@ def patient_store(options: StoreOptions, patience_s: float = DRIVER_PATIENCE_S) 
     return _multi_source_store(options, patience_s if options.on_unavailable == "wait" else 0.0) if options.links else open_redis(options)
 
 
-def _multi_source_store(options: StoreOptions, patience_s: float) -> MultiSourceStore:
+def _multi_source_store(options: StoreOptions, patience_s: float) -> MultiLinkStore:
     # The caller waits, and logs once when that begins and once when it ends; the link underneath shall not do so, too.
     link_s = PLANNING_PATIENCE_S if patience_s else PATIENCE_S
-    callers = {link: DirectCaller(link, open_link(options, link, link_s), patience_s) for link, _ in options.links}
-    return MultiSourceStore({**_redis_caller(options), **callers})
+    callers = {link: SameThreadCaller(link, open_link(options, link, link_s), patience_s) for link, _ in options.links}
+    return MultiLinkStore({**_redis_caller(options), **callers})
 
 
 def _redis_caller(options: StoreOptions) -> dict[str, SourceCaller]:
-    return {"": DirectCaller("", open_redis(options))} if options.has_redis else {}
+    return {"": SameThreadCaller("", open_redis(options))} if options.has_redis else {}
 
 
 class MultiSourcePushNotifiers:
@@ -115,7 +115,7 @@ def push_notifiers(options: ReadOptions, store: PlanningStore, notified: Event) 
     """Listeners for the queues of a stream, not started."""
     if isinstance(store, RedisStore):
         return RedisPushNotifiers(store, notified)
-    assert isinstance(store, MultiSourceStore)
+    assert isinstance(store, MultiLinkStore)
     own = {"": [RedisPushNotifiers(store.redis_store, notified)]} if store.redis_store is not None else {}
     return MultiSourcePushNotifiers({**own, **{link: open_link(options, link).push_notifiers(notified) for link, _ in options.links}})
 

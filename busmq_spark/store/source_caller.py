@@ -1,4 +1,4 @@
-"""How a store over several sources calls each of them: directly, or through a thread, so that an unreachable one delays no other."""
+"""How a store over several sources calls each of them: in the thread that asks, or through one of its own, so that an unreachable one delays no other."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def with_link_name(source: str, error: BusError) -> BusError:
     return type(error)(**details)
 
 
-class DirectCaller:
+class SameThreadCaller:
     """Calls the source in the caller's thread. After LinkLost it retries for ``patience_s``, with one line in the log."""
 
     unavailable = False

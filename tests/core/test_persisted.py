@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from busmq_spark.core import persisted
 from busmq_spark.core.command_generators import Call, run_sync
-from busmq_spark.core.persisted import FieldsToSave, TrackedFields
+from busmq_spark.core.persisted import PersistedFieldChanges, TrackedFields
 from busmq_spark.core.persisted_types import from_text, to_text
 from busmq_spark.errors import MessageRefused
 
@@ -49,7 +49,7 @@ class Client:
 
     def __init__(self, redis: Hash, fields: TrackedFields) -> None:
         self.redis, self.fields = redis, fields
-        self.under_way: FieldsToSave | None = None
+        self.under_way: PersistedFieldChanges | None = None
         self.created: int | None = None
         self.view: dict[str, Any] = dict(fields.values)
         self.dirty: set[str] = set()
@@ -120,7 +120,7 @@ def test_two_holders_see_and_store_what_the_model_does(steps: list[tuple[int, tu
         assert client.dirty <= client.fields.dirty <= client.dirty | on_the_way
 
 
-def saved(fields: TrackedFields, redis: Hash) -> FieldsToSave:
+def saved(fields: TrackedFields, redis: Hash) -> PersistedFieldChanges:
     sending = fields.send()
     if sending:
         fields.on_saved(sending, run_sync(persisted.save("k", sending, 60), redis.execute))

@@ -28,7 +28,7 @@ from busmq_spark.federation.bulk.operations import OPERATIONS, ServedBy, ServerH
 from busmq_spark.federation.bulk.served_store import ServedStore
 from busmq_spark.federation.bulk.server import _BulkSession
 from busmq_spark.federation.bulk.store import FederatedStore
-from busmq_spark.store.multi_source_store import MultiSourceStore
+from busmq_spark.store.multi_link_store import MultiLinkStore
 from busmq_spark.store.protocol import LossCauseEvidence, QueueCreateOptions, ReadStore, WriteStore
 from busmq_spark.store.redis_store import RedisStore
 
@@ -300,7 +300,7 @@ def test_what_source_and_sink_ask_is_an_operation_and_passed_on() -> None:
         wanted = getattr(ReadStore if hasattr(ReadStore, name) else WriteStore, name)
         assert [*signature(getattr(FederatedStore, name)).parameters] == [*signature(wanted).parameters]
         if hasattr(ReadStore, name):
-            assert [*signature(getattr(MultiSourceStore, name)).parameters] == [*signature(wanted).parameters]
+            assert [*signature(getattr(MultiLinkStore, name)).parameters] == [*signature(wanted).parameters]
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)

@@ -19,7 +19,7 @@ from busmq_spark.federation.gate.socket_limiter import CountedSocket
 from busmq_spark.federation.npm_wire.creation_message import make_creation
 from busmq_spark.federation.npm_wire.dnode import LocalFunctions
 from busmq_spark.federation.npm_wire.mux import Packet
-from busmq_spark.federation.serve.connection import PeerConnection
+from busmq_spark.federation.serve.connection import NpmPeerConnection
 from busmq_spark.federation.serve.send_buffer import MAX_WAITING_BYTES
 from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import UNTIL_S, until
@@ -52,12 +52,12 @@ def listen(event: str) -> bytes:
     return call(0, event, print)
 
 
-def waits(connection: PeerConnection) -> bool:
+def waits(connection: NpmPeerConnection) -> bool:
     """Whether something waits for the peer, and nothing has left for a while."""
     return connection.send_buffer.waiting > 0 and cast(CountedSocket, connection._socket).stalled_s(asyncio.get_running_loop().time()) > 0.3
 
 
-def stuck(connection: PeerConnection) -> bool:
+def stuck(connection: NpmPeerConnection) -> bool:
     """Whether nothing more is read from the peer until it reads."""
     return connection._over_limits and waits(connection)
 

@@ -14,7 +14,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, ObjectType, make_creation
 from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LocalFunctions, RemoteFunction, call_message
 from busmq_spark.federation.npm_wire.mux import Packet
-from busmq_spark.federation.serve.connection import PeerConnection
+from busmq_spark.federation.serve.connection import NpmPeerConnection
 from busmq_spark.federation.serve.server import FederationServer
 from tests.support import PATIENCE_S
 
@@ -129,7 +129,7 @@ class Thing:
         return lambda *values: self.heard.append((event, list(values)))
 
 
-def most_in_work(connection: PeerConnection) -> Callable[[], int]:
+def most_in_work(connection: NpmPeerConnection) -> Callable[[], int]:
     """Observe a connection: the result counts how many calls have been in work at once."""
     most, began = 0, connection.count_begun_call
 
@@ -142,7 +142,7 @@ def most_in_work(connection: PeerConnection) -> Callable[[], int]:
     return lambda: most
 
 
-def most_waiting(connection: PeerConnection) -> Callable[[], int]:
+def most_waiting(connection: NpmPeerConnection) -> Callable[[], int]:
     """Observe a connection: the result says how many bytes have waited for its peer at most."""
     most, put = 0, connection.send_buffer.put
 

@@ -21,8 +21,8 @@ from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, WriteOptions
 from busmq_spark.spark import lease, stores
 from busmq_spark.spark.partition import Partition
-from busmq_spark.store import multi_source_store, source_caller
-from busmq_spark.store.source_caller import DirectCaller
+from busmq_spark.store import multi_link_store, source_caller
+from busmq_spark.store.source_caller import SameThreadCaller
 from tests.conftest import Fresh
 from tests.federation.bulk_site import SECRET, Site, site
 from tests.federation.cutting import Cutter, cutter
@@ -99,7 +99,7 @@ def test_a_data_centre_whose_redis_is_away_is_as_one_that_is_away(far: Far, bus:
 def test_a_link_that_goes_away_between_planning_and_reading_does_not_hold_up_the_batch(
     far: Far, bus: Bus, query: Engine, queue: str, more: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module, budget in ((multi_source_store, "FETCH_BUDGET_S"), (source_caller, "ANSWER_BUDGET_S")):
+    for module, budget in ((multi_link_store, "FETCH_BUDGET_S"), (source_caller, "ANSWER_BUDGET_S")):
         monkeypatch.setattr(module, budget, PATIENCE_S)  # the link answers, or is gone: nothing is slow
     query.options |= more
     query.restart()
@@ -115,7 +115,7 @@ def test_a_link_that_goes_away_between_planning_and_reading_does_not_hold_up_the
 
 
 def test_rows_that_were_fetched_for_one_batch_are_not_taken_for_another(far: Far, query: Engine, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multi_source_store, "FETCH_BUDGET_S", PATIENCE_S)
+    monkeypatch.setattr(multi_link_store, "FETCH_BUDGET_S", PATIENCE_S)
     monkeypatch.setattr(source_caller, "ANSWER_BUDGET_S", PATIENCE_S)
     far.bus.fill(queue, 10)
     query.step("planned")
@@ -129,7 +129,7 @@ def test_rows_that_were_fetched_for_one_batch_are_not_taken_for_another(far: Far
 
 def test_what_a_slow_link_has_not_brought_in_time_is_left_to_the_tasks(far: Far, query: Engine, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
     far.bus.fill(queue, 10)
-    monkeypatch.setattr(multi_source_store, "FETCH_BUDGET_S", -1.0)
+    monkeypatch.setattr(multi_link_store, "FETCH_BUDGET_S", -1.0)
     assert query.step("planned") is None
     assert query.reader._planning.prefetched == {}
     assert ids(gather(query, {"far": 10}), "far") == list(range(1, 11))
@@ -146,7 +146,7 @@ def test_a_call_that_cannot_do_without_a_link_waits_for_it_and_not_for_ever(far:
     assert store.states({name: -1})[name].newest == 2
     back.join()
     store.close()
-    away = DirectCaller("far", stores.open_link(parse(ReadOptions, where), "far", 0.0), 0.2)
+    away = SameThreadCaller("far", stores.open_link(parse(ReadOptions, where), "far", 0.0), 0.2)
     far.line.close()
     for _ in range(2):
         with pytest.raises(LinkLost, match="link 'far'"):

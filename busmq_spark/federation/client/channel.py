@@ -27,7 +27,7 @@ from busmq_spark.federation.npm_wire.creation_message import make_creation
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
     from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
-    from busmq_spark.federation.client.socket_pool import SocketPool
+    from busmq_spark.federation.client.web_socket_pool import WebSocketPool
 
 EVENT_OF_NPM_EVENT = {"remote:connect": "remote_connect", "remote:disconnect": "remote_disconnect", "disconnect": "disconnect", "end": "end"}
 log = logging.getLogger("busmq_spark")
@@ -42,7 +42,7 @@ class RemoteChannel(BaseChannel, RemoteCallbacks):
 
     events = (*BaseChannel.events, "reconnecting", "reconnected")
 
-    def __init__(self, bus: Bus, name: str, local: str, remote: str, pool: SocketPool) -> None:
+    def __init__(self, bus: Bus, name: str, local: str, remote: str, pool: WebSocketPool) -> None:
         super().__init__(bus, name, local, remote)
         self._pool = pool
         self._handle = self._make_handle(local, remote)

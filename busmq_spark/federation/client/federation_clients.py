@@ -19,14 +19,14 @@ from busmq_spark.federation.client.pubsub import RemotePubsub
 from busmq_spark.federation.client.queue import RemoteQueue
 from busmq_spark.federation.client.queue_announcement_receiver import QueueAnnouncementReceiver
 from busmq_spark.federation.client.service import RemoteService
-from busmq_spark.federation.client.socket_pool import SocketPool
 from busmq_spark.federation.client.target import FederationTarget, make_federation_target
+from busmq_spark.federation.client.web_socket_pool import WebSocketPool
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
 
 
-REMOTE_CLASS_OF: dict[type, Callable[[Bus, Any, SocketPool], Any]] = {
+REMOTE_CLASS_OF: dict[type, Callable[[Bus, Any, WebSocketPool], Any]] = {
     Queue: lambda bus, queue, pool: RemoteQueue(bus, queue.name, pool),
     Channel: lambda bus, channel, pool: RemoteChannel(bus, channel.name, channel.local, channel.remote, pool),
     Pubsub: lambda bus, pubsub, pool: RemotePubsub(bus, pubsub.name, pubsub.most, pool),
@@ -41,7 +41,7 @@ class FederationClients:
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._pools: dict[FederationTarget, SocketPool] = {}
+        self._pools: dict[FederationTarget, WebSocketPool] = {}
         self.urls = tuple(url.strip() for url in (bus.options.federate or "").split(",") if url.strip())
         for url in self.urls:
             self._pool_for(url)
@@ -67,7 +67,7 @@ class FederationClients:
                 return remote(self._bus, thing, pool)
         raise ConfigError(reason=f"a {type(thing).__name__} cannot be federated; hand over a queue, channel, pubsub, persisted object or service")
 
-    def _pool_for(self, url: str, secret: str | None = None, secret_in_url: bool | None = None) -> SocketPool:
+    def _pool_for(self, url: str, secret: str | None = None, secret_in_url: bool | None = None) -> WebSocketPool:
         options = self._bus.options
         if secret_in_url is None:
             named = options.federate_secret_in_url
@@ -75,7 +75,7 @@ class FederationClients:
         shown = secret or secret_for_url(options.federate_secret, url)
         found = make_federation_target(url, shown, options.federate_tls_ca, secret_in_url=secret_in_url, compression=options.federate_compression)
         if found not in self._pools:
-            self._pools[found] = SocketPool(found, options.federate_sockets, self._bus.spawn)
+            self._pools[found] = WebSocketPool(found, options.federate_sockets, self._bus.spawn)
         return self._pools[found]
 
 

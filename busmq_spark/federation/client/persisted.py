@@ -18,9 +18,9 @@ from busmq_spark.federation.npm_wire.creation_message import make_creation
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.core.persisted import FieldsToSave
+    from busmq_spark.core.persisted import PersistedFieldChanges
     from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
-    from busmq_spark.federation.client.socket_pool import SocketPool
+    from busmq_spark.federation.client.web_socket_pool import WebSocketPool
 
 SERVER_TTL_S = 60
 """What the server gives at each touch."""
@@ -32,7 +32,7 @@ class _RemotePersistable(RemoteCallbacks, Persistable):
     _handle: RemoteReconnector
     _task: asyncio.Task[None] | None = None
 
-    def __init__(self, bus: Bus, pool: SocketPool, *args: Any) -> None:
+    def __init__(self, bus: Bus, pool: WebSocketPool, *args: Any) -> None:
         super().__init__(bus, *args)
         self._handle = RemoteReconnector(pool, make_creation("persistify", self.name, {}, []), bus.spawn, self, _restore_nothing)
 
@@ -45,7 +45,7 @@ class _RemotePersistable(RemoteCallbacks, Persistable):
             self.bus.adopt(self)
             self._task = self.bus.spawn(self._touch_regularly(), f"keeping {self.name} alive")
 
-    async def _write(self, sending: FieldsToSave) -> int:
+    async def _write(self, sending: PersistedFieldChanges) -> int:
         fields = dict(sending.fields)
         if sending.missing:
             there = await self._read()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from busmq_spark.bus.bus import Bus
     from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
-    from busmq_spark.federation.client.socket_pool import SocketPool
+    from busmq_spark.federation.client.web_socket_pool import WebSocketPool
 
 
 class RemotePubsub(Pubsub, RemoteCallbacks):
@@ -30,7 +30,7 @@ class RemotePubsub(Pubsub, RemoteCallbacks):
 
     events = (*Pubsub.events, "reconnecting", "reconnected")
 
-    def __init__(self, bus: Bus, name: str, most: int, pool: SocketPool) -> None:
+    def __init__(self, bus: Bus, name: str, most: int, pool: WebSocketPool) -> None:
         super().__init__(bus, name, most)
         self._handle = RemoteReconnector(pool, make_creation("pubsub", name), bus.spawn, self, self._restore)
         self._on_message: Callable[[bytes | None], None] | None = None

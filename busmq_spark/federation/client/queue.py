@@ -22,7 +22,7 @@ from busmq_spark.federation.npm_wire.creation_message import make_creation
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
     from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
-    from busmq_spark.federation.client.socket_pool import SocketPool
+    from busmq_spark.federation.client.web_socket_pool import WebSocketPool
 
 ERRORS_THAT_END_CONSUMING = (QueueBusy, MessageRefused, FederationRefused)
 """What a server of ours reports when it consumes for us no longer."""
@@ -45,7 +45,7 @@ class RemoteQueue(BaseQueue, RemoteCallbacks):
     events = (*BaseQueue.events, "reconnecting", "reconnected")
     _consumption: RemoteConsumption | None
 
-    def __init__(self, bus: Bus, name: str, pool: SocketPool) -> None:
+    def __init__(self, bus: Bus, name: str, pool: WebSocketPool) -> None:
         super().__init__(bus, name)
         self.last_acked = 0
         """The highest id that was acked through this object since it was attached."""

@@ -23,7 +23,7 @@ from busmq_spark.federation.npm_wire.creation_message import MAX_NAME_CHARACTERS
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
     from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
-    from busmq_spark.federation.client.socket_pool import SocketPool
+    from busmq_spark.federation.client.web_socket_pool import WebSocketPool
 
 MAX_ANNOUNCED_TTL_S = 24 * 3600
 MAX_PENDING_ANNOUNCEMENTS = 10_000
@@ -34,7 +34,7 @@ log = logging.getLogger("busmq_spark")
 class QueueAnnouncementReceiver(RemoteCallbacks):
     """Of one federation server. The bus emits ``federating(url)`` whenever they are listened to (again)."""
 
-    def __init__(self, bus: Bus, pool: SocketPool) -> None:
+    def __init__(self, bus: Bus, pool: WebSocketPool) -> None:
         self._bus, self._url = bus, pool.target.url
         self._handle = RemoteReconnector(pool, make_creation("pubsub", ANNOUNCEMENT_CHANNEL), bus.spawn, self, self._restore)
         self._news: dict[str, int] = {}

@@ -16,7 +16,7 @@ from busmq_spark.core.retry import PATIENCE_S, Pauses  # how long a call waits f
 from busmq_spark.errors import BusError, FederationLost, FederationRefused
 from busmq_spark.federation.client import socket
 from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
-from busmq_spark.federation.client.socket_pool import SocketPool
+from busmq_spark.federation.client.web_socket_pool import WebSocketPool
 from busmq_spark.federation.npm_wire.creation_message import ObjectCreation
 
 STATE_POLL_S = 0.25
@@ -45,7 +45,7 @@ class RemoteReconnector:
 
     def __init__(
         self,
-        pool: SocketPool,
+        pool: WebSocketPool,
         creation: ObjectCreation,
         spawn: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]],
         owner: RemoteCallbacks,

@@ -14,13 +14,13 @@ from busmq_spark.federation.client.queue import RemoteQueue
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.federation.client.socket_pool import SocketPool
+    from busmq_spark.federation.client.web_socket_pool import WebSocketPool
 
 
 class RemoteService(Service):
     """A service behind a federation server. When the link breaks, requests and replies under way may be lost: their requesters time out."""
 
-    def __init__(self, bus: Bus, name: str, pool: SocketPool) -> None:
+    def __init__(self, bus: Bus, name: str, pool: WebSocketPool) -> None:
         # What a service asks of its bus: this one's tasks, and queues of the other one.
         far = SimpleNamespace(spawn=bus.spawn, adopt=bus.adopt, release=bus.release, queue=lambda name: RemoteQueue(bus, name, pool))
         super().__init__(far, name)  # type: ignore[arg-type]

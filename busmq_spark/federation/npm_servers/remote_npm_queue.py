@@ -14,7 +14,7 @@ from typing import Any
 
 from busmq_spark.errors import BusError, FederationLost, LinkLost
 from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
-from busmq_spark.federation.client.socket_pool import SocketPool
+from busmq_spark.federation.client.web_socket_pool import WebSocketPool
 from busmq_spark.federation.npm_wire.creation_message import make_creation
 
 ANSWER_TIMEOUT_S = 10.0
@@ -26,7 +26,7 @@ QUIET_BEFORE_COUNT_S = 0.25
 class RemoteNpmQueue:
     """Every method raises FederationLost when the object is lost or the server reports an error; then ``is_over`` is true."""
 
-    def __init__(self, pool: SocketPool) -> None:
+    def __init__(self, pool: WebSocketPool) -> None:
         self.located = self.attached = False
         """Whether ``exists`` was asked, after which fields may be read; whether messages may be, and fields be written."""
         self.url = pool.target.url
@@ -40,7 +40,7 @@ class RemoteNpmQueue:
         self._steps = 0
 
     @classmethod
-    async def open(cls, pool: SocketPool, queue: str, patience_s: float, *, texts: bool) -> RemoteNpmQueue:
+    async def open(cls, pool: WebSocketPool, queue: str, patience_s: float, *, texts: bool) -> RemoteNpmQueue:
         """``texts``: whether to receive messages; without it the server does not send those that are removed."""
         made = cls(pool)
         try:

@@ -30,8 +30,8 @@ from busmq_spark.core.sink import StagedList
 from busmq_spark.core.times_of_ids import TimesOfIds
 from busmq_spark.errors import ConfigError, LinkLost, QueueExpired, QueueRecreated
 from busmq_spark.federation.address import CONNECT_TIMEOUT_S, FederationAddress
-from busmq_spark.federation.client.socket_pool import SocketPool
 from busmq_spark.federation.client.target import FederationTarget
+from busmq_spark.federation.client.web_socket_pool import WebSocketPool
 from busmq_spark.federation.npm_servers.append import NpmServerAppender, expect_text_value
 from busmq_spark.federation.npm_servers.npm_server_queue import NO_LOSS_CAUSE_EVIDENCE, Message, NpmServerQueue, encode_text
 from busmq_spark.federation.npm_servers.remote_npm_queue import RemoteNpmQueue
@@ -68,7 +68,7 @@ class NpmServerStore:
         secure = address.parse_url().secure
         target = _TargetWithSparkTls(address.url, address.secret, None, address.secret_in_url, context=address.make_ssl_context() if secure else None)
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._pool = SocketPool(target, 1, self._spawn)
+        self._pool = WebSocketPool(target, 1, self._spawn)
         self._queues: dict[str, NpmServerQueue] = {}
 
     def connect(self) -> bool:

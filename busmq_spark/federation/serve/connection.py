@@ -41,7 +41,7 @@ PROTOCOL_ERROR_CLOSE_CODE = 1002
 log = logging.getLogger("busmq_spark")
 
 
-class PeerConnection:
+class NpmPeerConnection:
     """From an accepted handshake to the end of the socket."""
 
     def __init__(self, socket: ServerConnection, identity: Identity, bus: Bus, limits: PeerLimits, budget: SecretBudget) -> None:

@@ -22,7 +22,7 @@ from busmq_spark.federation.serve.objects import make_served_object
 from busmq_spark.federation.serve.objects.base import MethodCall
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.serve.connection import PeerConnection
+    from busmq_spark.federation.serve.connection import NpmPeerConnection
     from busmq_spark.federation.serve.objects.base import ServedObject
 
 READY_PACKET = b"ready"
@@ -32,7 +32,7 @@ log = logging.getLogger("busmq_spark")
 class ObjectSession:
     """Bytes of the peer in, calls of an object out."""
 
-    def __init__(self, connection: PeerConnection, channel: str) -> None:
+    def __init__(self, connection: NpmPeerConnection, channel: str) -> None:
         self.connection, self._channel = connection, channel
         self.bus, self.identity, self.limits = connection.bus, connection.identity, connection.limits
         self.functions = LocalFunctions()

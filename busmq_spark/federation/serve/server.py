@@ -46,7 +46,7 @@ from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.secret_budgets import SecretBudgets
 from busmq_spark.federation.gate.socket_limiter import CountedSocket, SocketLimiter, network_of
 from busmq_spark.federation.npm_wire.deflate import server_deflate
-from busmq_spark.federation.serve.connection import PeerConnection
+from busmq_spark.federation.serve.connection import NpmPeerConnection
 from busmq_spark.federation.serve.memory_trim import TrimTrigger, trim_memory
 from busmq_spark.federation.silent_log import WIRE_LOG
 from busmq_spark.metrics import CONTENT_TYPE, Metrics
@@ -90,7 +90,7 @@ class FederationServer:
         self._socket_limiter = SocketLimiter(self._limits, lambda: self._counts.refused.add(reason="busy"), tls)
         self._proxies, self._compression = parse_networks(proxies), compression
         self._draining = False
-        self._connections: set[PeerConnection] = set()
+        self._connections: set[NpmPeerConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._budgets = SecretBudgets(self._limits, self._metrics, ("anyone",) if keyring is None else keyring.names)
         self._bulk = BulkServer(bus.options, self._limits, self._metrics, self._budgets)
@@ -240,7 +240,7 @@ class FederationServer:
             else:
                 limit_kernel_buffers(socket, self._limits.kernel_bytes)
                 await self._serve_peer(
-                    PeerConnection(socket, accepted.identity, self._bus, self._limits, self._budgets.budget_of(accepted.identity.name))
+                    NpmPeerConnection(socket, accepted.identity, self._bus, self._limits, self._budgets.budget_of(accepted.identity.name))
                 )
         except ConnectionClosed:
             log.debug("federation: %s is gone", accepted.identity.name)
@@ -249,7 +249,7 @@ class FederationServer:
         finally:
             self._tasks.discard(task)
 
-    async def _serve_peer(self, connection: PeerConnection) -> None:
+    async def _serve_peer(self, connection: NpmPeerConnection) -> None:
         self._connections.add(connection)
         try:
             await connection.serve()

@@ -8,7 +8,7 @@ from busmq_spark.core import persisted
 from busmq_spark.core.command_generators import Flow, T
 from busmq_spark.core.keys import persisted_key
 from busmq_spark.core.message import encode_value
-from busmq_spark.core.persisted import FieldsToSave
+from busmq_spark.core.persisted import PersistedFieldChanges
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.federation.npm_wire.dnode import encode_json
 from busmq_spark.federation.serve.objects.base import NEEDS_BROWSE, NEEDS_PUSH, MethodCall, ServedMethod, ServedObject, refused_error, to_storable
@@ -45,7 +45,7 @@ class ServedPersisted(ServedObject):
         fields = call.expect_value(1, dict, "what is to be written")
         if not fields:
             raise ConfigError(reason="nothing is to be written")
-        sending = FieldsToSave({to_storable(name): _encode_stored(value) for name, value in fields.items()})
+        sending = PersistedFieldChanges({to_storable(name): _encode_stored(value) for name, value in fields.items()})
         await self._run_flow(persisted.save(self._key, sending, OBJECT_TTL_S))
         self.answer(call, None, "OK", self._key)
 

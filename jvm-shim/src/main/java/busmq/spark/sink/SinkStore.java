@@ -190,7 +190,7 @@ final class SinkStore implements AutoCloseable {
             throw staleBatchError(sink, batch, text(reply.get(0)));
         }
         List<StagedList> held = BatchManifest.decode((byte[]) reply.get(1));
-        Map<String, Object> changed = new BatchContent(text(reply.get(2)), held).differencesTo(new BatchContent(span, staged));
+        Map<String, Object> changed = new BatchIdentity(text(reply.get(2)), held).differencesTo(new BatchIdentity(span, staged));
         if (!changed.isEmpty()) {
             throw BusException.of(ErrorKind.BATCH_CHANGED, "sink", sink, "batch", batch, "by", changed.get("by"), "found", changed.get("found"),
                     "expected", changed.get("expected"), "remedy", changed.get("remedy"));

@@ -8,7 +8,7 @@ import java.util.List;
 import java.util.Map;
 
 /** The content of a batch, to distinguish it from another of the same number: its span, if known, and the rows of each queue (core/sink.py). */
-record BatchContent(String span, List<StagedList> staged) {
+record BatchIdentity(String span, List<StagedList> staged) {
     private static final int MAX_QUEUES_IN_ERROR = Contract.intNumber("maxQueuesInError");
     private static final String CHECKPOINT_OLDER_REMEDY = Contract.text("checkpointOlderRemedy");
     private static final String QUERY_VARIES_REMEDY = Contract.text("queryVariesRemedy");
@@ -22,7 +22,7 @@ record BatchContent(String span, List<StagedList> staged) {
     }
 
     /** How {@code now} differs from this batch, as details of BATCH_CHANGED; empty when it is the same. */
-    Map<String, Object> differencesTo(BatchContent now) {
+    Map<String, Object> differencesTo(BatchIdentity now) {
         String[] ours = span.split(":", 2);
         String[] theirs = now.span.split(":", 2);
         if (!ours[0].isEmpty() && !theirs[0].isEmpty()) {

@@ -20,7 +20,7 @@ from busmq_spark.redis_io.queue_location import no_pause
 from busmq_spark.store.method_forwarding import PerQueueOperations, restrict_to
 from busmq_spark.store.protocol import FailureDomain, LossCauseEvidence, MessageRows, ReadStore
 from busmq_spark.store.redis_store import RedisStore
-from busmq_spark.store.source_caller import ANSWER_BUDGET_S, DirectCaller, SourceCaller, SourceUnavailable
+from busmq_spark.store.source_caller import ANSWER_BUDGET_S, SameThreadCaller, SourceCaller, SourceUnavailable
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -28,7 +28,7 @@ FETCH_BUDGET_S = ANSWER_BUDGET_S / 2
 """What a slow link has not brought by then is left to the tasks: it is there, only slow."""
 
 
-class MultiSourceStore(PerQueueOperations):
+class MultiLinkStore(PerQueueOperations):
     """``callers`` by source, '' for Redis itself."""
 
     def __init__(self, callers: Mapping[str, SourceCaller]) -> None:
@@ -46,7 +46,7 @@ class MultiSourceStore(PerQueueOperations):
     def redis_store(self) -> RedisStore | None:
         """The store of Redis itself, where it takes part."""
         caller = self._callers.get("")
-        return caller.store if isinstance(caller, DirectCaller) and isinstance(caller.store, RedisStore) else None
+        return caller.store if isinstance(caller, SameThreadCaller) and isinstance(caller.store, RedisStore) else None
 
     def keys(self, queue: str) -> QueueKeys:
         """How the keys would be spelt on one server; a link's are its own affair."""
@@ -129,7 +129,7 @@ class MultiSourceStore(PerQueueOperations):
 
     def _read(self, source: str, rest: list[Range], strict: bool) -> Iterator[MessageRows]:
         caller = self._callers[source]
-        assert isinstance(caller, DirectCaller), "a reading task waits for its own source alone"
+        assert isinstance(caller, SameThreadCaller), "a reading task waits for its own source alone"
         while rest:
             try:
                 for rows in caller.store.read_many(_locate_parts(caller.store, rest), strict):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from busmq_spark.federation.npm_wire.creation_message import ObjectCreation
 
 
-class SocketPool:
+class WebSocketPool:
     """Opens nothing before ``start``."""
 
     def __init__(self, target: FederationTarget, size: int, spawn: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]]) -> None:
