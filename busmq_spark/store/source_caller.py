@@ -1,4 +1,4 @@
-"""How a store over several sources calls each of them: in the thread that asks, or through one of its own, so that an unreachable one delays no other."""
+"""How a store over several sources calls each of them: in its own thread, or in one of each, so that an unreachable one delays no other."""
 
 from __future__ import annotations
 
