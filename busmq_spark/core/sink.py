@@ -33,7 +33,8 @@ STAGE_TTL_S = 3600
 MAX_ROWS_PER_COMMIT, MAX_QUEUES_PER_COMMIT = 10_000, 1_000
 """Rows and queues that are committed in one round trip, at most; a queue with more rows has its own."""
 CHUNKS_PER_COMMIT = 4
-"""Chunks of a queue that are committed in one round trip, at most. Redis serves others only after all of them: some 4 ms."""
+"""Chunks of a queue that are committed in one round trip, at most. Redis serves others only after all of them: 3 to 4 ms, up to 7
+with values of 10 KB, as they wait for a long reply to a reader (MAX_REPLY_ROWS in core/range_reader.py)."""
 STAGED_KEY_SUFFIX = re.compile(r"(?:batch|[0-9a-fA-F-]{36}):[0-9]{1,19}:[0-9]{1,10}:[0-9a-f]{16}", re.ASCII)
 """What :func:`attempt_name` makes. No other key of the bus ends like this."""
 
