@@ -79,3 +79,15 @@ def test_a_cluster_serves_keys_on_every_master_and_survives_the_loss_of_one() ->
         assert lost not in group.masters
         assert len(group.masters) == 3
         assert [group.owner(key).command("GET", key) for key in keys] == [f"value of {key}" for key in keys]
+
+
+@pytest.mark.fault
+def test_the_owner_of_a_key_is_found_when_the_node_asked_does_not_know_it_yet() -> None:
+    """As for a moment during a fail-over: the next message of the owner says what it owns."""
+    with ClusterServers(replicas=0) as group:
+        asked, owner = group.nodes[0], group.nodes[1]
+        key = next(key for key in map(str, range(1000)) if group.owner(key) is owner)
+        for _ in range(5):  # the message may come between the two calls
+            assert asked.command("CLUSTER", "DELSLOTS", asked.command("CLUSTER", "KEYSLOT", key)) == "OK"
+            assert group.owner(key) is owner
+            group.wait_healthy()

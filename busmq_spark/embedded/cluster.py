@@ -56,13 +56,22 @@ class ClusterServers(ServerSet):
         return [node for node in self.nodes if node not in masters and node.running]
 
     def owner(self, key: str) -> RedisServer:
-        """The node that owns the key's slot, as the cluster sees it; it may be down until the others have noticed."""
-        asked = self._any_running_node()
-        slot = asked.command("CLUSTER", "KEYSLOT", key)
-        for (first, last), port in self._owners(asked, COMMAND_TIMEOUT_S).items():
-            if isinstance(slot, int) and first <= slot <= last:
-                return next(node for node in self.nodes if node.port == port)
-        raise LinkLost(url=f"redis://127.0.0.1:{asked.port}", reason=f"no node owns slot {slot} of key {key!r}")
+        """The node that owns the key's slot, as the cluster sees it; it may be down until the others have noticed.
+
+        A node that has heard that a master became a replica, and not yet who has its slots, knows no owner: this waits until it does.
+        """
+        found: list[RedisServer] = []
+
+        def is_known() -> bool:
+            asked = self._any_running_node()
+            slot = asked.command("CLUSTER", "KEYSLOT", key)
+            assert isinstance(slot, int)
+            ports = [port for (first, last), port in self._owners(asked, COMMAND_TIMEOUT_S).items() if first <= slot <= last]
+            found.extend(node for node in self.nodes if node.port in ports)
+            return bool(found)
+
+        wait_until(is_known, CLUSTER_FORMED_TIMEOUT_S, f"an owner of the slot of key {key!r}", self._any_running_node().url)
+        return found[0]
 
     def kill_master(self, key: str = "") -> RedisServer:
         """SIGKILL the owner of this key; the result is that node. ``wait_healthy()`` then waits for its successor."""
