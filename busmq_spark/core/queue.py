@@ -160,14 +160,6 @@ def clock_ms(keys: QueueKeys) -> Flow[int]:
     return int((yield script("server_time", (keys.metadata,), ())))
 
 
-def read_at(keys: QueueKeys, position: int, count: int = 1) -> Flow[list[Message]]:
-    """Read ``count`` messages from ``position`` (0 is the oldest; a position, not an id). Nothing is removed."""
-    if position < 0 or count < 1:
-        raise ConfigError(reason=f"position {position}, count {count}: expected a position from 0 and a count from 1")
-    reply = yield command("LRANGE", keys.messages, 2 * position, 2 * (position + count) - 1)
-    return _messages(reply)
-
-
 def count(keys: QueueKeys) -> Flow[int]:
     """How many messages some reader has still to acknowledge; those a reliable consumer took, or that are kept, are not among them."""
     waiting: int = (yield script("kept", (keys.metadata, keys.messages), ()))[0]

@@ -14,11 +14,6 @@ from typing import Any
 from busmq_spark.errors import LocalToolMissing
 
 FLIGHT_FIELDS = ("carrier", "flight", "tailnum", "origin", "dest", "scheduled", "hour", "dep_delay", "arr_delay", "air_time", "distance")
-FLIGHT_SCHEMA = (
-    "carrier string, flight int, tailnum string, origin string, dest string, scheduled timestamp, hour int, "
-    "dep_delay double, arr_delay double, air_time double, distance int"
-)
-"""The same fields for Spark's from_json. Delays are in minutes, null for a flight that was cancelled."""
 _WHOLE_NUMBER_FIELDS = ("flight", "hour", "dep_delay", "arr_delay", "air_time", "distance")
 
 

@@ -11,7 +11,6 @@ from redis.crc import key_slot
 
 from busmq_spark.core.command_generators import Call
 
-CLUSTER_SLOTS = 16_384
 NodeAddress = tuple[str, int]
 """Host and port."""
 

@@ -20,6 +20,7 @@ from tests.bus.conftest import OpenBus
 from tests.bus.tools import until
 from tests.conftest import Fresh
 from tests.layouts import servers_of
+from tests.stored import read_at
 
 
 @pytest.mark.parametrize("first", ["connect", "listen"])
@@ -292,7 +293,7 @@ async def test_leaving_the_bus_disconnects_and_leaves_no_task(open_bus: OpenBus,
     async with open_bus() as bus:
         queue = QueueKeys(channel_queue("remote", name), bus.options.layout == "cluster")
         server = await bus.servers.locate(queue.metadata)
-        stored = await bus.servers.commands[server].run(flows.read_at(queue, 0, 99))
+        stored = await bus.servers.commands[server].run(read_at(queue, 0, 99))
         assert b":3:" in [message.value for message in stored]  # one had no reader any more
 
 

@@ -22,6 +22,7 @@ from tests.bus.conftest import OpenBus
 from tests.bus.test_service import LONG_MS, answer, end_time_of_requests, pair
 from tests.bus.tools import UNTIL_S
 from tests.conftest import Fresh
+from tests.stored import read_at
 
 
 class Gate:
@@ -55,9 +56,7 @@ class Gate:
 
 async def stored(bus: Bus, name: str) -> list[Any]:
     """The data of the requests that no provider has taken."""
-    return [
-        ServiceRequest(message.json()["data"]).data for message in await bus.queue(service_queue(name)).run(flows.read_at(keys(bus, name), 0, 999))
-    ]
+    return [ServiceRequest(message.json()["data"]).data for message in await bus.queue(service_queue(name)).run(read_at(keys(bus, name), 0, 999))]
 
 
 def keys(bus: Bus, name: str) -> QueueKeys:

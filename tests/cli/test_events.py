@@ -7,11 +7,11 @@ import json
 import pytest
 
 from busmq_spark import Event
-from busmq_spark.core import queue as flows
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.cli.conftest import Busmq
 from tests.conftest import Fresh
+from tests.stored import read_at
 
 pytestmark = pytest.mark.redis
 
@@ -23,7 +23,7 @@ def test_an_event_goes_where_it_is_subscribed_to(busmq: Busmq, link: SyncLink, f
     [receipt] = busmq("publish", f"{word}.a", '{"user": 7}', "--require", "1", "--subject", "7", "--json").records
     assert receipt["destinations"] == [queue]
     assert queue in busmq("publish", f"{word}.b", "not JSON", "--id", "mine", "--type", "t").text
-    events = [Event.decode(message.value) for message in link.run(flows.read_at(QueueKeys(queue), 0, 9))]
+    events = [Event.decode(message.value) for message in link.run(read_at(QueueKeys(queue), 0, 9))]
     assert [(each.id, each.type, each.subject, each.data) for each in events] == [
         (receipt["id"], f"{word}.a", "7", {"user": 7}),
         ("mine", "t", None, "not JSON"),
@@ -40,7 +40,7 @@ def test_an_event_goes_where_it_is_subscribed_to(busmq: Busmq, link: SyncLink, f
 def test_a_command_goes_to_its_queue(busmq: Busmq, link: SyncLink, fresh: Fresh) -> None:
     queue = fresh("invoices")
     [receipt] = busmq("send", queue, "[8]", "--json").records
-    [message] = link.run(flows.read_at(QueueKeys(queue), 0, 9))
+    [message] = link.run(read_at(QueueKeys(queue), 0, 9))
     event = Event.decode(message.value)
     assert (event.id, event.type, event.data) == (receipt["id"], queue, [8])
     busmq("subscribe", queue, "one")

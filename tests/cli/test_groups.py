@@ -19,6 +19,7 @@ from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.cli.conftest import Busmq
 from tests.conftest import Fresh
+from tests.stored import read_at
 
 pytestmark = pytest.mark.redis
 
@@ -40,7 +41,7 @@ def give_up(link: SyncLink, keys: QueueKeys, values: Sequence[bytes], *, dead: s
 
 
 def values_of(link: SyncLink, keys: QueueKeys) -> list[bytes]:
-    return [message.value for message in link.run(flows.read_at(keys, 0, 10_000))]
+    return [message.value for message in link.run(read_at(keys, 0, 10_000))]
 
 
 def test_groups_of_both_kinds_are_listed_with_what_is_left(busmq: Busmq, keys: QueueKeys, link: SyncLink) -> None:

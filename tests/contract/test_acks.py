@@ -17,6 +17,7 @@ from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.resp_codec import calls_of
 from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Redis, Run
+from tests.stored import read_at
 from tests.support import Life
 
 OK = AckResult("ok", "0")
@@ -27,7 +28,7 @@ def state_of(run: Run, keys: QueueKeys, wanted: int) -> reader_operations.QueueS
 
 
 def stored_ids(run: Run, keys: QueueKeys) -> list[int]:
-    return [message.id for message in run(queue.read_at(keys, 0, 100_000))]
+    return [message.id for message in run(read_at(keys, 0, 100_000))]
 
 
 def ack(run: Run, keys: QueueKeys, id: int, born: str, *, subscription: str = "", mark: str = "") -> AckResult:

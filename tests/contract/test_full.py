@@ -17,6 +17,7 @@ from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.sync_cluster_link import SyncClusterLink
 from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Run
+from tests.stored import read_at
 
 ME = "me"
 
@@ -97,7 +98,7 @@ def test_what_is_kept_is_moved_past_and_let_go(run: Run, link: Link, born: Born,
     assert run(reader_operations.subscribe([keys], "s", ["earliest"])) == [10]
     assert run(reader_operations.ack_to([CumulativeAck(keys, 20, attached.born, "")], "s"))[0].status == "ok"
     assert run(retention.set_retention(keys, retention.parse_limits(None, None, None))) is None
-    assert run(queue.read_at(keys, 0)) == []
+    assert run(read_at(keys, 0)) == []
 
 
 def test_a_queue_that_keeps_nothing_yet_can_be_told_to(run: Run, stored: QueueKeys) -> None:

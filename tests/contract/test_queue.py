@@ -10,6 +10,7 @@ from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S
 from busmq_spark.errors import ConfigError, MessageRefused, QueueMissing
 from tests.conftest import FreshKeys
 from tests.contract.conftest import Born, Redis, Run
+from tests.stored import read_at
 from tests.support import Life
 
 
@@ -109,7 +110,7 @@ def test_pushes_get_ids_from_1_without_holes_and_keep_their_order(run: Run, born
     assert run(queue.push_many(keys, values(4, 3000))) == 2997
     assert run(queue.push(keys, b"3001")) == 3001
     assert run(queue.count(keys)) == 3001
-    assert [m for at in range(0, 3001, 1000) for m in run(queue.read_at(keys, at, 1000))] == numbered(1, 3001)
+    assert [m for at in range(0, 3001, 1000) for m in run(read_at(keys, at, 1000))] == numbered(1, 3001)
 
 
 @pytest.mark.parametrize("value", [b"", b"\x00\xff\xfe", "héllo 世😀".encode(), b"1" * (CHUNK_BYTES + 1)], ids=["empty", "binary", "text", "large"])
@@ -117,7 +118,7 @@ def test_a_value_is_stored_as_the_bytes_it_is(run: Run, born: Born, value: bytes
     keys, _ = born()
     run(queue.push(keys, value))
     run(queue.push_many(keys, [b"before", value, b"after"]))
-    assert [m.value for m in run(queue.read_at(keys, 0, 9))] == [value, b"before", value, b"after"]
+    assert [m.value for m in run(read_at(keys, 0, 9))] == [value, b"before", value, b"after"]
 
 
 def test_a_push_to_a_queue_that_is_not_attached_stores_nothing(run: Run, redis: Redis, fresh_keys: FreshKeys) -> None:
@@ -142,7 +143,7 @@ def test_push_many_stores_what_fits_under_the_stored_maxsize(run: Run, born: Bor
     assert run(queue.push_many(keys, values(1, 1200))) == 1200
     assert run(queue.push_many(keys, values(1201, 4000))) == 300
     assert run(queue.push_many(keys, [b"x"])) == 0
-    assert run(queue.read_at(keys, 1400, 999)) == numbered(1401, 1500)
+    assert run(read_at(keys, 1400, 999)) == numbered(1401, 1500)
 
 
 def test_a_queue_that_a_peer_overfilled_takes_nothing_more(run: Run, born: Born, redis: Redis) -> None:
@@ -167,7 +168,7 @@ def test_ids_are_exact_up_to_the_last_that_javascript_can_count(run: Run, born: 
     redis("SET", keys.msgid, MAX_ID - 3)
     assert run(queue.push(keys, b"a")) == MAX_ID - 2
     assert run(queue.push_many(keys, [b"b", b"c"])) == 2
-    assert [m.id for m in run(queue.read_at(keys, 0, 9))] == [MAX_ID - 2, MAX_ID - 1, MAX_ID]
+    assert [m.id for m in run(read_at(keys, 0, 9))] == [MAX_ID - 2, MAX_ID - 1, MAX_ID]
 
 
 def test_beyond_the_last_id_a_push_is_refused_and_stores_nothing(run: Run, born: Born, redis: Redis) -> None:
@@ -225,7 +226,7 @@ def test_restoring_puts_the_unacked_back_before_what_is_pending(run: Run, born: 
     run(queue.push_many(keys, values(1, 9)))
     run(queue.pop(keys, reliable=True, ttl_s=60, most=6))
     run(queue.ack(keys, 2, ttl_s=60, restore=True))
-    assert run(queue.read_at(keys, 0, 99)) == numbered(3, 9)
+    assert run(read_at(keys, 0, 99)) == numbered(3, 9)
     assert redis("EXISTS", keys.toack) == 0
     assert redis("TTL", keys.messages) > 0
 
@@ -235,7 +236,7 @@ def test_restoring_works_when_nothing_is_pending(run: Run, born: Born) -> None:
     run(queue.push_many(keys, values(1, 3)))
     run(queue.pop(keys, reliable=True, ttl_s=60, most=3))
     run(queue.ack(keys, 0, ttl_s=60, restore=True))
-    assert run(queue.read_at(keys, 0, 99)) == numbered(1, 3)
+    assert run(read_at(keys, 0, 99)) == numbered(1, 3)
 
 
 @pytest.mark.parametrize("pending", [0, 10])
@@ -249,7 +250,7 @@ def test_more_than_one_chunk_is_acked_and_restored_in_order(run: Run, born: Born
     run(queue.pop(keys, reliable=True, ttl_s=60, most=total % CHUNK_MESSAGES))
     assert run(queue.count(keys)) == pending
     run(queue.ack(keys, acked, ttl_s=60, restore=True))
-    assert run(queue.read_at(keys, 0, total)) == numbered(acked + 1, total + pending)
+    assert run(read_at(keys, 0, total)) == numbered(acked + 1, total + pending)
 
 
 def test_an_ack_of_exactly_one_chunk_still_restores_the_rest(run: Run, born: Born) -> None:
@@ -258,7 +259,7 @@ def test_an_ack_of_exactly_one_chunk_still_restores_the_rest(run: Run, born: Bor
     for _ in range(3):
         run(queue.pop(keys, reliable=True, ttl_s=60, most=CHUNK_MESSAGES))
     run(queue.ack(keys, MAX_MESSAGES_PER_ACK, ttl_s=60, restore=True))
-    assert run(queue.read_at(keys, 0, 9)) == numbered(MAX_MESSAGES_PER_ACK + 1, MAX_MESSAGES_PER_ACK + 1)
+    assert run(read_at(keys, 0, 9)) == numbered(MAX_MESSAGES_PER_ACK + 1, MAX_MESSAGES_PER_ACK + 1)
 
 
 def test_an_ack_is_cumulative_and_an_older_one_changes_nothing(run: Run, born: Born, redis: Redis) -> None:
@@ -279,9 +280,9 @@ def test_index_reads_by_position_and_removes_nothing(run: Run, born: Born) -> No
     keys, _ = born()
     run(queue.push_many(keys, values(1, 5)))
     run(queue.pop(keys))
-    assert run(queue.read_at(keys, 0)) == numbered(2, 2)
-    assert run(queue.read_at(keys, 1, 2)) == numbered(3, 4)
-    assert run(queue.read_at(keys, 4)) == []
+    assert run(read_at(keys, 0)) == numbered(2, 2)
+    assert run(read_at(keys, 1, 2)) == numbered(3, 4)
+    assert run(read_at(keys, 4)) == []
     assert run(queue.count(keys)) == 4
 
 

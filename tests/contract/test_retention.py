@@ -22,6 +22,7 @@ from busmq_spark.redis_io.urls import parse
 from tests.clocks import DAY, HOUR, SECOND, noted, npm_push, pass_by
 from tests.conftest import Fresh
 from tests.contract.conftest import Redis, Run
+from tests.stored import read_at
 
 BORN = "b" * 16
 WEEK, HUNDRED = parse_limits("7d", None, None), parse_limits(None, 100, None)
@@ -389,11 +390,11 @@ def test_a_user_without_the_right_to_the_time_sets_no_age_and_may_do_everything_
         link.run(retention.set_retention(keys, parse_limits(None, 2, None)))
         link.run(queue.push_many(keys, [b"x"] * 9))
         assert link.run(reader_operations.ack_to([CumulativeAck(keys, 9, BORN, "")]))[0].status == "ok"
-        assert link.run(queue.read_at(keys, 0))[0].id == 8
+        assert link.run(read_at(keys, 0))[0].id == 8
         other.run(retention.set_retention(keys, WEEK))
         link.run(queue.push_many(keys, [b"x"] * 9))
         assert link.run(reader_operations.ack_to([CumulativeAck(keys, 18, BORN, "")]))[0].status == "ok"
-        assert link.run(queue.read_at(keys, 0))[0].id == 8, "only others let it go by its age"
+        assert link.run(read_at(keys, 0))[0].id == 8, "only others let it go by its age"
     finally:
         link.close()
         other.close()

@@ -14,6 +14,7 @@ from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 from tests.conftest import Fresh
 from tests.contract.conftest import Born, Redis, Run
+from tests.stored import read_at
 
 
 def by_name(run: Run, keys: QueueKeys) -> dict[str, SubscriptionStatus]:
@@ -72,7 +73,7 @@ def test_what_only_a_forgotten_subscription_held_back_leaves_at_once(run: Run, b
     run(reader_operations.ack_to([CumulativeAck(keys, 8, there.born, "")], "here"))
     run(reader_operations.ack_to([CumulativeAck(keys, 6, there.born, "")], "also"))
     assert run(unsubscribe(keys, "gone"))
-    assert [message.id for message in run(queue.read_at(keys, 0, 99))] == [7, 8, 9]
+    assert [message.id for message in run(read_at(keys, 0, 99))] == [7, 8, 9]
     assert not run(unsubscribe(keys, "gone"))
     assert sorted(redis("HKEYS", keys.acks)) == [b":at:also", b":at:here", b":born", b"also", b"here"]
 

@@ -20,12 +20,12 @@ from busmq_spark.errors import BusError, ConfigError, QueueMissing
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.conftest import Fresh
 from tests.contract.conftest import Run
+from tests.stored import read_at
 
 OPERATIONS = json.loads((Path(__file__).parents[1] / "golden" / "queue-transcripts.json").read_text("utf-8"))["operations"]
 CAPTURES = {name: list(operations) for name, operations in groupby(OPERATIONS, lambda operation: str(operation["from"]))}
 # Quirks that we do not copy (protocol chapter 7): there our side is refused, and then brought to the same state by the captured commands.
 REFUSED: dict[str, type[BusError]] = {
-    "consume {remove:false,index:-1} (quirk)": ConfigError,  # Q28
     "consume reliable last undefined": ConfigError,  # Q26
     "consume reliable last non-number": ConfigError,  # Q26
     "push after close by other client still attached": QueueMissing,
@@ -100,7 +100,7 @@ def script_flow(keys: QueueKeys, script: str, keys_given: int, args: list[str]) 
     if script == "POP":
         return queue.pop(keys, reliable=keys_given == 2, ttl_s=int(args[0]))
     if script == "INDEX":
-        return queue.read_at(keys, int(args[0]))
+        return read_at(keys, int(args[0]))
     last: Any = int(args[0]) if args[0].isdigit() else args[0]
     return queue.ack(keys, last, ttl_s=int(args[1]), restore=keys_given == 2)
 

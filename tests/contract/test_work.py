@@ -21,6 +21,7 @@ from busmq_spark.core.sink import StagedList, encode_chunks
 from busmq_spark.embedded import RedisServer
 from busmq_spark.store import redis_range
 from tests.conftest import FreshKeys, link_to
+from tests.stored import read_at
 from tests.support import PATIENCE_S
 
 MOST_COMMANDS, MOST_ITEMS = 2_500, 13_000
@@ -149,7 +150,7 @@ def test_taking_acking_and_giving_back_with_many_messages_not_acked(own: Watched
     bounded(own, take(last), queue.give_back(keys, keys.toack, last, ttl_s=600, token="me"))
     bounded(own, queue.ack(keys, 100_000, ttl_s=600))
     bounded(own, queue.ack(keys, 150_000, ttl_s=600, restore=True))
-    stored = own.link.run(queue.read_at(keys, 0, MANY))
+    stored = own.link.run(read_at(keys, 0, MANY))
     assert [message.id for message in stored] == list(range(150_001, MANY + 3 * CHUNK_MESSAGES + 1))
 
 
@@ -158,7 +159,7 @@ def test_giving_back_everything_of_a_long_record(own: Watched, filled: Callable[
     own.link.run(reader_operations.lease([keys], "", "me", 600_000, [""]))
     taken(own, keys, 20_000)
     bounded(own, queue.give_back(keys, keys.toack, 0, ttl_s=600, token="me"))
-    assert [message.id for message in own.link.run(queue.read_at(keys, 0, 30_000))] == list(range(1, 25_001))
+    assert [message.id for message in own.link.run(read_at(keys, 0, 30_000))] == list(range(1, 25_001))
     assert own.link.run(queue.take(keys, keys.toack, 0, most=5, ttl_s=600, token="me"))
 
 
@@ -170,7 +171,7 @@ def test_giving_back_behind_many_that_another_has_given_back(own: Watched, fille
     own.link.run(queue.take(keys, keys.in_flight("h"), 0, most=100, ttl_s=600))
     own.link.run(queue.ack(keys, 0, ttl_s=600, restore=True))
     bounded(own, queue.give_back(keys, keys.in_flight("h"), 0, ttl_s=600))
-    assert [message.id for message in own.link.run(queue.read_at(keys, 0, 60_000))] == list(range(1, 50_101 + behind))
+    assert [message.id for message in own.link.run(read_at(keys, 0, 60_000))] == list(range(1, 50_101 + behind))
 
 
 @pytest.mark.parametrize(("before", "behind"), [(20_000, 20_000), (30_000, 10_000), (10_000, 30_000)])
@@ -184,7 +185,7 @@ def test_giving_back_between_many_moves_the_shorter_side_once(own: Watched, fill
     shorter = 2 * min(before, behind)
     assert work.items <= 3 * shorter + MOST_ITEMS  # read, taken off, put back
     assert work.commands <= MOST_COMMANDS
-    assert [message.id for message in own.link.run(queue.read_at(keys, 0, 60_000))] == list(range(1, before + 100 + behind + 1))
+    assert [message.id for message in own.link.run(read_at(keys, 0, 60_000))] == list(range(1, before + 100 + behind + 1))
 
 
 @pytest.mark.parametrize("most", [1, CHUNK_MESSAGES])
@@ -223,7 +224,7 @@ def test_dropping_what_is_kept_no_longer(own: Watched, filled: Callable[[int], Q
     own.link.run(reader_operations.ack_to([CumulativeAck(keys, 50_000, "b", "")]))
     own.link.execute(command("HSET", keys.metadata, "clock", "1:60000"))
     bounded(own, retention.set_retention(keys, retention.parse_limits(*limits)))
-    assert own.link.run(queue.read_at(keys, 0))[0].id == 50_001
+    assert own.link.run(read_at(keys, 0))[0].id == 50_001
     own.link.execute(command("HSET", keys.metadata, "lets", "0:0"))
     bounded(
         own,

@@ -132,12 +132,6 @@ def test_an_ack_of_what_is_no_id_is_refused_before_redis_sees_it(last: Any) -> N
         run_sync(queue.ack(KEYS, last, ttl_s=30), Canned())
 
 
-@pytest.mark.parametrize(("position", "count"), [(-1, 1), (0, 0), (0, -3)])
-def test_an_index_outside_the_list_is_refused_before_redis_sees_it(position: int, count: int) -> None:
-    with pytest.raises(ConfigError, match="position"):
-        run_sync(queue.read_at(KEYS, position, count), Canned())
-
-
 def test_only_acks_with_more_to_drop_are_asked_again() -> None:
     acks = [CumulativeAck(QueueKeys(name), 9, "b", "") for name in ("one", "two", "three")]
     canned = Canned([[[b"ok", 9], [b"more", 2000], [b"recreated", b"other"]]], [[[b"ok", 5]]])

@@ -18,6 +18,7 @@ from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 from tests.conftest import Fresh
 from tests.peers.node import Peer
+from tests.stored import read_at
 from tests.support import PATIENCE_S, Life, wait_until
 
 TEXTS = ["plain", "", "héllo 世", "😀 astral 𝒳", "line\nbreak\r\n\0 zero", '{"json": [1, null]}', "x" * 1_000_000]
@@ -51,8 +52,8 @@ def test_what_node_pushes_we_pop_with_its_ids_order_and_bytes(peer: Peer, link: 
 def test_what_node_pushes_we_read_by_index_and_it_stays(peer: Peer, link: SyncLink, keys: QueueKeys) -> None:
     peer.attach(keys.name)
     peer.push_all(keys.name, TEXTS)
-    assert link.run(queue.read_at(keys, 0, 99)) == numbered(BYTES)
-    assert link.run(queue.read_at(keys, 3, 1)) == numbered(BYTES)[3:4]
+    assert link.run(read_at(keys, 0, 99)) == numbered(BYTES)
+    assert link.run(read_at(keys, 3, 1)) == numbered(BYTES)[3:4]
     assert peer.count(keys.name) == len(TEXTS)
 
 
@@ -139,7 +140,7 @@ def test_both_push_at_once_and_ids_have_no_holes_and_no_doubles(peer: Peer, link
     for n in range(10):
         theirs += peer.push_all(keys.name, [f"node {n}.{i}" for i in range(5)])
         link.run(queue.push_many(keys, [b"ours"] * 7))
-    stored = link.run(queue.read_at(keys, 0, 999))
+    stored = link.run(read_at(keys, 0, 999))
     assert [m.id for m in stored] == list(range(1, 121))
     assert [m.id for m in stored if m.value != b"ours"] == theirs
 
@@ -266,7 +267,7 @@ def test_a_node_producer_works_on_while_we_ack_behind_it(peer: Peer, link: SyncL
         assert peer.push_all(keys.name, [f"{round_}.{i}" for i in range(5)]) == list(range(5 * round_ - 4, 5 * round_ + 1))
         seen = link.run(reader_operations.states([(keys, -1)]))[0]
         assert link.run(reader_operations.ack_to([CumulativeAck(keys, seen.newest - 1, there.born, "")], "spark"))[0].status == "ok"
-        assert [m.id for m in link.run(queue.read_at(keys, 0, 99))] == [5 * round_]
+        assert [m.id for m in link.run(read_at(keys, 0, 99))] == [5 * round_]
     assert peer.count(keys.name) == 1
     assert life.given_to(keys.metadata, keys.messages, keys.msgid)
 

@@ -8,15 +8,16 @@ import pytest
 import redis.exceptions as rx
 
 from busmq_spark.core.command_generators import Call, command, script
+from busmq_spark.embedded.cluster import SLOTS
 from busmq_spark.errors import LinkLost, ServerRefused
 from busmq_spark.redis_io.async_cluster_link import _as_link_lost
 from busmq_spark.redis_io.cluster_pipeline import ASKING_COMMAND, ClusterPipeline
 from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
-from busmq_spark.redis_io.slots import CLUSTER_SLOTS, SlotMap, slot_of_key
+from busmq_spark.redis_io.slots import SlotMap, slot_of_key
 from busmq_spark.redis_io.urls import Server
 
 A, B = ("a", 1), ("b", 2)
-MAP = SlotMap.parse([[0, slot_of_key("far") - 1, [b"a", 1]], [slot_of_key("far"), CLUSTER_SLOTS - 1, [b"b", 2]]], "x")
+MAP = SlotMap.parse([[0, slot_of_key("far") - 1, [b"a", 1]], [slot_of_key("far"), SLOTS - 1, [b"b", 2]]], "x")
 NEAR = "b"
 assert MAP.owner(slot_of_key("far")) == B
 assert MAP.owner(slot_of_key(NEAR)) == A

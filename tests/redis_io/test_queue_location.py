@@ -17,6 +17,7 @@ from busmq_spark.redis_io.server_layout import redis_layout
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import Server
 from tests.conftest import Fresh, FreshKeys
+from tests.stored import read_at
 
 NAMES = ["orders", "a", "b", "q1", "héllo", "😀", "0123456789", "with space", "x" * 300, "日本語", "{tag}", "a*b?[c]"]
 
@@ -80,7 +81,7 @@ def test_a_queue_lives_its_whole_life_on_its_server(three_links: list[SyncLink],
     assert [m.id for m in link.run(queue.pop(keys, reliable=True, ttl_s=60, most=2))] == [1, 2]
     link.run(queue.ack(keys, 1, ttl_s=60, restore=True))
     assert [result.status for result in link.run(reader_operations.ack_to([CumulativeAck(keys, 2, there.born, "")]))] == ["ok"]
-    assert [(m.id, m.value) for m in link.run(queue.read_at(keys, 0, 9))] == [(3, b"c")]
+    assert [(m.id, m.value) for m in link.run(read_at(keys, 0, 9))] == [(3, b"c")]
     others = [other for other in three_links if other is not link]
     assert [other.execute(command("EXISTS", *keys.all)) for other in others] == [0, 0]
     link.run(queue.close(keys))

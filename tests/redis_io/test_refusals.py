@@ -12,6 +12,7 @@ from busmq_spark.embedded import RedisServer
 from busmq_spark.errors import LinkLost, MessageRefused, ServerFull, ServerReadOnly, Unauthorized
 from busmq_spark.redis_io.urls import Server
 from tests.redis_io.conftest import Driver, absent
+from tests.stored import read_at
 
 
 @pytest.mark.parametrize("password", ["wrong-secret", None])
@@ -68,7 +69,7 @@ def test_a_server_out_of_memory_is_full_and_has_stored_nothing_of_the_call(drive
         made.run(queue.ack(keys, 0, ttl_s=600, restore=True))
         server.command("CONFIG", "SET", "maxmemory", "0")
         assert made.run(queue.push(keys, b"next")) == 2
-        assert [m.value for m in made.run(queue.read_at(keys, 0, 9))] == [b"one", b"next"]
+        assert [m.value for m in made.run(read_at(keys, 0, 9))] == [b"one", b"next"]
 
 
 class Huge(bytes):

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from busmq_spark.core.command_generators import Call, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.embedded import RedisServer
-from busmq_spark.redis_io.slots import CLUSTER_SLOTS, Redirect, SlotMap, key_of, parse_redirect, slot_of_key
+from busmq_spark.embedded.cluster import SLOTS
+from busmq_spark.redis_io.slots import Redirect, SlotMap, key_of, parse_redirect, slot_of_key
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 
 TAGGED = st.lists(st.sampled_from([b"{", b"}", b"a", b"user", b"\xff", "é".encode()]), max_size=8).map(b"".join)
-MAP = SlotMap.parse([[100, 200, [b"a", 1], [b"replica", 9]], [0, 50, [b"", 2]], [CLUSTER_SLOTS - 1, CLUSTER_SLOTS - 1, [b"a", 1]]], "asked")
+MAP = SlotMap.parse([[100, 200, [b"a", 1], [b"replica", 9]], [0, 50, [b"", 2]], [SLOTS - 1, SLOTS - 1, [b"a", 1]]], "asked")
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +74,7 @@ def test_the_key_that_routes_a_call(call: Call, key: bytes | str | None) -> None
 
 @pytest.mark.parametrize(
     ("slot", "owner"),
-    [(0, ("asked", 2)), (50, ("asked", 2)), (51, None), (99, None), (100, ("a", 1)), (200, ("a", 1)), (201, None), (CLUSTER_SLOTS - 1, ("a", 1))],
+    [(0, ("asked", 2)), (50, ("asked", 2)), (51, None), (99, None), (100, ("a", 1)), (200, ("a", 1)), (201, None), (SLOTS - 1, ("a", 1))],
 )
 def test_a_slot_between_two_ranges_has_no_owner(slot: int, owner: tuple[str, int] | None) -> None:
     assert MAP.owner(slot) == owner

@@ -17,6 +17,7 @@ from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 from tests.conftest import FreshKeys, link_to
 from tests.redis_io.fakes import CLOSE, FakeRedis, says
+from tests.stored import read_at
 
 AGAIN = command("GET", "n")
 
@@ -46,7 +47,7 @@ def test_a_stream_survives_a_script_cache_flushed_in_its_middle(fresh_keys: Fres
             assert stored == 1
             assert first
             server.command("SCRIPT", "FLUSH")
-        assert [m.value for m in link.run(queue.read_at(keys, 0, 99))] == [b"%d" % n for n in range(1, 40)]
+        assert [m.value for m in link.run(read_at(keys, 0, 99))] == [b"%d" % n for n in range(1, 40)]
         link.close()
 
 

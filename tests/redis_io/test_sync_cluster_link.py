@@ -26,6 +26,7 @@ from tests.conftest import Fresh
 from tests.moves import Move
 from tests.redis_io.conftest import Driver, absent
 from tests.redis_io.fakes import CLOSE, FakeRedis
+from tests.stored import read_at
 from tests.support import wait_in_sync, wait_until
 
 
@@ -116,7 +117,7 @@ def test_a_push_waits_while_the_keys_of_its_queue_are_on_two_nodes(driver: Drive
         assert made.run(queue.push(keys, b"after")) == 2
     finally:
         thread.join()
-    assert [m.value for m in made.run(queue.read_at(keys, 0, 9))] == [b"before", b"after"]
+    assert [m.value for m in made.run(read_at(keys, 0, 9))] == [b"before", b"after"]
 
 
 def fake_cluster(*answers: bytes) -> FakeRedis:

@@ -20,6 +20,7 @@ from busmq_spark.redis_io.translate import translate_redis_error
 from busmq_spark.redis_io.urls import parse
 from tests.conftest import FreshKeys
 from tests.redis_io.conftest import Driver
+from tests.stored import read_at
 from tests.tls import Authority, TlsProxy
 
 
@@ -33,7 +34,7 @@ def test_a_server_of_the_own_authority_is_trusted(driver: Driver, plain_tls: Tls
     made.run(queue.attach(keys, "b", ttl_s=60))
     values = [b"%d" % i * 5000 for i in range(200)]
     assert made.run(queue.push_many(keys, values)) == 200
-    assert [m.value for m in made.run(queue.read_at(keys, 0, 300))] == values
+    assert [m.value for m in made.run(read_at(keys, 0, 300))] == values
 
 
 def test_ranges_are_read_through_tls(plain_tls: TlsProxy, authority: Authority, redis_server: RedisServer, fresh_keys: FreshKeys) -> None:

@@ -19,6 +19,7 @@ from tests.conftest import Fresh
 from tests.layouts import LAYOUTS, servers_of
 from tests.spark.engine import SCHEMA, Engine, rows_of
 from tests.spark.sink_engines import SinkEngine
+from tests.stored import read_at
 from tests.support import wait_until
 
 MakeEngine = Callable[..., Engine]
@@ -39,7 +40,7 @@ class Servers:
         assert self.store._run(queue, core.push_many(self.store.keys(queue), values)) == len(values)
 
     def stored(self, queue: str) -> list[bytes]:
-        return [message.value for message in self.store._run(queue, core.read_at(self.store.keys(queue), 0, 1000))]
+        return [message.value for message in self.store._run(queue, read_at(self.store.keys(queue), 0, 1000))]
 
 
 @pytest.fixture(params=LAYOUTS[1:])

@@ -26,6 +26,7 @@ from tests.layouts import servers_of
 from tests.spark.conftest import PATIENCE_S, Bus
 from tests.spark.engine import Engine
 from tests.spark.sink_engines import SinkEngine
+from tests.stored import read_at
 from tests.support import wait_until
 
 MakeEngine = Callable[..., Engine]
@@ -203,7 +204,7 @@ class Layout:
         self.store._run(queue, core.push_many(self.store.keys(queue), [b"%d" % id for id in ids]))
 
     def stored(self, queue: str) -> list[int]:
-        return [int(message.value) for message in self.store._run(queue, core.read_at(self.store.keys(queue), 0, 1000))]
+        return [int(message.value) for message in self.store._run(queue, read_at(self.store.keys(queue), 0, 1000))]
 
     def later(self, queue: str) -> None:
         keys = self.store.keys(queue)

@@ -23,6 +23,7 @@ from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import open_store
 from tests.conftest import Fresh
 from tests.spark.conftest import ROOT
+from tests.stored import read_at
 from tests.support import PATIENCE_S, lasting_port
 from tests.tls import Authority, authority  # noqa: F401  # a fixture
 
@@ -68,7 +69,7 @@ class Place:
         assert self.store._run(queue, core.push_many(self.store.keys(queue), values)) == len(values)
 
     def values(self, queue: str) -> list[bytes]:
-        return [message.value for message in self.store._run(queue, core.read_at(self.store.keys(queue), 0, 10_000))]
+        return [message.value for message in self.store._run(queue, read_at(self.store.keys(queue), 0, 10_000))]
 
     def offences(self) -> list[Any]:
         """What the servers noted that the user tried and may not."""
