@@ -34,7 +34,7 @@ from busmq_spark.cli import (
     token,
     topics,
 )
-from busmq_spark.cli.output import Output, WarningHandler
+from busmq_spark.cli.output import CliOutput, CliWarningHandler
 from busmq_spark.cli.redis_options import with_redis_options
 from busmq_spark.demo.command import demo
 from busmq_spark.errors import BusError, ConfigError
@@ -136,8 +136,8 @@ def run(arguments: Sequence[str], *, interrupts: bool = True) -> int:
     """Run one command line; the result is its exit code. With ``interrupts``, Ctrl-C is an exception from here on."""
     signal.signal(signal.SIGTERM, _terminate)
     sys.stdout, sys.stderr = _open_tolerant_stream(sys.stdout), _open_tolerant_stream(sys.stderr)
-    out = Output(as_json="--json" in arguments)
-    logging.basicConfig(handlers=[WarningHandler(out)])
+    out = CliOutput(as_json="--json" in arguments)
+    logging.basicConfig(handlers=[CliWarningHandler(out)])
     try:
         if interrupts:
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -151,7 +151,7 @@ def run(arguments: Sequence[str], *, interrupts: bool = True) -> int:
     return code
 
 
-def _invoke(out: Output, arguments: list[str]) -> int:
+def _invoke(out: CliOutput, arguments: list[str]) -> int:
     try:
         result: Any = app(arguments, prog_name="busmq", standalone_mode=False)
     except _StdoutClosed:

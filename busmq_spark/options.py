@@ -29,7 +29,7 @@ from busmq_spark.parsers import (
     starting,
     subscription,
 )
-from busmq_spark.starting_offsets import AtTime, Start, timestamp
+from busmq_spark.starting_offsets import AtTime, OffsetBound, timestamp
 
 WEEK_S = 7 * 24 * 3600
 MAX_PARTITIONS = 1000
@@ -45,7 +45,7 @@ def default_url() -> str | None:
 
 PARTITIONS_UNUSED_REASON = "createQueue=false creates nothing, so option 'partitions' has no meaning with it; leave one of them out"
 LAYOUTS = ("direct", "sentinel", "cluster")
-"""How the servers of a bus stand together; redis_io/server_layout.py makes endpoints of each."""
+"""How the servers of a bus stand together; redis_io/redis_layout.py makes endpoints of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,7 @@ class ReadOptions(StoreOptions):
     topic: tuple[str, ...] = option("topic", names, (), doc="topics to read, every partition of each, also later ones; as in subscribe")
     include_topic: bool = option("includeTopic", flag, False, doc="true: columns topic and partition, too, which say where of a topic a row is from")
     partitions: int | None = option("partitions", PARTITION_COUNT_PARSER, None, doc="create a topic that does not exist, with so many partitions")
-    starting: Start | dict[str, Any] | None = option(
+    starting: OffsetBound | dict[str, Any] | None = option(
         "startingOffsets",
         starting,
         None,
@@ -200,7 +200,7 @@ class ReadOptions(StoreOptions):
         "error",
         doc="where to begin when a queue's clock does not reach back to a time",
     )
-    ending: Start | dict[str, Any] | None = option(
+    ending: OffsetBound | dict[str, Any] | None = option(
         "endingOffsets",
         ending,
         None,
@@ -281,7 +281,7 @@ class ReadOptions(StoreOptions):
         self._check_queues("startingOffsets", self.starting)
         self._check_queues("endingOffsets", self.ending)
 
-    def _check_queues(self, name: str, starts: Start | dict[str, Any] | None) -> None:
+    def _check_queues(self, name: str, starts: OffsetBound | dict[str, Any] | None) -> None:
         if not isinstance(starts, dict):
             return
         nested = {source: own for source, own in starts.items() if isinstance(own, dict)}
@@ -297,12 +297,12 @@ class ReadOptions(StoreOptions):
         if ids := sorted(queue for own in plain for queue, start in own.items() if queue in self.topic and isinstance(start, int)):
             raise ConfigError(reason=f"{name} has an id for topic {ids[0]!r}, and an id is one of a queue: name partition queues, such as {ids[0]}/0")
 
-    def start_of(self, source: str, queue: str) -> Start:
+    def start_of(self, source: str, queue: str) -> OffsetBound:
         """Where reading begins in a queue."""
         found = self.asked_start(source, queue)
         return "earliest" if found is None else found
 
-    def asked_start(self, source: str, queue: str) -> Start | None:
+    def asked_start(self, source: str, queue: str) -> OffsetBound | None:
         """The same as far as a user has said it; None when nothing is said about the queue."""
         return self.starting_timestamp or self._of(self.starting, source, queue)
 
@@ -310,12 +310,12 @@ class ReadOptions(StoreOptions):
         """The option that says where reading begins in a queue, for people."""
         return f"{'startingTimestamp' if self.starting_timestamp else 'startingOffsets'}={self.start_of(source, queue)}"
 
-    def end_of(self, source: str, queue: str) -> Start:
+    def end_of(self, source: str, queue: str) -> OffsetBound:
         """Where a batch read ends in a queue; an id is the last one that is read."""
         found = self.ending_timestamp or self._of(self.ending, source, queue)
         return "latest" if found is None else found
 
-    def _of(self, starts: Start | dict[str, Any] | None, source: str, queue: str) -> Start | None:
+    def _of(self, starts: OffsetBound | dict[str, Any] | None, source: str, queue: str) -> OffsetBound | None:
         """What an option says of a queue, else of its topic."""
         found = _start_in(starts, source, queue)
         topic = _topic_of(queue)
@@ -328,7 +328,7 @@ def _topic_of(queue: str) -> str | None:
     return topic if topic and re.fullmatch("0|[1-9][0-9]{0,2}", partition) else None
 
 
-def _start_in(starts: Start | dict[str, Any] | None, source: str, queue: str) -> Start | None:
+def _start_in(starts: OffsetBound | dict[str, Any] | None, source: str, queue: str) -> OffsetBound | None:
     """What an option says of a queue."""
     if not isinstance(starts, dict):
         return starts

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlsplit
 
-from busmq_spark.starting_offsets import Start, iso, parse_relative
+from busmq_spark.starting_offsets import OffsetBound, iso, parse_relative
 
 LOCAL_SOURCE, UNNAMED_LINK = "local", "federation"
 """What Redis itself, and a link without a name, are called beside links with names."""
@@ -113,7 +113,7 @@ def pattern(text: str) -> str:
     return text
 
 
-def starting(text: str) -> Start | dict[str, Any]:
+def starting(text: str) -> OffsetBound | dict[str, Any]:
     """Parser of startingOffsets: a word, or JSON from queue to a word or the last id that counts as done; one level deeper, per source."""
     if word := _start(text):
         return word
@@ -134,7 +134,7 @@ def starting(text: str) -> Start | dict[str, Any]:
     return starts
 
 
-def ending(text: str) -> Start | dict[str, Any]:
+def ending(text: str) -> OffsetBound | dict[str, Any]:
     """Parser of endingOffsets, as that of startingOffsets; an id is the last one that is read."""
     try:
         found = starting(text)
@@ -149,7 +149,7 @@ def ending(text: str) -> Start | dict[str, Any]:
     return found
 
 
-def _start(found: object) -> Start | None:
+def _start(found: object) -> OffsetBound | None:
     """A start, None for what is none."""
     if isinstance(found, str):
         word = found.strip().lower()

@@ -39,7 +39,7 @@ class NewestMessages:
         return f"-{self.count} messages"
 
 
-Start: TypeAlias = str | int | AtTime | NewestMessages
+OffsetBound: TypeAlias = str | int | AtTime | NewestMessages
 """``earliest``, ``latest``, the last id that counts as read, or one of the above."""
 
 

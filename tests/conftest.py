@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import ClusterServers, IndependentServers, RedisServer, SentinelServers
+from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis, EmbeddedSentinel, EmbeddedStandaloneServers
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 from tests import java
@@ -87,35 +87,35 @@ def fresh_keys(fresh: Fresh) -> FreshKeys:
 
 
 @pytest.fixture(scope="session")
-def redis_server() -> Iterator[RedisServer]:
+def redis_server() -> Iterator[EmbeddedRedis]:
     """One server for the whole run. A test that stops, kills or configures a server, or flushes its scripts, starts its own: npm peers use it."""
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
-def redis_url(redis_server: RedisServer) -> str:
+def redis_url(redis_server: EmbeddedRedis) -> str:
     return redis_server.url
 
 
 @pytest.fixture(scope="session")
-def three_servers() -> Iterator[IndependentServers]:
+def three_servers() -> Iterator[EmbeddedStandaloneServers]:
     """Three servers that know nothing of each other: layout direct with three URLs."""
-    with IndependentServers(3) as group:
+    with EmbeddedStandaloneServers(3) as group:
         yield group
 
 
 @pytest.fixture(scope="session")
-def sentinel_servers() -> Iterator[SentinelServers]:
+def sentinel_servers() -> Iterator[EmbeddedSentinel]:
     """A master, a replica and three sentinels. A test that makes them fail over starts its own group, or waits until all are well again."""
-    with SentinelServers(down_after_ms=4_000) as group:  # a busy machine may stop any of them for a second, and of those below
+    with EmbeddedSentinel(down_after_ms=4_000) as group:  # a busy machine may stop any of them for a second, and of those below
         yield group
 
 
 @pytest.fixture(scope="session")
-def cluster_servers() -> Iterator[ClusterServers]:
+def cluster_servers() -> Iterator[EmbeddedCluster]:
     """Six nodes, three of them masters. The same holds."""
-    with ClusterServers(node_timeout_ms=6_000) as group:
+    with EmbeddedCluster(node_timeout_ms=6_000) as group:
         yield group
 
 
@@ -127,7 +127,7 @@ def link(redis_url: str) -> Iterator[SyncLink]:
 
 
 @pytest.fixture
-def three_links(three_servers: IndependentServers) -> Iterator[list[SyncLink]]:
+def three_links(three_servers: EmbeddedStandaloneServers) -> Iterator[list[SyncLink]]:
     links = [link_to(url) for url in three_servers.urls]
     yield links
     for made in links:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from busmq_spark.embedded import ClusterServers, RedisServer
+from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis
 from tests.support import wait_until
 
 
@@ -13,7 +13,7 @@ from tests.support import wait_until
 class Move:
     """The slot of ``key`` on its way from its owner to another master. Call ``begin``, ``migrate`` as often as you like, ``end``."""
 
-    group: ClusterServers
+    group: EmbeddedCluster
     key: str
 
     def __post_init__(self) -> None:
@@ -43,15 +43,15 @@ class Move:
         self.migrate()
         self.end()
 
-    def _arrived(self, node: RedisServer) -> bool:
+    def _arrived(self, node: EmbeddedRedis) -> bool:
         """Whether this node names the target as the owner."""
         ranges: Any = node.command("CLUSTER", "SLOTS")
         return any(first <= self.slot <= last and master[1] == self.target.port for first, last, master, *_ in ranges)
 
-    def _set(self, node: RedisServer, *words: str) -> None:
+    def _set(self, node: EmbeddedRedis, *words: str) -> None:
         assert isinstance(self.slot, int)
         assert node.command("CLUSTER", "SETSLOT", self.slot, *words) == "OK"
 
 
-def _id(node: RedisServer) -> str:
+def _id(node: EmbeddedRedis) -> str:
     return str(node.command("CLUSTER", "MYID"))

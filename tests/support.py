@@ -16,7 +16,7 @@ from busmq_spark.embedded.resp_client import send_command
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from busmq_spark.embedded import RedisServer
+    from busmq_spark.embedded import EmbeddedRedis
 
 FACTOR = int(os.environ.get("BUSMQ_SOAK_FACTOR", "1"))
 """How many times as long a campaign is as in ``make test``; ``make soak`` says it."""
@@ -59,7 +59,7 @@ class Life:
         return all(0 < mark <= each <= 1000 * self._ttl_s for each in left_ms)
 
 
-def wait_in_sync(master: RedisServer) -> None:
+def wait_in_sync(master: EmbeddedRedis) -> None:
     """Return when a replica has all that this master has executed. WAIT knows of the writes of its own connection only."""
 
     def read(pattern: str, port: int) -> list[int]:

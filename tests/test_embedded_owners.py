@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from tests.support import PATIENCE_S, gone, ps, wait_until
 
 pytestmark = pytest.mark.redis
@@ -24,7 +24,7 @@ class Owner:
     """A Python process of its own that starts a server as ``redis`` and then runs the given lines."""
 
     def __init__(self, lines: str = "", before: str = "") -> None:
-        code = f"import os, sys, signal, time, threading\nfrom busmq_spark.embedded import RedisServer\n{before}\nredis = RedisServer().start()\n"
+        code = f"import os, sys, signal, time, threading\nfrom busmq_spark.embedded import EmbeddedRedis\n{before}\nredis = EmbeddedRedis().start()\n"
         code += "print(redis.pid, redis._guard._process.pid, redis.folder, flush=True)\n" + lines
         argv = [sys.executable, "-c", code]
         self.process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT, start_new_session=True)
@@ -116,7 +116,7 @@ def test_a_forked_child_can_use_the_server_but_not_end_it() -> None:
 
 
 def test_the_end_of_the_thread_that_started_it_does_not_end_the_server() -> None:
-    redis = RedisServer()
+    redis = EmbeddedRedis()
     thread = threading.Thread(target=redis.start)
     thread.start()
     thread.join()
@@ -140,7 +140,7 @@ def test_ctrl_c_in_the_terminal_leaves_the_server_to_its_owner() -> None:
 
 def test_an_owner_that_ignores_or_blocks_signals_can_still_stop_its_server(tmp_path: Path) -> None:
     before = "signal.signal(signal.SIGCHLD, signal.SIG_IGN); signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])"
-    kept = f"with RedisServer({str(tmp_path)!r}, aof=True) as other: other.kill(); other.restart()\n"
+    kept = f"with EmbeddedRedis({str(tmp_path)!r}, aof=True) as other: other.kill(); other.restart()\n"
     log = f"print('User requested shutdown' in open({str(tmp_path / 'redis.log')!r}).read(), flush=True)\n"
     with Owner(kept + log + "redis.stop()", before) as owner:
         assert owner.says() == "True"

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from busmq_spark.embedded import ClusterServers, IndependentServers, RedisServer, SentinelServers
+from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis, EmbeddedSentinel, EmbeddedStandaloneServers
 from busmq_spark.embedded.resp_client import Reply
 from busmq_spark.errors import LinkLost
 from tests.support import gone, wait_in_sync, wait_until
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.redis
 
 
 def test_a_direct_group_is_several_servers_that_share_nothing() -> None:
-    with IndependentServers(3) as group:
+    with EmbeddedStandaloneServers(3) as group:
         assert len(set(group.urls)) == 3
         group.servers[0].command("SET", "key", "value")
         assert [each.command("GET", "key") for each in group.servers] == ["value", None, None]
@@ -24,22 +24,22 @@ def test_a_direct_group_is_several_servers_that_share_nothing() -> None:
 
 
 def test_a_group_that_cannot_start_stops_what_it_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    start = RedisServer.start
+    start = EmbeddedRedis.start
     started: list[int] = []
 
-    def second_fails(self: RedisServer) -> RedisServer:
+    def second_fails(self: EmbeddedRedis) -> EmbeddedRedis:
         if started:
             raise LinkLost(url="redis://127.0.0.1", reason="broken on purpose")
         started.append(start(self).pid)
         return self
 
-    monkeypatch.setattr(RedisServer, "start", second_fails)
+    monkeypatch.setattr(EmbeddedRedis, "start", second_fails)
     with pytest.raises(LinkLost, match="on purpose"):
-        IndependentServers(2).start()
+        EmbeddedStandaloneServers(2).start()
     assert gone(started[0])
 
 
-def role(server: RedisServer) -> Reply:
+def role(server: EmbeddedRedis) -> Reply:
     """None when it hung up: a Sentinel that changes a role disconnects everybody, and may do so under the question."""
     with suppress(ConnectionError):
         answer = server.command("ROLE")
@@ -50,7 +50,7 @@ def role(server: RedisServer) -> Reply:
 
 @pytest.mark.fault
 def test_sentinels_make_a_replica_master_when_the_master_dies() -> None:
-    with SentinelServers(password='se "cret') as group:
+    with EmbeddedSentinel(password='se "cret') as group:
         assert len(set(group.urls)) == 3
         group.master.command("SET", "key", "value")
         wait_in_sync(group.master)
@@ -66,7 +66,7 @@ def test_sentinels_make_a_replica_master_when_the_master_dies() -> None:
 
 @pytest.mark.fault
 def test_a_cluster_serves_keys_on_every_master_and_survives_the_loss_of_one() -> None:
-    with ClusterServers() as group:
+    with EmbeddedCluster() as group:
         assert (len(group.masters), len(group.replicas), len(set(group.urls))) == (3, 3, 6)
         keys = [f"key{number}" for number in range(50)]
         for key in keys:
@@ -84,7 +84,7 @@ def test_a_cluster_serves_keys_on_every_master_and_survives_the_loss_of_one() ->
 @pytest.mark.fault
 def test_the_owner_of_a_key_is_found_when_the_node_asked_does_not_know_it_yet() -> None:
     """As for a moment during a fail-over: the next message of the owner says what it owns."""
-    with ClusterServers(replicas=0) as group:
+    with EmbeddedCluster(replicas=0) as group:
         asked, owner = group.nodes[0], group.nodes[1]
         key = next(key for key in map(str, range(1000)) if group.owner(key) is owner)
         for _ in range(5):  # the message may come between the two calls

@@ -13,10 +13,10 @@ from busmq_spark.core.caching import cached_attribute
 from busmq_spark.core.keys import JobKeys, QueueKeys, TopicKeys
 from busmq_spark.federation.bulk import operations
 from busmq_spark.federation.bulk.frames import BulkFrameKind
-from busmq_spark.federation.bulk.operations import OPERATIONS, JsonValueCodec
+from busmq_spark.federation.bulk.operations import OPERATIONS, BulkJsonCodec
 from tests.protocol_page import PAGE, ROOT, with_scripts
 
-RECORDS: dict[str, JsonValueCodec] = {
+RECORDS: dict[str, BulkJsonCodec] = {
     "Position": operations.POSITION_CODEC,
     "Range": operations.RANGE_CODEC,
     "Creation": operations.QUEUE_CREATION_CODEC,

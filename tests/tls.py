@@ -14,7 +14,7 @@ from typing import Self
 import pytest
 import trustme
 
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 
 
 @dataclass(frozen=True)
@@ -126,12 +126,12 @@ def stranger(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="module")
-def plain_tls(authority: Authority, redis_server: RedisServer) -> Iterator[TlsProxy]:
+def plain_tls(authority: Authority, redis_server: EmbeddedRedis) -> Iterator[TlsProxy]:
     with TlsProxy(redis_server.port, authority.server_context("127.0.0.1")) as proxy:
         yield proxy
 
 
 @pytest.fixture(scope="module")
-def mutual_tls(authority: Authority, redis_server: RedisServer) -> Iterator[TlsProxy]:
+def mutual_tls(authority: Authority, redis_server: EmbeddedRedis) -> Iterator[TlsProxy]:
     with TlsProxy(redis_server.port, authority.server_context("127.0.0.1", ask_client=True)) as proxy:
         yield proxy

@@ -31,7 +31,7 @@ GROUP_POLL_S = 1.0
 """Longest wait without looking: what another holder gives back publishes nothing."""
 
 
-class Group(ABC):
+class BaseGroup(ABC):
     """One holder of a group. ``async with`` registers the group, which stays when it is left."""
 
     def __init__(self, queue: Queue, name: str, start: str | int) -> None:

@@ -14,11 +14,11 @@ from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.errors import ConfigError, StateError
 
 if TYPE_CHECKING:
+    from busmq_spark.bus.base_consumption import BaseConsumption
     from busmq_spark.bus.bus import Bus
     from busmq_spark.bus.consume import ConsumeKeywords
-    from busmq_spark.bus.message_iterator import MessageIterator
     from busmq_spark.core.message import Message
-    from busmq_spark.core.reader_subscriptions import SubscriptionStatus
+    from busmq_spark.core.reader_subscriptions import QueueSubscriptionStatus
     from busmq_spark.core.shared_group import GroupState
 
 DEFAULT_QUEUE_TTL_S = 30
@@ -33,7 +33,7 @@ class BaseQueue(Emitter):
     """What a queue here and one behind a federation server (``RemoteQueue``) share. ``async with`` attaches and detaches."""
 
     events: tuple[str, ...] = ("attaching", "attached", "detaching", "detached", "consuming", "message", "closed", "error")
-    _consumption: MessageIterator | None
+    _consumption: BaseConsumption | None
 
     def __init__(self, bus: Bus, name: str) -> None:
         super().__init__(bus.spawn)
@@ -70,7 +70,7 @@ class BaseQueue(Emitter):
         """Whether this object is attached; an unreachable server does not change that."""
         return self.ttl_s > 0
 
-    def consume(self, **options: Unpack[ConsumeKeywords]) -> MessageIterator:
+    def consume(self, **options: Unpack[ConsumeKeywords]) -> BaseConsumption:
         """The messages, oldest first."""
         raise NotImplementedError
 
@@ -82,7 +82,7 @@ class BaseQueue(Emitter):
         """Whether there was such a subscription."""
         raise self._not_federated(f"unsubscribe({name!r})")
 
-    async def subscriptions(self) -> list[SubscriptionStatus]:
+    async def subscriptions(self) -> list[QueueSubscriptionStatus]:
         """Every subscription."""
         raise self._not_federated("subscriptions()")
 

@@ -18,27 +18,27 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, cast, overload
 
+from busmq_spark.bus.base_persisted_object import DEFAULT_OBJECT_TTL_S, D, PersistedDataclass, PersistedDict
 from busmq_spark.bus.channel import Channel
-from busmq_spark.bus.deferred_federation import FederationLinks, Mirror, make_federation_links, make_mirror
+from busmq_spark.bus.deferred_federation import FederationLinks, MirrorHandle, make_federation_links, make_mirror
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.event_routing import EventRoutingMixin
 from busmq_spark.bus.jobs import Jobs
-from busmq_spark.bus.keepalive import KeepAlive
-from busmq_spark.bus.persistable import DEFAULT_OBJECT_TTL_S, D, PersistedDataclass, PersistedDict
+from busmq_spark.bus.keepalive import TtlKeepAlive
 from busmq_spark.bus.pubsub import MAX_BUFFERED_MESSAGES, Pubsub
 from busmq_spark.bus.queue import Queue
-from busmq_spark.bus.redis_servers import RedisServers
+from busmq_spark.bus.redis_server_links import RedisServerLinks
 from busmq_spark.bus.service import Service
 from busmq_spark.bus.topic import Topic
 from busmq_spark.bus.worker import Worker
 from busmq_spark.bus.worker_group import WorkerGroup
 from busmq_spark.core.job import OUTCOME_TTL_S
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, queue_cap_field
-from busmq_spark.errors import BusError, StateError, TlsFailed, Unauthorized
+from busmq_spark.errors import BusError, RedisUnauthorized, StateError, TlsFailed
 from busmq_spark.option_parsing import from_keywords
 from busmq_spark.options import BusOptions
 from busmq_spark.redis_io.lease_token import my_token
-from busmq_spark.redis_io.server_layout import redis_layout
+from busmq_spark.redis_io.redis_layout import redis_layout
 
 if TYPE_CHECKING:
     from busmq_spark.bus.sync import SyncBus
@@ -81,18 +81,18 @@ class Bus(EventRoutingMixin, Emitter):
         """Names this bus in leases."""
         self.has_redis = url is not None or self.options.federate is None
         """Whether it has a Redis of its own; without one its objects are for ``federate`` only."""
-        self._servers: RedisServers | None = None
+        self._servers: RedisServerLinks | None = None
         self._links: FederationLinks | None = None
         self._group: asyncio.TaskGroup | None = None
         self._objects: dict[Any, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
-        self._refusal: Unauthorized | TlsFailed | None = None
-        """The first Unauthorized or TlsFailed of any task; event ``offline`` carries it."""
+        self._refusal: RedisUnauthorized | TlsFailed | None = None
+        """The first RedisUnauthorized or TlsFailed of any task; event ``offline`` carries it."""
         self._lease_users: dict[str, Any] = {}
         self._connected = False
         self.warned: set[str] = set()
         """Queues for which the warning about a short ttl was logged."""
-        self.keep_alive = KeepAlive(self)
+        self.keep_alive = TtlKeepAlive(self)
 
     @classmethod
     def sync(cls, url: str | None = None, **settings: Any) -> SyncBus:
@@ -140,7 +140,7 @@ class Bus(EventRoutingMixin, Emitter):
                 self._servers, self._connected, self._links = None, False, None
                 self._lease_users.clear()
                 self._refusal = None
-                self.keep_alive = KeepAlive(self)
+                self.keep_alive = TtlKeepAlive(self)
         if only is not None and only is not error:
             raise only
 
@@ -210,7 +210,7 @@ class Bus(EventRoutingMixin, Emitter):
         """
         return cast("T", self._federation_links().federate(thing, url, secret, secret_in_url))
 
-    def mirror(self, origin: str, *queues: str, metrics: Metrics | None = None, **options: Any) -> Mirror:
+    def mirror(self, origin: str, *queues: str, metrics: Metrics | None = None, **options: Any) -> MirrorHandle:
         """Queues of another data centre here, with the same ids: ``async with bus.mirror("wss://eu.example/bus", "orders-*", secret=…) as mirror``.
 
         ``origin`` is ``redis://…``, with ``layout``, ``user``, ``password``, ``master`` as of a bus, or a federation server, with ``secret``;
@@ -235,7 +235,7 @@ class Bus(EventRoutingMixin, Emitter):
         return task
 
     @property
-    def servers(self) -> RedisServers:
+    def servers(self) -> RedisServerLinks:
         """The servers. Raises StateError outside of ``async with``, and for a bus without Redis."""
         if self._servers is None:
             raise _not_open_error() if self.has_redis else _no_redis()
@@ -259,7 +259,7 @@ class Bus(EventRoutingMixin, Emitter):
             del self._lease_users[queue]
 
     async def _connect(self) -> None:
-        servers = RedisServers(redis_layout(self.options), self._on_connection_change, self.options.reply_timeout_ms / 1000)
+        servers = RedisServerLinks(redis_layout(self.options), self._on_connection_change, self.options.reply_timeout_ms / 1000)
         try:
             self._servers = servers
             await servers.first_contact()
@@ -295,7 +295,7 @@ class Bus(EventRoutingMixin, Emitter):
     def _on_task_end(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if self._refusal is None and isinstance(error, (Unauthorized, TlsFailed)):
+        if self._refusal is None and isinstance(error, (RedisUnauthorized, TlsFailed)):
             self._refusal = error
 
     async def _emit_offline(self) -> None:

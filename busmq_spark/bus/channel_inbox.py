@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from busmq_spark.core import queue as flows
-from busmq_spark.core.channel_frames import ChannelFrameKind, FrameAckTracker, carries_application_message, frame_body, frame_kind
+from busmq_spark.core.channel_frames import ChannelAckTracker, ChannelFrameKind, carries_application_message, frame_body, frame_kind
 from busmq_spark.core.message import Message
 from busmq_spark.errors import BusError, ProtocolError
 
@@ -32,7 +32,7 @@ class ChannelInbox:
         self._channel, self._queue, self._consumption = channel, queue, consumption
         self.reliable = reliable
         self._ttl_s = queue.ttl_s
-        self._acks = FrameAckTracker()
+        self._acks = ChannelAckTracker()
         self._remote = False
         self._iterated = self._over = self._reacting = False
         self._offered, self._changed = asyncio.Event(), asyncio.Event()

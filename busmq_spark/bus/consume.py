@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
-from busmq_spark.bus.message_iterator import IterationPhase, MessageIterator
+from busmq_spark.bus.base_consumption import BaseConsumption, IterationPhase
 from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.core import queue as flows
 from busmq_spark.core import reader_operations
@@ -74,7 +74,7 @@ class ConsumeOptions:
             raise ConfigError(reason="last counts only with reliable=True")
 
 
-class Consumption(MessageIterator):
+class Consumption(BaseConsumption):
     """The messages of one queue, for one task. Begins with the first message asked for."""
 
     _queue: Queue

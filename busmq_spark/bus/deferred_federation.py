@@ -22,7 +22,7 @@ class FederationLinks(Protocol):
     def federate(self, thing: Any, url: str | None, secret: str | None, secret_in_url: bool | None) -> Any: ...
 
 
-class Mirror(Protocol):
+class MirrorHandle(Protocol):
     """Copies queues of another data centre here, while its block runs (mirror/bus_mirror.py)."""
 
     async def __aenter__(self) -> Self: ...
@@ -42,7 +42,7 @@ def make_federation_links(bus: Bus) -> FederationLinks:
     return clients.get()(bus)
 
 
-def make_mirror(bus: Bus, origin: str, queues: tuple[str, ...], metrics: Metrics | None, options: dict[str, Any]) -> Mirror:
+def make_mirror(bus: Bus, origin: str, queues: tuple[str, ...], metrics: Metrics | None, options: dict[str, Any]) -> MirrorHandle:
     """A mirror (mirror/bus_mirror.py), which stands on stores, as federation does."""
-    mirror: DeferredImport[Callable[..., Mirror]] = DeferredImport("mirror.bus_mirror", "MirrorIntoBus")
+    mirror: DeferredImport[Callable[..., MirrorHandle]] = DeferredImport("mirror.bus_mirror", "BusMirror")
     return mirror.get()(bus, origin, queues, metrics, options)

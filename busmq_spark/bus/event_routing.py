@@ -21,13 +21,13 @@ from busmq_spark.core import event_routing as flows
 from busmq_spark.core.cloud_event import Event, Extension, make_event
 from busmq_spark.core.command_generators import Flow, T
 from busmq_spark.core.event_patterns import check_key
-from busmq_spark.core.event_routing import Receipt, SubscriberTable, check_queue
+from busmq_spark.core.event_routing import EventPublishReceipt, EventRoutingTable, check_queue
 from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, server_index
-from busmq_spark.errors import BusError, ConfigError, PublishIncomplete, TooFewDestinations
+from busmq_spark.errors import BusError, ConfigError, PublishIncomplete, TooFewEventSubscribers
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.redis_servers import RedisServers
+    from busmq_spark.bus.redis_server_links import RedisServerLinks
     from busmq_spark.options import BusOptions
 
 EVENT_ID_BITS = 128
@@ -50,20 +50,20 @@ class EventRoutingMixin:
     """What a bus can do with events and commands."""
 
     options: BusOptions
-    _subscribers: SubscriberTable | None = None
+    _subscribers: EventRoutingTable | None = None
 
     @property
-    def servers(self) -> RedisServers:
+    def servers(self) -> RedisServerLinks:
         """The servers of the bus."""
         raise NotImplementedError
 
-    async def publish(self, keys: Sequence[str], data: object = None, *, require: int = 0, **about: Unpack[EventAttributes]) -> Receipt:
+    async def publish(self, keys: Sequence[str], data: object = None, *, require: int = 0, **about: Unpack[EventAttributes]) -> EventPublishReceipt:
         """Push one event to each queue that is subscribed to one of ``keys``, such as ``["user.signup"]``. The receipt says to which.
 
         ``data`` is bytes, what JSON can express, or an Event, which goes as it is. ``about`` are further attributes: by default its ``type``
         is the first key (several are in the extension ``keys``), its ``id`` new, its ``time`` now. That no queue is subscribed is no error unless
-        ``require`` says how many must be: then TooFewDestinations is raised, and nothing is pushed. Raises PublishIncomplete where a queue is full
-        or cannot be reached, LinkLost where the table of subscriptions cannot be, ConfigError for what is no key.
+        ``require`` says how many must be: then TooFewEventSubscribers is raised, and nothing is pushed. Raises PublishIncomplete where a queue is
+        full or cannot be reached, LinkLost where the table of subscriptions cannot be, ConfigError for what is no key.
         """
         wanted = keys_of(keys)
         event = event_of(wanted, data, about)
@@ -71,7 +71,7 @@ class EventRoutingMixin:
         self._subscribers = found = await self._run_at_table(flows.read_subscribers(self._subscribers))
         queues = found.queues_for(wanted)
         if len(queues) < require:
-            raise TooFewDestinations(keys=", ".join(wanted), found=len(queues), wanted=require)
+            raise TooFewEventSubscribers(keys=", ".join(wanted), found=len(queues), wanted=require)
         outcomes = await asyncio.gather(*(self._deliver(flows.deliver_event, queue, value) for queue in queues), return_exceptions=True)
         missing: dict[str, str] = {}
         for queue, outcome in zip(queues, outcomes, strict=True):
@@ -82,9 +82,9 @@ class EventRoutingMixin:
         stored = [queue for queue in queues if queue not in missing]
         if missing:
             raise PublishIncomplete(event=event.id, stored=stored, missing=missing)
-        return Receipt(event.id, tuple(stored))
+        return EventPublishReceipt(event.id, tuple(stored))
 
-    async def send(self, queue: str, data: object = None, **about: Unpack[EventAttributes]) -> Receipt:
+    async def send(self, queue: str, data: object = None, **about: Unpack[EventAttributes]) -> EventPublishReceipt:
         """Push a command to a queue: an event (as for ``publish``; its ``type`` is the name of the queue) that is for one group.
 
         From the first command on the queue takes one group, or Spark subscription, only. Raises QueueBusy where it has several, QueueFull, and
@@ -92,7 +92,7 @@ class EventRoutingMixin:
         """
         event = event_of([check_queue(queue)], data, about)
         await self._deliver(flows.send_command, queue, event.encode())
-        return Receipt(event.id, (queue,))
+        return EventPublishReceipt(event.id, (queue,))
 
     async def subscribe(self, patterns: Sequence[str], *, into: str) -> int:
         """Subscribe the queue ``into``: it gets each event one of whose keys matches one of ``patterns``.

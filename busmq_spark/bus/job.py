@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from busmq_spark.bus.shared_group import MAX_LEASE_S, check_seconds
 from busmq_spark.core import job as flows
-from busmq_spark.core.job import Outcome
+from busmq_spark.core.job import JobOutcome
 from busmq_spark.core.keys import JobKeys
 from busmq_spark.errors import LinkLost
 from busmq_spark.redis_io.queue_location import new_token
@@ -108,16 +108,16 @@ class Job(Mapping[str, Any]):
             self._unsaved.pop(name, None)
         return found
 
-    async def outcomes(self) -> dict[str, Outcome]:
+    async def outcomes(self) -> dict[str, JobOutcome]:
         """What there is: group → outcome."""
         queue = await self.jobs.attached_queue()
         [found] = await queue.run(flows.read_outcomes([self.in_redis]))
         return {each.group: each for each in found if each.queue == queue.name}
 
-    async def wait(self, groups: Iterable[str], *, timeout_s: float = 5, fail_fast: bool = True) -> dict[str, Outcome]:
+    async def wait(self, groups: Iterable[str], *, timeout_s: float = 5, fail_fast: bool = True) -> dict[str, JobOutcome]:
         """Wait for the outcomes of these groups, or have them if they are there, also in another process than the one that sent the job.
 
-        Raises JobFailed when one has given up, unless ``fail_fast`` is false, and JobTimeout; ConfigError for a group that the queue does not have.
+        Raises JobFailed when one has given up, unless ``fail_fast`` is false, and JobWaitTimeout; ConfigError for a group that is not there.
         """
         return await self.jobs.wait(self, groups, timeout_s=timeout_s, fail_fast=fail_fast)
 

@@ -8,9 +8,9 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, TypedDict
 
 from busmq_spark.bus.job import MIN_FIELD_TTL_S
-from busmq_spark.bus.shared_group import SharedGroup, SharedOptions, check_seconds
+from busmq_spark.bus.shared_group import SharedGroup, SharedGroupOptions, check_seconds
 from busmq_spark.core.command_generators import Flow, T
-from busmq_spark.core.shared_group import Delivery
+from busmq_spark.core.shared_group import LeasedMessage
 from busmq_spark.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -49,9 +49,9 @@ class WorkerOptions:
             check_seconds("deadline_s", self.deadline_s, MIN_FIELD_TTL_S)
         self.group_options()
 
-    def group_options(self) -> SharedOptions:
+    def group_options(self) -> SharedGroupOptions:
         """Those of its group."""
-        return SharedOptions(lease_s=self.lease_s, tries=self.tries, limit=self.group_limit, dead=self.dead)
+        return SharedGroupOptions(lease_s=self.lease_s, tries=self.tries, limit=self.group_limit, dead=self.dead)
 
 
 def check_limit(limit: object) -> None:
@@ -82,7 +82,7 @@ class JobConsumerGroup(SharedGroup):
         """Run a flow that is safe to repeat; again as long as the server may be expected back."""
         return await self._run_with_retries(lambda _: self._run(flow()))
 
-    async def ack_settled(self, some: Sequence[Delivery]) -> None:
+    async def ack_settled(self, some: Sequence[LeasedMessage]) -> None:
         """Ack what has an outcome."""
         await self._settle(sorted(some, key=itemgetter(0)), "ack")  # ids in a row are one lease, and one settlement
         if self._worker.options.group_limit:
@@ -96,9 +96,9 @@ class JobConsumerGroup(SharedGroup):
         """Read again at once."""
         self._wake.set()
 
-    async def _without_outcome(self, spent: Sequence[Delivery]) -> Sequence[Delivery]:
+    async def _without_outcome(self, spent: Sequence[LeasedMessage]) -> Sequence[LeasedMessage]:
         return await self._worker.without_outcome(spent)
 
-    async def _on_given_up(self, some: Sequence[Delivery], error: str) -> None:
+    async def _on_given_up(self, some: Sequence[LeasedMessage], error: str) -> None:
         works = [work for work in map(self._worker.work_of, some) if work is not None]
         await self._worker.write([(work, error) for work in works])

@@ -9,7 +9,7 @@ from busmq_spark.bus.push import PendingPush
 from busmq_spark.errors import BusError, JobsNotSent, LinkLost
 
 if TYPE_CHECKING:
-    from busmq_spark.bus.job_waits import JobWait
+    from busmq_spark.bus.job_outcome_waiters import JobOutcomeWaiter
     from busmq_spark.bus.queue import Queue
 
 
@@ -18,7 +18,7 @@ class PendingJobsPush(PendingPush[bytes]):
 
     __slots__ = ("queue", "wait")
 
-    def __init__(self, messages: Sequence[bytes], wait: JobWait, queue: Queue) -> None:
+    def __init__(self, messages: Sequence[bytes], wait: JobOutcomeWaiter, queue: Queue) -> None:
         super().__init__(messages, wait.result, single=False)
         self.wait, self.queue = wait, queue
 
@@ -28,7 +28,7 @@ class PendingJobsPush(PendingPush[bytes]):
         self.wait.on_sent(first, count, self.queue.life)
 
 
-class PendingManyJobsPush(PendingJobsPush):
+class PendingJobBatchPush(PendingJobsPush):
     """The same; what goes wrong says how many are sent."""
 
     __slots__ = ()

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, Self, Unpack, overload
 
 from busmq_spark.bus.job import MIN_FIELD_TTL_S, Job, save_all
 from busmq_spark.bus.job_consumer_group import WorkerKeywords, WorkerOptions
-from busmq_spark.bus.job_outcome_stream import JobOutcomeStream, check_pattern, read_stored_outcomes
-from busmq_spark.bus.job_push import PendingJobsPush, PendingManyJobsPush
-from busmq_spark.bus.job_waits import JobWait, JobWaits
+from busmq_spark.bus.job_outcome_iterator import JobOutcomeIterator, check_pattern, read_stored_outcomes
+from busmq_spark.bus.job_outcome_waiters import JobOutcomeWaiter, JobOutcomeWaiters
+from busmq_spark.bus.job_push import PendingJobBatchPush, PendingJobsPush
 from busmq_spark.bus.shared_group import MAX_LEASE_S, check_seconds
 from busmq_spark.bus.worker import JobHandler, Worker
 from busmq_spark.core import job as flows
-from busmq_spark.core.job import Outcome
+from busmq_spark.core.job import JobOutcome
 from busmq_spark.core.keys import client_channel, jobs_channel
 from busmq_spark.core.reader_subscriptions import check_name
 from busmq_spark.errors import BusError, ConfigError, JobsNotSent, LinkLost
@@ -52,7 +52,7 @@ class Jobs:
         """The queue to which outcomes of the jobs sent, or worked on, through this object are pushed as well."""
         self._reference = flows.reference_encoder(self.client, self.done)
         self.outcome_ttl_s = round(outcome_ttl_s)
-        self._waits = JobWaits(self.queue, client_channel(self.client))
+        self._waits = JobOutcomeWaiters(self.queue, client_channel(self.client))
         self._groups: set[str] = set()
         self.at_work: set[Worker] = set()
         """Its workers that have begun and not stopped."""
@@ -95,11 +95,11 @@ class Jobs:
         """The job with this id, be it there or not. Raises ConfigError for what can be no id."""
         return Job(self, flows.check_job(id))
 
-    async def send(self, job: Job, *, wait: Iterable[str] = (), timeout_s: float = 5, fail_fast: bool = True) -> dict[str, Outcome]:
+    async def send(self, job: Job, *, wait: Iterable[str] = (), timeout_s: float = 5, fail_fast: bool = True) -> dict[str, JobOutcome]:
         """Push the job, with what of it is not saved yet. With ``wait``, names of groups: wait for their outcomes; group → outcome.
 
-        Raises JobFailed when one of them gives up, unless ``fail_fast`` is false; JobTimeout, and the job goes on; before it is pushed ConfigError of
-        a group that the queue does not have; LinkLost when the connection broke under way, and it is not known whether the job was pushed.
+        Raises JobFailed when one of them gives up, unless ``fail_fast`` is false; JobWaitTimeout, and the job goes on; before it is pushed
+        ConfigError of a group that the queue does not have; LinkLost when the connection broke under way: perhaps the job was pushed, perhaps not.
         """
         wanted = await self._make_wait([job], wait, timeout_s, fail_fast=fail_fast)
         if job.changed:
@@ -109,7 +109,7 @@ class Jobs:
 
     async def send_many(
         self, jobs: Iterable[Job], *, wait: Iterable[str] = (), timeout_s: float = 5, fail_fast: bool = True
-    ) -> list[dict[str, Outcome]]:
+    ) -> list[dict[str, JobOutcome]]:
         """As :meth:`send` of each, in their order, in few round trips; the result is what each of them would return, in that order.
 
         Fields of all are saved before the first is pushed, and ``timeout_s`` is for all of them. JobFailed is that of the first one that is given up;
@@ -123,16 +123,16 @@ class Jobs:
             await save_all(some)
         except BusError as error:
             raise JobsNotSent(queue=self.queue.name, sent=0, unknown=0, left=len(some), reason=str(error)) from error
-        return await self._send_and_wait(wanted, PendingManyJobsPush, timeout_s)
+        return await self._send_and_wait(wanted, PendingJobBatchPush, timeout_s)
 
-    async def wait(self, job: Job, groups: Iterable[str], *, timeout_s: float = 5, fail_fast: bool = True) -> dict[str, Outcome]:
+    async def wait(self, job: Job, groups: Iterable[str], *, timeout_s: float = 5, fail_fast: bool = True) -> dict[str, JobOutcome]:
         """See Job.wait."""
         [outcomes] = await self.wait_many([job], groups, timeout_s=timeout_s, fail_fast=fail_fast)
         return outcomes
 
     async def wait_many(
         self, jobs: Iterable[Job], groups: Iterable[str], *, timeout_s: float = 5, fail_fast: bool = True
-    ) -> list[dict[str, Outcome]]:
+    ) -> list[dict[str, JobOutcome]]:
         """As Job.wait of each, in few round trips; ``timeout_s`` is for all of them. For each, in their order: group → outcome."""
         some, names = self._distinct(jobs), self._names(groups)
         check_seconds("timeout_s", timeout_s, MIN_FIELD_TTL_S)
@@ -141,7 +141,7 @@ class Jobs:
         if not some:
             return []
         queue = await self.attached_queue()
-        wanted = JobWait(some, queue.name, names, fail_fast=fail_fast)
+        wanted = JobOutcomeWaiter(some, queue.name, names, fail_fast=fail_fast)
         wanted.any_counts()
         await self._read_outcomes(wanted)
         if wanted.is_over:
@@ -159,10 +159,10 @@ class Jobs:
             self._waits.remove(wanted)
 
     @overload
-    def completions(self, of: str | None = None) -> JobOutcomeStream: ...
+    def completions(self, of: str | None = None) -> JobOutcomeIterator: ...
     @overload
-    def completions(self, of: str | None = None, *, group: str) -> AsyncGenerator[Outcome, None]: ...
-    def completions(self, of: str | None = None, *, group: str | None = None) -> JobOutcomeStream | AsyncGenerator[Outcome, None]:
+    def completions(self, of: str | None = None, *, group: str) -> AsyncGenerator[JobOutcome, None]: ...
+    def completions(self, of: str | None = None, *, group: str | None = None) -> JobOutcomeIterator | AsyncGenerator[JobOutcome, None]:
         """Outcomes as they come: of the jobs sent by this object, or all ``of`` a queue, or of a pattern of queues (``con*``), from now on.
 
         With ``group``: those that were pushed to ``<name>.done`` (``durable``), each at least once for this ordered group, from where it was.
@@ -172,12 +172,12 @@ class Jobs:
             check_name(group)
             return read_stored_outcomes(self.bus, f"{self.queue.name if of is None else check_pattern(of)}.done", group)
         if of is None:
-            return JobOutcomeStream(self.bus, self.queue, client_channel(self.client), pattern=False)
+            return JobOutcomeIterator(self.bus, self.queue, client_channel(self.client), pattern=False)
         pattern = "*" in check_pattern(of)
         channel = jobs_channel(re.sub(r"([\[\]?\\])", r"\\\1", of) if pattern else of)
-        return JobOutcomeStream(self.bus, self.bus.queue(of), channel, pattern=pattern)
+        return JobOutcomeIterator(self.bus, self.bus.queue(of), channel, pattern=pattern)
 
-    async def _make_wait(self, jobs: Sequence[Job], wait: Iterable[str], timeout_s: float, *, fail_fast: bool) -> JobWait:
+    async def _make_wait(self, jobs: Sequence[Job], wait: Iterable[str], timeout_s: float, *, fail_fast: bool) -> JobOutcomeWaiter:
         """The wait for jobs that are about to be sent. Raises ConfigError."""
         groups = self._names(wait)
         check_seconds("timeout_s", timeout_s, MIN_FIELD_TTL_S)
@@ -185,9 +185,9 @@ class Jobs:
             await self.attached_queue()
         if not self._groups.issuperset(groups):
             await self._need_groups(groups)
-        return JobWait(jobs, self.queue.name, groups, fail_fast=fail_fast)
+        return JobOutcomeWaiter(jobs, self.queue.name, groups, fail_fast=fail_fast)
 
-    async def _send_and_wait(self, wanted: JobWait, push: type[PendingJobsPush], timeout_s: float) -> list[dict[str, Outcome]]:
+    async def _send_and_wait(self, wanted: JobOutcomeWaiter, push: type[PendingJobsPush], timeout_s: float) -> list[dict[str, JobOutcome]]:
         """Push the messages of the jobs, and wait."""
         messages = [self._reference(job.id) for job in wanted.jobs]
         if not wanted.groups:
@@ -205,12 +205,12 @@ class Jobs:
         finally:
             self._waits.remove(wanted)
 
-    async def _read_outcomes(self, wanted: JobWait) -> None:
+    async def _read_outcomes(self, wanted: JobOutcomeWaiter) -> None:
         with suppress(LinkLost):  # it is looked after all the time
             await self._waits.read_outcomes([wanted])
 
-    async def _read_late_outcomes(self, wanted: JobWait, timeout_s: float) -> list[dict[str, Outcome]]:
-        """The outcomes after the last look at the end of the time. Raises JobFailed, JobTimeout."""
+    async def _read_late_outcomes(self, wanted: JobOutcomeWaiter, timeout_s: float) -> list[dict[str, JobOutcome]]:
+        """The outcomes after the last look at the end of the time. Raises JobFailed, JobWaitTimeout."""
         if not wanted.is_over:
             with suppress(BusError, TimeoutError):
                 async with asyncio.timeout(FINAL_OUTCOME_READ_TIMEOUT_S):

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.core.command_generators import Call, command
+from busmq_spark.core.command_generators import RedisCall, command
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import ANNOUNCEMENT_CHANNEL, pubsub_channel
 from busmq_spark.core.persisted import touch
@@ -16,8 +16,8 @@ from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.lease_token import LEASE_MS
 
 if TYPE_CHECKING:
+    from busmq_spark.bus.base_persisted_object import BasePersistedObject
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.bus.persistable import Persistable
     from busmq_spark.bus.queue import Queue
     from busmq_spark.redis_io.link_factory import AnyAsyncLink
 
@@ -27,7 +27,7 @@ TOUCH_CHECK_INTERVAL_S = 0.25
 """How often it looks who is due: a queue may live for as little as one second."""
 
 
-class KeepAlive:
+class TtlKeepAlive:
     """One task per bus, and one per server while that is asked: a dead one delays no other.
 
     A server that does not answer is asked again at the next tick; meanwhile what it has lives for what is left of its ttl.
@@ -36,7 +36,7 @@ class KeepAlive:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._due: dict[Queue, float] = {}
-        self._objects_due: dict[Persistable, float] = {}
+        self._objects_due: dict[BasePersistedObject, float] = {}
         self._under_way: set[tuple[str, int, bool]] = set()
 
     def add(self, queue: Queue) -> None:
@@ -47,11 +47,11 @@ class KeepAlive:
         """Touch it no more."""
         self._due.pop(queue, None)
 
-    def keep(self, thing: Persistable) -> None:
+    def keep(self, thing: BasePersistedObject) -> None:
         """Touch the object from now on; it has just been touched."""
         self._objects_due[thing] = _next_touch_time(thing.ttl_s / 3)
 
-    def remove_object(self, thing: Persistable) -> None:
+    def remove_object(self, thing: BasePersistedObject) -> None:
         """Touch it no more."""
         self._objects_due.pop(thing, None)
 
@@ -74,7 +74,7 @@ class KeepAlive:
             task = self._bus.spawn(work(group[1], part, group[2]), f"touching {group[0]} of server {group[1]}")
             task.add_done_callback(lambda _: self._under_way.discard(group))
 
-    async def _touch_objects(self, server: int, things: Sequence[Persistable], _: bool) -> None:
+    async def _touch_objects(self, server: int, things: Sequence[BasePersistedObject], _: bool) -> None:
         link = self._bus.servers.commands[server]
         try:
             async with asyncio.timeout(max(MIN_TOUCH_TIMEOUT_S, min(thing.ttl_s for thing in things) / 3)):
@@ -119,7 +119,7 @@ class KeepAlive:
                     queue.not_touched(error)
 
 
-def _announcement(queue: Queue) -> Call:
+def _announcement(queue: Queue) -> RedisCall:
     """The notification of one queue."""
     text = json.dumps({"event": "queue", "key": queue.keys.metadata, "ttl": queue.ttl_s}, separators=(",", ":"), ensure_ascii=False)
     return command("PUBLISH", pubsub_channel(ANNOUNCEMENT_CHANNEL), text)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Self
 
 from busmq_spark.bus.base_group import check_batch_size
 from busmq_spark.bus.emitter import Emitter
-from busmq_spark.bus.owned_partition import Batch, OwnedPartition
+from busmq_spark.bus.owned_partition import OwnedPartition, OwnedPartitionMessages
 from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.core import reader_subscriptions
 from busmq_spark.core import topic as flows
@@ -27,7 +27,7 @@ from busmq_spark.core.command_generators import command
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.queue import clock_ms
 from busmq_spark.core.retry import Pauses
-from busmq_spark.core.topic import MEMBER_TTL_MS, GroupMembers, partition_ranges
+from busmq_spark.core.topic import MEMBER_TTL_MS, GroupMembershipSnapshot, partition_ranges
 from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
 from busmq_spark.redis_io.lease_token import is_dead, my_token
 
@@ -63,7 +63,7 @@ class Member(Emitter):
         self._start, self._late = start, set[int]()
         self._id = ""
         self._shares: dict[int, OwnedPartition] = {}
-        self._offered: deque[Batch] = deque()
+        self._offered: deque[OwnedPartitionMessages] = deque()
         self._more, self._look = asyncio.Event(), asyncio.Event()
         self._error: BusError | None = None
         self._running = False
@@ -106,7 +106,7 @@ class Member(Emitter):
         """The partitions that this member owns now."""
         return sorted(partition for partition, share in self._shares.items() if share.is_ours)
 
-    async def batches(self, most: int = CHUNK_MESSAGES, linger_s: float = 0.0) -> AsyncIterator[Batch]:
+    async def batches(self, most: int = CHUNK_MESSAGES, linger_s: float = 0.0) -> AsyncIterator[OwnedPartitionMessages]:
         """Messages of the partitions that are this member's, in turn: each batch is 1 to ``most`` (1,000) of one ``batch.partition``, in order.
 
         A batch that is not full waits up to ``linger_s`` seconds for more. What is handed out and not acked comes again when the partition gets
@@ -131,12 +131,12 @@ class Member(Emitter):
             if batch.share.take(batch):
                 yield batch
 
-    async def ack(self, batch: Batch) -> None:
+    async def ack(self, batch: OwnedPartitionMessages) -> None:
         """Acknowledge a batch, and what was handed out of its partition before it; again changes nothing.
 
         Raises QueueBusy where the partition is another member's by now, which gets these messages again, and DataLoss where they are gone.
         """
-        if not isinstance(batch, Batch):
+        if not isinstance(batch, OwnedPartitionMessages):
             raise ConfigError(reason=f"a {type(batch).__name__} was to be acked; expected a batch, as batches() hands it out")
         self._need_entered("ack in")
         await batch.share.ack_batch(batch)
@@ -170,7 +170,7 @@ class Member(Emitter):
 
     # -- for its shares ---------------------------------------------------------------------------------------------------------------------
 
-    def offer(self, batch: Batch) -> None:
+    def offer(self, batch: OwnedPartitionMessages) -> None:
         """A batch that may be handed out."""
         self._offered.append(batch)
         self._more.set()
@@ -197,7 +197,7 @@ class Member(Emitter):
                 elif isinstance(outcome, BaseException):
                     raise outcome
 
-    async def _join(self) -> GroupMembers:
+    async def _join(self) -> GroupMembershipSnapshot:
         dead = [name for name in self._others if name != self._id and is_dead(name)]
         found = await self.topic.run(flows.join_group(self.topic.keys, self.topic.last_known, self.name, self._id, dead))
         self._others, self._heard = found.members, time.monotonic()
@@ -221,12 +221,12 @@ class Member(Emitter):
             await wait_at_most(self._seconds_until_rejoin(found), self._look.wait)
             self._look.clear()
 
-    def _seconds_until_rejoin(self, found: GroupMembers) -> float:
+    def _seconds_until_rejoin(self, found: GroupMembershipSnapshot) -> float:
         """Seconds until the next round, in which a member may be missed."""
         due = min((until for name, until in found.members.items() if name != self._id), default=found.now_ms + MEMBER_TTL_MS)
         return min(REJOIN_INTERVAL_S, max(0.0, (due - found.now_ms) / 1000) + REJOIN_MARGIN_S)
 
-    def _apply_membership(self, found: GroupMembers) -> None:
+    def _apply_membership(self, found: GroupMembershipSnapshot) -> None:
         """Begin to read what is ours, and to give up what is not any more."""
         if not self._running:
             return

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from busmq_spark.bus.base_group import GROUP_POLL_S, Group, check_batch_size
+from busmq_spark.bus.base_group import GROUP_POLL_S, BaseGroup, check_batch_size
 from busmq_spark.bus.consume import LEASE_POLL_S
 from busmq_spark.core import queue as queue_flows
 from busmq_spark.core import reader_operations, reader_subscriptions
@@ -32,7 +32,7 @@ _ERROR_OF_ACK_STATUS = {"missing": QueueExpired, "recreated": QueueRecreated, "o
 log = logging.getLogger("busmq_spark")
 
 
-class OrderedGroup(Group):
+class OrderedGroup(BaseGroup):
     """``async with queue.group("billing") as group: async for batch in group.batches(): …; await group.ack(batch)``."""
 
     def __init__(self, queue: Queue, name: str, start: str | int) -> None:
@@ -88,7 +88,7 @@ class OrderedGroup(Group):
             raise QueueBusy(queue=self.queue.name, found=f"is read by another as group {self.name!r}", remedy=remedy)
         if last > self._position:
             raise QueueBusy(queue=self.queue.name, found=f"was read by another as group {self.name!r}", remedy="Read on with batches()")
-        ack = reader_operations.CumulativeAck(self.queue.keys, last, self._born, self._marks.get(last, ""))
+        ack = reader_operations.CumulativeAckRequest(self.queue.keys, last, self._born, self._marks.get(last, ""))
         [found] = await self._run(reader_operations.ack_to([ack], self.name))
         if found.status != "ok":
             raise _ERROR_OF_ACK_STATUS[found.status](
@@ -145,7 +145,7 @@ class OrderedGroup(Group):
                 self._marks[self._position] = reader_operations.fingerprint(found.messages[-1].value)
             return found.messages
 
-    def _check_position_is_intact(self, found: queue_flows.MessagesAfter) -> None:
+    def _check_position_is_intact(self, found: queue_flows.ReadAfterResult) -> None:
         mark = self._marks.get(self._position, "")
         expected = f"id {self._position} that was handed out"
         if found.last_id < self._position:

@@ -24,7 +24,7 @@ from busmq_spark.redis_io.lease_token import LEASE_MS
 
 if TYPE_CHECKING:
     from busmq_spark.bus.member import Member
-    from busmq_spark.bus.partition_queue import PartitionQueue
+    from busmq_spark.bus.topic_partition_queue import TopicPartitionQueue
 
 POLLS_WHILE_LINGERING = 4
 """Polls within ``linger_s`` while a batch is not full."""
@@ -32,7 +32,7 @@ RELEASE_LEASE_TIMEOUT_S = 2.0
 """Longest wait for a server to take a lease back; then it ends by itself."""
 
 
-class Batch(list[Message]):
+class OwnedPartitionMessages(list[Message]):
     """Messages of one partition, in order."""
 
     def __init__(self, messages: list[Message], share: OwnedPartition) -> None:
@@ -49,7 +49,7 @@ class Batch(list[Message]):
 class OwnedPartition(OrderedGroup):
     """Reads one partition for a member, as a task of the bus, from ``start`` to ``give_up``."""
 
-    def __init__(self, member: Member, queue: PartitionQueue, start: str | int) -> None:
+    def __init__(self, member: Member, queue: TopicPartitionQueue, start: str | int) -> None:
         super().__init__(queue, member.name, start)
         self.partition = queue.partition
         self.turn: int = 0
@@ -77,7 +77,7 @@ class OwnedPartition(OrderedGroup):
         self._at_once = True
         self._settled.set()
 
-    def take(self, batch: Batch) -> bool:
+    def take(self, batch: OwnedPartitionMessages) -> bool:
         """Whether a batch may be handed out now; reading goes on either way."""
         self._taken.set()
         if batch.turn != self.turn or self.leaving:
@@ -88,7 +88,7 @@ class OwnedPartition(OrderedGroup):
         self._unacked = batch[-1].id
         return True
 
-    async def ack_batch(self, batch: Batch) -> None:
+    async def ack_batch(self, batch: OwnedPartitionMessages) -> None:
         """Acknowledge a batch, and those before it. Raises QueueBusy where the partition was another's since it was handed out."""
         if batch.turn != self.turn or not self._running:
             raise self.moved_away()
@@ -170,11 +170,11 @@ class OwnedPartition(OrderedGroup):
         async with self._lock:
             return await self._acquire_or_keep_lease()
 
-    async def _next_batch(self) -> Batch:
+    async def _next_batch(self) -> OwnedPartitionMessages:
         messages = await self._read_next_batch(self._member.most)
         if messages and self._member.linger_s:
             messages = await self._fill_batch(messages)
-        return Batch(messages, self)
+        return OwnedPartitionMessages(messages, self)
 
     async def _fill_batch(self, messages: list[Message]) -> list[Message]:
         """The messages and what follows them within ``linger_s``, until the batch is full. Redis is asked after a push, and at the end."""

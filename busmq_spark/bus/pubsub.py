@@ -24,7 +24,7 @@ from busmq_spark.core.command_generators import command
 from busmq_spark.core.drop_oldest_buffer import DropOldestBuffer
 from busmq_spark.core.keys import pubsub_channel
 from busmq_spark.core.message import PubsubMessage, encode_value
-from busmq_spark.errors import ConfigError, MessagesMissed, StateError
+from busmq_spark.errors import ConfigError, PubSubMessagesDropped, StateError
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
@@ -36,8 +36,8 @@ MAX_BUFFERED_BYTES = 64 * 1024 * 1024
 class Pubsub(Emitter):
     """One listener and publisher on a channel. ``async with`` subscribes and unsubscribes; publishing needs neither.
 
-    Events: ``subscribed`` (again when the link had broken), ``unsubscribed``, ``message(message)``, ``error(error)`` with MessagesMissed at the
-    first message dropped. A handler of ``message`` that is a coroutine function is awaited before the next message.
+    Events: ``subscribed`` (again when the link had broken), ``unsubscribed``, ``message(message)``, ``error(error)`` with PubSubMessagesDropped at
+    the first message dropped. A handler of ``message`` that is a coroutine function is awaited before the next message.
     """
 
     events: tuple[str, ...] = ("subscribed", "unsubscribed", "message", "error")
@@ -168,7 +168,7 @@ class _Subscription:
                 await owner._emit_and_wait("message", PubsubMessage(self._for_handlers.take()))
             if self.dropped and not self._reported:
                 self._reported = True
-                owner._report(MessagesMissed(pubsub=owner.name, dropped=self.dropped))
+                owner._report(PubSubMessagesDropped(pubsub=owner.name, dropped=self.dropped))
 
     def __aiter__(self) -> Self:
         self._looping = True

@@ -57,7 +57,7 @@ class PendingPush(Generic[V]):
             self.future.set_exception(error)
 
 
-class PushPipeline:
+class PushBatcher:
     """The values waiting to be pushed to one queue; one call is under way at a time."""
 
     def __init__(self, queue: Queue) -> None:

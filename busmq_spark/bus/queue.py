@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions, Consumption
 from busmq_spark.bus.ordered_group import OrderedGroup
-from busmq_spark.bus.push import PendingPush, PushPipeline
+from busmq_spark.bus.push import PendingPush, PushBatcher
 from busmq_spark.bus.retention_and_times import RetentionAndTimesMixin
-from busmq_spark.bus.shared_group import SharedGroup, SharedKeywords, SharedOptions
+from busmq_spark.bus.shared_group import SharedGroup, SharedGroupKeywords, SharedGroupOptions
 from busmq_spark.core import mirror, reader_subscriptions
 from busmq_spark.core import queue as flows
 from busmq_spark.core import shared_group as groups
-from busmq_spark.core.command_generators import Call, Flow, T
+from busmq_spark.core.command_generators import Flow, RedisCall, T
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import encode_value
 from busmq_spark.core.retention import MESSAGES_TAKEN_WARNING
@@ -28,7 +28,7 @@ from busmq_spark.redis_io.translate import translate_redis_error
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
-    from busmq_spark.bus.redis_servers import RedisServers
+    from busmq_spark.bus.redis_server_links import RedisServerLinks
 
 SHORT_TTL_S = 3600
 """A queue that lives for less is warned about when it is left with messages."""
@@ -57,9 +57,9 @@ class Queue(RetentionAndTimesMixin):
         """Index of the server that has the queue; known once attached."""
         self._attach_args = (flows.MIN_RECORD_TTL_S, 0)
         self._born = ""
-        self._servers: RedisServers | None = None
+        self._servers: RedisServerLinks | None = None
         self._unreachable = False
-        self._push_pipeline = PushPipeline(self)
+        self._push_pipeline = PushBatcher(self)
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r})"
@@ -142,7 +142,7 @@ class Queue(RetentionAndTimesMixin):
         assert self._servers is not None
         return translate_redis_error(error, self._servers.commands[self.server].endpoint)  # type: ignore[arg-type]  # asked only after a failure
 
-    def begin(self, call: Call) -> None:
+    def begin(self, call: RedisCall) -> None:
         """Send a call without waiting for its reply: it may be lost."""
         assert self._servers is not None
         self._servers.commands[self.server].send_if_connected(call, lambda *_: None)
@@ -244,7 +244,7 @@ class Queue(RetentionAndTimesMixin):
         """Forget a subscription, and drop what only it held back. Whether there was one. Raises QueueBusy while a query reads with it."""
         return await self.run(reader_subscriptions.unsubscribe(self.keys, name, is_dead))
 
-    async def subscriptions(self) -> list[reader_subscriptions.SubscriptionStatus]:
+    async def subscriptions(self) -> list[reader_subscriptions.QueueSubscriptionStatus]:
         """Every subscription: how far it is, how many messages stay stored for it, and since when it was not here."""
         return await self.run(reader_subscriptions.list_subscriptions(self.keys))
 
@@ -253,7 +253,7 @@ class Queue(RetentionAndTimesMixin):
     @overload  # type: ignore[override]  # not with options that only the other kind has
     def group(self, name: str, *, start: str | int = ..., shared: Literal[False] = False) -> OrderedGroup: ...
     @overload
-    def group(self, name: str, *, start: str | int = ..., shared: Literal[True], **options: Unpack[SharedKeywords]) -> SharedGroup: ...
+    def group(self, name: str, *, start: str | int = ..., shared: Literal[True], **options: Unpack[SharedGroupKeywords]) -> SharedGroup: ...
     def group(self, name: str, *, start: str | int = "earliest", shared: bool = False, **options: Any) -> OrderedGroup | SharedGroup:
         """A named reader of this queue; ``async with`` it, then ``batches()``. What it has not acked stays stored, also for days without a reader.
 
@@ -262,10 +262,10 @@ class Queue(RetentionAndTimesMixin):
         queue ``dead`` (``<queue>.dead``); at most ``limit`` are in flight over all holders. ``start``, of a new group: as for ``subscribe``.
         Raises ConfigError.
         """
-        if unknown := sorted(set(options) - SharedKeywords.__annotations__.keys()):
-            raise ConfigError(reason=f"a group has no option {unknown[0]!r}; a shared one has {', '.join(SharedKeywords.__annotations__)}")
+        if unknown := sorted(set(options) - SharedGroupKeywords.__annotations__.keys()):
+            raise ConfigError(reason=f"a group has no option {unknown[0]!r}; a shared one has {', '.join(SharedGroupKeywords.__annotations__)}")
         if shared:
-            return SharedGroup(self, name, start, SharedOptions(**options))
+            return SharedGroup(self, name, start, SharedGroupOptions(**options))
         if options:
             raise ConfigError(reason=f"{next(iter(options))} counts for a shared group only; add shared=True, or leave it out")
         return OrderedGroup(self, name, start)

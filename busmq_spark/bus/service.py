@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.requester import Requester
-from busmq_spark.bus.service_provider import Provider, ServeKeywords, ServeOptions
+from busmq_spark.bus.service_provider import ServeKeywords, ServeOptions, ServiceProvider
 from busmq_spark.errors import StateError
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Service(Emitter):
     def __init__(self, bus: Bus, name: str) -> None:
         super().__init__(bus.spawn)
         self.bus, self.name = bus, name
-        self._side: Provider | Requester | None = None
+        self._side: ServiceProvider | Requester | None = None
         self._lock = asyncio.Lock()
 
     def __repr__(self) -> str:
@@ -55,7 +55,7 @@ class Service(Emitter):
     @property
     def serving(self) -> bool:
         """Whether it takes requests to serve."""
-        return isinstance(self._side, Provider) and self._side.active
+        return isinstance(self._side, ServiceProvider) and self._side.active
 
     @property
     def connected(self) -> bool:
@@ -73,7 +73,7 @@ class Service(Emitter):
         At most ``concurrency`` handlers run at once; further requests stay in the queue, also for other providers. Requests that have expired
         are dropped. ``reply_queues``: of how many requesters the reply queue is kept attached.
         """
-        await self._start_side(provider := Provider(self, handler, ServeOptions(**options)), provider.start)
+        await self._start_side(provider := ServiceProvider(self, handler, ServeOptions(**options)), provider.start)
         self._emit("serving")
 
     # -- asking -----------------------------------------------------------------------------------------------------------------------------
@@ -133,7 +133,7 @@ class Service(Emitter):
         else:
             log.error("service %r: a handler failed", self.name, exc_info=error)
 
-    async def _start_side(self, side: Provider | Requester, start: Callable[[], Any]) -> None:
+    async def _start_side(self, side: ServiceProvider | Requester, start: Callable[[], Any]) -> None:
         async with self._lock:
             if self._side is not None:
                 state, remedy = "serving or connected already", "Disconnect it first, or use a second one"

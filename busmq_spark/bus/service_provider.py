@@ -60,7 +60,7 @@ class ServeOptions:
                 raise ConfigError(reason=f"{name} is {value}; expected at least 1")
 
 
-class Provider:
+class ServiceProvider:
     """Serves from ``start`` to ``stop``."""
 
     def __init__(self, service: Service, handler: Callable[..., Any], options: ServeOptions) -> None:

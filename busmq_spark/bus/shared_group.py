@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass
 from operator import ge
 from typing import TYPE_CHECKING, TypedDict
 
-from busmq_spark.bus.base_group import GROUP_POLL_S, Group, check_batch_size
+from busmq_spark.bus.base_group import GROUP_POLL_S, BaseGroup, check_batch_size
 from busmq_spark.core import dead_letter
 from busmq_spark.core import shared_group as flows
 from busmq_spark.core.command_generators import Flow
@@ -31,7 +31,7 @@ from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.queue import clock_ms
 from busmq_spark.core.reader_subscriptions import register
 from busmq_spark.core.retry import Pauses
-from busmq_spark.core.shared_group import Action, Delivery, MessageLeaseResult
+from busmq_spark.core.shared_group import Action, LeasedMessage, MessageLeaseResult
 from busmq_spark.errors import BusError, ConfigError, StateError
 from busmq_spark.redis_io.lease_token import is_dead
 from busmq_spark.redis_io.queue_location import new_token
@@ -46,8 +46,8 @@ DEAD_LETTER_RETRY_S = 5.0
 log = logging.getLogger("busmq_spark")
 
 
-class SharedKeywords(TypedDict, total=False):
-    """The options of a shared group; see SharedOptions."""
+class SharedGroupKeywords(TypedDict, total=False):
+    """The options of a shared group; see SharedGroupOptions."""
 
     lease_s: float
     tries: int
@@ -56,7 +56,7 @@ class SharedKeywords(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SharedOptions:
+class SharedGroupOptions:
     """How messages are leased. They are the group's: what is given counts for all holders that enter from then on; None: as the group has it."""
 
     lease_s: float | None = None
@@ -91,10 +91,10 @@ def check_seconds(name: str, value: object, least: float, most: float = MAX_LEAS
         raise ConfigError(reason=f"{name} is {value!r}; expected {least:g} to {most:.0f} seconds")
 
 
-class SharedGroup(Group):
+class SharedGroup(BaseGroup):
     """One holder of a shared group."""
 
-    def __init__(self, queue: Queue, name: str, start: str | int, options: SharedOptions) -> None:
+    def __init__(self, queue: Queue, name: str, start: str | int, options: SharedGroupOptions) -> None:
         super().__init__(queue, name, start)
         if not is_subscription(name):
             raise ConfigError(reason=f"the name of the shared group is {name!r}, with which its keys could be those of another queue or group")
@@ -107,14 +107,14 @@ class SharedGroup(Group):
         """Name of the dead-letter queue; as the group has it, once entered."""
         self.lease_s = options.lease_s or flows.DEFAULT_LEASE_MS / 1000
         """Seconds until a message that is not settled is leased again; as the group has it, once entered."""
-        self._held: dict[int, Delivery] = {}
+        self._held: dict[int, LeasedMessage] = {}
         self._unanswered = ""  # the token of a lease call whose reply was not had
         self._dead_queue: Queue | None = None
         self._attaching = asyncio.Lock()
         self._warned = False
         self._apart = False  # whether messages were last settled one by one, and not as they came: then each is leased by itself
 
-    async def batches(self, most: int = 100) -> AsyncIterator[list[Delivery]]:
+    async def batches(self, most: int = 100) -> AsyncIterator[list[LeasedMessage]]:
         """Messages leased to this holder, in lists of up to ``most`` (1,000 at most): those to be tried again first, then new ones.
 
         A list is leased at once: ask for as many as are handled within the lease. Ends at ``stop()``.
@@ -129,7 +129,7 @@ class SharedGroup(Group):
             elif found:
                 await self._sleep_unless_woken(found[1])
 
-    async def take(self, most: int) -> tuple[list[Delivery], float]:
+    async def take(self, most: int) -> tuple[list[LeasedMessage], float]:
         """One list, which may be empty, and how many seconds to wait before the next when it is. Raises LinkLost."""
         leased = await self._lease(most)
         if leased is None:
@@ -143,29 +143,29 @@ class SharedGroup(Group):
             return [each for each in leased.deliveries if each.tries <= self.tries], 0
         return list(leased.deliveries), min(GROUP_POLL_S, leased.wait_ms / 1000) if leased.wait_ms >= 0 else GROUP_POLL_S
 
-    async def ack(self, deliveries: Delivery | Sequence[Delivery]) -> list[Delivery]:
+    async def ack(self, deliveries: LeasedMessage | Sequence[LeasedMessage]) -> list[LeasedMessage]:
         """These are done. The result, here and below: those that were refused, since their lease had ended and another holder has, or had, them."""
         self._need_entered("settle messages of")
         return await self._settle(_as_list(deliveries), "ack")
 
-    async def retry(self, deliveries: Delivery | Sequence[Delivery], *, delay_s: float = 0, error: object = "") -> list[Delivery]:
+    async def retry(self, deliveries: LeasedMessage | Sequence[LeasedMessage], *, delay_s: float = 0, error: object = "") -> list[LeasedMessage]:
         """Try these again, in ``delay_s`` at the earliest. Those whose tries are used up become dead letters, with ``error`` as the reason."""
         self._need_entered("settle messages of")
         check_seconds("delay_s", delay_s, 0)
         return await self._retry_or_reject(_as_list(deliveries), round(delay_s * 1000), error)
 
-    async def reject(self, deliveries: Delivery | Sequence[Delivery], error: object = "rejected") -> list[Delivery]:
+    async def reject(self, deliveries: LeasedMessage | Sequence[LeasedMessage], error: object = "rejected") -> list[LeasedMessage]:
         """Move these to the dead-letter queue. Raises QueueFull where that is full."""
         self._need_entered("settle messages of")
         return await self._reject(_as_list(deliveries), error)
 
-    async def extend(self, deliveries: Delivery | Sequence[Delivery], *, lease_s: float = 30) -> list[Delivery]:
+    async def extend(self, deliveries: LeasedMessage | Sequence[LeasedMessage], *, lease_s: float = 30) -> list[LeasedMessage]:
         """Let the leases of these end in ``lease_s`` from now."""
         self._need_entered("settle messages of")
         check_seconds("lease_s", lease_s, 0)
         return await self._settle(_as_list(deliveries), "extend", round(lease_s * 1000))
 
-    async def release(self, deliveries: Delivery | Sequence[Delivery]) -> list[Delivery]:
+    async def release(self, deliveries: LeasedMessage | Sequence[LeasedMessage]) -> list[LeasedMessage]:
         """Give these back, as if they had not been leased."""
         self._need_entered("settle messages of")
         return await self._settle(_as_list(deliveries), "release")
@@ -226,7 +226,7 @@ class SharedGroup(Group):
 
     # -- settling ---------------------------------------------------------------------------------------------------------------------------
 
-    async def _settle(self, deliveries: Sequence[Delivery], action: Action, ms: int = 0) -> list[Delivery]:
+    async def _settle(self, deliveries: Sequence[LeasedMessage], action: Action, ms: int = 0) -> list[LeasedMessage]:
         some, refused, ids = deliveries, [], [each.id for each in deliveries]
         if any(map(ge, ids, ids[1:])):  # else none is there twice
             some = list({(each.id, each.token): each for each in some}.values())
@@ -238,7 +238,7 @@ class SharedGroup(Group):
             )
         return refused
 
-    async def _settle_chunk(self, some: Sequence[Delivery], action: Action, ms: int) -> list[Delivery]:
+    async def _settle_chunk(self, some: Sequence[LeasedMessage], action: Action, ms: int) -> list[LeasedMessage]:
         settlements, before = flows.settlements_of(some, action, ms), False
         self._apart = 2 * len(settlements) > len(some)
 
@@ -256,12 +256,12 @@ class SharedGroup(Group):
         # Where the call may have been executed before, what is settled already was settled by us.
         return [each for each, result in zip(some, results, strict=True) if result == 0 or (result < 0 and not before)]
 
-    async def _retry_or_reject(self, some: Sequence[Delivery], ms: int, error: object) -> list[Delivery]:
+    async def _retry_or_reject(self, some: Sequence[LeasedMessage], ms: int, error: object) -> list[LeasedMessage]:
         refused = await self._settle([each for each in some if each.tries < self.tries], "retry", ms)
         spent = [each for each in some if each.tries >= self.tries]
         return refused + (await self._reject(spent, error or "a retry was asked for, and its tries are used up") if spent else [])
 
-    async def _reject(self, some: Sequence[Delivery], error: object) -> list[Delivery]:
+    async def _reject(self, some: Sequence[LeasedMessage], error: object) -> list[LeasedMessage]:
         refused = await self._settle(some, "extend", round(self.lease_s * 1000))  # so that what another has by now makes no dead letter
         ours = list({each.id: each for each in some if each not in refused}.values())
         if not ours:
@@ -277,14 +277,14 @@ class SharedGroup(Group):
         await self._on_given_up(ours, str(error))
         return refused + await self._settle(ours, "ack")
 
-    async def _on_given_up(self, some: Sequence[Delivery], error: str) -> None:
+    async def _on_given_up(self, some: Sequence[LeasedMessage], error: str) -> None:
         """These have their dead letters, and are about to be settled."""
 
-    async def _without_outcome(self, spent: Sequence[Delivery]) -> Sequence[Delivery]:
+    async def _without_outcome(self, spent: Sequence[LeasedMessage]) -> Sequence[LeasedMessage]:
         """Those that were not handled all the same, before their leases ended."""
         return spent
 
-    async def _write_dead_letters(self, spent: Sequence[Delivery]) -> None:
+    async def _write_dead_letters(self, spent: Sequence[LeasedMessage]) -> None:
         """Dead letters of messages whose last lease has ended."""
         try:
             await self._reject(await self._without_outcome(spent), TRIES_USED_UP_REASON)
@@ -316,5 +316,5 @@ class SharedGroup(Group):
                 await dead.detach()
 
 
-def _as_list(deliveries: Delivery | Sequence[Delivery]) -> Sequence[Delivery]:
-    return [deliveries] if isinstance(deliveries, Delivery) else list(deliveries)
+def _as_list(deliveries: LeasedMessage | Sequence[LeasedMessage]) -> Sequence[LeasedMessage]:
+    return [deliveries] if isinstance(deliveries, LeasedMessage) else list(deliveries)

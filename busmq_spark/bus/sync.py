@@ -24,9 +24,9 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from busmq_spark.bus.base_persisted_object import PersistedDict
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.job import Job
-from busmq_spark.bus.persistable import PersistedDict
 from busmq_spark.errors import StateError
 
 if TYPE_CHECKING:

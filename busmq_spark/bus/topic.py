@@ -23,13 +23,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from busmq_spark.bus.member import Member
-from busmq_spark.bus.partition_queue import PartitionQueue, complete_push, complete_push_many, spawn_for_result
+from busmq_spark.bus.topic_partition_queue import TopicPartitionQueue, complete_push, complete_push_many, spawn_for_result
 from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.core import topic as flows
 from busmq_spark.core.command_generators import Flow, T
 from busmq_spark.core.keys import TopicKeys, server_index
 from busmq_spark.core.lag import read_lags
-from busmq_spark.core.topic import GroupLag, MessagePlace, lags_by_group, partition_of, partitions_of
+from busmq_spark.core.topic import GroupLag, TopicMessageId, lags_by_group, partition_of, partitions_of
 from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
 from busmq_spark.redis_io.queue_location import new_token
 
@@ -48,7 +48,7 @@ class Topic:
         self.bus, self.name = bus, flows.check_topic(name)
         self.ttl_s, self.maxsize = ttl_s, maxsize
         self.keys = TopicKeys(name, bus.options.cluster)
-        self.queues: list[PartitionQueue] = []
+        self.queues: list[TopicPartitionQueue] = []
         """The partition queues, by partition; known once attached."""
         self._wanted = None if partitions is None else flows.check_partitions(partitions)
         self._known = flows.TopicState(0, "")
@@ -117,14 +117,14 @@ class Topic:
         flows.check_partitions(partitions)
         await self.attach()
         if partitions > self.partitions:
-            await self._prepare([PartitionQueue(self, i) for i in range(self.partitions, partitions)])
+            await self._prepare([TopicPartitionQueue(self, i) for i in range(self.partitions, partitions)])
         self.update_known(await self.run(flows.grow_topic(self.keys, partitions)))
         await self._attach_all([queue for queue in self.queues if queue.reachable])
         return self.partitions
 
     # -- pushing ----------------------------------------------------------------------------------------------------------------------------
 
-    def push(self, value: object, *, key: bytes | str | None = None, partition: int | None = None) -> asyncio.Future[MessagePlace]:
+    def push(self, value: object, *, key: bytes | str | None = None, partition: int | None = None) -> asyncio.Future[TopicMessageId]:
         """Append a message; the result is its partition and id, once stored. Messages of a partition are stored in the order of the calls.
 
         ``partition`` counts more than ``key``; without either (a key of None is none, an empty one is a key) partitions have their turns. The future
@@ -132,16 +132,16 @@ class Topic:
         """
         return self._push_when_attached(lambda: self._push(value, key, partition))
 
-    def _push(self, value: object, key: bytes | str | None, partition: int | None) -> asyncio.Future[MessagePlace]:
+    def _push(self, value: object, key: bytes | str | None, partition: int | None) -> asyncio.Future[TopicMessageId]:
         queue = self.queues[self._choose([key], partition)[0]]
-        outer: asyncio.Future[MessagePlace] = asyncio.get_running_loop().create_future()
+        outer: asyncio.Future[TopicMessageId] = asyncio.get_running_loop().create_future()
         inner = queue.push_when_attached(lambda: queue.push(value))
         inner.add_done_callback(lambda _: complete_push(queue.partition, inner, outer))
         return outer
 
     def push_many(
         self, values: Iterable[object], *, keys: Iterable[bytes | str | None] | None = None, partition: int | None = None
-    ) -> asyncio.Future[Sequence[MessagePlace]]:
+    ) -> asyncio.Future[Sequence[TopicMessageId]]:
         """Append messages, each with its key; the result are their places, in the order of the values. Those of one key stay in order.
 
         The values without a key go to one partition, those of the next call to the next. When a partition fails, the others are stored all the same:
@@ -153,7 +153,7 @@ class Topic:
             raise ConfigError(reason=f"there are {len(batch)} values and {len(of)} keys; expected one key, or None, for each value")
         return self._push_when_attached(lambda: self._push_many(batch, of, partition))
 
-    def _push_many(self, batch: list[object], keys: Sequence[bytes | str | None], partition: int | None) -> asyncio.Future[Sequence[MessagePlace]]:
+    def _push_many(self, batch: list[object], keys: Sequence[bytes | str | None], partition: int | None) -> asyncio.Future[Sequence[TopicMessageId]]:
         chosen = self._choose(keys, partition)
         values: dict[int, list[object]] = {}
         if chosen and chosen.count(chosen[0]) == len(chosen):
@@ -162,7 +162,7 @@ class Topic:
             values = defaultdict(list)
             for which, value in zip(chosen, batch, strict=True):
                 values[which].append(value)
-        outer: asyncio.Future[Sequence[MessagePlace]] = asyncio.get_running_loop().create_future()
+        outer: asyncio.Future[Sequence[TopicMessageId]] = asyncio.get_running_loop().create_future()
         pushes = {which: self._send_many(self.queues[which], its) for which, its in values.items()}
         left = len(pushes)
 
@@ -223,7 +223,7 @@ class Topic:
         """What the topic is now: new partitions are attached."""
         self._known = flows.TopicState(max(found.partitions, self.partitions), found.born)
         if len(self.queues) < self.partitions:
-            self.queues += [PartitionQueue(self, i) for i in range(len(self.queues), self.partitions)]
+            self.queues += [TopicPartitionQueue(self, i) for i in range(len(self.queues), self.partitions)]
             self._hint.set()
 
     @property
@@ -249,13 +249,13 @@ class Topic:
         for queue in self.queues:
             await queue.detach()
 
-    async def _attach_all(self, queues: Sequence[PartitionQueue]) -> None:
+    async def _attach_all(self, queues: Sequence[TopicPartitionQueue]) -> None:
         """Attach queues, beside each other. Those whose server goes away meanwhile are left to the keeper."""
         for outcome in await asyncio.gather(*(queue.ensure_attached() for queue in queues), return_exceptions=True):
             if isinstance(outcome, BaseException) and not isinstance(outcome, LinkLost):
                 raise outcome
 
-    async def _prepare(self, queues: Sequence[PartitionQueue]) -> None:
+    async def _prepare(self, queues: Sequence[TopicPartitionQueue]) -> None:
         """Create queues that are to be partitions, with every group of the others: before the first push to them, or trim."""
         names = [each.name for each in await self.queues[0].groups() if not each.shared]
         try:
@@ -316,5 +316,5 @@ class Topic:
         return self._turn
 
     @staticmethod
-    def _send_many(queue: PartitionQueue, values: list[object]) -> asyncio.Future[list[int]]:
+    def _send_many(queue: TopicPartitionQueue, values: list[object]) -> asyncio.Future[list[int]]:
         return queue.push_when_attached(lambda: queue.push_many(values))

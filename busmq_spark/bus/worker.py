@@ -29,11 +29,11 @@ from busmq_spark.bus.job import Job
 from busmq_spark.bus.job_consumer_group import JobConsumerGroup, WorkerOptions
 from busmq_spark.bus.shared_group import check_seconds
 from busmq_spark.core import job as flows
-from busmq_spark.core.job import JobDelivery
+from busmq_spark.core.job import LeasedJob
 from busmq_spark.core.keys import JobKeys
 from busmq_spark.core.message import CHUNK_BYTES
 from busmq_spark.core.retry import Pauses
-from busmq_spark.core.shared_group import Delivery
+from busmq_spark.core.shared_group import LeasedMessage
 from busmq_spark.errors import BusError, ConfigError, LinkLost, MessageRefused, Reject, StateError, WorkTimeout
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ log = logging.getLogger("busmq_spark")
 
 @dataclass(slots=True)
 class _RunningJob:
-    work: JobDelivery
+    work: LeasedJob
     ends: float
     """Its deadline, by the clock of the loop."""
     late: bool = False
@@ -67,7 +67,7 @@ class Worker:
         self._tasks: list[asyncio.Task[None]] = []
         self._at_work: dict[asyncio.Task[None], _RunningJob] = {}  # whose handlers have not ended, in the order of their deadlines
         self._deadline: asyncio.TimerHandle | None = None
-        self._finished: list[JobDelivery] = []
+        self._finished: list[LeasedJob] = []
         self._settling: asyncio.Task[None] | None = None
         self._failing: set[asyncio.Task[None]] = set()
         self._durable: dict[str, Queue] = {}
@@ -197,7 +197,7 @@ class Worker:
             if nap_s:
                 await self._group.sleep_unless_woken(nap_s)
 
-    async def _begin_jobs(self, batch: Sequence[Delivery]) -> tuple[list[JobDelivery], list[Delivery], list[tuple[JobDelivery, bytes]]]:
+    async def _begin_jobs(self, batch: Sequence[LeasedMessage]) -> tuple[list[LeasedJob], list[LeasedMessage], list[tuple[LeasedJob, bytes]]]:
         """Begin what was leased: whose handlers are to start, what names no job, and what has an outcome."""
         asked = [(each, self.work_of(each)) for each in batch]
         works = [work for _, work in asked if work is not None]
@@ -207,7 +207,7 @@ class Worker:
         done = [(work, outcome) for work, (answer, outcome) in found if answer == "done"]
         return begun, [each for each, work in asked if work is None], done
 
-    async def _settle_without_handler(self, other: Sequence[Delivery], done: Sequence[tuple[JobDelivery, bytes]]) -> None:
+    async def _settle_without_handler(self, other: Sequence[LeasedMessage], done: Sequence[tuple[LeasedJob, bytes]]) -> None:
         """Messages that name no job, and those whose jobs have their outcomes: their workers died before they could ack."""
         try:
             await self._publish_durably(done)
@@ -217,7 +217,7 @@ class Worker:
         except BusError as error:
             self._warn_not_settled(len(other) + len(done), error)
 
-    def _start_handlers(self, works: Sequence[JobDelivery]) -> int:
+    def _start_handlers(self, works: Sequence[LeasedJob]) -> int:
         """How many. One task for each, and one timer for all of them: a task of the bus and a timeout would cost as much as the rest of a job."""
         loop, deadline_s = asyncio.get_running_loop(), self.options.deadline_s
         ends = loop.time() + (deadline_s or 0)
@@ -238,20 +238,20 @@ class Worker:
                 each.late = True
                 task.cancel()
 
-    async def without_outcome(self, spent: Sequence[Delivery]) -> list[Delivery]:
+    async def without_outcome(self, spent: Sequence[LeasedMessage]) -> list[LeasedMessage]:
         """Of deliveries whose tries are used up those whose jobs have no outcome, and can get none but a failure now. The others are acked."""
         works, other, done = await self._begin_jobs(spent)
         if done:
             await self._settle_without_handler([], done)
         return [*(work.delivery for work in works), *other]
 
-    def work_of(self, delivery: Delivery) -> JobDelivery | None:
+    def work_of(self, delivery: LeasedMessage) -> LeasedJob | None:
         """What a message asks for; None when it names no job."""
         try:
             id, client, done = flows.decode_reference(delivery.value)
         except MessageRefused:
             return None
-        return JobDelivery(delivery, JobKeys(id, self.jobs.queue.keys.cluster), client, self.options.group, self._group.life, done or self.jobs.done)
+        return LeasedJob(delivery, JobKeys(id, self.jobs.queue.keys.cluster), client, self.options.group, self._group.life, done or self.jobs.done)
 
     # -- working ----------------------------------------------------------------------------------------------------------------------------
 
@@ -288,7 +288,7 @@ class Worker:
     def _timeout_error(self, what: str, timeout_s: float | None, **remedy: str) -> WorkTimeout:
         return WorkTimeout(what=what, group=self.options.group, queue=self.jobs.queue.name, timeout_s=timeout_s, **remedy)
 
-    async def _retry_or_reject_job(self, work: JobDelivery, failed: Exception) -> None:
+    async def _retry_or_reject_job(self, work: LeasedJob, failed: Exception) -> None:
         """A handler has raised: another try, or a dead letter."""
         delivery, error = work.delivery, _error_text(failed)
         try:
@@ -316,7 +316,7 @@ class Worker:
     def _warn_not_settled(self, count: int, error: BusError) -> None:
         log.warning("queue %r, group %r: %d messages are not settled; their leases end by themselves: %s", *self._group.names, count, error)
 
-    async def write(self, outcomes: Sequence[tuple[JobDelivery, str | None]]) -> list[Delivery]:
+    async def write(self, outcomes: Sequence[tuple[LeasedJob, str | None]]) -> list[LeasedMessage]:
         """Write outcomes, durably and once: the deliveries that can be settled then."""
         if not outcomes:
             return []
@@ -328,7 +328,7 @@ class Worker:
         await self._publish_durably(taken)
         return [work.delivery for work, _ in taken]
 
-    async def _publish_durably(self, written: Sequence[tuple[JobDelivery, bytes]]) -> None:
+    async def _publish_durably(self, written: Sequence[tuple[LeasedJob, bytes]]) -> None:
         for name in dict.fromkeys(work.done for work, _ in written if work.done):
             if name not in self._durable:
                 queue = self.jobs.bus.queue(name)

@@ -30,7 +30,7 @@ class CliQueueFull(_WithShellName, QueueFull):
     )
 
 
-class NoSuchMessage(_WithShellName):
+class CliMessageMissing(_WithShellName):
     """None of the ids asked for is stored."""
 
     code = "BUSMQ_MESSAGE_MISSING"

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from busmq_spark.cli.cli_errors import NoSuchMessage
+from busmq_spark.cli.cli_errors import CliMessageMissing
 from busmq_spark.cli.options import JsonOption, QueueArgument
-from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.output import CliOutput, table
 from busmq_spark.cli.progress_bar import TerminalProgressBar
 from busmq_spark.cli.queue_lookup import LocatedQueue, locate_existing, locate_queue, open_links
 from busmq_spark.cli.stored_messages import read_messages
@@ -43,7 +43,7 @@ def list_(
     busmq dead list mail.dead --json | jq .error
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     with open_links(redis) as links:
         place, state = locate_existing(queue, links)
         found = [(message.id, _decode_dead_letter(queue, message)) for message in _stored_messages(place, state.oldest, state.newest, first)]
@@ -81,7 +81,7 @@ def show(queue: QueueArgument, id: IdArgument, *, redis: RedisOptions) -> None:
         found = list(_stored_messages(place, id, id, 1))
     if not found:
         holds = f"ids {state.oldest}..{state.newest}" if state.count else "no messages now"
-        raise NoSuchMessage(queue=queue, wanted=f"id {id}", found=holds)
+        raise CliMessageMissing(queue=queue, wanted=f"id {id}", found=holds)
     letter = _decode_dead_letter(queue, found[0])
     sys.stdout.buffer.write(letter.value)
     sys.stdout.buffer.flush()
@@ -108,7 +108,7 @@ def replay(
     busmq dead replay mail.dead
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     put: dict[str, int] = {}
     with open_links(redis) as links:
         place, state = locate_existing(queue, links)
@@ -146,7 +146,7 @@ def purge(
     busmq dead purge mail.dead --yes
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     with open_links(redis) as links:
         place, state = locate_existing(queue, links)
         for message in _stored_messages(place, state.oldest, state.newest, 1):

@@ -10,8 +10,8 @@ import typer
 from rich.text import Text
 
 from busmq_spark.cli.options import JsonOption
-from busmq_spark.cli.output import Output
-from busmq_spark.embedded import RedisServer
+from busmq_spark.cli.output import CliOutput
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import ConfigError, LinkLost
 
 ALIVE_CHECK_INTERVAL_S = 1.0
@@ -36,7 +36,7 @@ def embedded(
     busmq embedded --port 6379 --dir ./bus --aof
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     if aof and folder is None:
         raise ConfigError(reason="--aof keeps messages in a folder, and the temporary one is removed at the end. Give --dir too")
     stop = threading.Event()
@@ -45,7 +45,7 @@ def embedded(
         stop.set()
 
     signal.signal(signal.SIGTERM, leave)  # an orderly end that was asked for: exit code 0
-    with RedisServer(folder, port=port, aof=aof) as server:
+    with EmbeddedRedis(folder, port=port, aof=aof) as server:
         _print_welcome(out, server, folder, aof)
         while not stop.wait(ALIVE_CHECK_INTERVAL_S):
             if not server.running:
@@ -54,7 +54,7 @@ def embedded(
         out.note("Redis stopped.")
 
 
-def _print_welcome(out: Output, server: RedisServer, folder: Path | None, aof: bool) -> None:
+def _print_welcome(out: CliOutput, server: EmbeddedRedis, folder: Path | None, aof: bool) -> None:
     if out.as_json:
         out.print_json(url=server.url, pid=server.pid, folder=str(server.folder), temporary=folder is None, aof=aof)
         out.flush()

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.cli.options import JsonOption, QueueArgument
-from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.output import CliOutput, table
 from busmq_spark.cli.queue_lookup import need_redis
 from busmq_spark.cli.terminal_text import escape_control_characters, format_count
 from busmq_spark.core.event_patterns import check_key, matches
@@ -46,7 +46,7 @@ def publish(  # noqa: PLR0913  the options of a command
     busmq publish user.signup '{"user": 7}' --require 1
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     with _open_bus(redis) as bus:
         receipt = bus.publish([key], _parse_data(data), require=require, **_given_event_attributes(kind, id, subject))
     if as_json:
@@ -72,7 +72,7 @@ def send(
     busmq send invoices '{"order": 8}'
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     with _open_bus(redis) as bus:
         receipt = bus.send(queue, _parse_data(data), **_given_event_attributes(kind, id))
     if as_json:
@@ -96,7 +96,7 @@ def list_(
     busmq events list --key user.signup
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     wanted = None if key is None else check_key(key)
     with _open_bus(redis) as bus:
         found = [(pattern, queue) for pattern, queue in bus.subscriptions() if wanted is None or matches(pattern, wanted)]
@@ -121,7 +121,7 @@ def subscribe(patterns: PatternsArgument, *, into: IntoOption, redis: RedisOptio
     busmq events subscribe 'user.*' order.paid --into emails
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     with _open_bus(redis) as bus:
         new = bus.subscribe(patterns, into=into)
     if as_json:
@@ -137,7 +137,7 @@ def unsubscribe(patterns: PatternsArgument, *, into: IntoOption, redis: RedisOpt
     busmq events unsubscribe 'user.*' --into emails
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     with _open_bus(redis) as bus:
         ended = bus.unsubscribe(patterns, into=into)
     if as_json:
@@ -153,7 +153,7 @@ def forget(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOption = F
     busmq events forget emails
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     with _open_bus(redis) as bus:
         ended = bus.forget(queue)
     if as_json:

@@ -3,7 +3,7 @@
 from rich.text import Text
 
 from busmq_spark.cli.options import JsonOption, QueueArgument
-from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.output import CliOutput, table
 from busmq_spark.cli.queue_lookup import locate_existing, open_links
 from busmq_spark.cli.subscriptions import subscription_json, warn_if_abandoned
 from busmq_spark.cli.terminal_text import escape_control_characters, format_duration, format_number
@@ -21,7 +21,7 @@ def groups(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOption = F
     busmq groups orders --json | jq .behind_s
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     with open_links(redis) as links:
         place, _ = locate_existing(queue, links)
         found = place.link.run(found_groups(place.keys))

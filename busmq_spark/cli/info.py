@@ -8,7 +8,7 @@ from rich.text import Text
 
 from busmq_spark.cli.cli_errors import CliQueueMissing
 from busmq_spark.cli.options import JsonOption
-from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.output import CliOutput, table
 from busmq_spark.cli.queue_lookup import locate_queue, open_links
 from busmq_spark.cli.queue_overviews import QueueOverview, read_overviews
 from busmq_spark.cli.queues import reader_names
@@ -37,7 +37,7 @@ def info(
     busmq info orders --json
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     with open_links(redis) as links:
         if queue is not None:
             _show_queue(out, _read_overview(queue, links))
@@ -58,7 +58,7 @@ def _read_overview(name: str, links: list[Link]) -> QueueOverview:
     return found[0]
 
 
-def _show_queue(out: Output, queue: QueueOverview) -> None:
+def _show_queue(out: CliOutput, queue: QueueOverview) -> None:
     if out.as_json:
         out.print_json(**queue.to_json())
         return
@@ -83,7 +83,7 @@ def _lag_text(last: int, last_id: int) -> str:
     return f"acknowledged up to {last}, {format_count(last_id - last, 'message')} behind"
 
 
-def _show_server(out: Output, server: ServerReport) -> None:
+def _show_server(out: CliOutput, server: ServerReport) -> None:
     if out.as_json:
         out.print_json(**server.to_json())
         return
@@ -104,7 +104,7 @@ def _show_server(out: Output, server: ServerReport) -> None:
         out.warn(warning)
 
 
-def _print_grid(out: Output, title: str, rows: list[tuple[str, str]]) -> None:
+def _print_grid(out: CliOutput, title: str, rows: list[tuple[str, str]]) -> None:
     grid = table([("", "left"), ("", "left")], ((Text(name, "dim"), value) for name, value in rows))
     grid.show_header = False
     out.print_lines(Text(title, "bold cyan"))

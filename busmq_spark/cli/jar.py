@@ -1,7 +1,7 @@
 """``busmq jar``: where the Java module is, for Sparks that are started from outside Python."""
 
 from busmq_spark.cli.options import JsonOption
-from busmq_spark.cli.output import Output
+from busmq_spark.cli.output import CliOutput
 from busmq_spark.spark.jar import require_jar
 
 
@@ -12,7 +12,7 @@ def jar(*, as_json: JsonOption = False) -> None:
     spark-submit --jars "$(busmq jar)" job.py
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     path = str(require_jar())
     if as_json:
         out.print_json(jar=path)

@@ -7,7 +7,7 @@ import typer
 from rich.text import Text
 
 from busmq_spark.cli.options import JsonOption
-from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.output import CliOutput, table
 from busmq_spark.cli.queue_lookup import keys_of, locate_existing, open_links
 from busmq_spark.cli.queue_overviews import ask_undamaged
 from busmq_spark.cli.terminal_text import escape_control_characters, format_duration, format_number
@@ -35,7 +35,7 @@ def lag(
     busmq lag --json | jq 'select(.behind_s > 60)'
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     with open_links(redis) as links:
         found: list[ReaderLag] = []
         for link, keys in zip(links, _queues_of(queues or ["*"], links), strict=True):

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from busmq_spark.cli.queue_lookup import LocatedQueue
 from busmq_spark.cli.terminal_text import format_duration
-from busmq_spark.core.command_generators import Call, command
+from busmq_spark.core.command_generators import RedisCall, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.reader_operations import subscriptions
 from busmq_spark.redis_io.lease_token import is_dead
 
 
-def lease_calls(keys: QueueKeys, names: Sequence[str]) -> list[Call]:
+def lease_calls(keys: QueueKeys, names: Sequence[str]) -> list[RedisCall]:
     """What to ask Redis about the leases of these subscriptions ('' is a reader without one); two calls each."""
     return [call for name in names for call in (command("GET", keys.lease(name)), command("PTTL", keys.lease(name)))]
 

@@ -10,17 +10,17 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from busmq_spark.cli.options import check_exclusive
-from busmq_spark.cli.output import Output
+from busmq_spark.cli.output import CliOutput
 from busmq_spark.cli.terminal_text import SHOWN_CHARS, value_json, value_text
 from busmq_spark.core.message import Message
 from busmq_spark.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
-class MessageWriter:
+class MessagePrinter:
     """Writes messages of one queue; each call is flushed, so what it returned from has left this process."""
 
-    out: Output
+    out: CliOutput
     queue: str
     raw: bool
     null: bool

@@ -15,7 +15,7 @@ import typer
 from rich.text import Text
 
 from busmq_spark.cli.options import JsonOption
-from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.output import CliOutput, table
 from busmq_spark.cli.queue_lookup import LocatedQueue, need_redis, open_links
 from busmq_spark.cli.serve import parse_listen_address as listen_address
 from busmq_spark.cli.terminal_text import escape_control_characters, format_duration, format_number
@@ -121,10 +121,10 @@ def run(  # noqa: PLR0913  the options of a command
     how: dict[str, Any] = {"groups": groups, "retention": retention, "new_life": new_life, "name": name, "origin_name": origin_name, "replace": over}
     bytes_per_s = _parse_flag("--rate", lambda text: int(size(text)) if text != "0" else 0, rate)
     settings = MirrorSettings(origin=from_, patterns=tuple(dict.fromkeys(queues)), bytes_per_s=bytes_per_s, **there, **trust, **how)
-    _run_mirror(Output(as_json), settings, here, metrics)
+    _run_mirror(CliOutput(as_json), settings, here, metrics)
 
 
-def _run_mirror(out: Output, settings: MirrorSettings, here: RedisOptions, metrics: str | None) -> None:
+def _run_mirror(out: CliOutput, settings: MirrorSettings, here: RedisOptions, metrics: str | None) -> None:
     """Until a signal comes."""
     _share_memory()
     counts, ended = Metrics(), threading.Event()
@@ -164,7 +164,7 @@ def promote(queues: PatternsArgument, *, to: ToOption = None, redis: RedisOption
     busmq mirror promote 'orders-*'
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     with open_links(replace(redis, url=to) if to else redis) as links:
         found = list(_find_mirrors(links, queues))
         if not found:
@@ -188,7 +188,7 @@ def status(queues: EveryArgument = None, *, to: ToOption = None, redis: RedisOpt
     busmq mirror status --json 'orders-*' | jq .behind
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     with open_links(replace(redis, url=to) if to else redis) as links:
         states = [state for state, _ in _find_mirrors(links, queues or ["*"])]
         reports = _read_reports(links)

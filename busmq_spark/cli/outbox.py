@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from busmq_spark.cli.options import JsonOption, parse_seconds
-from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.output import CliOutput, table
 from busmq_spark.cli.terminal_text import escape_control_characters, format_count, format_duration, format_number, format_size
 from busmq_spark.options import RedisOptions
 from busmq_spark.outbox import lock, report
@@ -27,7 +27,7 @@ def status(path: StoreArgument, *, as_json: JsonOption = False) -> None:
     busmq outbox status outbox.db
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     found = report.read_status(path)
     if as_json:
         out.print_json(path=str(path), **asdict(found))
@@ -52,7 +52,7 @@ def unlock(path: StoreArgument, *, as_json: JsonOption = False) -> None:
     busmq outbox unlock outbox.db
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     report.read_status(path)  # raises OutboxUnusable for a file that is no outbox
     before = lock.read_owner(path)
     removed = lock.clear_dead_owner(path)
@@ -71,7 +71,7 @@ def keys(path: StoreArgument, *, as_json: JsonOption = False) -> None:
     busmq outbox keys outbox.db
     ```
     """
-    _subscriptions(path, None, Output(as_json), queues=False)
+    _subscriptions(path, None, CliOutput(as_json), queues=False)
 
 
 def subscribers(
@@ -86,7 +86,7 @@ def subscribers(
     busmq outbox subscribers outbox.db user.signup
     ```
     """
-    _subscriptions(path, key, Output(as_json), queues=True)
+    _subscriptions(path, key, CliOutput(as_json), queues=True)
 
 
 def incoming(
@@ -101,7 +101,7 @@ def incoming(
     busmq outbox incoming outbox.db
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     found = report.read_incoming(path, first)
     if as_json:
         for each in found:
@@ -128,7 +128,7 @@ def outgoing(path: StoreArgument, *, as_json: JsonOption = False) -> None:
     busmq outbox outgoing outbox.db
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     found = report.read_outgoing(path)
     if as_json:
         for each in found:
@@ -160,7 +160,7 @@ def drain(
     busmq outbox drain outbox.db --redis redis://bus.example.com --timeout 10m
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     before = report.read_status(path)
     waiting = before.incoming + before.outgoing
     settings = {name: value for name, value in asdict(redis).items() if name != "url" and value != getattr(RedisOptions(), name)}
@@ -177,7 +177,7 @@ def drain(
         out.print_lines(f"forwarded {format_count(waiting, 'message')}")
 
 
-def _subscriptions(path: Path, key: str | None, out: Output, *, queues: bool) -> None:
+def _subscriptions(path: Path, key: str | None, out: CliOutput, *, queues: bool) -> None:
     found, seen_s = report.read_subscriptions(path, key)
     grouped: dict[str, list[str]] = {}
     for pattern, queue in found:
@@ -199,7 +199,7 @@ def _subscriptions(path: Path, key: str | None, out: Output, *, queues: bool) ->
         out.note(f"as of {format_duration(seen_s or 0)} ago")
 
 
-def _outgoing_row(each: report.OutgoingQueue) -> list[str | Text]:
+def _outgoing_row(each: report.OutboxQueueStatus) -> list[str | Text]:
     failing = "" if each.failing_s is None else format_duration(each.failing_s)
     return [
         Text(escape_control_characters(each.queue), "cyan"),

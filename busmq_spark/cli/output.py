@@ -27,7 +27,7 @@ class _Console(Console):
         raise BrokenPipeError
 
 
-class Output:
+class CliOutput:
     """Stdout and stderr of one command. ``as_json``: stdout is for a program."""
 
     def __init__(self, as_json: bool) -> None:
@@ -97,10 +97,10 @@ class Output:
         self.show_error(error.code, message, retriable=error.retriable, details=error.details)
 
 
-class WarningHandler(logging.Handler):
+class CliWarningHandler(logging.Handler):
     """Warnings of this package as notes. Those of other packages are dropped (py4j logs a stack trace at every Ctrl-C)."""
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: CliOutput) -> None:
         super().__init__(logging.WARNING)
         self._out = out
 

@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from busmq_spark.cli.cli_errors import NoSuchMessage
-from busmq_spark.cli.message_printer import MessageWriter
+from busmq_spark.cli.cli_errors import CliMessageMissing
+from busmq_spark.cli.message_printer import MessagePrinter
 from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, RawOption, check_exclusive
-from busmq_spark.cli.output import Output
+from busmq_spark.cli.output import CliOutput
 from busmq_spark.cli.queue_lookup import locate_existing, open_links
 from busmq_spark.cli.stored_messages import read_messages
 from busmq_spark.cli.terminal_text import format_count
@@ -44,15 +44,15 @@ def peek(  # noqa: PLR0913  the options of a command
     busmq peek orders --id 41 --raw > order.json
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     check_exclusive(first=first is not None, last=last is not None, id=ids is not None)
     wanted = None if ids is None else parse_id_range(ids)
-    writer = MessageWriter(out, queue, raw, null)
+    writer = MessagePrinter(out, queue, raw, null)
     with open_links(redis) as links:
         place, state = locate_existing(queue, links)
         low, high = wanted or _range_at_an_end(state, first, last)
         if wanted and not (state.count and low <= state.newest and high >= state.oldest):
-            raise NoSuchMessage(queue=queue, wanted=_range_text(low, high), found=_stored_ids_text(state))
+            raise CliMessageMissing(queue=queue, wanted=_range_text(low, high), found=_stored_ids_text(state))
         if not state.count:
             out.note(f"queue {queue} is empty; the last id given was {state.last_id}")
         shown = 0
@@ -88,6 +88,6 @@ def _stored_ids_text(state: QueueState) -> str:
     return f"ids {state.oldest}..{state.newest}" if state.count else f"no messages now (the last id given was {state.last_id})"
 
 
-def _mention_the_rest(out: Output, state: QueueState, shown: int, *, asked: bool) -> None:
+def _mention_the_rest(out: CliOutput, state: QueueState, shown: int, *, asked: bool) -> None:
     if not asked and not out.as_json and out.on_terminal and shown < state.count:
         out.note(f"{format_count(state.count - shown, 'more message')}; --first N, --last N and --id show others")

@@ -9,7 +9,7 @@ from typing import Self
 from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from busmq_spark.cli.output import Output
+from busmq_spark.cli.output import CliOutput
 from busmq_spark.cli.terminal_text import escape_control_characters, format_number, format_rate
 
 SHOW_BAR_AFTER_S = 0.3
@@ -22,7 +22,7 @@ class TerminalProgressBar:
     ``waiting``: show the bar at once, with this text until the first item is done.
     """
 
-    def __init__(self, out: Output, title: str, total: int | None, noun: str, *, weighed: bool = False, waiting: str | None = None) -> None:
+    def __init__(self, out: CliOutput, title: str, total: int | None, noun: str, *, weighed: bool = False, waiting: str | None = None) -> None:
         self._visible = out.is_watched
         self._noun, self._waiting = noun, waiting
         self._started = time.monotonic()

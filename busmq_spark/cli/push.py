@@ -11,7 +11,7 @@ import typer
 from busmq_spark.cli.cli_errors import CliQueueFull
 from busmq_spark.cli.message_splitting import split_messages
 from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, parse_seconds
-from busmq_spark.cli.output import Output
+from busmq_spark.cli.output import CliOutput
 from busmq_spark.cli.progress_bar import TerminalProgressBar
 from busmq_spark.cli.queue_lookup import LocatedQueue, find_topic, locate_partitions, locate_queue, open_links
 from busmq_spark.cli.terminal_text import format_count, format_duration, format_number
@@ -61,7 +61,7 @@ def push(  # noqa: PLR0913  the options of a command
     busmq push metrics --key host-1 '{"cpu": 0.5}'
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     values = None if values == ["-"] else values
     ttl_s = MIN_RECORD_TTL_S if ttl is None else parse_seconds(ttl, "--ttl")
     _check_arguments(values, file, null, whole)
@@ -69,7 +69,7 @@ def push(  # noqa: PLR0913  the options of a command
         place = locate_queue(queue, links) if key is None else _location_of_key(queue, key, links)
         attached = place.link.run(attach(place.keys, new_token(), ttl_s=ttl_s, maxsize=maxsize))
         _note_ignored_options(out, attached, ttl_s if ttl else 0, maxsize)
-        sender = MessagePusher(out, place, attached)
+        sender = CliPusher(out, place, attached)
         if source is None:
             sender.push([os.fsencode(value) for value in values or ()])
         else:
@@ -85,10 +85,10 @@ def _location_of_key(topic: str, key: str, links: list[Link]) -> LocatedQueue:
     return place
 
 
-class MessagePusher:
+class CliPusher:
     """Pushes and counts."""
 
-    def __init__(self, out: Output, place: LocatedQueue, attached: AttachResult) -> None:
+    def __init__(self, out: CliOutput, place: LocatedQueue, attached: AttachResult) -> None:
         self.out, self.place, self.attached = out, place, attached
         self.stored = 0
 
@@ -125,7 +125,7 @@ def _check_arguments(values: list[str] | None, file: Path | None, null: bool, wh
         raise ConfigError(reason="--null and --whole exclude each other. Give one of them")
 
 
-def _note_ignored_options(out: Output, attached: AttachResult, ttl_s: int, maxsize: int) -> None:
+def _note_ignored_options(out: CliOutput, attached: AttachResult, ttl_s: int, maxsize: int) -> None:
     """Options that an existing queue overrules should not be thought to hold."""
     if attached.existed and maxsize and attached.maxsize != maxsize:
         out.note(f"the queue exists with maxsize {attached.maxsize}; --maxsize is for new queues")
@@ -133,7 +133,7 @@ def _note_ignored_options(out: Output, attached: AttachResult, ttl_s: int, maxsi
         out.note(f"the queue exists with a ttl of {format_duration(attached.ttl_s)}; --ttl is for new queues")
 
 
-def _open_source(out: Output, file: Path | None) -> BinaryIO:
+def _open_source(out: CliOutput, file: Path | None) -> BinaryIO:
     if file is not None and str(file) != "-":
         return file.open("rb")
     if sys.stdin is None:
@@ -148,7 +148,7 @@ def _source_size(source: BinaryIO) -> int | None:
     return size or None
 
 
-def _show_result(out: Output, sender: MessagePusher) -> None:
+def _show_result(out: CliOutput, sender: CliPusher) -> None:
     state, queue = sender.place.read_state(), sender.place.keys.name
     if out.as_json:
         out.print_json(

@@ -14,7 +14,7 @@ from busmq_spark.errors import ConfigError, TopicMissing
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.link_factory import Link, sync_links
 from busmq_spark.redis_io.queue_location import locate
-from busmq_spark.redis_io.server_layout import redis_layout
+from busmq_spark.redis_io.redis_layout import redis_layout
 
 COMMAND_PATIENCE_S = 1.5
 """Seconds after which commands give up: a person waits. Links of queries wait 8 or 60 s (core/retry.py)."""

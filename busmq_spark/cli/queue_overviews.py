@@ -12,7 +12,7 @@ from busmq_spark.core.command_generators import Flow, command
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.reader_operations import QueueState, states, subscriptions
-from busmq_spark.errors import QueueDamaged, ServerRefused
+from busmq_spark.errors import QueueDamaged, RedisCommandRefused
 from busmq_spark.redis_io.link_factory import Link
 
 T = TypeVar("T")
@@ -53,7 +53,7 @@ class QueueOverview:
 
 
 @dataclass(frozen=True, slots=True)
-class DamagedQueue:
+class DamagedQueueOverview:
     """A queue that cannot be shown: its keys hold what no program of the bus writes. ``reason`` says what was found."""
 
     name: str
@@ -65,19 +65,19 @@ class DamagedQueue:
         return {"queue": self.name, "damaged": self.reason, "server": self.server}
 
 
-def read_all_overviews(link: Link, queues: Sequence[QueueKeys]) -> list[QueueOverview | DamagedQueue]:
+def read_all_overviews(link: Link, queues: Sequence[QueueKeys]) -> list[QueueOverview | DamagedQueueOverview]:
     """Queues of one server, those with damaged keys among them: one of these does not hide the others."""
     server = link.endpoint.masked_url
     found, damaged = ask_undamaged(lambda part: link.run(read_overviews(part, server)), queues)
-    return [*found, *(DamagedQueue(name, server, reason) for name, reason in damaged.items())]
+    return [*found, *(DamagedQueueOverview(name, server, reason) for name, reason in damaged.items())]
 
 
 def ask_undamaged(ask: Callable[[Sequence[QueueKeys]], list[T]], queues: Sequence[QueueKeys]) -> tuple[list[T], dict[str, str]]:
     """What ``ask`` says of the queues whose keys are sound, and what was found instead in the others."""
     try:
         return ask(queues), {}
-    except (QueueDamaged, ServerRefused) as error:
-        if isinstance(error, ServerRefused) and "WRONGTYPE" not in str(error) and "wrong kind" not in str(error):
+    except (QueueDamaged, RedisCommandRefused) as error:
+        if isinstance(error, RedisCommandRefused) and "WRONGTYPE" not in str(error) and "wrong kind" not in str(error):
             raise
         if len(queues) == 1:
             return [], {queues[0].name: str(error)}

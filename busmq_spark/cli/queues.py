@@ -7,9 +7,9 @@ import typer
 from rich.text import Text
 
 from busmq_spark.cli.options import JsonOption
-from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.output import CliOutput, table
 from busmq_spark.cli.queue_lookup import keys_of, open_links
-from busmq_spark.cli.queue_overviews import DamagedQueue, QueueOverview, read_all_overviews
+from busmq_spark.cli.queue_overviews import DamagedQueueOverview, QueueOverview, read_all_overviews
 from busmq_spark.cli.terminal_text import escape_control_characters, format_duration, format_number
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.options import RedisOptions
@@ -32,7 +32,7 @@ def queues(
     busmq queues 'orders-*' --json | jq .messages
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     with open_links(redis) as links:
         found = _read_overviews(links, pattern)
         if as_json:
@@ -40,7 +40,7 @@ def queues(
                 out.print_json(**queue.to_json())
             return
         for queue in found:
-            if isinstance(queue, DamagedQueue):
+            if isinstance(queue, DamagedQueueOverview):
                 out.warn(queue.reason if queue.name in queue.reason else f"queue {queue.name!r}: {queue.reason}")
         if found:
             out.print_table(table(_columns(many := len(links) > 1), [_queue_row(queue, many) for queue in found]))
@@ -51,7 +51,7 @@ def queues(
             )
 
 
-def _read_overviews(links: list[Link], pattern: str | None) -> list[QueueOverview | DamagedQueue]:
+def _read_overviews(links: list[Link], pattern: str | None) -> list[QueueOverview | DamagedQueueOverview]:
     places: list[list[QueueKeys]] = [[] for _ in links]
     for name, index in discover_queues(links):
         if pattern is None or fnmatchcase(name, pattern):
@@ -66,8 +66,8 @@ def _columns(many_servers: bool) -> list[tuple[str, str]]:
     return [(name, sides.get(name, "left")) for name in names]
 
 
-def _queue_row(queue: QueueOverview | DamagedQueue, many_servers: bool) -> list[str | Text]:
-    if isinstance(queue, DamagedQueue):
+def _queue_row(queue: QueueOverview | DamagedQueueOverview, many_servers: bool) -> list[str | Text]:
+    if isinstance(queue, DamagedQueueOverview):
         return [
             Text(escape_control_characters(queue.name), "cyan"),
             Text("damaged", "red"),

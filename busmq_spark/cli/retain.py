@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from busmq_spark.cli.options import JsonOption, QueueArgument
-from busmq_spark.cli.output import Output
+from busmq_spark.cli.output import CliOutput
 from busmq_spark.cli.queue_lookup import locate_existing, locate_queue, open_links
 from busmq_spark.cli.terminal_text import format_count, format_duration, format_size
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
@@ -36,7 +36,7 @@ def retain(  # noqa: PLR0913  the options of a command
     busmq retain orders --off
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     limits = parse_limits(age, messages, value_bytes)
     asked = limits != parse_limits(None, None, None)
     if asked and off:
@@ -52,7 +52,7 @@ def retain(  # noqa: PLR0913  the options of a command
     _show(out, queue, found, state)
 
 
-def _show(out: Output, queue: str, found: Retention | None, state: QueueState) -> None:
+def _show(out: CliOutput, queue: str, found: Retention | None, state: QueueState) -> None:
     if out.as_json:
         limits = {name: getattr(found, name, None) for name in ("age_s", "messages", "bytes")}
         numbers = {"kept": state.kept_count, "waiting": state.waiting, "oldest_id": state.oldest or None}

@@ -14,7 +14,7 @@ import typer
 from rich.text import Text
 
 from busmq_spark.cli.options import JsonOption
-from busmq_spark.cli.output import Output
+from busmq_spark.cli.output import CliOutput
 from busmq_spark.cli.queue_lookup import need_redis
 from busmq_spark.errors import ConfigError
 from busmq_spark.extras import missing_package
@@ -115,7 +115,7 @@ def serve(  # noqa: PLR0913  the options of a command
     The verbs are browse, consume, push, create and admin; read is browse and consume, write is push and create.
     A subscription belongs to the secret that registered it: others need consume = ["subscription:its-name"].
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     host, port = parse_listen_address(listen)
     files = (certificate_file, key_file, client_ca)
     place = _ListenSettings(host, port, path, tuple(origin or ()), tuple(trust_proxy or ()), secrets, files, compression)
@@ -132,7 +132,7 @@ def serve(  # noqa: PLR0913  the options of a command
 
 
 async def _serve(  # noqa: PLR0913, PLR0917  what the command was given
-    out: Output, redis: RedisOptions, place: _ListenSettings, keyring: Keyring, limits: PeerLimits, secret: str | None, tls: ssl.SSLContext | None
+    out: CliOutput, redis: RedisOptions, place: _ListenSettings, keyring: Keyring, limits: PeerLimits, secret: str | None, tls: ssl.SSLContext | None
 ) -> bool:
     """Until a signal comes; whether it was Ctrl-C."""
     try:
@@ -173,7 +173,7 @@ async def _serve(  # noqa: PLR0913, PLR0917  what the command was given
     return interrupted
 
 
-def _reload(out: Output, server: "FederationServer", place: _ListenSettings) -> None:
+def _reload(out: CliOutput, server: "FederationServer", place: _ListenSettings) -> None:
     """Read the files anew; with one that cannot be used nothing changes."""
     try:
         server.reload(Keyring.load(place.secrets) if place.secrets else None, make_tls_context(*place.files))
@@ -183,7 +183,7 @@ def _reload(out: Output, server: "FederationServer", place: _ListenSettings) -> 
         out.note("The secrets and certificates are read anew.")
 
 
-def _print_welcome(out: Output, url: str, place: _ListenSettings, keyring: Keyring, secret: str | None, *, encrypted: bool) -> None:
+def _print_welcome(out: CliOutput, url: str, place: _ListenSettings, keyring: Keyring, secret: str | None, *, encrypted: bool) -> None:
     if not place.is_loopback and not encrypted:
         out.warn("without --tls-cert secrets and messages travel in the clear; use it, or a proxy in front of this that speaks TLS")
     if secret:

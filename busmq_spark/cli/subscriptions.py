@@ -6,11 +6,11 @@ import typer
 from rich.text import Text
 
 from busmq_spark.cli.options import JsonOption, QueueArgument
-from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.output import CliOutput, table
 from busmq_spark.cli.queue_lookup import locate_existing, locate_queue, open_links
 from busmq_spark.cli.terminal_text import escape_control_characters, format_count, format_duration, format_number
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
-from busmq_spark.core.reader_subscriptions import SubscriptionStatus, check_name, list_subscriptions, register
+from busmq_spark.core.reader_subscriptions import QueueSubscriptionStatus, check_name, list_subscriptions, register
 from busmq_spark.core.reader_subscriptions import unsubscribe as forget
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
@@ -46,7 +46,7 @@ def subscribe(
     busmq subscribe orders audit --start=-10m
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     check_name(name)
     where = _parse_start(start)
     with open_links(redis) as links:
@@ -73,7 +73,7 @@ def unsubscribe(queue: QueueArgument, name: NameArgument, *, redis: RedisOptions
     busmq unsubscribe orders audit
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     with open_links(redis) as links:
         place, before = locate_existing(queue, links)
         known = [each.name for each in place.link.run(list_subscriptions(place.keys))]
@@ -96,7 +96,7 @@ def subscriptions(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOpt
     busmq subscriptions orders
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     with open_links(redis) as links:
         place, _ = locate_existing(queue, links)
         found = place.link.run(list_subscriptions(place.keys))
@@ -120,14 +120,14 @@ def subscriptions(queue: QueueArgument, *, redis: RedisOptions, as_json: JsonOpt
         warn_if_abandoned(out, queue, each)
 
 
-def warn_if_abandoned(out: Output, queue: str, found: SubscriptionStatus) -> None:
+def warn_if_abandoned(out: CliOutput, queue: str, found: QueueSubscriptionStatus) -> None:
     """One that no query seems to read with any more, while messages stay stored for it."""
     if found.is_abandoned:
         kept = f"{format_count(found.holds_back, 'message')} of queue {queue} stay stored for subscription {found.name}"
         out.warn(f"{kept}, which was last here {format_duration(found.idle_s or 0)} ago. If it is not needed: busmq unsubscribe {queue} {found.name}")
 
 
-def subscription_json(queue: str, found: SubscriptionStatus) -> dict[str, object]:
+def subscription_json(queue: str, found: QueueSubscriptionStatus) -> dict[str, object]:
     """As JSON."""
     return {
         "queue": queue,
@@ -142,7 +142,7 @@ def subscription_json(queue: str, found: SubscriptionStatus) -> dict[str, object
     }
 
 
-def _subscription_row(found: SubscriptionStatus) -> list[str | Text]:
+def _subscription_row(found: QueueSubscriptionStatus) -> list[str | Text]:
     read = "by a query" if found.reader and not is_dead(found.reader) else ""
     idle = "" if found.idle_s is None else f"{format_duration(found.idle_s)} ago"
     waits = "" if found.behind_s is None else format_duration(found.behind_s)

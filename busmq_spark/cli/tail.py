@@ -7,16 +7,16 @@ from typing import Annotated
 
 import typer
 
-from busmq_spark.cli.message_printer import MessageWriter
+from busmq_spark.cli.message_printer import MessagePrinter
 from busmq_spark.cli.options import JsonOption, NullOption, QueueArgument, RawOption, check_exclusive
-from busmq_spark.cli.output import Output
+from busmq_spark.cli.output import CliOutput
 from busmq_spark.cli.queue_lookup import LocatedQueue, locate_existing, open_links
 from busmq_spark.cli.stored_messages import read_messages
 from busmq_spark.cli.tail_consume import consume as take
 from busmq_spark.cli.terminal_text import escape_control_characters
 from busmq_spark.core.reader_operations import QueueState
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.push_notifier import PushNotifier
+from busmq_spark.redis_io.push_listener import RedisPushListenerThread
 
 POLL_S = 1.0
 """Looked at this often even when no notification came; a notification wakes sooner."""
@@ -54,10 +54,10 @@ def tail(  # noqa: PLR0913  the options of a command
     busmq tail orders --reliable --raw > orders.jsonl
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     removing = consume or reliable
     check_exclusive(**{"last": last is not None, "from": first_id is not None, "reliable" if reliable else "consume": removing})
-    writer = MessageWriter(out, queue, raw, null)
+    writer = MessagePrinter(out, queue, raw, null)
     with open_links(redis) as links:
         place, state = locate_existing(queue, links)
         waiter = _PushWaiter(place) if follow else None
@@ -65,7 +65,7 @@ def tail(  # noqa: PLR0913  the options of a command
             if removing:
                 take(writer, place, state, reliable=reliable, most=most, wait=waiter)
             else:
-                Follower(writer, place, state, first_id, DEFAULT_MESSAGE_COUNT if last is None else last).follow(most, waiter)
+                QueueTailPrinter(writer, place, state, first_id, DEFAULT_MESSAGE_COUNT if last is None else last).follow(most, waiter)
         finally:
             if waiter:
                 waiter.stop()
@@ -76,8 +76,8 @@ class _PushWaiter:
 
     def __init__(self, place: LocatedQueue) -> None:
         self._notified = threading.Event()
-        self._notifier = PushNotifier(place.link.endpoint, self._notified)
-        self._notifier.listen([place.keys.available])
+        self._listener = RedisPushListenerThread(place.link.endpoint, self._notified)
+        self._listener.listen([place.keys.available])
 
     def __call__(self) -> None:
         """Returns at a push, and after POLL_S in any case. Raises BrokenPipeError when the reader of stdout has closed it.
@@ -93,13 +93,13 @@ class _PushWaiter:
 
     def stop(self) -> None:
         """Stop listening for pushes."""
-        self._notifier.stop()
+        self._listener.stop()
 
 
-class Follower:
+class QueueTailPrinter:
     """Shows each id once, in order, and says on stderr what it could not show."""
 
-    def __init__(self, writer: MessageWriter, place: LocatedQueue, state: QueueState, first_id: int | None, last: int) -> None:
+    def __init__(self, writer: MessagePrinter, place: LocatedQueue, state: QueueState, first_id: int | None, last: int) -> None:
         self._writer, self._place, self._note = writer, place, writer.out.note
         self._name = escape_control_characters(place.keys.name)
         self._born = state.born

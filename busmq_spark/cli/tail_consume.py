@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 from busmq_spark.cli.lease_holders import describe_holders
-from busmq_spark.cli.message_printer import MessageWriter
+from busmq_spark.cli.message_printer import MessagePrinter
 from busmq_spark.cli.queue_lookup import LocatedQueue
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.queue import ack, pop
@@ -15,7 +15,7 @@ from busmq_spark.errors import QueueBusy
 
 
 def consume(
-    writer: MessageWriter, place: LocatedQueue, state: QueueState, *, reliable: bool, most: int | None, wait: Callable[[], None] | None
+    writer: MessagePrinter, place: LocatedQueue, state: QueueState, *, reliable: bool, most: int | None, wait: Callable[[], None] | None
 ) -> None:
     """Take messages, oldest first, until ``most`` or for ever; without ``wait`` until the queue is empty. Keeps the queue alive meanwhile.
 

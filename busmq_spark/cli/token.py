@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from busmq_spark.cli.options import JsonOption, parse_seconds
-from busmq_spark.cli.output import Output
+from busmq_spark.cli.output import CliOutput
 from busmq_spark.cli.serve import SecretsOption
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.gate.keyring import Keyring
@@ -36,7 +36,7 @@ def token(  # noqa: PLR0913  the options of a command
     busmq token reports --secrets secrets.toml --expires 12h --read 'orders-*'
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     if secrets is None:
         raise ConfigError(reason="no secrets are named. Give --secrets FILE, the one that busmq serve is given")
     given = {"read": read, "write": write, "browse": browse, "consume": consume, "push": push, "create": create, "admin": admin, "deny": deny}

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.cli.options import JsonOption
-from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.output import CliOutput, table
 from busmq_spark.cli.queue_lookup import LocatedQueue, find_topic, locate_partitions, open_links
 from busmq_spark.cli.terminal_text import escape_control_characters, format_count, format_duration, format_number
 from busmq_spark.core.grouping import group_by
@@ -40,7 +40,7 @@ def topics(
     busmq topics metrics --partitions 20
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     if partitions is not None:
         if topic is None:
             raise typer.BadParameter("name the topic that is to have so many partitions", param_hint="--partitions")
@@ -57,7 +57,7 @@ def _grow(topic: str, partitions: int, redis: RedisOptions) -> None:
         bus.topic(topic, partitions).grow(partitions)
 
 
-def _list(out: Output, links: list[Link]) -> None:
+def _list(out: CliOutput, links: list[Link]) -> None:
     rows: list[list[str | Text]] = []
     names = found_topics(links)
     for name in names:
@@ -80,7 +80,7 @@ def _list(out: Output, links: list[Link]) -> None:
         out.note("There is no topic. Make one with: busmq topics metrics --partitions 10")
 
 
-def _show(out: Output, topic: str, links: list[Link]) -> None:
+def _show(out: CliOutput, topic: str, links: list[Link]) -> None:
     keys, found = find_topic(topic, links)
     places = locate_partitions(topic, range(found.partitions), links)
     stored, groups = _states(places), _groups(places)

@@ -20,7 +20,7 @@ from busmq_spark.core.times_of_ids import TimeLookupResult
 from busmq_spark.core.trigger_limits import LastIdWithinBytesQuestion, share_out, within_bytes
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import ReadOptions
-from busmq_spark.starting_offsets import AtTime, NewestMessages, Start
+from busmq_spark.starting_offsets import AtTime, NewestMessages, OffsetBound
 
 PREFETCHED_ROWS = 20_000
 """Rows of a queue of a link up to which they are fetched with the planning of a batch; more than that is read by its tasks."""
@@ -62,14 +62,14 @@ class MessageFingerprintsQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class PrefetchRows:
+class PrefetchRowsQuestion:
     """Read rows now, to travel with the batch. The answer has the queues whose rows were read."""
 
     ranges: Sequence[Range]
 
 
 @dataclass(frozen=True, slots=True)
-class HandleLoss:
+class PositionAfterLossQuestion:
     """Messages were lost after the position ``at``; None: after where startingOffsets begins. The answer is the position to go on from; None: decide
     later."""
 
@@ -79,7 +79,7 @@ class HandleLoss:
 
 
 @dataclass(frozen=True, slots=True)
-class DropExpiredQueue:
+class ReleaseExpiredQueue:
     """A queue that was new has expired. It is not held any more; no answer."""
 
     queue: str
@@ -99,9 +99,9 @@ Question: TypeAlias = (
     | IdsAtTimesQuestion
     | MessageFingerprintsQuestion
     | LastIdWithinBytesQuestion
-    | PrefetchRows
-    | HandleLoss
-    | DropExpiredQueue
+    | PrefetchRowsQuestion
+    | PositionAfterLossQuestion
+    | ReleaseExpiredQueue
 )
 Planning: TypeAlias = Generator[Question, Any, T]
 
@@ -120,7 +120,7 @@ class AcquiredQueues:
 
 
 @dataclass(frozen=True, slots=True)
-class QueuesNow:
+class BatchPlanInput:
     """What the queues hold now."""
 
     entries: Positions
@@ -190,7 +190,7 @@ class BatchPlanner:
         marks = yield from _goal_marks(goals, found)
         return {**found.entries, **_end_positions(goals, marks, found), **{queue: begin[queue] for queue in found.paused}}
 
-    def _ask_queues(self, begin: Positions, held: AcquiredQueues, *, unlimited: bool) -> Planning[QueuesNow]:
+    def _ask_queues(self, begin: Positions, held: AcquiredQueues, *, unlimited: bool) -> Planning[BatchPlanInput]:
         """Asks little of the queues that have all that follows their position, and the state of the others."""
         predicted = self._predict_ends(begin, held.queues, unlimited=unlimited)
         answers = (yield IntactQueuesQuestion({queue: (begin[queue], upto) for queue, upto in predicted.items()})) if predicted else {}
@@ -202,7 +202,7 @@ class BatchPlanner:
         self._remember({**last_ids, **{queue: state.last_id for queue, state in states.items()}}, paused)
         entries, entered = yield from self._entries(begin, held, states)
         marks = {queue: (min(last_id, predicted[queue]), mark) for queue, (last_id, mark) in intact.items()}
-        return QueuesNow(
+        return BatchPlanInput(
             entries={**{queue: begin[queue] for queue in intact}, **entries},
             entered=entered,
             paused=paused,
@@ -257,7 +257,7 @@ class BatchPlanner:
             if at is None:
                 entry = yield from self._enter(queue, state, held)
             elif loss := loss_between(at, state):
-                entry = yield HandleLoss(queue, at, loss)
+                entry = yield PositionAfterLossQuestion(queue, at, loss)
             else:
                 entries[queue] = at
                 continue
@@ -268,7 +268,7 @@ class BatchPlanner:
 
     def _enter(self, queue: str, state: QueueState, held: AcquiredQueues) -> Planning[Position | None]:
         if not state.exists or not state.born:
-            yield DropExpiredQueue(queue)  # it went away after it was acquired; it is acquired anew when it is found again
+            yield ReleaseExpiredQueue(queue)  # it went away after it was acquired; it is acquired anew when it is found again
             return None
         decided = held.entering.get(queue)
         first = decided.last if decided and decided.born == state.born else first_start(self._options, queue, held.sources)
@@ -280,7 +280,7 @@ class BatchPlanner:
             return None if last == UNKNOWN_ID else Position(state.born, last, "", last)
         if (loss := loss_before_start(last, state)) and self._options.fail_on_data_loss:
             # No answer: what is missing here is an error, and with failOnDataLoss=false nothing was asked for that is gone.
-            yield HandleLoss(queue, None, loss)
+            yield PositionAfterLossQuestion(queue, None, loss)
         last = max(last, state.floor)
         return Position(state.born, last, state.newest_mark if last == state.newest else "", last)
 
@@ -306,18 +306,18 @@ class BatchPlanner:
         few = [queue for queue, goal in moved.items() if split_name(queue)[0] and goal - entries[queue].last <= PREFETCHED_ROWS]
         if not few:
             return moved
-        found = yield PrefetchRows([Range(queue, entries[queue].born, entries[queue].last + 1, moved[queue]) for queue in few])
+        found = yield PrefetchRowsQuestion([Range(queue, entries[queue].born, entries[queue].last + 1, moved[queue]) for queue in few])
         return {queue: goal for queue, goal in moved.items() if queue not in few or queue in found}
 
 
-def first_start(options: ReadOptions, queue: str, sources: Collection[str]) -> Start:
+def first_start(options: ReadOptions, queue: str, sources: Collection[str]) -> OffsetBound:
     """Where a queue begins that is not in the checkpoint: as startingOffsets says, but for queues of ``sources``, which the checkpoint knows; these
     begin at their oldest message."""
     source, name = split_name(queue)
     return "earliest" if source in sources else options.start_of(source, name)
 
 
-def without_times(starts: Mapping[str, Start], unknown: str = "error") -> Generator[IdsAtTimesQuestion, Any, dict[str, Start]]:
+def without_times(starts: Mapping[str, OffsetBound], unknown: str = "error") -> Generator[IdsAtTimesQuestion, Any, dict[str, OffsetBound]]:
     """The same, where a start is a time the last id before it. Queues that cannot be asked now are left out.
 
     ``unknown``: earliest or latest where a clock does not reach back to the time, else that raises TimeUnknown. Raises ConfigError for a time that is
@@ -329,7 +329,7 @@ def without_times(starts: Mapping[str, Start], unknown: str = "error") -> Genera
     return {**{queue: start for queue, start in starts.items() if queue not in times}, **ids}
 
 
-def starts_after(queue: str, start: Start, state: QueueState) -> int:
+def starts_after(queue: str, start: OffsetBound, state: QueueState) -> int:
     """The last id that counts as read where a queue enters the query. Raises ConfigError for one that was not given out yet."""
     if isinstance(start, NewestMessages):
         return max(state.floor, state.last_id - start.count)
@@ -355,14 +355,14 @@ def loss_before_start(last: int, state: QueueState) -> Loss | None:
     return Loss("removed", f"ids from {last + 1} on, as startingOffsets says", oldest, ids)
 
 
-def _goal_marks(goals: Mapping[str, int], found: QueuesNow) -> Planning[Mapping[str, str]]:
+def _goal_marks(goals: Mapping[str, int], found: BatchPlanInput) -> Planning[Mapping[str, str]]:
     """The fingerprints of the messages at the goals; none for a queue whose source has just become unreachable."""
     known = {queue: at[1] for queue, goal in goals.items() if (at := found.marks[queue])[0] == goal}
     unknown = {queue: goal for queue, goal in goals.items() if queue not in known}
     return {**known, **(yield MessageFingerprintsQuestion(unknown))} if unknown else known
 
 
-def _end_positions(goals: Mapping[str, int], marks: Mapping[str, str], found: QueuesNow) -> dict[str, Position]:
+def _end_positions(goals: Mapping[str, int], marks: Mapping[str, str], found: BatchPlanInput) -> dict[str, Position]:
     """The end positions of the queues with goals. One that is entered keeps ``start``, from which the batch begins.
 
     One without a fingerprint, since its source has just become unreachable, is left out.

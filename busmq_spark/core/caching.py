@@ -53,8 +53,8 @@ class MemoizedFunction(Generic[T]):
         return MemoizedFunction, (self._make, self._most)
 
 
-class PerProcessCache(dict[Any, Any]):
+class ProcessLocalCache(dict[Any, Any]):
     """What a process keeps open, by what it is for. Where the package travels by value this goes along empty: connections cannot."""
 
-    def __reduce__(self) -> tuple[type[PerProcessCache], tuple[()]]:
-        return (PerProcessCache, ())
+    def __reduce__(self) -> tuple[type[ProcessLocalCache], tuple[()]]:
+        return (ProcessLocalCache, ())

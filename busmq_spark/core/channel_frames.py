@@ -49,7 +49,7 @@ def frame_body(message: Message) -> Message:
     return Message(message.id, message.value[3:])
 
 
-class FrameAckTracker:
+class ChannelAckTracker:
     """Which frames of a reliable channel may be acked: acks are cumulative, so none goes beyond a message that the application has not acked.
 
     npm busmq acks each control frame at once, and with it every message before it (protocol Q11).

@@ -1,6 +1,6 @@
 """Operations on Redis as generators, and the two functions that run them (not Spark's driver).
 
-Rule 1. A flow yields what Redis shall do, a :class:`Call` or a list of them (one round trip), and is sent the reply or replies.
+Rule 1. A flow yields what Redis shall do, a :class:`RedisCall` or a list of them (one round trip), and is sent the reply or replies.
 Rule 2. A flow touches no socket, clock or loop, so the same flow serves Spark (sync) and the bus (asyncio).
 Rule 3. An error of a call is thrown into the flow where it yielded; the flow may catch it and go on.
 """
@@ -18,7 +18,7 @@ T = TypeVar("T")
 Q = TypeVar("Q")
 
 
-class Call(NamedTuple):
+class RedisCall(NamedTuple):
     """One command, or one Lua script, for the server that owns its keys.
 
     ``idempotent``: whether the driver may send it again when the connection broke and it is unknown whether Redis has executed it.
@@ -33,18 +33,18 @@ class Call(NamedTuple):
     """Further words, and how many: as they are sent, each ``$<length> CR LF <bytes> CR LF``."""
 
 
-Step: TypeAlias = Call | Sequence[Call]
+Step: TypeAlias = RedisCall | Sequence[RedisCall]
 Flow: TypeAlias = Generator[Step, Any, T]
 
 
-def command(*words: Arg, idempotent: bool = True) -> Call:
+def command(*words: Arg, idempotent: bool = True) -> RedisCall:
     """A plain Redis command."""
-    return Call(words, idempotent=idempotent)
+    return RedisCall(words, idempotent=idempotent)
 
 
-def script(name: str, keys: Sequence[str], args: Sequence[Arg], *, idempotent: bool = True) -> Call:
+def script(name: str, keys: Sequence[str], args: Sequence[Arg], *, idempotent: bool = True) -> RedisCall:
     """The Lua script ``lua/<name>.lua`` on ``keys``."""
-    return Call((*keys, *args), load(name), len(keys), idempotent)
+    return RedisCall((*keys, *args), load(name), len(keys), idempotent)
 
 
 def run_sync(flow: Generator[Q, Any, T], execute: Callable[[Q], Any]) -> T:
@@ -80,8 +80,8 @@ def run_flows_together(flows: Sequence[Flow[T]]) -> Flow[list[T | BusError]]:
                 found[i] = error
         if not steps:
             return [found[i] for i in range(len(flows))]
-        answers = iter((yield [call for step in steps.values() for call in ([step] if isinstance(step, Call) else step)]))
-        replies = {i: next(answers) if isinstance(step, Call) else [next(answers) for _ in step] for i, step in steps.items()}
+        answers = iter((yield [call for step in steps.values() for call in ([step] if isinstance(step, RedisCall) else step)]))
+        replies = {i: next(answers) if isinstance(step, RedisCall) else [next(answers) for _ in step] for i, step in steps.items()}
 
 
 async def run_async(flow: Flow[T], execute: Callable[[Step], Awaitable[Any]]) -> T:

@@ -15,7 +15,7 @@ from busmq_spark.core.cloud_event import Event
 from busmq_spark.core.command_generators import Flow, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import MIN_RECORD_TTL_S
-from busmq_spark.core.shared_group import Delivery
+from busmq_spark.core.shared_group import LeasedMessage
 from busmq_spark.core.times_of_ids import format_time
 from busmq_spark.errors import MessageRefused, QueueMissing
 
@@ -46,7 +46,7 @@ class DeadLetter:
     """Name of the federation link over which a query read the queue."""
 
 
-def make_dead_letter(queue: str, group: str, delivery: Delivery, error: str, now_ms: int) -> bytes:
+def make_dead_letter(queue: str, group: str, delivery: LeasedMessage, error: str, now_ms: int) -> bytes:
     """The dead letter of a delivery."""
     data: str | bytes = delivery.value
     with suppress(UnicodeDecodeError):

@@ -24,7 +24,7 @@ MAX_CACHED_KEYS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class EventPublishReceipt:
     """What became of an event or a command."""
 
     id: str
@@ -43,7 +43,7 @@ def check_queue(name: object) -> str:
     raise ConfigError(reason=f"the queue is {name!r}; expected the name of a queue")
 
 
-class SubscriberTable:
+class EventRoutingTable:
     """The table as it was in one version."""
 
     def __init__(self, version: bytes | None, pairs: list[tuple[str, str]]) -> None:
@@ -64,14 +64,14 @@ class SubscriberTable:
         return found
 
 
-def read_subscribers(known: SubscriberTable | None = None) -> Flow[SubscriberTable]:
+def read_subscribers(known: EventRoutingTable | None = None) -> Flow[EventRoutingTable]:
     """The table as it is now: ``known`` itself where that still is it."""
     if known is not None and known.version is not None and (yield command("HGET", EVENT_SUBSCRIPTIONS_KEY, VERSION_FIELD)) == known.version:
         return known
     reply = yield command("HGETALL", EVENT_SUBSCRIPTIONS_KEY)
     fields = dict(zip(reply[0::2], reply[1::2], strict=True))
     pairs = [field.decode("utf-8", "replace").partition(" ") for field in fields]
-    return SubscriberTable(fields.get(VERSION_FIELD.encode()), sorted((pattern, queue) for pattern, _, queue in pairs if pattern and queue))
+    return EventRoutingTable(fields.get(VERSION_FIELD.encode()), sorted((pattern, queue) for pattern, _, queue in pairs if pattern and queue))
 
 
 def read_table() -> Flow[list[tuple[str, str]]]:

@@ -13,10 +13,10 @@ from itertools import repeat
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from busmq_spark.core.command_generators import Arg, Call, Flow, command, script
+from busmq_spark.core.command_generators import Arg, Flow, RedisCall, command, script
 from busmq_spark.core.keys import JobKeys, QueueKeys, client_channel, jobs_channel
 from busmq_spark.core.message import MAX_VALUE_BYTES, encode_value
-from busmq_spark.core.shared_group import Delivery
+from busmq_spark.core.shared_group import LeasedMessage
 from busmq_spark.errors import ConfigError, MessageRefused
 
 OUTCOME_TTL_S = 3600
@@ -40,7 +40,7 @@ Fields: TypeAlias = Mapping[str, tuple[bytes, int]]
 """Name → what :func:`encode_field` made, and its ttl in milliseconds."""
 
 
-class Outcome(NamedTuple):
+class JobOutcome(NamedTuple):
     """What became of a job in a group."""
 
     job: str
@@ -59,15 +59,15 @@ class Outcome(NamedTuple):
     """When, in milliseconds since 1970 by the server's clock; 0 where its user may not ask."""
 
 
-_outcome_members = itemgetter(*Outcome._fields)
+_outcome_members = itemgetter(*JobOutcome._fields)
 _OUTCOME_MEMBER_TYPES = (str, str, str, bool, str, int, int, str, int)
 _DECODE_ERRORS = (ValueError, KeyError, TypeError, RecursionError)
 
 
-class JobDelivery(NamedTuple):
+class LeasedJob(NamedTuple):
     """A delivery that names a job, and whose group that is."""
 
-    delivery: Delivery
+    delivery: LeasedMessage
     keys: JobKeys
     client: str
     """Who sent it, in the name of the channel that it listens on; empty when unknown."""
@@ -162,7 +162,7 @@ def decode_reference(value: bytes) -> tuple[str, str, str]:
 
 def save_fields(jobs: Iterable[tuple[JobKeys, Fields]]) -> Flow[None]:
     """Store fields of jobs, in few round trips. Safe to repeat."""
-    calls: list[Call] = []
+    calls: list[RedisCall] = []
     size = 0
     for keys, fields in jobs:
         for name, (value, ttl_ms) in fields.items():
@@ -198,7 +198,7 @@ def load_fields(keys: JobKeys, names: Sequence[str], forget: Collection[str], to
     return [found[every.index(name)] for name in names]
 
 
-def forget_call(keys: JobKeys, forget: Iterable[str], token: str) -> Call:
+def forget_call(keys: JobKeys, forget: Iterable[str], token: str) -> RedisCall:
     """Drops what :func:`load_fields` has put by."""
     return command("UNLINK", *(keys.spare_field(name, token) for name in forget))
 
@@ -206,7 +206,7 @@ def forget_call(keys: JobKeys, forget: Iterable[str], token: str) -> Call:
 # -- outcomes --------------------------------------------------------------------------------------------------------------------------------
 
 
-def begin_work(works: Sequence[JobDelivery], ttl_s: int) -> Flow[list[tuple[Answer, bytes]]]:
+def begin_work(works: Sequence[LeasedJob], ttl_s: int) -> Flow[list[tuple[Answer, bytes]]]:
     """Say that work on these begins. For each: ``ok``; ``done``, with the outcome there is; ``late``, when a later lease of its message has begun.
 
     The outcome comes along where it is to be pushed to a queue as well. Where all are first leases, and none of their jobs has a hash of outcomes,
@@ -217,7 +217,7 @@ def begin_work(works: Sequence[JobDelivery], ttl_s: int) -> Flow[list[tuple[Answ
     return (yield from _outcomes_call([(work, "") for work in works], None, "", ttl_s))
 
 
-def _count_with_outcomes(works: Sequence[JobDelivery]) -> Flow[int]:
+def _count_with_outcomes(works: Sequence[LeasedJob]) -> Flow[int]:
     """How many of their jobs have the hash of outcomes."""
     names = [work.keys.outcomes for work in works]
     if works and works[0].keys.cluster:
@@ -226,7 +226,7 @@ def _count_with_outcomes(works: Sequence[JobDelivery]) -> Flow[int]:
 
 
 def write_outcomes(
-    works: Sequence[tuple[JobDelivery, str | None]], queue: str, ttl_s: int, fields: Sequence[Fields] | None = None
+    works: Sequence[tuple[LeasedJob, str | None]], queue: str, ttl_s: int, fields: Sequence[Fields] | None = None
 ) -> Flow[list[tuple[Answer, bytes]]]:
     """Write outcomes, each with its error or None, and publish them. Answers as of :func:`begin_work`; a repeated call gets ``done``, too.
 
@@ -236,7 +236,7 @@ def write_outcomes(
 
 
 def _outcomes_call(
-    parts: Sequence[tuple[JobDelivery, str]], fields: Sequence[Fields] | None, channel: str, ttl_s: int
+    parts: Sequence[tuple[LeasedJob, str]], fields: Sequence[Fields] | None, channel: str, ttl_s: int
 ) -> Flow[list[tuple[Answer, bytes]]]:
     texts = int(any(work.done for work, _ in parts))
     at_once = 1 if fields or (parts and parts[0][0].keys.cluster) else _JOBS_PER_OUTCOME_CALL
@@ -260,7 +260,7 @@ def _outcomes_call(
     return answers
 
 
-def _with_outcome_json(works: Sequence[tuple[JobDelivery, str | None]], queue: str) -> list[tuple[JobDelivery, str]]:
+def _with_outcome_json(works: Sequence[tuple[LeasedJob, str | None]], queue: str) -> list[tuple[LeasedJob, str]]:
     """Each with its outcome as the script takes it, which puts the time before it."""
     said, group, life, same = [], "", "", ""
     queue = _json.encode(queue)
@@ -278,7 +278,7 @@ def _truncate_error(error: str) -> str:
     return error[:ERROR_CHARACTERS].encode("utf-8", "replace").decode()
 
 
-def decode_outcome(stored: bytes) -> Outcome:
+def decode_outcome(stored: bytes) -> JobOutcome:
     """What a stored or published outcome says. Raises MessageRefused for what is none."""
     try:
         return _decode_members(json.loads(stored.decode()))
@@ -286,13 +286,13 @@ def decode_outcome(stored: bytes) -> Outcome:
         raise MessageRefused(reason=f"what begins with {stored[:40]!r} is no outcome of a job") from None
 
 
-def _decode_members(said: Any) -> Outcome:
+def _decode_members(said: Any) -> JobOutcome:
     if "error" not in said:
         said["error"] = ""
     found = _outcome_members(said)
     if tuple(map(type, found)) != _OUTCOME_MEMBER_TYPES:
         raise TypeError
-    return Outcome._make(found)
+    return JobOutcome._make(found)
 
 
 def split_publication(payload: bytes) -> list[bytes]:
@@ -300,13 +300,13 @@ def split_publication(payload: bytes) -> list[bytes]:
     return payload.split(b"\n")
 
 
-def decode_publication(payload: bytes) -> list[Outcome | MessageRefused]:
+def decode_publication(payload: bytes) -> list[JobOutcome | MessageRefused]:
     """As :func:`decode_outcome` of each of one publication; in the place of what is none the error."""
     try:
         return [_decode_members(said) for said in json.loads(f"[{payload.decode()}]".replace("\n", ","))]  # one call of the parser for all
     except _DECODE_ERRORS:
         pass
-    found: list[Outcome | MessageRefused] = []
+    found: list[JobOutcome | MessageRefused] = []
     for stored in split_publication(payload):
         try:
             found.append(decode_outcome(stored))
@@ -315,7 +315,7 @@ def decode_publication(payload: bytes) -> list[Outcome | MessageRefused]:
     return found
 
 
-def read_outcomes(jobs: Sequence[JobKeys]) -> Flow[list[list[Outcome]]]:
+def read_outcomes(jobs: Sequence[JobKeys]) -> Flow[list[list[JobOutcome]]]:
     """The outcomes that each of these jobs has."""
     if not jobs:
         return []

@@ -74,7 +74,7 @@ class MirrorOf:
 
 
 @dataclass(frozen=True, slots=True)
-class BeginResult:
+class BeginMirrorResult:
     """What :func:`begin_mirror` found."""
 
     status: Literal["ok", "life", "own"]
@@ -91,7 +91,7 @@ class BeginResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class MirrorChunk:
     """All that the origin has of the ids ``after + 1 .. upto``, and what else is known of it."""
 
     born: str
@@ -107,7 +107,7 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class AppendResult:
+class MirrorAppendResult:
     """What :func:`append_chunk` found. ``last``: copied up to this id, of status ok and at."""
 
     status: Literal["ok", "at", "life", "own", "missing"]
@@ -177,7 +177,7 @@ def read_group_positions(queues: Sequence[QueueKeys]) -> Flow[list[tuple[str, Po
     return found
 
 
-def begin_mirror(keys: QueueKeys, span: OriginQueueState, of: MirrorOf, *, expected: str = "", replace: bool = False) -> Flow[BeginResult]:
+def begin_mirror(keys: QueueKeys, span: OriginQueueState, of: MirrorOf, *, expected: str = "", replace: bool = False) -> Flow[BeginMirrorResult]:
     """Make a queue the mirror of ``span``, or go on with it. A new life begins only in the place of the life ``expected``.
 
     ``replace``: a queue of this place's own is given up for the copy, if its life is the one expected.
@@ -188,11 +188,11 @@ def begin_mirror(keys: QueueKeys, span: OriginQueueState, of: MirrorOf, *, expec
     found, text = status.decode(), detail.decode()
     life = born.decode("utf-8", "replace")
     if found == "own":
-        return BeginResult("own", life, int(last), promoted=int(text.partition(":")[0] or -1))
-    return BeginResult("life", life, int(last), mirror_of=text) if found == "life" else BeginResult("ok", life, int(last), text)
+        return BeginMirrorResult("own", life, int(last), promoted=int(text.partition(":")[0] or -1))
+    return BeginMirrorResult("life", life, int(last), mirror_of=text) if found == "life" else BeginMirrorResult("ok", life, int(last), text)
 
 
-def append_chunk(keys: QueueKeys, chunk: Chunk) -> Flow[AppendResult]:
+def append_chunk(keys: QueueKeys, chunk: MirrorChunk) -> Flow[MirrorAppendResult]:
     """Append a chunk to the mirror, as far as it is not there. At most CHUNK_MESSAGES messages, of CHUNK_BYTES about (see core/message.py).
 
     Safe to send twice or late. Raises MirrorStopped when ids were given here, by a program that does not know mirrors.
@@ -204,7 +204,7 @@ def append_chunk(keys: QueueKeys, chunk: Chunk) -> Flow[AppendResult]:
         status, a, more = yield call  # the messages are there
     if status == b"foreign":
         raise foreign_ids_error(keys.name, int(a), int(more))
-    return AppendResult(status.decode(), int(a) if status in (b"ok", b"at") else 0)
+    return MirrorAppendResult(status.decode(), int(a) if status in (b"ok", b"at") else 0)
 
 
 def foreign_ids_error(queue: str, first: int, last: int) -> MirrorStopped:

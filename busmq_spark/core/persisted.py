@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from busmq_spark.core.command_generators import Flow, command, script
-from busmq_spark.core.persisted_types import TypeMismatch, from_text, to_text
+from busmq_spark.core.persisted_types import PersistedTypeMismatch, from_text, to_text
 from busmq_spark.errors import MessageRefused
 
 MOST_FIELDS = 20_000
@@ -100,7 +100,7 @@ class TrackedFields:
                 continue  # a field of another client: neither read nor written
             try:
                 value = from_text(text, self._field_type(name))
-            except TypeMismatch as misfit:
+            except PersistedTypeMismatch as misfit:
                 misfits[name] = text.decode("utf-8", "replace")
                 if self.misfits.get(name) != misfits[name]:
                     expected[name] = str(misfit)

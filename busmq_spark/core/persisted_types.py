@@ -18,7 +18,7 @@ from busmq_spark.errors import ConfigError, MessageRefused
 _PLAIN_TYPES = (str, int, float, bool, NoneType)
 
 
-class TypeMismatch(ValueError):
+class PersistedTypeMismatch(ValueError):
     """A text that is no JSON, or a value that is not of the type; says what was expected."""
 
 
@@ -33,11 +33,11 @@ def to_text(value: object, hint: Any = Any) -> bytes:
 
 
 def from_text(text: bytes, hint: Any = Any) -> Any:
-    """The value of a stored field. Raises TypeMismatch."""
+    """The value of a stored field. Raises PersistedTypeMismatch."""
     try:
         value = json.loads(text.decode(), parse_constant=refuse_constant)
     except (ValueError, RecursionError):
-        raise TypeMismatch("JSON") from None
+        raise PersistedTypeMismatch("JSON") from None
     return _convert(value, hint, reading=True)
 
 
@@ -84,7 +84,7 @@ def _is_kind(hint: Any, kind: type) -> bool:
 
 
 def _convert(value: Any, hint: Any, *, reading: bool) -> Any:
-    """``value`` as the type has it (reading) or as JSON has it. Raises TypeMismatch."""
+    """``value`` as the type has it (reading) or as JSON has it. Raises PersistedTypeMismatch."""
     origin, args = get_origin(hint), get_args(hint)
     if hint is Any or hint is object:
         return value
@@ -106,7 +106,7 @@ def _convert(value: Any, hint: Any, *, reading: bool) -> Any:
         return [_convert(each, args[0] if args else Any, reading=reading) for each in value]
     if kind is tuple and isinstance(value, list if reading else tuple):
         return _convert_items(value, args, reading=reading)
-    raise TypeMismatch(f"expected {_type_name(hint)}, found {type(value).__name__}")
+    raise PersistedTypeMismatch(f"expected {_type_name(hint)}, found {type(value).__name__}")
 
 
 def _convert_scalar(value: Any, hint: type, *, reading: bool) -> Any:
@@ -116,7 +116,7 @@ def _convert_scalar(value: Any, hint: type, *, reading: bool) -> Any:
         return float(value) if reading else value  # JavaScript writes 1.0 as 1
     if hint is int and type(value) is float and value.is_integer() and reading:
         return int(value)  # and 10**21 as 1e+21
-    raise TypeMismatch(f"expected {_type_name(hint)}, found {type(value).__name__}")
+    raise PersistedTypeMismatch(f"expected {_type_name(hint)}, found {type(value).__name__}")
 
 
 def _convert_to_first_fitting(value: Any, args: tuple[Any, ...], hint: Any, *, reading: bool) -> Any:
@@ -124,16 +124,16 @@ def _convert_to_first_fitting(value: Any, args: tuple[Any, ...], hint: Any, *, r
     for arg in sorted(args, key=lambda arg: arg is not type(value)):
         try:
             return _convert(value, arg, reading=reading)
-        except TypeMismatch:
+        except PersistedTypeMismatch:
             continue
-    raise TypeMismatch(f"expected {_type_name(hint)}, found {type(value).__name__}")
+    raise PersistedTypeMismatch(f"expected {_type_name(hint)}, found {type(value).__name__}")
 
 
 def _convert_literal(value: Any, args: tuple[Any, ...]) -> Any:
     for arg in args:
         if type(arg) is type(value) and arg == value:
             return value
-    raise TypeMismatch(f"expected one of {', '.join(map(repr, args))}, found another {type(value).__name__}")
+    raise PersistedTypeMismatch(f"expected one of {', '.join(map(repr, args))}, found another {type(value).__name__}")
 
 
 def _convert_enum_member(value: Any, hint: type[Enum], *, reading: bool) -> Any:
@@ -143,14 +143,14 @@ def _convert_enum_member(value: Any, hint: type[Enum], *, reading: bool) -> Any:
         for member in hint:
             if type(member.value) is type(value) and member.value == value:
                 return member
-    raise TypeMismatch(f"expected {_type_name(hint)}, found another {type(value).__name__}")
+    raise PersistedTypeMismatch(f"expected {_type_name(hint)}, found another {type(value).__name__}")
 
 
 def _convert_items(value: Any, args: tuple[Any, ...], *, reading: bool) -> Any:
     alike = not args or args[-1] is Ellipsis
     hints = [args[0] if args else Any] * len(value) if alike else list(args)
     if len(hints) != len(value):
-        raise TypeMismatch(f"expected {len(hints)} values, found {len(value)}")
+        raise PersistedTypeMismatch(f"expected {len(hints)} values, found {len(value)}")
     made = [_convert(each, hint, reading=reading) for each, hint in zip(value, hints, strict=True)]
     return tuple(made) if reading else made
 
@@ -167,15 +167,15 @@ def _convert_record(value: Any, shape: type[Any], *, reading: bool) -> Any:
                 field.name: _fit_field(field, value[field.name], hints, reading=True) for field in fields(shape) if field.init and field.name in value
             }
             return shape(**given)
-        raise TypeMismatch(f"expected {_type_name(shape)}, found no {missing[0]!r} in it")
-    raise TypeMismatch(f"expected {_type_name(shape)}, found {type(value).__name__}")
+        raise PersistedTypeMismatch(f"expected {_type_name(shape)}, found no {missing[0]!r} in it")
+    raise PersistedTypeMismatch(f"expected {_type_name(shape)}, found {type(value).__name__}")
 
 
 def _fit_field(field: Field[Any], value: Any, hints: Mapping[str, Any], *, reading: bool) -> Any:
     try:
         return _convert(value, hints[field.name], reading=reading)
-    except TypeMismatch as misfit:
-        raise TypeMismatch(f"{field.name}: {misfit}") from None
+    except PersistedTypeMismatch as misfit:
+        raise PersistedTypeMismatch(f"{field.name}: {misfit}") from None
 
 
 def has_default(field: Field[Any]) -> bool:

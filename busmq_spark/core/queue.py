@@ -130,7 +130,7 @@ def read_after(keys: QueueKeys, last: int, position: int, most: int, most_bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class MessagesAfter:
+class ReadAfterResult:
     """What follows a position, and what the queue was then: its life, the id given last, the mark of the message at the position ('': not stored)."""
 
     messages: list[Message]
@@ -139,11 +139,11 @@ class MessagesAfter:
     mark: str
 
 
-def read_following(keys: QueueKeys, last: int, most: int) -> Flow[MessagesAfter]:
+def read_following(keys: QueueKeys, last: int, most: int) -> Flow[ReadAfterResult]:
     """As :func:`read_after` an id, with what shows whether the queue still is the one in which that id was read."""
     reply = yield script("after", (keys.messages, keys.msgid, keys.metadata), (last, 0, min(most, CHUNK_MESSAGES), CHUNK_BYTES))
     born, given, mark, pairs = reply
-    return MessagesAfter(_messages(pairs), born.decode("utf-8", "replace"), int(given), mark.decode())
+    return ReadAfterResult(_messages(pairs), born.decode("utf-8", "replace"), int(given), mark.decode())
 
 
 def ack(keys: QueueKeys, last: int, *, ttl_s: int, restore: bool = False) -> Flow[None]:

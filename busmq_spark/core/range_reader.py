@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from busmq_spark.core.command_generators import Call, Flow, command, script
+from busmq_spark.core.command_generators import Flow, RedisCall, command, script
 from busmq_spark.core.keys import QueueKeys
 
 FIRST_REPLY_ROWS = 1000
@@ -39,7 +39,7 @@ the values."""
 
 
 @dataclass(frozen=True, slots=True)
-class ExpectedRowSlice:
+class ReplyRowBounds:
     """Rows ``start..stop`` (stop exclusive) of a reply are the ids that were expected next."""
 
     start: int
@@ -47,7 +47,7 @@ class ExpectedRowSlice:
 
 
 @dataclass(frozen=True, slots=True)
-class ValueSizes:
+class ValueSizeStats:
     """What writers have noted of the values of ids ``since..upto`` (include/sizes.lua): bytes of the longest; those over 64 KB are giants, counted
     apart, and ``giant`` is the newest of them."""
 
@@ -58,7 +58,7 @@ class ValueSizes:
     giants: int = 0
 
     @classmethod
-    def parse(cls, noted: bytes) -> ValueSizes:
+    def parse(cls, noted: bytes) -> ValueSizeStats:
         """What the field says; nothing where it is missing or no peer of ours wrote it."""
         return cls(*map(int, noted.split(b":"))) if re.fullmatch(rb"\d{1,16}(:\d{1,16}){4}", noted) else cls()
 
@@ -78,7 +78,7 @@ class ValueSizes:
         return max(self.longest, self.giants) if first <= self.giant else self.longest
 
 
-NO_SIZES_NOTED = ValueSizes()
+NO_SIZES_NOTED = ValueSizeStats()
 
 
 class RangeCursor:
@@ -96,7 +96,7 @@ class RangeCursor:
         head: int,
         value_bytes: int = 0,
         *,
-        sizes: ValueSizes = NO_SIZES_NOTED,
+        sizes: ValueSizeStats = NO_SIZES_NOTED,
         target_bytes: int = TARGET_REPLY_BYTES,
     ) -> None:
         """``head`` is the oldest stored id, ``value_bytes`` about how long values are (0: unknown), ``target_bytes`` what a reply aims at."""
@@ -113,7 +113,7 @@ class RangeCursor:
         """Everything up to the last id was taken."""
         return self._need > self._last
 
-    def ask(self) -> Call | None:
+    def ask(self) -> RedisCall | None:
         """The next window to read; None when everything was taken."""
         if self.done:
             return None
@@ -133,7 +133,7 @@ class RangeCursor:
             )
         return command("LRANGE", self._keys.messages, 2 * index, 2 * (index + rows) - 1)
 
-    def take(self, first: int, last: int, rows: int, size_bytes: int) -> ExpectedRowSlice | None:
+    def take(self, first: int, last: int, rows: int, size_bytes: int) -> ReplyRowBounds | None:
         """Account for a reply: ids ``first..last`` in ``rows`` rows (rows 0: an empty reply) of ``size_bytes`` bytes.
 
         The slice of it that was needed, or None when it does not hold the next id or has a hole.
@@ -144,20 +144,20 @@ class RangeCursor:
         self._rows = self._rows_for(rows, size_bytes)
         stop = min(rows, self._last - first + 1)
         self._need = first + stop
-        return ExpectedRowSlice(need - first, stop)
+        return ReplyRowBounds(need - first, stop)
 
     def _rows_for(self, rows: int, size_bytes: int) -> int:
         fitting = self._target * rows // max(1, size_bytes)
         return max(1, min(fitting, REPLY_GROWTH_FACTOR * rows, MAX_REPLY_ROWS))
 
 
-def read_range_start(keys: QueueKeys, first: int) -> Flow[tuple[str, int, int, ValueSizes]]:
+def read_range_start(keys: QueueKeys, first: int) -> Flow[tuple[str, int, int, ValueSizeStats]]:
     """The incarnation of the queue ('' when it is missing), its oldest stored id (0 when it is empty), and how long values at ``first`` are.
 
     At last what is noted of the sizes of all of them.
     """
     born, oldest, longest, noted = yield script("probe", (keys.metadata, keys.messages), (first, DEEP_WINDOW_MESSAGES))
-    return born.decode(), int(oldest or 0), longest, ValueSizes.parse(noted)
+    return born.decode(), int(oldest or 0), longest, ValueSizeStats.parse(noted)
 
 
 def find_id(keys: QueueKeys, id: int) -> Flow[tuple[int, bool, int]]:

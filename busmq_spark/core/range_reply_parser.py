@@ -49,7 +49,7 @@ class ValueSpans:
 NO_PAIRS = ValueSpans(b"", np.array([], np.int64), np.array([], np.int64), 0, 0)
 
 
-class PairScanner:
+class RangeReplyParser:
     """Takes a reply in as it arrives, piece by piece, in a buffer that only grows while the reply is read.
 
     All offsets are true ones: the first pair begins at ``body``, and the length in a header says where the next header is.

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from hashlib import sha1
 from typing import Any, TypeVar
 
-from busmq_spark.core.command_generators import Call, Flow, command, script
+from busmq_spark.core.command_generators import Flow, RedisCall, command, script
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys, federated_prefix
 from busmq_spark.core.position import Position
 from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S
-from busmq_spark.core.range_reader import ValueSizes
+from busmq_spark.core.range_reader import ValueSizeStats
 from busmq_spark.errors import QueueBusy, QueueDamaged
 
 T = TypeVar("T")
@@ -20,7 +20,7 @@ T = TypeVar("T")
 QUEUES_PER_CALL = 100
 """Most queues in one script call: planning looks at each in some ten commands, and 100 take Redis 1 to 3 ms."""
 UNKNOWN_ID = -1
-"""Stands for the last id of an empty queue where that cannot be read: the next message reveals it (federation/npm_servers/npm_server_queue.py)."""
+"""Stands for the last id of an empty queue where that cannot be read: the next message reveals it (federation/npm_servers/npm_queue.py)."""
 SAMPLE_EVERY_MESSAGES = 16
 """Where bytes are estimated, one message in so many is measured, at most."""
 MIN_SAMPLE_RUN, MAX_SAMPLE_RUN, LARGE_MESSAGE_BYTES = 4, 16, 16 * 1024
@@ -165,7 +165,7 @@ def counters(queues: Sequence[QueueKeys]) -> Flow[list[bytes | None]]:
 
 
 @dataclass(frozen=True, slots=True)
-class CumulativeAck:
+class CumulativeAckRequest:
     """A position to acknowledge: everything up to ``id`` in the incarnation ``born``; ``mark`` is the fingerprint of that message ('' unknown)."""
 
     keys: QueueKeys
@@ -182,7 +182,7 @@ class AckResult:
     detail: str
 
 
-def ack_to(acks: Sequence[CumulativeAck], subscription: str = "") -> Flow[list[AckResult]]:
+def ack_to(acks: Sequence[CumulativeAckRequest], subscription: str = "") -> Flow[list[AckResult]]:
     """Acknowledge many positions. Messages that every subscription has acked are dropped, in steps that never hold Redis long.
 
     Idempotent and cumulative: an older position than the one acked before changes nothing. A refused position drops nothing.
@@ -201,7 +201,7 @@ def ack_to(acks: Sequence[CumulativeAck], subscription: str = "") -> Flow[list[A
     return results
 
 
-def _ack_call(acks: Sequence[CumulativeAck], subscription: str) -> Call:
+def _ack_call(acks: Sequence[CumulativeAckRequest], subscription: str) -> RedisCall:
     names = [key for ack in acks for key in ack.keys.retention_keys]
     return script(
         "ack_to", names, (subscription, MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S, *(arg for ack in acks for arg in (ack.id, ack.born, ack.mark)))
@@ -316,7 +316,7 @@ def bytes_until(keys: QueueKeys, first: int, last: int, budget: int) -> Flow[tup
         if done:
             break
         mean = max(1, used // (at - first + 1))
-        longest = ValueSizes.parse(noted or b"").longest_of(at + 1, last)
+        longest = ValueSizeStats.parse(noted or b"").longest_of(at + 1, last)
         if longest is not None and longest <= mean * MAX_LONGEST_TO_MEAN_RATIO:
             rows = min(last - at, (budget - used) // max(1, longest))
             return at + rows, used + rows * longest
@@ -330,7 +330,7 @@ def bytes_until(keys: QueueKeys, first: int, last: int, budget: int) -> Flow[tup
     return at, used
 
 
-def _samples(keys: QueueKeys, first: int, stride: int, run: int, places: int) -> list[Call]:
+def _samples(keys: QueueKeys, first: int, stride: int, run: int, places: int) -> list[RedisCall]:
     """In calls of a few places each."""
     starts = range(0, places, SAMPLE_PLACES_PER_CALL)
     return [

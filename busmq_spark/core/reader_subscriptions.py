@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from busmq_spark.core.command_generators import Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import MIN_RECORD_TTL_S
-from busmq_spark.core.reader_operations import CumulativeAck, ack_to, states, subscribe, subscriptions
+from busmq_spark.core.reader_operations import CumulativeAckRequest, ack_to, states, subscribe, subscriptions
 from busmq_spark.core.times_of_ids import ages, id_at, note_times_if_allowed
 from busmq_spark.errors import ConfigError, QueueBusy
 from busmq_spark.parsers import subscription as checked
@@ -20,7 +20,7 @@ ABANDONED_AFTER_S = 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
-class SubscriptionStatus:
+class QueueSubscriptionStatus:
     """One subscription of one queue."""
 
     name: str
@@ -114,7 +114,7 @@ def _last_id(keys: QueueKeys, start: str | int) -> Flow[int]:
     raise ConfigError(reason=f"start is {start!r}; expected {wanted}")
 
 
-def list_subscriptions(keys: QueueKeys) -> Flow[list[SubscriptionStatus]]:
+def list_subscriptions(keys: QueueKeys) -> Flow[list[QueueSubscriptionStatus]]:
     """The subscriptions of a queue, by name."""
     yield from note_times_if_allowed([keys])
     [state] = yield from states([(keys, -1)])
@@ -131,7 +131,7 @@ def list_subscriptions(keys: QueueKeys) -> Flow[list[SubscriptionStatus]]:
         back = max(0, min(reached, state.last_id) - max(last, state.floor))
         behind = max(0, state.last_id - last)
         behind_s = 0 if not behind else None if age_ms < 0 else age_ms // 1000
-        found.append(SubscriptionStatus(name, last, behind, behind_s, back, idle_s, (lease or b"").decode()))
+        found.append(QueueSubscriptionStatus(name, last, behind, behind_s, back, idle_s, (lease or b"").decode()))
     return found
 
 
@@ -151,5 +151,5 @@ def unsubscribe(keys: QueueKeys, name: str, is_dead: Callable[[str], bool] = lam
     born = (yield command("HGET", keys.metadata, "born")) if others else None
     if born:
         slowest = min(others, key=lambda other: others[other])
-        yield from ack_to([CumulativeAck(keys, others[slowest], born.decode(), "")], slowest)
+        yield from ack_to([CumulativeAckRequest(keys, others[slowest], born.decode(), "")], slowest)
     return bool(reply)

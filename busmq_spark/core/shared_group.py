@@ -18,7 +18,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES
 from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK
 from busmq_spark.core.reader_operations import states
-from busmq_spark.core.reader_subscriptions import SubscriptionStatus, list_subscriptions
+from busmq_spark.core.reader_subscriptions import QueueSubscriptionStatus, list_subscriptions
 
 GROUP_RECORD_TTL_S = 90 * 24 * 3600
 """How long the records of a shared group live without a holder."""
@@ -29,7 +29,7 @@ _DONE = b"d"
 Action: TypeAlias = Literal["ack", "retry", "extend", "release"]
 
 
-class Delivery(NamedTuple):
+class LeasedMessage(NamedTuple):
     """A message that is leased to one holder of a shared group."""
 
     id: int
@@ -64,7 +64,7 @@ class MessageLeaseResult:
 
     status: Literal["ok", "paused", "missing", "no_group"]
     """missing: no such queue. no_group: the group is of another life of the queue, or there is none."""
-    deliveries: Sequence[Delivery] = ()
+    deliveries: Sequence[LeasedMessage] = ()
     wait_ms: int = -1
     """Until a message is due again; -1 when none will be."""
     gone: int = 0
@@ -82,7 +82,7 @@ class SettleRequest(NamedTuple):
     """How many, with consecutive ids; ``id`` is that of the first."""
 
 
-def settlements_of(deliveries: Sequence[Delivery], action: Action, ms: int = 0) -> list[SettleRequest]:
+def settlements_of(deliveries: Sequence[LeasedMessage], action: Action, ms: int = 0) -> list[SettleRequest]:
     """The same for all deliveries: one settlement for those that come one after the other, also by their ids, and were leased together."""
     found: list[SettleRequest] = []
     first = expected = 0
@@ -102,7 +102,7 @@ def settlements_of(deliveries: Sequence[Delivery], action: Action, ms: int = 0) 
 class GroupState:
     """One group of one queue, as :func:`list_groups` finds it."""
 
-    subscription: SubscriptionStatus
+    subscription: QueueSubscriptionStatus
     """Its name and how far it is. Of a shared group ``last`` is the low-water mark, everything up to which is settled."""
     shared: bool
     in_flight: int = 0
@@ -145,10 +145,10 @@ def lease(keys: QueueKeys, name: str, token: str, most: int, *, again: bool = Fa
     if not found:
         return MessageLeaseResult(status.decode())
     now, wait, gone, *runs = found
-    deliveries: list[Delivery] = []
+    deliveries: list[LeasedMessage] = []
     for id, tries, first, *values in runs:
         columns = (range(int(id), int(id) + len(values)), values, repeat(tries), repeat(int(first)), repeat(token), repeat(int(now)))
-        deliveries += map(Delivery._make, zip(*columns, strict=False))
+        deliveries += map(LeasedMessage._make, zip(*columns, strict=False))
     return MessageLeaseResult(status.decode(), deliveries, wait, gone)
 
 

@@ -19,12 +19,12 @@ from itertools import islice
 from typing import TypeAlias
 from zlib import crc32
 
-from busmq_spark.core.command_generators import Arg, Call, Flow, command, script
+from busmq_spark.core.command_generators import Arg, Flow, RedisCall, command, script
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import QueueKeys, sink_record
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.queue import MIN_RECORD_TTL_S
-from busmq_spark.errors import BatchChanged, QueueMissing, ServerRefused, StagingLost, StaleBatch, StaleRun
+from busmq_spark.errors import BatchChanged, QueueMissing, RedisCommandRefused, StagingLost, StaleBatch, StaleRun
 
 RESTART_REMEDY = "Restart the query to stage them again"
 _ABANDON_BATCH_REMEDY = "The batch is recorded, so a restart cannot stage it again: replay its source with a new checkpoint"
@@ -135,7 +135,7 @@ def decode_manifest(text: str | bytes) -> tuple[StagedList, ...]:
     return tuple(replace(part, made=manifest.get("made", 0)) for part in lists)
 
 
-def stage(key: str, before: int, values: Sequence[Arg], stages: str = "", epoch: int = 0) -> Call:
+def stage(key: str, before: int, values: Sequence[Arg], stages: str = "", epoch: int = 0) -> RedisCall:
     """Append a chunk that ``before`` rows of the list precede, unless it is there; safe to repeat. The reply is the rows in the list.
 
     The list, its ttl and its note in ``stages`` (core/sink_runs.py) appear in one step, so a task killed at any moment leaves nothing behind.
@@ -144,7 +144,7 @@ def stage(key: str, before: int, values: Sequence[Arg], stages: str = "", epoch:
     return script("stage", (key, *noted), (before, STAGE_TTL_S, key.rpartition(":stage:")[2], epoch, *values))
 
 
-def stage_more(key: str, values: Sequence[Arg]) -> Call:
+def stage_more(key: str, values: Sequence[Arg]) -> RedisCall:
     """Append a chunk on the connection that has written the whole list so far. The reply is the rows in the list.
 
     Never to be repeated on the same list: the first try may still arrive. To a list that is gone it adds nothing, so no key is left without a ttl.
@@ -181,11 +181,11 @@ def record(sink: str, batch: int, staged: Sequence[StagedList], query: str = "",
     return held
 
 
-BatchIdentity: TypeAlias = tuple[str, Sequence[StagedList]]
+StagedBatchContent: TypeAlias = tuple[str, Sequence[StagedList]]
 """What a batch is: its span, if that is known, and its lists."""
 
 
-def differences(held: BatchIdentity, given: BatchIdentity) -> dict[str, str]:
+def differences(held: StagedBatchContent, given: StagedBatchContent) -> dict[str, str]:
     """How a batch differs from the one recorded under its number, as details of BatchChanged; empty when it is the same.
 
     The offsets decide where both are known: the same part of the sources may give other rows, or the same in another order, when it is computed
@@ -252,7 +252,7 @@ def recorded_lists(sink: str, batch: int) -> Flow[tuple[StagedList, ...]]:
 
 
 @dataclass(frozen=True, slots=True)
-class FullQueueStop:
+class CommitStoppedAtMaxsize:
     """A commit stopped because the queue is at its ``maxsize``; calling it again goes on."""
 
     queue: str
@@ -261,7 +261,7 @@ class FullQueueStop:
 
 
 @dataclass(frozen=True, slots=True)
-class BatchRecordConflict:
+class BatchProgressConflict:
     """The queue has progress of this batch number by another record than the one that is committed: the run of epoch ``made`` wrote that record."""
 
     made: int
@@ -269,8 +269,8 @@ class BatchRecordConflict:
 
 def commit(
     keys: QueueKeys, sink: str, batch: int, staged: Sequence[StagedList], void_below: int = 0
-) -> Flow[FullQueueStop | BatchRecordConflict | None]:
-    """Append the staged lists of one queue in their order. None when all is appended, :class:`FullQueueStop` when the queue has no room.
+) -> Flow[CommitStoppedAtMaxsize | BatchProgressConflict | None]:
+    """Append the staged lists of one queue in their order. None when all is appended, :class:`CommitStoppedAtMaxsize` when the queue has no room.
 
     ``void_below``: progress of records that were made by runs with lower epochs counts for nothing.
     Safe to repeat at any time, by any process, until it returns None. Raises StagingLost, StaleBatch, QueueMissing.
@@ -291,18 +291,18 @@ def commit(
                         return None
                     at = a, b
                 case b"full":
-                    return FullQueueStop(keys.name, a, part.rows - moved + sum(later.rows for later in staged[nth + 1 :]))
+                    return CommitStoppedAtMaxsize(keys.name, a, part.rows - moved + sum(later.rows for later in staged[nth + 1 :]))
                 case b"lost":
                     left = part.rows - moved
                     raise StagingLost(sink=sink, batch=batch, queue=keys.name, expected=left, found=a, key=part.key, remedy=_ABANDON_BATCH_REMEDY)
                 case b"stale":
                     raise StaleBatch(sink=sink, batch=batch, found=a)
                 case b"other":
-                    return BatchRecordConflict(a)
+                    return BatchProgressConflict(a)
                 case b"missing":
                     raise QueueMissing(queue=keys.name)
                 case _:
-                    raise ServerRefused(url="", reason=f"unknown commit status {status!r}")
+                    raise RedisCommandRefused(url="", reason=f"unknown commit status {status!r}")
     return None
 
 
@@ -314,7 +314,7 @@ def _moves(staged: Sequence[StagedList], nth: int, moved: int) -> Iterator[tuple
         nth, moved = (nth, moved + size) if moved + size < staged[nth].rows else (nth + 1, 0)
 
 
-def _move_call(keys: QueueKeys, sink: str, batch: int, staged: Sequence[StagedList], move: tuple[int, int, int], marks: tuple[Arg, ...]) -> Call:
+def _move_call(keys: QueueKeys, sink: str, batch: int, staged: Sequence[StagedList], move: tuple[int, int, int], marks: tuple[Arg, ...]) -> RedisCall:
     part, last = staged[move[0]], int(move[0] == len(staged) - 1)
     names = (*keys.peer_keys, keys.sinks, part.key, keys.stages(sink), keys.clock, keys.acks, keys.bytes)
     return script("commit", names, (keys.available, sink, batch, *move, part.rows, last, MIN_RECORD_TTL_S, keys.stage(""), *marks))

@@ -16,7 +16,7 @@ from busmq_spark.core.command_generators import Flow, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK
 from busmq_spark.core.reader_operations import split_into_calls
-from busmq_spark.errors import ConfigError, ServerRefused, TimeUnknown, Unauthorized
+from busmq_spark.errors import ConfigError, RedisCommandRefused, RedisUnauthorized, TimeUnknown
 
 PAIRS_PER_CALL, MIN_PAIRS_PER_QUEUE, MAX_PAIRS_PER_QUESTION = 2000, 16, 20_000
 """Known times of one queue in one call, and of all queues of one question."""
@@ -27,7 +27,7 @@ NOTE_TIME_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class IdAtTime:
+class NewestIdAtTime:
     """At the time ``ms`` the newest id was ``id``."""
 
     ms: int
@@ -78,7 +78,7 @@ def note_times(queues: Sequence[QueueKeys]) -> Flow[list[int]]:
 
 def note_times_if_allowed(queues: Sequence[QueueKeys]) -> Flow[None]:
     """As :func:`note_times`, but without the right to write, or on a full Redis, nothing is noted: times that others noted are used."""
-    with suppress(Unauthorized, ServerRefused):
+    with suppress(RedisUnauthorized, RedisCommandRefused):
         yield from note_times(queues)
 
 
@@ -135,7 +135,7 @@ class TimesOfIdsCollector:
                 del self.wanted[queue]
 
 
-def all_known_times(keys: QueueKeys, first: int, last: int) -> Flow[list[IdAtTime]]:
+def all_known_times(keys: QueueKeys, first: int, last: int) -> Flow[list[NewestIdAtTime]]:
     """The known times around the ids ``first..last`` (inclusive): from the last before ``first``, where there is one, to the first that has ``last``.
 
     A message was pushed after the time of the last pair before its id, and no later than that of the first pair that has it.
@@ -144,7 +144,7 @@ def all_known_times(keys: QueueKeys, first: int, last: int) -> Flow[list[IdAtTim
     while gathering.wanted:
         [some] = yield from ask_times_of_ids([(keys, gathering.wanted[keys.name])])
         gathering.add({keys.name: some})
-    return [IdAtTime(ms, id) for ms, id in gathering.found[keys.name].pairs]
+    return [NewestIdAtTime(ms, id) for ms, id in gathering.found[keys.name].pairs]
 
 
 def ms_of(keys: QueueKeys, id: int) -> Flow[int | None]:
@@ -164,7 +164,7 @@ def ages(messages: Sequence[tuple[QueueKeys, int]]) -> Flow[list[int]]:
     return [age for reply in replies for age in reply]
 
 
-def arrival_time_ms(known: Sequence[IdAtTime], id: int) -> int | None:
+def arrival_time_ms(known: Sequence[NewestIdAtTime], id: int) -> int | None:
     """When the message was there at the latest, by what :func:`times` found."""
     later = next((i for i, pair in enumerate(known) if pair.id >= id), 0)
     return known[later].ms if later > 0 else None  # index 0: the first pair (when it began is unknown), or no pair reaches the id

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, overload
 from zlib import crc32
 
-from busmq_spark.core.command_generators import Call, Flow, command, script
+from busmq_spark.core.command_generators import Flow, RedisCall, command, script
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import LOOKS_LIKE_KEY_SUFFIX, QueueKeys, TopicKeys, is_subscription, is_topic
 from busmq_spark.core.lag import ReaderLag
@@ -38,7 +38,7 @@ class TopicState(NamedTuple):
     """Names this life of the topic."""
 
 
-class MessagePlace(NamedTuple):
+class TopicMessageId(NamedTuple):
     """Where a message of a topic is."""
 
     partition: int
@@ -46,25 +46,25 @@ class MessagePlace(NamedTuple):
     """In the partition queue."""
 
 
-class MessagePlaces(Sequence[MessagePlace]):
+class PushedTopicMessageIds(Sequence[TopicMessageId]):
     """Where many messages are, in the order in which they were given. Made when it is first looked at: most producers do not."""
 
     def __init__(self, chosen: Sequence[int], ids: Mapping[int, Iterable[int]]) -> None:
         """The partition of each, and the ids in each partition in their order."""
         self._chosen, self._ids = chosen, ids
-        self._made: list[MessagePlace] | None = None
+        self._made: list[TopicMessageId] | None = None
 
     def __len__(self) -> int:
         return len(self._chosen)
 
     @overload
-    def __getitem__(self, index: int) -> MessagePlace: ...
+    def __getitem__(self, index: int) -> TopicMessageId: ...
     @overload
-    def __getitem__(self, index: slice) -> list[MessagePlace]: ...
-    def __getitem__(self, index: int | slice) -> MessagePlace | list[MessagePlace]:
+    def __getitem__(self, index: slice) -> list[TopicMessageId]: ...
+    def __getitem__(self, index: int | slice) -> TopicMessageId | list[TopicMessageId]:
         return self._place_all()[index]
 
-    def __iter__(self) -> Iterator[MessagePlace]:
+    def __iter__(self) -> Iterator[TopicMessageId]:
         return iter(self._place_all())
 
     def __eq__(self, other: object) -> bool:
@@ -75,10 +75,10 @@ class MessagePlaces(Sequence[MessagePlace]):
     def __repr__(self) -> str:
         return repr(self._place_all())
 
-    def _place_all(self) -> list[MessagePlace]:
+    def _place_all(self) -> list[TopicMessageId]:
         if self._made is None:
             ids = {partition: iter(its) for partition, its in self._ids.items()}
-            self._made = [MessagePlace(partition, next(ids[partition])) for partition in self._chosen]
+            self._made = [TopicMessageId(partition, next(ids[partition])) for partition in self._chosen]
         return self._made
 
 
@@ -97,7 +97,7 @@ class GroupLag:
     """How many of them are read now."""
 
 
-class GroupMembers(NamedTuple):
+class GroupMembershipSnapshot(NamedTuple):
     """Who is a member of a group now."""
 
     topic: TopicState
@@ -235,11 +235,13 @@ def read_topic(keys: TopicKeys) -> Flow[TopicState | None]:
     return _topic(keys, (yield command("HMGET", keys.base, "partitions", "born")))
 
 
-def join_group(keys: TopicKeys, known: TopicState, group: str, member: str, dead: Sequence[str] = ()) -> Flow[GroupMembers]:
+def join_group(keys: TopicKeys, known: TopicState, group: str, member: str, dead: Sequence[str] = ()) -> Flow[GroupMembershipSnapshot]:
     """Be a member of a group for MEMBER_TTL_MS. ``dead`` are members known to be dead, which are forgotten. Does what :func:`keep_alive` does."""
     topic, (now, *items) = yield [_topic_call(keys, *known, grows=True), _member_call(keys, group, member, MEMBER_TTL_MS, dead)]
     pairs = zip(items[0::2], items[1::2], strict=True)
-    return GroupMembers(_topic(keys, topic) or known, int(now), {name.decode("utf-8", "replace"): int(float(until)) for name, until in pairs})
+    return GroupMembershipSnapshot(
+        _topic(keys, topic) or known, int(now), {name.decode("utf-8", "replace"): int(float(until)) for name, until in pairs}
+    )
 
 
 def leave_group(keys: TopicKeys, group: str, member: str) -> Flow[None]:
@@ -260,11 +262,11 @@ def is_registered(queue: QueueKeys, group: str) -> Flow[bool]:
     return bool((yield command("HEXISTS", queue.acks, group)))
 
 
-def _topic_call(keys: TopicKeys, partitions: int, born: str, *, grows: bool = False) -> Call:
+def _topic_call(keys: TopicKeys, partitions: int, born: str, *, grows: bool = False) -> RedisCall:
     return script("topic", (keys.base,), (partitions, born, int(grows), TOPIC_RECORD_TTL_S, keys.changed_channel))
 
 
-def _member_call(keys: TopicKeys, group: str, member: str, stay_ms: int, dead: Sequence[str]) -> Call:
+def _member_call(keys: TopicKeys, group: str, member: str, stay_ms: int, dead: Sequence[str]) -> RedisCall:
     return script("topic_member", (keys.members(group),), (member, stay_ms, MEMBERS_KEY_TTL_S, keys.changed_channel, group, *dead))
 
 

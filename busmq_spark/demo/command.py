@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from busmq_spark.cli.options import JsonOption
-from busmq_spark.cli.output import Output
+from busmq_spark.cli.output import CliOutput
 from busmq_spark.cli.progress_bar import TerminalProgressBar
 from busmq_spark.cli.queue_lookup import LocatedQueue, locate_queue, open_links
 from busmq_spark.cli.redis_options import RedisOption
@@ -20,15 +20,15 @@ from busmq_spark.cli.terminal_text import format_count
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import sink_queues, sink_record
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach, close, push_many
-from busmq_spark.demo.flight_delays import FlightDelays
-from busmq_spark.demo.report import Report, Stage
-from busmq_spark.embedded import RedisServer
+from busmq_spark.demo.flight_delays import FlightDelayTotals
+from busmq_spark.demo.report import DemoPrinter, DemoStepResult
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import ConfigError, LocalToolMissing
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
-    from busmq_spark.demo.local_spark import FlightQuerySettings
+    from busmq_spark.demo.local_spark import FlightsDemoQuerySettings
 
 DEMO_QUEUES = ("flights", "delays")
 PICTURE_FILE = "flight-delays.png"
@@ -37,7 +37,7 @@ ROWS_PER_PROGRESS_STEP = 5000
 FIRST_BATCH_NOTE = "the first batch starts Spark's workers"
 
 
-class DemoName(StrEnum):
+class DemoKind(StrEnum):
     """What there is to see."""
 
     FLIGHTS = "flights"
@@ -47,10 +47,10 @@ class DemoName(StrEnum):
 
 
 OPTIONS_OF_DEMO = {
-    DemoName.FLIGHTS: {"rows", "redis", "output", "keep", "replace"},
-    DemoName.FEDERATION: set[str](),
-    DemoName.MIRROR: set[str](),
-    DemoName.REALTIME: {"output", "seconds"},
+    DemoKind.FLIGHTS: {"rows", "redis", "output", "keep", "replace"},
+    DemoKind.FEDERATION: set[str](),
+    DemoKind.MIRROR: set[str](),
+    DemoKind.REALTIME: {"output", "seconds"},
 }
 """The options of each scene, beside --json."""
 
@@ -58,8 +58,8 @@ OPTIONS_OF_DEMO = {
 def demo(  # noqa: PLR0913  the options of a command
     context: typer.Context,
     scene: Annotated[
-        DemoName, typer.Argument(help="flights; federation: two data centres, one goes away; mirror: one is lost; realtime: milliseconds.")
-    ] = DemoName.FLIGHTS,
+        DemoKind, typer.Argument(help="flights; federation: two data centres, one goes away; mirror: one is lost; realtime: milliseconds.")
+    ] = DemoKind.FLIGHTS,
     *,
     rows: Annotated[int | None, typer.Option(min=1, metavar="N", help="Replay only the first N departures of 2013.  [default: all 336,776]")] = None,
     redis: RedisOption = None,
@@ -84,19 +84,19 @@ def demo(  # noqa: PLR0913  the options of a command
     busmq demo realtime
     ```
     """
-    out = Output(as_json)
+    out = CliOutput(as_json)
     _refuse_options_of_other_demos(context, scene)
-    if scene is DemoName.FEDERATION:
+    if scene is DemoKind.FEDERATION:
         _check_installed("pyspark", "websockets")
         from busmq_spark.demo.federation import federation
 
         federation(out)
-    elif scene is DemoName.MIRROR:
+    elif scene is DemoKind.MIRROR:
         _check_installed("pyspark")
         from busmq_spark.demo.mirror_failover import mirror
 
         mirror(out)
-    elif scene is DemoName.REALTIME:
+    elif scene is DemoKind.REALTIME:
         from busmq_spark.demo.realtime import DEFAULT_SECONDS, realtime
         from busmq_spark.demo.realtime import PICTURE_FILE as REALTIME_FILE
 
@@ -119,26 +119,26 @@ class FlightsDemoOptions:
     replace: bool
 
 
-def _flights(out: Output, asked: FlightsDemoOptions, picture: Path) -> None:
-    from busmq_spark.demo.local_spark import FlightQuerySettings
+def _flights(out: CliOutput, asked: FlightsDemoOptions, picture: Path) -> None:
+    from busmq_spark.demo.local_spark import FlightsDemoQuerySettings
 
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busmq-demo-")))
-        report = Report(out)
+        report = DemoPrinter(out)
         report.show_title(asked.rows)
         url = asked.redis or _start_redis(out, stack)
         report.show_redis_url(url, own=not asked.redis)
         sink = f"busmq-demo-{new_token()}"
         with _fresh_demo_queues(url, sink, keep=asked.keep, replace=asked.replace) as (flights, delays):
             airlines = _push_flights(report, flights, asked.rows)
-            job = FlightQuerySettings(url, flights.keys.name, delays.keys.name, sink, folder / "checkpoint", asked.keep)
+            job = FlightsDemoQuerySettings(url, flights.keys.name, delays.keys.name, sink, folder / "checkpoint", asked.keep)
             _run_query_and_report(report, job, airlines, picture)
         report.show_next_steps(url, own=not asked.redis, keep=asked.keep)
         if asked.keep and not asked.redis:
             _keep_redis_until_interrupt(out)
 
 
-def _refuse_options_of_other_demos(context: typer.Context, scene: DemoName) -> None:
+def _refuse_options_of_other_demos(context: typer.Context, scene: DemoKind) -> None:
     others = set[str]().union(*OPTIONS_OF_DEMO.values()) - OPTIONS_OF_DEMO[scene]
     sources = {name: context.get_parameter_source(name) for name in context.params if name in others}
     # What is only in the environment was not said to this command.
@@ -163,9 +163,9 @@ def _check_installed(*packages: str) -> None:
             raise LocalToolMissing(tool=package, reason="the demo needs it", remedy="pip install 'busmq_spark[demo]'")
 
 
-def _start_redis(out: Output, stack: ExitStack) -> str:
+def _start_redis(out: CliOutput, stack: ExitStack) -> str:
     with out.spinner("starting Redis"):
-        return stack.enter_context(RedisServer()).url
+        return stack.enter_context(EmbeddedRedis()).url
 
 
 @contextmanager
@@ -195,7 +195,7 @@ def _fresh_demo_queues(url: str, sink: str, *, keep: bool, replace: bool) -> Ite
                     place.link.execute([command("DEL", key) for key in (place.keys.stages(sink), sink_record(sink), sink_queues(sink))])
 
 
-def _push_flights(report: Report, flights: LocatedQueue, rows: int | None) -> dict[str, str]:
+def _push_flights(report: DemoPrinter, flights: LocatedQueue, rows: int | None) -> dict[str, str]:
     """Push every flight; the result is the names of the airlines."""
     from busmq_spark.demo.flights import load_flights
 
@@ -206,12 +206,12 @@ def _push_flights(report: Report, flights: LocatedQueue, rows: int | None) -> di
             part = data.messages[start : start + ROWS_PER_PROGRESS_STEP]
             flights.link.run(push_many(flights.keys, part))
             meter.add(len(part))
-    report.show_stage(Stage("replay", f"{format_count(meter.items, 'flight')} pushed to queue {DEMO_QUEUES[0]}", meter.items, meter.seconds))
+    report.show_stage(DemoStepResult("replay", f"{format_count(meter.items, 'flight')} pushed to queue {DEMO_QUEUES[0]}", meter.items, meter.seconds))
     return data.airlines
 
 
-def _run_query_and_report(report: Report, job: "FlightQuerySettings", airlines: dict[str, str], picture: Path) -> None:
-    from busmq_spark.demo.local_spark import LocalSpark, Progress, read_totals, run_query
+def _run_query_and_report(report: DemoPrinter, job: "FlightsDemoQuerySettings", airlines: dict[str, str], picture: Path) -> None:
+    from busmq_spark.demo.local_spark import DemoQueryProgress, LocalSpark, read_totals, run_query
     from busmq_spark.demo.plot_delays import draw_delays
 
     with ExitStack() as stack:
@@ -222,7 +222,7 @@ def _run_query_and_report(report: Report, job: "FlightQuerySettings", airlines: 
             report.out, f"streaming {DEMO_QUEUES[0]} → {DEMO_QUEUES[1]}", report.rows, "rows", waiting=FIRST_BATCH_NOTE
         ) as meter:
 
-            def on_progress(progress: Progress) -> None:
+            def on_progress(progress: DemoQueryProgress) -> None:
                 meter.add(progress.rows_in - meter.items)
 
             done = run_query(spark, job, on_progress)
@@ -231,14 +231,14 @@ def _run_query_and_report(report: Report, job: "FlightQuerySettings", airlines: 
         with report.out.spinner(f"reading queue {DEMO_QUEUES[1]} back"):
             totals, messages = read_totals(spark, job)
         report.show_stage(
-            Stage("read back", f"{format_count(messages, 'result')} read from queue {DEMO_QUEUES[1]}", messages, time.monotonic() - started)
+            DemoStepResult("read back", f"{format_count(messages, 'result')} read from queue {DEMO_QUEUES[1]}", messages, time.monotonic() - started)
         )
         with report.out.spinner("drawing"):
-            draw_delays(delays := [FlightDelays(**row) for row in totals], airlines, report.rows, picture)
+            draw_delays(delays := [FlightDelayTotals(**row) for row in totals], airlines, report.rows, picture)
         report.show_results(delays, airlines, picture)
 
 
-def _keep_redis_until_interrupt(out: Output) -> None:
+def _keep_redis_until_interrupt(out: CliOutput) -> None:
     out.note("Redis and both queues stay until Ctrl-C.")
     out.flush()
     while True:

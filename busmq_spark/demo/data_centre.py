@@ -12,7 +12,7 @@ from typing import Self
 
 from busmq_spark.cli.queue_lookup import locate_queue, open_links
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach, push_many
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import LinkLost
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.queue_location import new_token
@@ -23,7 +23,7 @@ MESSAGES_PER_PUSH = 50
 STOP_TIMEOUT_S = 10.0
 
 
-class DataCentre:
+class DemoDataCentre:
     """Open while the block runs. Its Redis stays; ``stop_server`` and ``start_server`` take its federation server away and bring it back."""
 
     def __init__(self, name: str, queue: str, folder: Path) -> None:
@@ -40,7 +40,7 @@ class DataCentre:
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
-            self._redis = stack.enter_context(RedisServer())
+            self._redis = stack.enter_context(EmbeddedRedis())
             self._keyring.touch(0o600)
             self._keyring.write_text(f'[demo]\nsecret = "{self.secret}"\nread = ["{self._queue}"]\nwrite = ["{self._queue}"]\n')
             stack.callback(self.stop_server)

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.output import CliOutput, table
 from busmq_spark.cli.progress_bar import TerminalProgressBar
 from busmq_spark.cli.terminal_text import format_count, format_number, format_rate
-from busmq_spark.demo.data_centre import DataCentre
-from busmq_spark.embedded import RedisServer
+from busmq_spark.demo.data_centre import DemoDataCentre
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import StateError
 
 if TYPE_CHECKING:
-    from busmq_spark.demo.spark_federation import ArrivalCounts, FederationQuery
+    from busmq_spark.demo.spark_federation import DemoArrivalCounts, FederationDemoQuery
 
 ORDERS_QUEUE = "orders"
 SPARK_LOG = "busmq-demo-spark.log"
@@ -27,24 +27,24 @@ PROGRESS_TIMEOUT_S = 180.0
 POLL_S = 0.1
 
 
-def federation(out: Output) -> None:
+def federation(out: CliOutput) -> None:
     """The whole scene."""
     from busmq_spark.demo.local_spark import LocalSpark
-    from busmq_spark.demo.spark_federation import FederationQuery, FederationQueryOptions, count_arrivals
+    from busmq_spark.demo.spark_federation import FederationDemoQuery, FederationDemoQuerySettings, count_arrivals
 
     began = time.monotonic()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busmq-demo-")))
         show = _Printer(out)
         with out.spinner("starting two data centres"):
-            here = stack.enter_context(RedisServer())
-            eu, us = (stack.enter_context(DataCentre(name, ORDERS_QUEUE, folder)) for name in ("eu", "us"))
+            here = stack.enter_context(EmbeddedRedis())
+            eu, us = (stack.enter_context(DemoDataCentre(name, ORDERS_QUEUE, folder)) for name in ("eu", "us"))
         show.start(eu, us, here.url)
         with out.spinner("starting Spark"):
             spark = stack.enter_context(LocalSpark(folder, Path(SPARK_LOG)))
         links, secrets = {eu.name: eu.url, us.name: us.url}, {eu.name: eu.secret, us.name: us.secret}
-        route = FederationQueryOptions(links, secrets, ORDERS_QUEUE, here.url, folder / "checkpoint")
-        with FederationQuery(spark, route) as query:
+        route = FederationDemoQuerySettings(links, secrets, ORDERS_QUEUE, here.url, folder / "checkpoint")
+        with FederationDemoQuery(spark, route) as query:
             pushed = _run_scenario(show, query, eu, us)
         with out.spinner("reading everything back"):
             found = count_arrivals(spark, route)
@@ -52,7 +52,7 @@ def federation(out: Output) -> None:
         show.print_line("total", f"{time.monotonic() - began:.0f} s", seconds=round(time.monotonic() - began, 1))
 
 
-def _run_scenario(show: "_Printer", query: "FederationQuery", eu: DataCentre, us: DataCentre) -> dict[str, int]:
+def _run_scenario(show: "_Printer", query: "FederationDemoQuery", eu: DemoDataCentre, us: DemoDataCentre) -> dict[str, int]:
     """Both, one, both again; the result is how many messages were pushed in each data centre."""
     with TerminalProgressBar(
         show.out, "two data centres → one queue", None, "orders", waiting="the first batch starts Spark's Python workers"
@@ -82,7 +82,7 @@ def _run_scenario(show: "_Printer", query: "FederationQuery", eu: DataCentre, us
 class _ProgressWatcher:
     """Looks how far the query is, ten times a second."""
 
-    def __init__(self, query: "FederationQuery", meter: TerminalProgressBar) -> None:
+    def __init__(self, query: "FederationDemoQuery", meter: TerminalProgressBar) -> None:
         self._query, self._meter = query, meter
         self.last: dict[str, int] = {}
 
@@ -110,10 +110,10 @@ class _ProgressWatcher:
 class _Printer:
     """What is said, to people or as JSON lines."""
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: CliOutput) -> None:
         self.out = out
 
-    def start(self, eu: DataCentre, us: DataCentre, redis: str) -> None:
+    def start(self, eu: DemoDataCentre, us: DemoDataCentre, redis: str) -> None:
         """What is about to happen."""
         if not self.out.as_json:
             self.out.print_lines(
@@ -136,7 +136,7 @@ class _Printer:
         text = f"{format_count(behind, 'order')} that had waited arrived within {seconds:.1f} s of its return"
         self.print_line(f"{name} back", text, format_rate(behind, seconds), behind=behind, seconds=round(seconds, 2))
 
-    def show_proof(self, pushed: dict[str, int], found: "dict[str, ArrivalCounts]") -> None:
+    def show_proof(self, pushed: dict[str, int], found: "dict[str, DemoArrivalCounts]") -> None:
         """What was pushed against what is there. Raises StateError when they differ."""
         rows: list[list[str | Text]] = []
         for name, many in pushed.items():

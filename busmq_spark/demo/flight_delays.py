@@ -10,7 +10,7 @@ from busmq_spark.core.grouping import group_by
 
 
 @dataclass(frozen=True, slots=True)
-class FlightDelays:
+class FlightDelayTotals:
     """Flights of a carrier ('' all) scheduled in an hour of the day (-1 all); minutes are sums, early ones count negative."""
 
     carrier: str
@@ -41,19 +41,19 @@ class FlightDelays:
         }
 
 
-def by_carrier(delays: Iterable[FlightDelays]) -> list[FlightDelays]:
+def by_carrier(delays: Iterable[FlightDelayTotals]) -> list[FlightDelayTotals]:
     """All hours of a carrier together, the latest first."""
     return _worst_first(_sums_of(delays, lambda delay: (delay.carrier, -1)))
 
 
-def worst_hours(delays: Iterable[FlightDelays], most: int) -> list[FlightDelays]:
+def worst_hours(delays: Iterable[FlightDelayTotals], most: int) -> list[FlightDelayTotals]:
     """All carriers of an hour together, the ``most`` latest first."""
     return _worst_first(_sums_of(delays, lambda delay: ("", delay.hour)))[:most]
 
 
-def _sums_of(delays: Iterable[FlightDelays], key: Callable[[FlightDelays], tuple[str, int]]) -> list[FlightDelays]:
+def _sums_of(delays: Iterable[FlightDelayTotals], key: Callable[[FlightDelayTotals], tuple[str, int]]) -> list[FlightDelayTotals]:
     return [
-        FlightDelays(
+        FlightDelayTotals(
             carrier,
             hour,
             sum(each.flights for each in group),
@@ -66,7 +66,7 @@ def _sums_of(delays: Iterable[FlightDelays], key: Callable[[FlightDelays], tuple
     ]
 
 
-def _worst_first(delays: Sequence[FlightDelays]) -> list[FlightDelays]:
+def _worst_first(delays: Sequence[FlightDelayTotals]) -> list[FlightDelayTotals]:
     return sorted(
         delays,
         key=lambda delay: (-(delay.mean_departure_delay if delay.mean_departure_delay is not None else float("-inf")), delay.carrier, delay.hour),

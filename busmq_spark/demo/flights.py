@@ -18,20 +18,20 @@ _WHOLE_NUMBER_FIELDS = ("flight", "hour", "dep_delay", "arr_delay", "air_time", 
 
 
 @dataclass(frozen=True, slots=True)
-class FlightData:
+class NewYorkFlights:
     """``messages``: one JSON object a flight, in the order in which they departed; ``airlines``: name of each carrier code."""
 
     messages: list[bytes]
     airlines: dict[str, str]
 
 
-def load_flights(rows: int | None = None) -> FlightData:
+def load_flights(rows: int | None = None) -> NewYorkFlights:
     """Read the first ``rows`` departures of the year, or all of them."""
     folder = _download_folder()
     table = read_departures(folder)
     messages = rows_as_json(table if rows is None else table.slice(0, rows))
     airlines = _read_csv((folder / "airlines.csv").read_bytes())
-    return FlightData(messages, dict(zip(airlines["carrier"].to_pylist(), airlines["name"].to_pylist(), strict=True)))
+    return NewYorkFlights(messages, dict(zip(airlines["carrier"].to_pylist(), airlines["name"].to_pylist(), strict=True)))
 
 
 def read_departures(folder: Path) -> Any:

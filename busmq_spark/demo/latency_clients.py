@@ -50,7 +50,7 @@ def read_order(value: bytes) -> tuple[int, int]:
 
 
 @dataclass(slots=True)
-class ArrivalCounter:
+class DemoLatencyTally:
     """What has arrived of the orders 1, 2, 3 …"""
 
     rows: int = 0
@@ -106,7 +106,7 @@ def push_orders(url: str, queue: str, rate: float, seconds: float, size: int) ->
 
 def take_orders(url: str, queue: str, count: int, every_s: float) -> None:
     """One line every so many seconds (0: only at the end), until ``count`` messages have arrived."""
-    link, keys, arrived, vain = SyncLink(parse(url)[0]), QueueKeys(queue), ArrivalCounter(), 0
+    link, keys, arrived, vain = SyncLink(parse(url)[0]), QueueKeys(queue), DemoLatencyTally(), 0
     said = time.monotonic()
     while arrived.rows < count and vain < MAX_EMPTY_TAKES:
         # The list itself wakes us, so that nothing but Redis is between its arrival and its being seen.

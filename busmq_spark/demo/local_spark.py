@@ -35,7 +35,7 @@ POLL_S = 0.1
 STOP_TIMEOUT_S = 8.0
 
 
-class SparkFailed(BusError):
+class DemoSparkFailed(BusError):
     """Spark did not start, or the query failed."""
 
     code = "BUSMQ_SPARK_FAILED"
@@ -43,7 +43,7 @@ class SparkFailed(BusError):
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class DemoQueryProgress:
     """What a query has done so far. ``warm_*`` leave the first batch out, in which Spark starts its Python workers and compiles its code.
 
     ``engine`` is ``java``, or ``python`` where the jar of the Java module is not at hand; empty before the first batch.
@@ -114,12 +114,12 @@ class LocalSpark:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self._stop(graceful=error is None)
 
-    def failure_error(self, what: str, error: Exception) -> SparkFailed:
+    def failure_error(self, what: str, error: Exception) -> DemoSparkFailed:
         """The one line that matters of an exception of Spark; a BusError that came up through Spark keeps its text."""
         self.keep_log()
         found = re.findall(r"\[BUSMQ_\w+\] .*|^[\w.]*(?:Error|Exception): .*", str(error), re.MULTILINE)
         reason = next((line for line in found if line.startswith("[")), found[-1] if found else str(error).strip().partition("\n")[0])
-        return SparkFailed(what=what, reason=reason.rstrip(". "), remedy=f"What Spark said is in {self._log}")
+        return DemoSparkFailed(what=what, reason=reason.rstrip(". "), remedy=f"What Spark said is in {self._log}")
 
     def keep_log(self) -> None:
         """What Spark has said outlives the block."""
@@ -164,7 +164,7 @@ def delays_per_hour(flights: DataFrame) -> DataFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class FlightQuerySettings:
+class FlightsDemoQuerySettings:
     """Where the query reads and writes. ``keep``: the flights stay in their queue."""
 
     url: str
@@ -175,7 +175,7 @@ class FlightQuerySettings:
     keep: bool
 
 
-def run_query(spark: LocalSpark, job: FlightQuerySettings, seen: Callable[[Progress], None]) -> Progress:
+def run_query(spark: LocalSpark, job: FlightsDemoQuerySettings, seen: Callable[[DemoQueryProgress], None]) -> DemoQueryProgress:
     """Stream everything that is in the source, and write the running totals of every batch to the target. ``seen`` gets the progress."""
     flights = (
         spark.session.readStream.format("busmq")
@@ -205,17 +205,17 @@ def run_query(spark: LocalSpark, job: FlightQuerySettings, seen: Callable[[Progr
     return _parse_progress(query.recentProgress)
 
 
-def _parse_progress(events: Any) -> Progress:
+def _parse_progress(events: Any) -> DemoQueryProgress:
     batches = list({event["batchId"]: event for event in events if event["numInputRows"]}.values())
     read = [event["numInputRows"] for event in batches]
     written = [max(0, event["sink"]["numOutputRows"]) for event in batches]
     took = [event["durationMs"].get("triggerExecution", 0) for event in batches]
     reads = [source["description"] for event in batches for source in event["sources"]]
     engine = ("java" if "engine=java" in reads[0] else "python") if reads else ""
-    return Progress(engine, len(batches), sum(read), sum(written), sum(read[1:]), sum(written[1:]), sum(took[1:]) / 1000)
+    return DemoQueryProgress(engine, len(batches), sum(read), sum(written), sum(read[1:]), sum(written[1:]), sum(took[1:]) / 1000)
 
 
-def read_totals(spark: LocalSpark, job: FlightQuerySettings) -> tuple[list[dict[str, Any]], int]:
+def read_totals(spark: LocalSpark, job: FlightsDemoQuerySettings) -> tuple[list[dict[str, Any]], int]:
     """The final totals, and the number of messages they were found in. Each batch wrote all of them: of a carrier and hour the newest id holds."""
     stored = spark.session.read.format("busmq").option("redis.url", job.url).option("subscribe", job.target).load()
     try:

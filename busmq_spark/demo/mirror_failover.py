@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Self
 
 from rich.text import Text
 
-from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.output import CliOutput, table
 from busmq_spark.cli.queue_lookup import locate_queue, open_links
 from busmq_spark.cli.terminal_text import format_number, format_rate
 from busmq_spark.core.mirror import promote
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach, push_many
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import BusError, StateError
 from busmq_spark.mirror.runner import MirrorRunner
 from busmq_spark.mirror.settings import MirrorSettings
@@ -24,7 +24,7 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
-    from busmq_spark.demo.mirror_failover_query import FailoverQuery
+    from busmq_spark.demo.mirror_failover_query import MirrorFailoverDemoQuery
 
 ORDERS_QUEUE = "orders"
 SPARK_LOG = "busmq-demo-spark.log"
@@ -65,7 +65,7 @@ class OrderProducer:
                 return  # its data centre is lost
 
 
-def mirror(out: Output) -> None:
+def mirror(out: CliOutput) -> None:
     """The whole scene."""
     from busmq_spark.demo.local_spark import LocalSpark
     from busmq_spark.demo.mirror_failover_query import read_result
@@ -75,7 +75,7 @@ def mirror(out: Output) -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busmq-demo-")))
         show = _Printer(out)
         with out.spinner("starting two data centres"):
-            eu, us = (stack.enter_context(RedisServer()) for _ in range(2))
+            eu, us = (stack.enter_context(EmbeddedRedis()) for _ in range(2))
         show.start(eu.url, us.url)
         with out.spinner("starting Spark"):
             spark = stack.enter_context(LocalSpark(folder, Path(SPARK_LOG)))
@@ -85,9 +85,9 @@ def mirror(out: Output) -> None:
         show.print_line("total", f"{time.monotonic() - began:.0f} s", seconds=round(time.monotonic() - began, 1))
 
 
-def _run_scenario(show: "_Printer", spark: object, folder: Path, eu: RedisServer, us: RedisServer) -> int:
+def _run_scenario(show: "_Printer", spark: object, folder: Path, eu: EmbeddedRedis, us: EmbeddedRedis) -> int:
     """The origin, its end, the mirror; the result is the last id of the mirror."""
-    from busmq_spark.demo.mirror_failover_query import FailoverQuery
+    from busmq_spark.demo.mirror_failover_query import MirrorFailoverDemoQuery
 
     runner = MirrorRunner(MirrorSettings(origin=eu.url, patterns=(ORDERS_QUEUE,)), RedisOptions(url=us.url))
     with ExitStack() as stack:
@@ -95,7 +95,7 @@ def _run_scenario(show: "_Printer", spark: object, folder: Path, eu: RedisServer
         _wait_until(lambda: shop.last > 0, "the shop is open")
         stack.callback(runner.stop)
         runner.start()
-        with FailoverQuery(spark, eu.url, ORDERS_QUEUE, folder) as query:  # type: ignore[arg-type]  # a LocalSpark, which is imported where pyspark is there
+        with MirrorFailoverDemoQuery(spark, eu.url, ORDERS_QUEUE, folder) as query:  # type: ignore[arg-type]  # a LocalSpark, which is imported where pyspark is there
             _wait_until(lambda: query.last_arrived() > 0, "the query flows")
             show.show_flow("eu", *_count_during(query, BEFORE_LOSS_S), behind=sum(each.behind for each in runner.status()))
             at = query.last_arrived()
@@ -105,7 +105,7 @@ def _run_scenario(show: "_Printer", spark: object, folder: Path, eu: RedisServer
         place = locate_queue(ORDERS_QUEUE, links)
         _, last, _ = place.link.run(promote(place.keys))
     show.show_loss(at, last, shop.last)
-    with OrderProducer(us.url, last) as shop, FailoverQuery(spark, us.url, ORDERS_QUEUE, folder) as query:  # type: ignore[arg-type]
+    with OrderProducer(us.url, last) as shop, MirrorFailoverDemoQuery(spark, us.url, ORDERS_QUEUE, folder) as query:  # type: ignore[arg-type]
         _wait_until(lambda: query.last_arrived() > last, "the query goes on at the mirror")
         show.show_flow("us", *_count_during(query, AFTER_PROMOTION_S))
         shop.close()
@@ -122,7 +122,7 @@ def _wait_until(reached: Callable[[], bool], what: str) -> None:
         time.sleep(POLL_S)
 
 
-def _count_during(query: "FailoverQuery", seconds: float) -> tuple[int, float]:
+def _count_during(query: "MirrorFailoverDemoQuery", seconds: float) -> tuple[int, float]:
     """How many orders the query has read meanwhile, and how long that was."""
     before, began = query.last_arrived(), time.monotonic()
     _wait_until(lambda: time.monotonic() - began >= seconds and query.last_arrived() > before, "orders flow")
@@ -132,7 +132,7 @@ def _count_during(query: "FailoverQuery", seconds: float) -> tuple[int, float]:
 class _Printer:
     """What is said, to people or as JSON lines."""
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: CliOutput) -> None:
         self.out = out
 
     def start(self, eu: str, us: str) -> None:

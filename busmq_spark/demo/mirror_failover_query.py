@@ -15,7 +15,7 @@ from busmq_spark.demo.local_spark import LocalSpark
 
 
 @dataclass(frozen=True, slots=True)
-class QueryResult:
+class MirrorFailoverRowCounts:
     """The rows of the query."""
 
     rows: int
@@ -26,7 +26,7 @@ class QueryResult:
     """Rows whose order is not the one that has their id."""
 
 
-class FailoverQuery:
+class MirrorFailoverDemoQuery:
     """Notes each order in files, while the block runs."""
 
     def __init__(self, spark: LocalSpark, redis: str, queue: str, folder: Path) -> None:
@@ -45,7 +45,7 @@ class FailoverQuery:
             self._query.stop()
 
     def last_arrived(self) -> int:
-        """The last id that is in the files. Raises SparkFailed when the query has ended."""
+        """The last id that is in the files. Raises DemoSparkFailed when the query has ended."""
         if (error := self._query.exception()) is not None:
             raise self._spark.failure_error("the streaming query failed", error)
         progress = self._query.lastProgress
@@ -53,11 +53,11 @@ class FailoverQuery:
         return int(end.get("queues", {}).get(self._queue, {}).get("last", 0))
 
 
-def read_result(spark: LocalSpark, folder: Path) -> QueryResult:
+def read_result(spark: LocalSpark, folder: Path) -> MirrorFailoverRowCounts:
     """What the query has noted in all."""
     rows = spark.session.read.schema("id long, n long").json(str(folder / "orders"))
     try:
         [found] = rows.select(F.count("*"), F.countDistinct("id"), F.min("id"), F.max("id"), F.count_if(F.col("id") != F.col("n"))).collect()
     except PySparkException as error:
         raise spark.failure_error("the result could not be read back", error) from None
-    return QueryResult(*found)
+    return MirrorFailoverRowCounts(*found)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from busmq_spark.cli.terminal_text import format_number
-from busmq_spark.demo.flight_delays import FlightDelays, by_carrier
+from busmq_spark.demo.flight_delays import FlightDelayTotals, by_carrier
 
 MIN_DEPARTURES_PER_HOUR = 30
 """An hour with fewer departures is not drawn when the whole year is: three flights have no typical delay."""
@@ -17,7 +17,7 @@ NAMED_AIRLINES = 7
 COLOURS = ("#d1495b", "#edae49", "#00798c", "#6a4c93", "#52796f", "#3d5a80", "#b5651d")
 
 
-def draw_delays(delays: Sequence[FlightDelays], airlines: dict[str, str], flights: int, path: Path) -> None:
+def draw_delays(delays: Sequence[FlightDelayTotals], airlines: dict[str, str], flights: int, path: Path) -> None:
     """Write the PNG."""
     logging.getLogger("matplotlib").setLevel(logging.ERROR)  # it logs its font cache on the first run
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -42,7 +42,7 @@ def draw_delays(delays: Sequence[FlightDelays], airlines: dict[str, str], flight
     figure.savefig(path)
 
 
-def _mean_delays_by_hour(delays: Sequence[FlightDelays], carrier: str, fewest: float) -> tuple[list[int], list[float]]:
+def _mean_delays_by_hour(delays: Sequence[FlightDelayTotals], carrier: str, fewest: float) -> tuple[list[int], list[float]]:
     points = [
         (d.hour, d.mean_departure_delay) for d in delays if d.carrier == carrier and d.departed >= fewest and d.mean_departure_delay is not None
     ]

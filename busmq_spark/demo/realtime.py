@@ -13,18 +13,18 @@ from rich.console import Group
 from rich.live import Live
 from rich.text import Text
 
-from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.output import CliOutput, table
 from busmq_spark.cli.queue_lookup import locate_queue, open_links
 from busmq_spark.cli.terminal_text import format_count, format_number
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
 from busmq_spark.demo.latency_clients import Workload, percentiles, workload_clients
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import StateError
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
-    from busmq_spark.demo.spark_realtime import RealtimeOrderStream
+    from busmq_spark.demo.spark_realtime import RealtimeDemoQuery
 
 PICTURE_FILE = "real-time-latency.png"
 SPARK_LOG = "busmq-demo-spark.log"
@@ -52,32 +52,32 @@ class DeliveryMeasurement:
         return self.pushed - (self.arrived - self.twice)
 
 
-def realtime(out: Output, seconds: int, picture: Path) -> None:
+def realtime(out: CliOutput, seconds: int, picture: Path) -> None:
     """The whole scene."""
     from busmq_spark.demo.local_spark import LocalSpark
     from busmq_spark.demo.plot_latency import draw_latency
-    from busmq_spark.demo.spark_realtime import RealtimeOrderStream, realtime_settings
+    from busmq_spark.demo.spark_realtime import RealtimeDemoQuery, realtime_settings
 
     began = time.monotonic()
     settings = realtime_settings()  # first: raises at once when there is nothing to run
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busmq-demo-")))
         with out.spinner("starting Redis"):
-            redis = stack.enter_context(RedisServer())
+            redis = stack.enter_context(EmbeddedRedis())
         show = _Printer(out)
         show.start(redis.url)
         found = [_measure_latency(show, redis.url, "without Spark", min(BASELINE_S, seconds))]
         with out.spinner("starting Spark"):
             spark = stack.enter_context(LocalSpark(folder, picture.parent / SPARK_LOG, settings=settings))
         for name, ordinary, during in (("real-time mode", False, seconds), ("ordinary trigger", True, seconds / 2)):
-            with RealtimeOrderStream(spark, redis.url, name.split("-")[0].split()[0], folder / name).start(ordinary=ordinary) as stream:
+            with RealtimeDemoQuery(spark, redis.url, name.split("-")[0].split()[0], folder / name).start(ordinary=ordinary) as stream:
                 found.append(_measure_latency(show, redis.url, name, during, stream))
     with out.spinner("drawing"):
         draw_latency([(timed.name, timed.took_us) for timed in found], picture)
     show.show_proof(found, picture, time.monotonic() - began)
 
 
-def _measure_latency(show: "_Printer", url: str, name: str, seconds: float, stream: "RealtimeOrderStream | None" = None) -> DeliveryMeasurement:
+def _measure_latency(show: "_Printer", url: str, name: str, seconds: float, stream: "RealtimeDemoQuery | None" = None) -> DeliveryMeasurement:
     """Traffic to warm up with a stream, then traffic that counts."""
     source, target = (stream.source, stream.target) if stream else ("floor", "floor")
     for queue in {source, target}:
@@ -100,7 +100,7 @@ def _measure_latency(show: "_Printer", url: str, name: str, seconds: float, stre
     return timed
 
 
-def _warm_up(show: "_Printer", url: str, name: str, stream: "RealtimeOrderStream") -> None:
+def _warm_up(show: "_Printer", url: str, name: str, stream: "RealtimeDemoQuery") -> None:
     """Traffic until the first batch has ended: the first start of the next one takes Java far longer than all that follow."""
     with show.out.spinner(f"{name}: warming up"):
         while not stream.is_warm():
@@ -112,7 +112,7 @@ def _warm_up(show: "_Printer", url: str, name: str, stream: "RealtimeOrderStream
 class _PercentilesDisplay:
     """The percentiles while they come in, on stderr, when a person is there to see it."""
 
-    def __init__(self, out: Output, name: str) -> None:
+    def __init__(self, out: CliOutput, name: str) -> None:
         self._name = name
         self._live = Live(console=out.errors, transient=True, auto_refresh=False) if out.is_watched else None
 
@@ -152,7 +152,7 @@ def _histogram(took_us: Sequence[int]) -> list[Text]:
 class _Printer:
     """What is said, to people or as JSON lines."""
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: CliOutput) -> None:
         self.out = out
 
     def live_percentiles(self, name: str) -> _PercentilesDisplay:

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from busmq_spark.cli.output import Output, table
+from busmq_spark.cli.output import CliOutput, table
 from busmq_spark.cli.terminal_text import format_count, format_number, format_rate
-from busmq_spark.demo.flight_delays import FlightDelays, by_carrier, worst_hours
+from busmq_spark.demo.flight_delays import FlightDelayTotals, by_carrier, worst_hours
 from busmq_spark.redis_io.urls import parse
 
 if TYPE_CHECKING:
-    from busmq_spark.demo.local_spark import Progress
+    from busmq_spark.demo.local_spark import DemoQueryProgress
 
 WORST_HOURS_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
+class DemoStepResult:
     """One step that is done."""
 
     name: str
@@ -35,10 +35,10 @@ class Stage:
     """Of a stream: which implementation of ``format("busmq")`` did it."""
 
 
-class Report:
+class DemoPrinter:
     """Collects what happened and shows it as it happens."""
 
-    def __init__(self, out: Output) -> None:
+    def __init__(self, out: CliOutput) -> None:
         self.out = out
         self.rows = 0
         self._started = time.monotonic()
@@ -55,7 +55,7 @@ class Report:
         if not self.out.as_json:
             self._print_line("redis", f"{'embedded, ' if own else ''}{masked}")
 
-    def show_stage(self, stage: Stage) -> None:
+    def show_stage(self, stage: DemoStepResult) -> None:
         """A step with its rate."""
         if stage.name == "replay":
             self.rows = stage.items
@@ -70,15 +70,15 @@ class Report:
         by = f" ({stage.engine.capitalize()} engine)" if stage.engine else ""
         self._print_line(stage.name, f"{stage.text}{by}, {stage.seconds:.1f} s", f"{format_rate(stage.items, stage.seconds)}{warm_text}")
 
-    def show_stream(self, done: Progress, seconds: float) -> None:
+    def show_stream(self, done: DemoQueryProgress, seconds: float) -> None:
         """The two ends of the streaming query. Its first batch has to start Spark's workers."""
         batches = format_count(done.batches, "batch").replace("batchs", "batches")
         warm = done.warm_rows_in, done.warm_seconds
-        self.show_stage(Stage("stream", f"{format_count(done.rows_in, 'flight')} in {batches}", done.rows_in, seconds, warm, done.engine))
+        self.show_stage(DemoStepResult("stream", f"{format_count(done.rows_in, 'flight')} in {batches}", done.rows_in, seconds, warm, done.engine))
         sunk = f"{format_count(done.rows_out, 'result')} in {format_count(done.batches, 'commit')} to queue delays"
-        self.show_stage(Stage("sink", sunk, done.rows_out, seconds, (done.warm_rows_out, done.warm_seconds)))
+        self.show_stage(DemoStepResult("sink", sunk, done.rows_out, seconds, (done.warm_rows_out, done.warm_seconds)))
 
-    def show_results(self, delays: Sequence[FlightDelays], airlines: dict[str, str], picture: Path) -> None:
+    def show_results(self, delays: Sequence[FlightDelayTotals], airlines: dict[str, str], picture: Path) -> None:
         """The tables, and where the plot is."""
         carriers, hours = by_carrier(delays), worst_hours(delays, WORST_HOURS_SHOWN)
         seconds = time.monotonic() - self._started
@@ -118,7 +118,7 @@ def next_lines(url: str, *, own: bool, keep: bool) -> tuple[str, list[str]]:
         return head, [read, rows, 'rows.writeStream.format("console").start().awaitTermination()']
     if own:
         head = "Next, in a pyspark shell (this Redis is gone now; with --keep it stays):"
-        first = "from busmq_spark.embedded import RedisServer; redis = RedisServer().start()"
+        first = "from busmq_spark.embedded import EmbeddedRedis; redis = EmbeddedRedis().start()"
         named = "redis.url"
     else:
         head = "Next, in a pyspark shell (the demo's queues are removed; with --keep they stay):"
@@ -128,7 +128,7 @@ def next_lines(url: str, *, own: bool, keep: bool) -> tuple[str, list[str]]:
     return head, [first, read, 'orders.selectExpr("id", "CAST(value AS STRING)").writeStream.format("console").start().awaitTermination()']
 
 
-def _carriers_table(carriers: Sequence[FlightDelays], airlines: dict[str, str]) -> Any:
+def _carriers_table(carriers: Sequence[FlightDelayTotals], airlines: dict[str, str]) -> Any:
     columns = [("airline", "left"), ("flights", "right"), ("cancelled", "right"), ("left late by", "right"), ("arrived late by", "right")]
     rows: list[list[str | Text]] = [
         [
@@ -143,7 +143,7 @@ def _carriers_table(carriers: Sequence[FlightDelays], airlines: dict[str, str]) 
     return table(columns, rows, "Airlines by mean delay of departure")
 
 
-def _hours_table(hours: Sequence[FlightDelays]) -> Any:
+def _hours_table(hours: Sequence[FlightDelayTotals]) -> Any:
     columns = [("scheduled", "left"), ("flights", "right"), ("left late by", "right"), ("arrived late by", "right")]
     rows: list[list[str | Text]] = [
         [f"{d.hour:02}:00-{d.hour:02}:59", format_number(d.flights), _minutes(d.mean_departure_delay), _minutes(d.mean_arrival_delay)] for d in hours

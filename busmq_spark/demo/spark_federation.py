@@ -18,7 +18,7 @@ ARRIVED_SCHEMA = "source string, n long"
 
 
 @dataclass(frozen=True, slots=True)
-class FederationQueryOptions:
+class FederationDemoQuerySettings:
     """From a queue in every data centre into one queue of a Redis here."""
 
     links: dict[str, str]
@@ -40,7 +40,7 @@ class FederationQueryOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class ArrivalCounts:
+class DemoArrivalCounts:
     """What arrived of one data centre's messages 1, 2, 3 …"""
 
     rows: int
@@ -53,10 +53,10 @@ class ArrivalCounts:
         return self.rows - self.different
 
 
-class FederationQuery:
+class FederationDemoQuery:
     """The query, while the block runs."""
 
-    def __init__(self, spark: LocalSpark, route: FederationQueryOptions) -> None:
+    def __init__(self, spark: LocalSpark, route: FederationDemoQuerySettings) -> None:
         self._spark, self._route = spark, route
         self._query: Any = None
 
@@ -78,7 +78,7 @@ class FederationQuery:
         self._spark.keep_log()
 
     def last_arrived(self) -> dict[str, int]:
-        """The last message of each data centre that is in the sink. Raises SparkFailed when the query has ended."""
+        """The last message of each data centre that is in the sink. Raises DemoSparkFailed when the query has ended."""
         if (error := self._query.exception()) is not None:
             raise self._spark.failure_error("the streaming query failed", error)
         progress = self._query.lastProgress
@@ -86,7 +86,7 @@ class FederationQuery:
         return {link: sources.get(link, {}).get("queues", {}).get(self._route.queue, {}).get("last", 0) for link in self._route.links}
 
 
-def count_arrivals(spark: LocalSpark, route: FederationQueryOptions) -> dict[str, ArrivalCounts]:
+def count_arrivals(spark: LocalSpark, route: FederationDemoQuerySettings) -> dict[str, DemoArrivalCounts]:
     """What is in the sink, by data centre."""
     stored = spark.session.read.format("busmq").options(**route.sink_options, subscribe=route.queue).load()
     rows = stored.select("id", F.from_json(F.col("value").cast("string"), ARRIVED_SCHEMA).alias("row")).select("id", "row.*")
@@ -94,6 +94,6 @@ def count_arrivals(spark: LocalSpark, route: FederationQueryOptions) -> dict[str
     misplaced = F.count_if(F.col("n") != F.col("place"))
     totals = placed.groupBy("source").agg(F.count("*").alias("rows"), F.countDistinct("n"), misplaced)
     try:
-        return {row[0]: ArrivalCounts(*row[1:]) for row in totals.collect()}
+        return {row[0]: DemoArrivalCounts(*row[1:]) for row in totals.collect()}
     except PySparkException as error:
         raise spark.failure_error("the result could not be read back", error) from None

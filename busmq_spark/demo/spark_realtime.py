@@ -21,7 +21,7 @@ def realtime_settings() -> dict[str, str]:
     return dict(realtime(SparkSession.Builder())._options)
 
 
-class RealtimeOrderStream:
+class RealtimeDemoQuery:
     """Orders of one queue into another, with the tax on top, while the block runs."""
 
     def __init__(self, spark: LocalSpark, url: str, queue: str, checkpoint: Path) -> None:
@@ -50,7 +50,7 @@ class RealtimeOrderStream:
             self._query.stop()
 
     def raise_if_failed(self) -> None:
-        """Raises SparkFailed when the query has ended."""
+        """Raises DemoSparkFailed when the query has ended."""
         if (error := self._query.exception()) is not None:
             raise self._spark.failure_error("the streaming query failed", error)
 

@@ -1,6 +1,6 @@
 """Real Redis servers on this machine: one, several, behind sentinels, or a cluster. For tests, notebooks and first steps.
 
-    with RedisServer() as redis:               # 127.0.0.1, a free port, a temporary folder
+    with EmbeddedRedis() as redis:               # 127.0.0.1, a free port, a temporary folder
         print(redis.url)
 
 The rules every file here keeps:
@@ -15,9 +15,9 @@ The rules every file here keeps:
 Linux and macOS.
 """
 
-from busmq_spark.embedded.cluster import ClusterServers
-from busmq_spark.embedded.sentinel import SentinelServers
-from busmq_spark.embedded.server import RedisServer
-from busmq_spark.embedded.server_set import IndependentServers
+from busmq_spark.embedded.cluster import EmbeddedCluster
+from busmq_spark.embedded.sentinel import EmbeddedSentinel
+from busmq_spark.embedded.server import EmbeddedRedis
+from busmq_spark.embedded.server_set import EmbeddedStandaloneServers
 
-__all__ = ["ClusterServers", "IndependentServers", "RedisServer", "SentinelServers"]
+__all__ = ["EmbeddedCluster", "EmbeddedRedis", "EmbeddedSentinel", "EmbeddedStandaloneServers"]

@@ -5,13 +5,13 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from busmq_spark.embedded.server_set import ServerSet, is_master, is_replica_in_sync, wait_until
+from busmq_spark.embedded.server_set import EmbeddedServerSet, is_master, is_replica_in_sync, wait_until
 from busmq_spark.errors import LinkLost
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from busmq_spark.embedded.server import RedisServer
+    from busmq_spark.embedded.server import EmbeddedRedis
 
 SLOTS = 16_384
 CLUSTER_FORMED_TIMEOUT_S = 60.0
@@ -19,7 +19,7 @@ COMMAND_TIMEOUT_S = 10.0
 """For a query that is sent once; a repeated one need not wait so long for an unreachable node."""
 
 
-class ClusterServers(ServerSet):
+class EmbeddedCluster(EmbeddedServerSet):
     """``masters`` × (1 + ``replicas``) nodes; the slots are spread evenly over the first ``masters`` of ``nodes``.
 
     A fail-over takes about ``node_timeout_ms`` plus two seconds.
@@ -37,30 +37,30 @@ class ClusterServers(ServerSet):
     ) -> None:
         super().__init__(password=password, aof=aof, settings=settings)
         self._master_count, self._replica_count, self._node_timeout_ms = masters, replicas, node_timeout_ms
-        self.nodes: list[RedisServer] = []
+        self.nodes: list[EmbeddedRedis] = []
 
     @property
     def urls(self) -> list[str]:
         return [node.url for node in self.nodes]
 
     @property
-    def masters(self) -> list[RedisServer]:
+    def masters(self) -> list[EmbeddedRedis]:
         """The running nodes that own slots now, in the order of ``nodes``."""
         owners = set(self._owners(self._any_running_node(), COMMAND_TIMEOUT_S).values())
         return [node for node in self.nodes if node.port in owners and node.running]
 
     @property
-    def replicas(self) -> list[RedisServer]:
+    def replicas(self) -> list[EmbeddedRedis]:
         """The running nodes that own no slots now."""
         masters = self.masters
         return [node for node in self.nodes if node not in masters and node.running]
 
-    def owner(self, key: str) -> RedisServer:
+    def owner(self, key: str) -> EmbeddedRedis:
         """The node that owns the key's slot, as the cluster sees it; it may be down until the others have noticed.
 
         A node that has heard that a master became a replica, and not yet who has its slots, knows no owner: this waits until it does.
         """
-        found: list[RedisServer] = []
+        found: list[EmbeddedRedis] = []
 
         def is_known() -> bool:
             asked = self._any_running_node()
@@ -73,7 +73,7 @@ class ClusterServers(ServerSet):
         wait_until(is_known, CLUSTER_FORMED_TIMEOUT_S, f"an owner of the slot of key {key!r}", self._any_running_node().url)
         return found[0]
 
-    def kill_master(self, key: str = "") -> RedisServer:
+    def kill_master(self, key: str = "") -> EmbeddedRedis:
         """SIGKILL the owner of this key; the result is that node. ``wait_healthy()`` then waits for its successor."""
         node = self.owner(key)
         node.kill()
@@ -111,7 +111,7 @@ class ClusterServers(ServerSet):
             "repl-diskless-sync-delay": "0",
         }
 
-    def _any_running_node(self) -> RedisServer:
+    def _any_running_node(self) -> EmbeddedRedis:
         """A running node; after a fail-over the first of them is as good as any once ``wait_healthy()`` has returned."""
         for node in self.nodes:
             if node.running:
@@ -125,7 +125,7 @@ class ClusterServers(ServerSet):
                 return False
         return True
 
-    def _owners(self, node: RedisServer, timeout_s: float = 1.0, *, replicas: int = 0) -> dict[tuple[int, int], int]:
+    def _owners(self, node: EmbeddedRedis, timeout_s: float = 1.0, *, replicas: int = 0) -> dict[tuple[int, int], int]:
         """first..last slot -> port of the master, as this node sees it; only ranges with that many replicas."""
         ranges = node.command("CLUSTER", "SLOTS", timeout_s=timeout_s)
         found: dict[tuple[int, int], int] = {}

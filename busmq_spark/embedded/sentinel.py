@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from busmq_spark.embedded.server import RedisServer, quote_for_conf
-from busmq_spark.embedded.server_set import ServerSet, is_master, is_replica_in_sync, wait_until
+from busmq_spark.embedded.server import EmbeddedRedis, quote_for_conf
+from busmq_spark.embedded.server_set import EmbeddedServerSet, is_master, is_replica_in_sync, wait_until
 from busmq_spark.errors import LinkLost
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 HEALTHY_TIMEOUT_S = 60.0
 
 
-class SentinelServers(ServerSet):
+class EmbeddedSentinel(EmbeddedServerSet):
     """``urls`` are those of the sentinels, without a password: ``password`` guards the data servers.
 
     Who is master changes while the servers run: ``master`` and ``replicas`` ask the sentinels each time.
@@ -39,15 +39,15 @@ class SentinelServers(ServerSet):
         self.name = name
         self._replica_count, self._sentinel_count = replicas, sentinels
         self._down_after_ms, self._failover_timeout_ms = down_after_ms, failover_timeout_ms
-        self.servers: list[RedisServer] = []
-        self.sentinels: list[RedisServer] = []
+        self.servers: list[EmbeddedRedis] = []
+        self.sentinels: list[EmbeddedRedis] = []
 
     @property
     def urls(self) -> list[str]:
         return [sentinel.url for sentinel in self.sentinels]
 
     @property
-    def master(self) -> RedisServer:
+    def master(self) -> EmbeddedRedis:
         """The one the first sentinel that answers names; it may be down already, until the sentinels have noticed."""
         for sentinel in self.sentinels:
             if sentinel.running:
@@ -56,12 +56,12 @@ class SentinelServers(ServerSet):
         raise LinkLost(url=",".join(self.urls), reason="no sentinel runs")
 
     @property
-    def replicas(self) -> list[RedisServer]:
+    def replicas(self) -> list[EmbeddedRedis]:
         """Every data server but the master, whether it runs or not."""
         master = self.master
         return [server for server in self.servers if server is not master]
 
-    def kill_master(self) -> RedisServer:
+    def kill_master(self) -> EmbeddedRedis:
         """SIGKILL; the result is the server that was master. ``wait_healthy()`` then waits for its successor."""
         master = self.master
         master.kill()
@@ -88,7 +88,7 @@ class SentinelServers(ServerSet):
             f"redis://127.0.0.1:{master.port}",
         )
         for _ in range(self._sentinel_count):
-            self.sentinels.append(self._start_and_own(RedisServer(sentinel=True, settings=self._monitor_settings(master.port))))
+            self.sentinels.append(self._start_and_own(EmbeddedRedis(sentinel=True, settings=self._monitor_settings(master.port))))
         self.wait_healthy()
 
     def _monitor_settings(self, port: int) -> dict[str, str]:

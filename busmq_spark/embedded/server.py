@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from busmq_spark.embedded.binary import find_redis_server
 from busmq_spark.embedded.resp_client import RedisReplyError, Reply, send_command
-from busmq_spark.embedded.watchdog_handle import RedisWatchdog
+from busmq_spark.embedded.watchdog_handle import RedisWatchdogHandle
 from busmq_spark.errors import ConfigError, LinkLost
 
 if TYPE_CHECKING:
@@ -47,12 +47,12 @@ RESERVED_SETTINGS = {
 RESERVED_SETTINGS |= {"appendfsync", "appendonly", "masterauth", "maxmemory", "replicaof", "requirepass", "slaveof", "unixsocket"}
 
 
-class RedisServer:
+class EmbeddedRedis:
     """A Redis of our own. Nothing happens before ``start()`` or ``with``; see the package's rules.
 
     ``folder``: None makes a temporary one that ``stop()`` removes; a given one is kept with its data (which need ``aof=True`` to survive)
     and can serve one server at a time. ``port``: 0 picks a free one, which this object then keeps for life. ``settings``: further lines
-    of redis.conf, the value as it is written there. ``sentinel``: run as a sentinel, for SentinelServers.
+    of redis.conf, the value as it is written there. ``sentinel``: run as a sentinel, for EmbeddedSentinel.
     """
 
     def __init__(  # noqa: PLR0913  keywords, each the name of what Redis calls it
@@ -73,7 +73,7 @@ class RedisServer:
         self._port, self._pid = port, 0
         self._aof, self._fsync, self._password, self._maxmemory = aof, fsync, password, maxmemory
         self._replica_of, self._settings, self._unix, self._sentinel = replica_of, dict(settings), unix_socket, sentinel
-        self._guard: RedisWatchdog | None = None
+        self._guard: RedisWatchdogHandle | None = None
         _check_settings(self._settings)
 
     # What it is
@@ -131,7 +131,7 @@ class RedisServer:
             raise ConfigError(reason="this server is already started; restart() starts it again")
         given = None if self._given is None else self._given.resolve()
         port = self._port
-        self._guard = RedisWatchdog(find_redis_server(), given, ("redis.conf", *(["--sentinel"] if self._sentinel else [])))
+        self._guard = RedisWatchdogHandle(find_redis_server(), given, ("redis.conf", *(["--sentinel"] if self._sentinel else [])))
         try:
             self._run_on_free_port()
         except BaseException:
@@ -186,7 +186,7 @@ class RedisServer:
 
     # How
 
-    def _need_watchdog(self) -> RedisWatchdog:
+    def _need_watchdog(self) -> RedisWatchdogHandle:
         if self._guard is None:
             raise _not_started_error()
         return self._guard
@@ -304,7 +304,7 @@ def quote_for_conf(text: str) -> str:
 def _check_settings(settings: Mapping[str, str]) -> None:
     for name, value in settings.items():
         if name.lower() in RESERVED_SETTINGS:
-            raise ConfigError(reason=f"setting {name!r} is set by RedisServer itself. Use its argument, if it has one")
+            raise ConfigError(reason=f"setting {name!r} is set by EmbeddedRedis itself. Use its argument, if it has one")
         if "\n" in name + value:
             raise ConfigError(reason=f"setting {name!r} has a line break in it")
 

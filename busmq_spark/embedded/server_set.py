@@ -7,14 +7,14 @@ from contextlib import ExitStack
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Self
 
-from busmq_spark.embedded.server import RedisServer
+from busmq_spark.embedded.server import EmbeddedRedis
 from busmq_spark.errors import ConfigError, LinkLost
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 
-class ServerSet:
+class EmbeddedServerSet:
     """What the sets of servers share. A subclass fills ``_start_servers``; when that fails, everything it started is stopped."""
 
     def __init__(self, *, password: str | None = None, aof: bool = False, settings: Mapping[str, str] = MappingProxyType({})) -> None:
@@ -50,24 +50,24 @@ class ServerSet:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
 
-    def _start_data_server(self, *, replica_of: tuple[str, int] | None = None, more: Mapping[str, str] = MappingProxyType({})) -> RedisServer:
+    def _start_data_server(self, *, replica_of: tuple[str, int] | None = None, more: Mapping[str, str] = MappingProxyType({})) -> EmbeddedRedis:
         """One more data server; ``more`` are the settings of the set, which those of the caller override."""
         settings = {**more, **self._settings}
-        return self._start_and_own(RedisServer(password=self._password, aof=self._aof, replica_of=replica_of, settings=settings))
+        return self._start_and_own(EmbeddedRedis(password=self._password, aof=self._aof, replica_of=replica_of, settings=settings))
 
-    def _start_and_own(self, server: RedisServer) -> RedisServer:
+    def _start_and_own(self, server: EmbeddedRedis) -> EmbeddedRedis:
         if self._stack is None:
             raise ConfigError(reason="these servers are not started. Use it in a with block, or call start() first")
         return self._stack.enter_context(server)
 
 
-class IndependentServers(ServerSet):
+class EmbeddedStandaloneServers(EmbeddedServerSet):
     """``count`` servers that know nothing of each other; ``urls`` is in their order, which clients must all share."""
 
     def __init__(self, count: int, *, password: str | None = None, aof: bool = False, settings: Mapping[str, str] = MappingProxyType({})) -> None:
         super().__init__(password=password, aof=aof, settings=settings)
         self._count = count
-        self.servers: list[RedisServer] = []
+        self.servers: list[EmbeddedRedis] = []
 
     @property
     def urls(self) -> list[str]:
@@ -94,12 +94,12 @@ def wait_until(true: Callable[[], bool], timeout_s: float, what: str, url: str) 
         time.sleep(0.02)
 
 
-def is_replica_in_sync(replica: RedisServer, master_port: int) -> bool:
+def is_replica_in_sync(replica: EmbeddedRedis, master_port: int) -> bool:
     """Whether it follows that master and has caught up with it once."""
     role = replica.command("ROLE", timeout_s=1.0)
     return isinstance(role, list) and role[0] == "slave" and role[2] == master_port and role[3] == "connected"
 
 
-def is_master(server: RedisServer) -> bool:
+def is_master(server: EmbeddedRedis) -> bool:
     role = server.command("ROLE", timeout_s=1.0)
     return isinstance(role, list) and role[0] == "master"

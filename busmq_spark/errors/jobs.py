@@ -33,7 +33,7 @@ class JobsNotSent(BusError):
     )
 
 
-class JobTimeout(BusError):
+class JobWaitTimeout(BusError):
     """The groups that jobs are waited for have not all finished in time. They go on, and waiting can, too. ``details["jobs"]``: ids of those jobs."""
 
     code = "BUSMQ_JOB_TIMEOUT"

@@ -15,7 +15,7 @@ class OutboxBusy(BusError):
     )
 
 
-class OutboxFull(BusError):
+class OutboxDiskFull(BusError):
     """The disk took no more. Nothing of the refused call was stored; what was stored before is still there, and is forwarded."""
 
     code = "BUSMQ_OUTBOX_FULL"
@@ -34,7 +34,7 @@ class OutboxUnusable(BusError):
     template = "the outbox {path} cannot be used: {found}; expected {expected}. {remedy}"
 
 
-class OutboxWaits(BusError):
+class OutboxNotDrained(BusError):
     """An outbox was not drained in time. Nothing is lost: what waits is sent when its destination is there."""
 
     code = "BUSMQ_OUTBOX_WAITS"

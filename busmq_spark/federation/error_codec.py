@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from busmq_spark import errors
-from busmq_spark.errors import BusError, RemoteError
+from busmq_spark.errors import BusError, UnknownRemoteError
 
 ERRORS_SHOWN_TO_PEERS: dict[str, type[BusError]] = {
     kind.code: kind
@@ -24,7 +24,7 @@ ERRORS_SHOWN_TO_PEERS: dict[str, type[BusError]] = {
         errors.FederationRefused,
         errors.MessageRefused,
         errors.IdsReissued,
-        errors.MessagesMissed,
+        errors.PubSubMessagesDropped,
         errors.ProtocolError,
         errors.QueueBusy,
         errors.QueueDamaged,
@@ -42,8 +42,8 @@ ERRORS_SHOWN_TO_PEERS: dict[str, type[BusError]] = {
         errors.StaleRun,
         errors.StateError,
         errors.TopicMissing,
-        errors.UnreadBacklog,
-        errors.WireError,
+        errors.BacklogWouldBeDeleted,
+        errors.WireFormatError,
     )
 }
 """Errors about what the peer asked for: their text is sent to it. Of others it learns only that the server failed."""
@@ -52,7 +52,7 @@ REDIS_UNREACHABLE_REASON = "the federation server cannot reach its Redis"
 MAX_ERROR_TEXT = 2000
 HIDDEN_ADDRESS = "behind the federation server"
 """In the place of an address."""
-UNEXPECTED_ERROR = RemoteError(remote="BUSMQ_INTERNAL", reason="it failed in an unexpected way; the server's log says how")
+UNEXPECTED_ERROR = UnknownRemoteError(remote="BUSMQ_INTERNAL", reason="it failed in an unexpected way; the server's log says how")
 """What is said of a fault of the server."""
 
 
@@ -80,9 +80,9 @@ def _hidden_error_reason(error: BusError) -> str:
 
 
 def error_from_wire(value: Any, kinds: Mapping[str, type[BusError]] = ERRORS_SHOWN_TO_PEERS) -> BusError:
-    """The error behind a value that is not null. One of a class that is not among ``kinds`` becomes a RemoteError."""
+    """The error behind a value that is not null. One of a class that is not among ``kinds`` becomes an UnknownRemoteError."""
     if not isinstance(value, dict):
-        return RemoteError(remote="an error", reason=str(value)[:MAX_ERROR_TEXT])
+        return UnknownRemoteError(remote="an error", reason=str(value)[:MAX_ERROR_TEXT])
     code, message = str(value.get("code", "an error"))[:100], str(value.get("message", "without words"))[:MAX_ERROR_TEXT]
     kind, details = kinds.get(code), value.get("details")
     if kind is not None and isinstance(details, dict):
@@ -90,4 +90,4 @@ def error_from_wire(value: Any, kinds: Mapping[str, type[BusError]] = ERRORS_SHO
             return kind(**{str(name): detail for name, detail in details.items()})
         except (AttributeError, LookupError, TypeError, ValueError):
             pass  # of another version, whose template has other words
-    return RemoteError(remote=code, reason=message)
+    return UnknownRemoteError(remote=code, reason=message)

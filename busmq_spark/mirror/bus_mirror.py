@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 CAUGHT_UP_POLL_S = 0.02
 
 
-class MirrorIntoBus:
+class BusMirror:
     """Copies queues to this bus; ``async with``, or ``start`` and ``detach``. Threads of its own do the work."""
 
     def __init__(self, bus: Bus, origin: str, patterns: tuple[str, ...], metrics: Metrics | None, options: dict[str, Any]) -> None:
@@ -44,7 +44,7 @@ class MirrorIntoBus:
         await self.detach()
 
     async def start(self) -> None:
-        """Begin. Raises what the first contact with the origin raises: LinkLost, FederationRefused, Unauthorized …"""
+        """Begin. Raises what the first contact with the origin raises: LinkLost, FederationRefused, RedisUnauthorized …"""
         runner = MirrorRunner(self.settings, self._bus.options, self._metrics)
         try:
             await asyncio.to_thread(runner.start)

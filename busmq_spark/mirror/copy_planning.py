@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from busmq_spark.core.mirror import NEWEST_MESSAGE, BeginResult, MirrorOf, OriginQueueState
+from busmq_spark.core.mirror import NEWEST_MESSAGE, BeginMirrorResult, MirrorOf, OriginQueueState
 from busmq_spark.core.reader_operations import fingerprint
 from busmq_spark.errors import BusError, MirrorStopped
 from busmq_spark.mirror.encoded_messages import EncodedMessages
@@ -25,7 +25,7 @@ SHORT_WINDOW_ROWS = 250
 
 
 @dataclass(frozen=True, slots=True)
-class CopyWindow:
+class CopyRange:
     """The ids ``after + 1 .. upto`` of a queue, to be read; or to the end (NEWEST_MESSAGE). ``newest``: the last id that is known to be given."""
 
     queue: str
@@ -43,10 +43,10 @@ class CopyWindow:
 
 
 @dataclass(slots=True)
-class CopyWindowMessages:
+class CopyRangeReadResult:
     """What was read of a window. ``span`` is from before the reading; ``parts`` are all that was stored of ``after + 1 .. upto``, in order."""
 
-    window: CopyWindow
+    window: CopyRange
     span: OriginQueueState
     upto: int = 0
     after: int = 0
@@ -107,14 +107,14 @@ class MirroredQueue:
         """Ids that are given and not copied."""
         return max(0, self.seen - self.last)
 
-    def window(self, bytes_: int) -> CopyWindow | None:
+    def window(self, bytes_: int) -> CopyRange | None:
         """What to read next, behind what is under way; None when there is nothing, or the first window has not said yet how long values are."""
         left = self.seen - self.planned
         if not self.begun or left <= 0 or (not self.row_bytes and self.planned > self.last):
             return None
         most = FIRST_WINDOW_ROWS if not self.row_bytes else max(1, min(MAX_WINDOW_ROWS, int(bytes_ / max(1.0, self.row_bytes))))
         size = int(min(left, most) * self.row_bytes)
-        return CopyWindow(self.name, self.born, self.planned, NEWEST_MESSAGE if left <= most else self.planned + most, self.seen, size)
+        return CopyRange(self.name, self.born, self.planned, NEWEST_MESSAGE if left <= most else self.planned + most, self.seen, size)
 
     def reset(self) -> None:
         """Forget what is under way."""
@@ -128,14 +128,14 @@ class MirroredQueue:
         elif not self.behind:
             self.behind_since = None
 
-    def learn_row_size(self, rows: CopyWindowMessages) -> None:
+    def learn_row_size(self, rows: CopyRangeReadResult) -> None:
         """Learn how long values are."""
         if count := rows.count:
             mean = rows.bytes / count
             self.row_bytes = mean if not self.row_bytes or mean > self.row_bytes else (3 * self.row_bytes + mean) / 4
 
 
-def drop_copied_rows(rows: CopyWindowMessages, last: int) -> OriginQueueState:
+def drop_copied_rows(rows: CopyRangeReadResult, last: int) -> OriginQueueState:
     """Drop rows up to ``last``, copied meanwhile. Returns the span as of ``last``."""
     if last <= rows.after:
         return rows.span
@@ -181,7 +181,7 @@ def reissued_error(queue: MirroredQueue, first: int) -> MirrorStopped:
     return _stop_verdict(queue, "diverged", reason, first, queue.last, _DIVERGED_REMEDY)
 
 
-def no_mirror_error(queue: MirroredQueue, span: OriginQueueState, found: BeginResult) -> MirrorStopped:
+def no_mirror_error(queue: MirroredQueue, span: OriginQueueState, found: BeginMirrorResult) -> MirrorStopped:
     """There is a queue of this bus' own."""
     if found.promoted >= 0 and found.born == span.born:
         first = found.promoted + 1
@@ -196,14 +196,14 @@ def no_mirror_error(queue: MirroredQueue, span: OriginQueueState, found: BeginRe
     return _stop_verdict(queue, "own", reason, 1, found.last, "Remove or rename one of them, or copy over it with --replace")
 
 
-def new_life_error(queue: MirroredQueue, span: OriginQueueState, found: BeginResult) -> MirrorStopped:
+def new_life_error(queue: MirroredQueue, span: OriginQueueState, found: BeginMirrorResult) -> MirrorStopped:
     """Here is the copy of a life that has ended at the origin; it may be the only one."""
     reason = f"it was made anew at its origin, as life {span.born}; here is the copy of its life {found.born}, up to id {found.last}"
     remedy = "Promote the copy to keep it (busmq mirror promote), or give it up for the new life with new_life=follow (--new-life follow)"
     return _stop_verdict(queue, "life", reason, 1, found.last, remedy)
 
 
-def other_origin_error(queue: MirroredQueue, found: BeginResult, origin: str) -> MirrorStopped:
+def other_origin_error(queue: MirroredQueue, found: BeginMirrorResult, origin: str) -> MirrorStopped:
     """It is the mirror of another queue elsewhere: two processes would end each other's copies for ever."""
     reason = f"here it is a mirror of {origin}, of another life, up to id {found.last}"
     return _stop_verdict(queue, "own", reason, 1, found.last, "Mirror one of them under this name only; --replace gives up the other copy")

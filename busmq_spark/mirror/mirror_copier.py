@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from busmq_spark.core.mirror import AppendResult, BeginResult, Chunk, MirrorOf, OriginQueueState, Positions
+from busmq_spark.core.mirror import BeginMirrorResult, MirrorAppendResult, MirrorChunk, MirrorOf, OriginQueueState, Positions
 from busmq_spark.errors import BusError
 from busmq_spark.mirror.copy_planning import (
     SHORT_WINDOW_ROWS,
     WINDOW_BYTES,
-    CopyWindow,
-    CopyWindowMessages,
+    CopyRange,
+    CopyRangeReadResult,
     MirroredQueue,
     MirroredQueueDecision,
     compare_with_origin,
@@ -93,7 +93,7 @@ class MirrorCopier:
     def on_spans(self, spans: Mapping[str, OriginQueueState], positions: Mapping[str, tuple[str, Positions]], asked: Mapping[str, int]) -> None:
         """Queues as they were at the origin, and the groups of those that have some. ``asked``: up to where each was copied when that was asked."""
         wanted: dict[str, OriginQueueState] = {}
-        trims: dict[str, Chunk] = {}
+        trims: dict[str, MirrorChunk] = {}
         for name, span in spans.items():
             queue = self.queues.get(name)
             if queue is None:
@@ -105,7 +105,7 @@ class MirrorCopier:
             if verdict.action == "begin":
                 wanted[name] = span
             elif self._apply_verdict(queue, seen, verdict) and self._settings.retention == "origin" and min(span.floor, queue.last) > queue.floor:
-                trims[name] = Chunk(queue.born, queue.last, queue.last, span.last_id, span.floor)
+                trims[name] = MirrorChunk(queue.born, queue.last, queue.last, span.last_id, span.floor)
         self._begin_mirrors(wanted)
         for name, answer in self._target.trim(trims).items() if trims else ():
             self._on_append_answer(self.queues[name], answer, trims[name].floor)
@@ -153,7 +153,7 @@ class MirrorCopier:
         if given_up and tries:
             self._begin_mirrors({name: wanted[name] for name in given_up}, given_up, tries - 1)
 
-    def _replace_or_stop_own_queue(self, queue: MirroredQueue, span: OriginQueueState, begun: BeginResult, of: MirrorOf) -> None:
+    def _replace_or_stop_own_queue(self, queue: MirroredQueue, span: OriginQueueState, begun: BeginMirrorResult, of: MirrorOf) -> None:
         """Here is a queue of this bus' own."""
         if self._settings.replace and not span.mirror_of:
             self._replace(queue, span, begun, of)
@@ -162,7 +162,7 @@ class MirrorCopier:
         queue.note_last_id(span.last_id, time.monotonic())
         self._stop_queue(queue, no_mirror_error(queue, span, begun))
 
-    def _may_give_up(self, queue: MirroredQueue, span: OriginQueueState, begun: BeginResult) -> bool:
+    def _may_give_up(self, queue: MirroredQueue, span: OriginQueueState, begun: BeginMirrorResult) -> bool:
         """Whether what is here of another life may be given up for the life at the origin. Else the queue is stopped."""
         if not begun.mirror_of:
             return True
@@ -179,7 +179,7 @@ class MirrorCopier:
         self._stop_queue(queue, new_life_error(queue, span, begun))
         return False
 
-    def _on_begun(self, queue: MirroredQueue, span: OriginQueueState, begun: BeginResult) -> None:
+    def _on_begun(self, queue: MirroredQueue, span: OriginQueueState, begun: BeginMirrorResult) -> None:
         if queue.born and queue.born != begun.born:
             self._counts.lives.add()
             log.warning(
@@ -199,7 +199,7 @@ class MirrorCopier:
         elif queue.last > span.last_id:
             self.look = True
 
-    def _replace(self, queue: MirroredQueue, span: OriginQueueState, begun: BeginResult, of: MirrorOf) -> None:
+    def _replace(self, queue: MirroredQueue, span: OriginQueueState, begun: BeginMirrorResult, of: MirrorOf) -> None:
         log.warning("queue %r of this bus, with ids up to %d, is given up for the copy of %s", queue.name, begun.last, self._settings.masked_origin)
         again = self._target.begin({queue.name: span}, {queue.name: of}, {queue.name: begun.born}, replace=True)[queue.name]
         if again.status == "ok":
@@ -242,9 +242,9 @@ class MirrorCopier:
                 high = middle
         return low
 
-    def plan(self, now: float) -> list[CopyWindow]:
+    def plan(self, now: float) -> list[CopyRange]:
         """What is read next in one call: a window of one queue, or short ones of many."""
-        windows: list[CopyWindow] = []
+        windows: list[CopyRange] = []
         size = 0
         rate = self._settings.bytes_per_s
         for name in list(self._ready):
@@ -276,9 +276,9 @@ class MirrorCopier:
         """When more may be read, where that is limited."""
         return [self._read_at] if self._ready and self._settings.bytes_per_s else []
 
-    def append(self, found: Sequence[CopyWindowMessages]) -> None:
+    def append(self, found: Sequence[CopyRangeReadResult]) -> None:
         """Append what was read, as far as it is what was planned."""
-        sound: dict[str, CopyWindowMessages] = {}
+        sound: dict[str, CopyRangeReadResult] = {}
         for rows in found:
             queue = self.queues.get(rows.window.queue)
             if queue is None or not queue.begun or queue.born != rows.window.born or not rows.window.after <= queue.last < rows.upto:
@@ -296,10 +296,10 @@ class MirrorCopier:
         for name, answer in self._target.append([*sound.values()]).items() if sound else ():
             self._note_copied(self.queues[name], sound[name], answer)
 
-    def _note_copied(self, queue: MirroredQueue, rows: CopyWindowMessages, answer: AppendResult | BusError) -> None:
+    def _note_copied(self, queue: MirroredQueue, rows: CopyRangeReadResult, answer: MirrorAppendResult | BusError) -> None:
         if not self._on_append_answer(queue, answer, 0):
             return
-        assert isinstance(answer, AppendResult)
+        assert isinstance(answer, MirrorAppendResult)
         ours = answer.last == rows.upto
         queue.last = answer.last
         queue.mark = rows.mark(rows.upto) if ours else ""
@@ -315,7 +315,7 @@ class MirrorCopier:
             self._ready[queue.name] = None
         self._note_bytes_read(rows.bytes - rows.window.bytes)
 
-    def _on_append_answer(self, queue: MirroredQueue, answer: AppendResult | BusError, floor: int) -> bool:
+    def _on_append_answer(self, queue: MirroredQueue, answer: MirrorAppendResult | BusError, floor: int) -> bool:
         """What the servers here have said of a chunk; whether it is there."""
         if isinstance(answer, BusError):
             self._stop_queue(queue, answer)

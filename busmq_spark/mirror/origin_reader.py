@@ -9,34 +9,34 @@ from contextlib import suppress
 from busmq_spark.core.mirror import NO_MARK, OriginQueueState
 from busmq_spark.core.position import Range
 from busmq_spark.errors import BusError
-from busmq_spark.mirror.copy_planning import MAX_CALL_BYTES, CopyWindow, CopyWindowMessages
+from busmq_spark.mirror.copy_planning import MAX_CALL_BYTES, CopyRange, CopyRangeReadResult
 from busmq_spark.mirror.encoded_messages import EncodedMessages
 from busmq_spark.mirror.settings import MIRROR_PATIENCE_S, MirrorSettings
-from busmq_spark.redis_io.server_layout import redis_layout
-from busmq_spark.store.protocol import OriginStore, PushNotifiers, QueueCreateOptions, RowStream
-from busmq_spark.store.redis_push_notifiers import RedisPushNotifiers
+from busmq_spark.redis_io.redis_layout import redis_layout
+from busmq_spark.store.protocol import MirrorOriginReadStore, PushListeners, QueueCreateOptions, RowStream
+from busmq_spark.store.redis_push_listeners import RedisPushListeners
 from busmq_spark.store.redis_store import RedisStore
 
 TARGET_REPLY_BYTES = 1024 * 1024
 """What one reply of Redis aims at: each reader keeps a buffer for the largest."""
 
 
-def open_origin(settings: MirrorSettings) -> OriginStore:
+def open_origin(settings: MirrorSettings) -> MirrorOriginReadStore:
     """A new store; nothing is connected yet."""
     if settings.is_federated:
-        from busmq_spark.federation.bulk.store import FederatedStore
+        from busmq_spark.federation.bulk.store import FederationBulkStore
 
-        return FederatedStore(settings.federation)
+        return FederationBulkStore(settings.federation)
     return RedisStore(redis_layout(settings.redis), MIRROR_PATIENCE_S, TARGET_REPLY_BYTES)
 
 
-def make_push_notifiers(settings: MirrorSettings, notified: threading.Event) -> Sequence[PushNotifiers]:
+def make_push_listeners(settings: MirrorSettings, notified: threading.Event) -> Sequence[PushListeners]:
     """What wakes the mirror at a push, not started."""
     if settings.is_federated:
-        from busmq_spark.federation.bulk.push_notifier import FederatedPushNotifier
+        from busmq_spark.federation.bulk.push_listener import FederationPushListenerThread
 
-        return [FederatedPushNotifier(settings.federation, notified)]
-    return [RedisPushNotifiers(RedisStore(redis_layout(settings.redis), MIRROR_PATIENCE_S), notified)]
+        return [FederationPushListenerThread(settings.federation, notified)]
+    return [RedisPushListeners(RedisStore(redis_layout(settings.redis), MIRROR_PATIENCE_S), notified)]
 
 
 class ThreadLocalOriginStores:
@@ -45,15 +45,15 @@ class ThreadLocalOriginStores:
     def __init__(self, settings: MirrorSettings) -> None:
         self._settings = settings
         self._local = threading.local()
-        self._all: list[OriginStore] = []
+        self._all: list[MirrorOriginReadStore] = []
 
     @property
-    def store_of_thread(self) -> OriginStore:
+    def store_of_thread(self) -> MirrorOriginReadStore:
         """That of this thread."""
         if not hasattr(self._local, "store"):
             self._local.store = open_origin(self._settings)
             self._all.append(self._local.store)
-        store: OriginStore = self._local.store
+        store: MirrorOriginReadStore = self._local.store
         return store
 
     def close(self) -> None:
@@ -63,10 +63,10 @@ class ThreadLocalOriginStores:
                 store.close()
 
 
-def read_windows(store: OriginStore, windows: Sequence[CopyWindow]) -> list[CopyWindowMessages]:
+def read_windows(store: MirrorOriginReadStore, windows: Sequence[CopyRange]) -> list[CopyRangeReadResult]:
     """The messages of windows, one of each queue, each with what the queue was before. Raises LinkLost."""
     spans, pieces = store.read_with_spans([Range(window.queue, window.born, window.after + 1, window.upto) for window in windows])
-    found = {window.queue: CopyWindowMessages(window, spans[window.queue]) for window in windows}
+    found = {window.queue: CopyRangeReadResult(window, spans[window.queue]) for window in windows}
     for rows in found.values():
         rows.after, rows.upto = rows.window.after, rows.window.upto or rows.span.last_id
         rows.sound = rows.span.born == rows.window.born and rows.span.last_id >= rows.upto
@@ -81,7 +81,7 @@ def read_windows(store: OriginStore, windows: Sequence[CopyWindow]) -> list[Copy
     return list(found.values())
 
 
-def _add_rows(pieces: RowStream, found: dict[str, CopyWindowMessages]) -> None:
+def _add_rows(pieces: RowStream, found: dict[str, CopyRangeReadResult]) -> None:
     came = 0
     for piece in pieces:
         rows = found[piece.queue]
@@ -95,7 +95,7 @@ def _add_rows(pieces: RowStream, found: dict[str, CopyWindowMessages]) -> None:
             return
 
 
-def _is_complete(rows: CopyWindowMessages) -> bool:
+def _is_complete(rows: CopyRangeReadResult) -> bool:
     """Whether the last message that was to be read has come, and is the one that was planned."""
     last = rows.window.upto or rows.span.upto
     if not last or not rows.span.upto_mark or rows.last != last:
@@ -104,7 +104,7 @@ def _is_complete(rows: CopyWindowMessages) -> bool:
     return True
 
 
-def look_at_queues(store: OriginStore, queues: Sequence[tuple[str, int]]) -> dict[str, OriginQueueState]:
+def look_at_queues(store: MirrorOriginReadStore, queues: Sequence[tuple[str, int]]) -> dict[str, OriginQueueState]:
     """Each queue as it is, with the id copied last. One whose life has no name yet, since only npm busmq knows it, gets one."""
     found = dict(store.spans({name: (last, NO_MARK) for name, last in queues}))
     if unnamed := [name for name, span in found.items() if span.ttl_s and not span.born]:

@@ -21,9 +21,9 @@ from busmq_spark.core.mirror import NO_MARK, OriginQueueState, Positions
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.metrics import Metrics
-from busmq_spark.mirror.copy_planning import CopyWindowMessages
+from busmq_spark.mirror.copy_planning import CopyRangeReadResult
 from busmq_spark.mirror.mirror_copier import MirrorCopier
-from busmq_spark.mirror.origin_reader import ThreadLocalOriginStores, look_at_queues, make_push_notifiers, read_windows
+from busmq_spark.mirror.origin_reader import ThreadLocalOriginStores, look_at_queues, make_push_listeners, read_windows
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.status import MirroredQueueStatus, MirrorMetrics, encode_report
 from busmq_spark.mirror.target import MirrorTarget
@@ -68,10 +68,10 @@ class MirrorRunner:
         self._wake = threading.Event()
         self._pushed = _PushSignal(self._wake)
         self._stopped = threading.Event()
-        self._listeners = make_push_notifiers(settings, self._pushed)
+        self._listeners = make_push_listeners(settings, self._pushed)
         self._thread = threading.Thread(target=self._run, name="busmq-mirror", daemon=True)
         self._jobs: deque[tuple[Future[Any], Callable[[Any], None]]] = deque()
-        self._windows: deque[Future[list[CopyWindowMessages]]] = deque()
+        self._windows: deque[Future[list[CopyRangeReadResult]]] = deque()
         self._due = dict.fromkeys(("poll", "look", "discover", "report"), 0.0)
         self._listened: tuple[str, ...] = ()
         self._pauses = Pauses(*PAUSES_S)

@@ -11,7 +11,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import ConfigError
 from busmq_spark.extras import missing_package
 from busmq_spark.options import LAYOUTS, RedisOptions
-from busmq_spark.redis_io.server_layout import redis_layout
+from busmq_spark.redis_io.redis_layout import redis_layout
 
 if TYPE_CHECKING:
     from busmq_spark.federation.address import FederationAddress

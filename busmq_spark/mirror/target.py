@@ -12,15 +12,15 @@ from busmq_spark.core import mirror as flows
 from busmq_spark.core.command_generators import Flow, run_flows_together
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import QueueKeys, mirror_report, server_index
-from busmq_spark.core.mirror import AppendResult, BeginResult, Chunk, MirrorOf, MirrorQueueState, OriginQueueState, Positions
+from busmq_spark.core.mirror import BeginMirrorResult, MirrorAppendResult, MirrorChunk, MirrorOf, MirrorQueueState, OriginQueueState, Positions
 from busmq_spark.core.reader_operations import keep_alive, marks
 from busmq_spark.errors import BusError
-from busmq_spark.mirror.copy_planning import CopyWindowMessages
+from busmq_spark.mirror.copy_planning import CopyRangeReadResult
 from busmq_spark.mirror.settings import MIRROR_PATIENCE_S
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.link_factory import Link, sync_links
 from busmq_spark.redis_io.queue_location import discover_queues, locate
-from busmq_spark.redis_io.server_layout import redis_layout
+from busmq_spark.redis_io.redis_layout import redis_layout
 
 T = TypeVar("T")
 MAX_CHUNKS_PER_ROUND_TRIP, MAX_BYTES_PER_ROUND_TRIP = 100, 1024 * 1024
@@ -43,17 +43,17 @@ class MirrorTarget:
 
     def begin(
         self, wanted: Mapping[str, OriginQueueState], of: Mapping[str, MirrorOf], expected: Mapping[str, str], *, replace: bool = False
-    ) -> dict[str, BeginResult]:
+    ) -> dict[str, BeginMirrorResult]:
         """Make these queues mirrors, or go on with them; ``expected``: their lives here, where that is known."""
 
-        def flow(queue: str) -> Flow[BeginResult]:
+        def flow(queue: str) -> Flow[BeginMirrorResult]:
             return flows.begin_mirror(self.keys(queue), wanted[queue], of[queue], expected=expected[queue], replace=replace)
 
         return self._run_for_each(list(wanted), flow)
 
-    def append(self, rows: Sequence[CopyWindowMessages]) -> dict[str, AppendResult | BusError]:
+    def append(self, rows: Sequence[CopyRangeReadResult]) -> dict[str, MirrorAppendResult | BusError]:
         """Append what was read, one window of each queue. Of each queue the last answer, or the error it is stopped by. Raises LinkLost."""
-        found: dict[str, AppendResult | BusError] = {}
+        found: dict[str, MirrorAppendResult | BusError] = {}
         pieces = [(each.window.queue, chunk) for each in rows for chunk in split_into_chunks(each)]
         self._locate([each.window.queue for each in rows])
         for server, link in enumerate(self._links):
@@ -66,7 +66,7 @@ class MirrorTarget:
                         found[queue] = answer
         return found
 
-    def trim(self, chunks_: Mapping[str, Chunk]) -> dict[str, AppendResult | BusError]:
+    def trim(self, chunks_: Mapping[str, MirrorChunk]) -> dict[str, MirrorAppendResult | BusError]:
         """Drop what the origin has dropped; of each queue the answer."""
         return self._run_each(list(chunks_), lambda queue: flows.append_chunk(self.keys(queue), chunks_[queue]))
 
@@ -136,21 +136,21 @@ class MirrorTarget:
         return found
 
 
-def split_into_chunks(rows: CopyWindowMessages) -> list[Chunk]:
+def split_into_chunks(rows: CopyRangeReadResult) -> list[MirrorChunk]:
     """What was read, in chunks that go into one call each; the last one covers what the window did, also where its last ids were gone."""
     span, after = rows.span, rows.after
-    found: list[Chunk] = []
+    found: list[MirrorChunk] = []
     for part in rows.parts:
         for last, count, pairs in part.chunks():
-            found.append(Chunk(span.born, after, last, span.last_id, rows=count, pairs=pairs))
+            found.append(MirrorChunk(span.born, after, last, span.last_id, rows=count, pairs=pairs))
             after = last
-    last_one = found.pop() if found else Chunk(span.born, after, 0, span.last_id)
+    last_one = found.pop() if found else MirrorChunk(span.born, after, 0, span.last_id)
     return [*found, replace(last_one, upto=rows.upto)]
 
 
-def _group_into_calls(pieces: Iterable[tuple[str, Chunk]]) -> Iterator[list[tuple[str, Chunk]]]:
+def _group_into_calls(pieces: Iterable[tuple[str, MirrorChunk]]) -> Iterator[list[tuple[str, MirrorChunk]]]:
     """What goes in one round trip."""
-    part: list[tuple[str, Chunk]] = []
+    part: list[tuple[str, MirrorChunk]] = []
     size = 0
     for piece in pieces:
         part.append(piece)

@@ -12,7 +12,7 @@ RESERVE_BYTES = 8 * 1024 * 1024
 """Twice what SQLite lets its log grow to: that, and the pages of it that are not in the file yet."""
 
 
-class DiskReserve:
+class DiskReserveFile:
     """A file beside the store. Only who has the store's lock may use it."""
 
     def __init__(self, store: Path) -> None:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from busmq_spark.core.event_patterns import destinations
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.client.federation_clients import secret_for_url
-from busmq_spark.federation.npm_servers.detected_store import DetectedStore
+from busmq_spark.federation.npm_servers.protocol_detecting_store import FederationProtocolDetectingStore
 from busmq_spark.options import BusOptions
-from busmq_spark.outbox.target_bus import TARGET_PATIENCE_S, BaseTarget, EventKeys, SubscriptionTable
+from busmq_spark.outbox.target_bus import TARGET_PATIENCE_S, BaseOutboxTarget, EventKeys, SubscriptionTable
 
 
 def federation_address(options: BusOptions) -> FederationAddress:
@@ -27,11 +27,11 @@ def federation_address(options: BusOptions) -> FederationAddress:
     return found
 
 
-class FederationTarget(BaseTarget):
+class FederationOutboxTarget(BaseOutboxTarget):
     """The first call finds out which kind of server it is."""
 
     def __init__(self, where: FederationAddress) -> None:
-        super().__init__(DetectedStore(where))
+        super().__init__(FederationProtocolDetectingStore(where))
 
     def failure_domain(self, queue: str) -> str:  # noqa: ARG002  as the protocol has it
         """See Target."""

@@ -25,10 +25,10 @@ from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost, QueueFull
 from busmq_spark.outbox import sql
-from busmq_spark.outbox.group_commit import GroupCommitWriter, PendingWrite
+from busmq_spark.outbox.group_commit import GroupCommitFuture, SqliteGroupCommitWriter
 from busmq_spark.outbox.schema import open_to_read, translate_sqlite_error
-from busmq_spark.outbox.sql import Chunk, Destination, EntryAwaitingRouting, EntryKind
-from busmq_spark.outbox.target_bus import Target
+from busmq_spark.outbox.sql import EntryAwaitingRouting, OutboxChunk, OutboxDestinationQueue, OutboxEntryKind
+from busmq_spark.outbox.target_bus import OutboxTarget
 
 RETRY_PAUSES_S = (0.2, 30.0)
 """The first and the longest pause; each is between half of it and all of it."""
@@ -61,10 +61,10 @@ class _BackOff:
 class _DestinationProgress:
     """How far one queue is."""
 
-    to: Destination
+    to: OutboxDestinationQueue
     sent: int = 0
     """The last number that the queue has confirmed to this process."""
-    noted: PendingWrite[None] | None = None
+    noted: GroupCommitFuture[None] | None = None
     """The confirmation on its way to the store, or the last one."""
     noted_upto: int = 0
     back_off: _BackOff = field(default_factory=_BackOff)
@@ -73,25 +73,25 @@ class _DestinationProgress:
     error: str = ""
 
 
-class Forwarder:
+class OutboxForwarder:
     """One thread, for the queues that are ``mine``. The first of several ``routes``."""
 
-    def __init__(self, path: Path, open_target: Callable[[], Target], writer: GroupCommitWriter, mine: Callable[[str], bool]) -> None:
+    def __init__(self, path: Path, open_target: Callable[[], OutboxTarget], writer: SqliteGroupCommitWriter, mine: Callable[[str], bool]) -> None:
         self._path, self._open_target, self._writer, self._mine = path, open_target, writer, mine
         self.rescan_all: Callable[[], None] | None = None
         """Called when events were routed; of the thread that routes."""
-        self._target: Target | None = None
+        self._target: OutboxTarget | None = None
         self._reader: sqlite3.Connection
         self._reader_ahead: sqlite3.Connection
         self._reading_ahead: ThreadPoolExecutor
-        self._ahead: tuple[int, int, Future[Chunk | None]] | None = None
+        self._ahead: tuple[int, int, Future[OutboxChunk | None]] | None = None
         """Of which destination, behind which number."""
         self._active: dict[int, _DestinationProgress] = {}
         self._domain_back_offs: dict[str, _BackOff] = {}
         self._routing, self._route_error = _BackOff(), ""
         self._lock = threading.RLock()  # callers take it as it is (writer.py, Rule 2)
         self._changed = threading.Condition(self._lock)
-        self._woken: set[Destination | None] = set()
+        self._woken: set[OutboxDestinationQueue | None] = set()
         self._known: dict[int, _DestinationProgress] = {}
         self._sent, self._more = False, False
         """In this turn: whether something was sent, and whether more waits behind it."""
@@ -102,7 +102,7 @@ class Forwarder:
         """Begin."""
         self._thread.start()
 
-    def wake(self, to: Destination | None) -> None:
+    def wake(self, to: OutboxDestinationQueue | None) -> None:
         """Something waits for this queue; None: an event is to be routed."""
         if (to is None and self.rescan_all is None) or (to is not None and not self._mine(to.queue)):
             return
@@ -198,7 +198,7 @@ class Forwarder:
             self._keep_for_retry(progress, QueueFull(queue=to.queue, maxsize=maxsize, left=len(chunk.numbers) - done, waited=""))
         return True
 
-    def _next_chunk(self, to: Destination, behind: int) -> Chunk | None:
+    def _next_chunk(self, to: OutboxDestinationQueue, behind: int) -> OutboxChunk | None:
         ahead, self._ahead = self._ahead, None
         chunk = ahead[2].result() if ahead is not None and ahead[:2] == (to.id, behind) else None
         if chunk is None:  # that there was none may be long ago
@@ -274,7 +274,7 @@ class Forwarder:
         return True
 
     def _route_first_entries(self, found: list[EntryAwaitingRouting]) -> None:
-        events = list(takewhile(lambda entry: entry.kind == EntryKind.PUBLISH, found))
+        events = list(takewhile(lambda entry: entry.kind == OutboxEntryKind.PUBLISH, found))
         if not events:
             self._send_subscription(found[0])
             return
@@ -290,7 +290,7 @@ class Forwarder:
         self.rescan_all()
 
     def _send_subscription(self, entry: EntryAwaitingRouting) -> None:
-        end = entry.kind == EntryKind.UNSUBSCRIBE
+        end = entry.kind == OutboxEntryKind.UNSUBSCRIBE
         self._require_target().set_subscription(entry.keys, entry.queue, end=end)
 
         def write(connection: sqlite3.Connection) -> None:
@@ -303,7 +303,7 @@ class Forwarder:
 
     # -- pauses ---------------------------------------------------------------------------------------------------------------------------
 
-    def _require_target(self) -> Target:
+    def _require_target(self) -> OutboxTarget:
         if self._target is None:
             self._target = self._open_target()
         return self._target

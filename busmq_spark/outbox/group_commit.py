@@ -18,9 +18,9 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from busmq_spark.errors import OutboxFull, StateError
+from busmq_spark.errors import OutboxDiskFull, StateError
 from busmq_spark.outbox import sql
-from busmq_spark.outbox.disk_reserve import RESERVE_BYTES, DiskReserve
+from busmq_spark.outbox.disk_reserve import RESERVE_BYTES, DiskReserveFile
 from busmq_spark.outbox.schema import translate_sqlite_error
 
 T = TypeVar("T")
@@ -35,7 +35,7 @@ class _Outcome:
     error: Exception | None = None
 
 
-class PendingWrite(Generic[T]):
+class GroupCommitFuture(Generic[T]):
     """What was asked for, and its result once it is done."""
 
     def __init__(self) -> None:
@@ -67,11 +67,11 @@ class _QueuedWork:
     work: TransactionWork[Any]
     durable: bool
     after: Callable[[], None] | None
-    reply: PendingWrite[Any] | asyncio.Future[Any]
+    reply: GroupCommitFuture[Any] | asyncio.Future[Any]
 
     @property
     def is_cancelled(self) -> bool:
-        return not isinstance(self.reply, PendingWrite) and self.reply.cancelled()
+        return not isinstance(self.reply, GroupCommitFuture) and self.reply.cancelled()
 
 
 class _ReentrancyGuard(threading.local):
@@ -79,10 +79,10 @@ class _ReentrancyGuard(threading.local):
     """Whether this thread is a caller that writes."""
 
 
-class GroupCommitWriter:
+class SqliteGroupCommitWriter:
     """Begins with its creation, and has the connection from then on, until :meth:`close`."""
 
-    def __init__(self, connection: sqlite3.Connection, path: Path, reserve: DiskReserve) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path, reserve: DiskReserveFile) -> None:
         self._connection, self._path, self._reserve = connection, path, reserve
         self._jobs: SimpleQueue[_QueuedWork | None] = SimpleQueue()
         self._asking = threading.RLock()  # nothing is asked for behind the end
@@ -97,7 +97,7 @@ class GroupCommitWriter:
     def write(self, work: TransactionWork[T], *, after: Callable[[], None] | None = None) -> T:
         """Do it in a transaction; its result once that is on the disk. ``after`` is called then; it is quick and raises nothing.
 
-        Raises OutboxFull, OutboxUnusable, what the work raises, or StateError when closed; then nothing of it was stored. What a signal handler
+        Raises OutboxDiskFull, OutboxUnusable, what the work raises, or StateError when closed; then nothing of it was stored. What a signal handler
         raises comes through, stored or not.
         """
         if self._here.writing:
@@ -118,12 +118,12 @@ class GroupCommitWriter:
         found: T = result
         return found
 
-    def submit(self, work: TransactionWork[T], *, durable: bool = True, after: Callable[[], None] | None = None) -> PendingWrite[T]:
+    def submit(self, work: TransactionWork[T], *, durable: bool = True, after: Callable[[], None] | None = None) -> GroupCommitFuture[T]:
         """The same without a wait; its result is what :meth:`write` returns or raises. Raises StateError when closed.
 
         What need not be ``durable`` is done when the operating system has it.
         """
-        reply: PendingWrite[T] = PendingWrite()
+        reply: GroupCommitFuture[T] = GroupCommitFuture()
         self._enqueue(_QueuedWork(work, durable, after, reply))
         return reply
 
@@ -173,7 +173,7 @@ class GroupCommitWriter:
         try:
             results = self._run_in_one_transaction([job.work for job in jobs], durable=any(job.durable for job in jobs))
         except Exception as error:  # noqa: BLE001  whatever a work raises is for who asked for it
-            if len(jobs) == 1 and not isinstance(error, OutboxFull):
+            if len(jobs) == 1 and not isinstance(error, OutboxDiskFull):
                 self._set_outcomes(jobs, [_Outcome(error=error)])
             else:  # one of them may be to blame, or all fit one by one
                 for job in jobs:
@@ -184,7 +184,7 @@ class GroupCommitWriter:
     def _run_alone(self, job: _QueuedWork) -> _Outcome:
         """On a full disk deletions may use the reserve."""
         outcome = self._run_and_catch(job)
-        if isinstance(outcome.error, OutboxFull) and not job.durable:
+        if isinstance(outcome.error, OutboxDiskFull) and not job.durable:
             self._reserve.release()
             self._free_disk_space()
             outcome = self._run_and_catch(job)
@@ -201,7 +201,7 @@ class GroupCommitWriter:
         """Callers first: what comes after is for others."""
         awaited: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], _Outcome]]] = {}
         for job, outcome in zip(jobs, outcomes, strict=True):
-            if isinstance(job.reply, PendingWrite):
+            if isinstance(job.reply, GroupCommitFuture):
                 job.reply.set_outcome(outcome)
             else:
                 awaited.setdefault(job.reply.get_loop(), []).append((job.reply, outcome))
@@ -215,10 +215,10 @@ class GroupCommitWriter:
     # -- with the lock --------------------------------------------------------------------------------------------------------------------
 
     def _run_in_one_transaction(self, works: list[TransactionWork[Any]], durable: bool) -> list[Any]:
-        """All of them in one transaction, or nothing. Raises OutboxFull, OutboxUnusable, or what a work raises."""
+        """All of them in one transaction, or nothing. Raises OutboxDiskFull, OutboxUnusable, or what a work raises."""
         connection = self._connection
         if durable and not self._has_room():
-            raise OutboxFull(path=str(self._path), reason=f"it has no {RESERVE_BYTES >> 20} MB left, which it needs to forward what it has")
+            raise OutboxDiskFull(path=str(self._path), reason=f"it has no {RESERVE_BYTES >> 20} MB left, which it needs to forward what it has")
         try:
             self._roll_back()
             self._set_durability(durable)

@@ -16,11 +16,11 @@ from busmq_spark.outbox.schema import translating_errors, unreadable_error
 
 LOCK_TIMEOUT_S = 0.3
 """A status check holds the lock for a moment: opening waits so long for it."""
-_held_locks: weakref.WeakSet[StoreLock] = weakref.WeakSet()
+_held_locks: weakref.WeakSet[OutboxFileLock] = weakref.WeakSet()
 
 
 @dataclass(frozen=True, slots=True)
-class LockHolder:
+class OutboxLockOwner:
     """Who has a store open. ``since``: seconds since 1970."""
 
     pid: int
@@ -28,7 +28,7 @@ class LockHolder:
     since: float
 
 
-class StoreLock:
+class OutboxFileLock:
     """Held from its creation to :meth:`release`. Raises OutboxBusy, which names the process that has it."""
 
     def __init__(self, store: Path) -> None:
@@ -45,9 +45,9 @@ class StoreLock:
         _held_locks.add(self)
 
     def write_owner(self) -> None:
-        """Say who has it. Raises OutboxFull."""
+        """Say who has it. Raises OutboxDiskFull."""
         with translating_errors(self._store):
-            _replace_text(self._file, json.dumps(asdict(LockHolder(os.getpid(), socket.gethostname(), time.time()))))
+            _replace_text(self._file, json.dumps(asdict(OutboxLockOwner(os.getpid(), socket.gethostname(), time.time()))))
 
     @property
     def is_held(self) -> bool:
@@ -67,7 +67,7 @@ class StoreLock:
             self._file = -1
 
 
-def find_owner(store: Path) -> LockHolder | None:
+def find_owner(store: Path) -> OutboxLockOwner | None:
     """The owner of the open store; None when it is not open. Changes nothing. Raises OutboxUnusable where this user may not look."""
     try:
         file = os.open(lock_path(store), os.O_RDONLY | os.O_CLOEXEC)
@@ -83,7 +83,7 @@ def find_owner(store: Path) -> LockHolder | None:
         os.close(file)
 
 
-def read_owner(store: Path) -> LockHolder | None:
+def read_owner(store: Path) -> OutboxLockOwner | None:
     """Who had it last and did not end in an orderly way, or has it still."""
     try:
         found = _decode_owner(lock_path(store).read_bytes())
@@ -98,13 +98,13 @@ def clear_dead_owner(store: Path) -> bool:
         raise busy_error(store)
     if read_owner(store) is None:
         return False
-    StoreLock(store).release()
+    OutboxFileLock(store).release()
     return True
 
 
 def busy_error(store: Path) -> OutboxBusy:
     """The error for a store that another has open."""
-    found = find_owner(store) or LockHolder(0, "", 0)
+    found = find_owner(store) or OutboxLockOwner(0, "", 0)
     return OutboxBusy(path=str(store), pid=found.pid or "unknown", host=found.host or "an unknown host")
 
 
@@ -126,11 +126,11 @@ def _replace_text(file: int, text: str) -> None:
     os.pwrite(file, text.encode(), 0)
 
 
-def _decode_owner(text: bytes) -> LockHolder:
+def _decode_owner(text: bytes) -> OutboxLockOwner:
     try:
-        return LockHolder(**json.loads(text))
+        return OutboxLockOwner(**json.loads(text))
     except (ValueError, TypeError):
-        return LockHolder(0, "", 0)
+        return OutboxLockOwner(0, "", 0)
 
 
 def _forget_locks_after_fork() -> None:

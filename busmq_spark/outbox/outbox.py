@@ -23,7 +23,7 @@ from busmq_spark.bus.event_routing import EventAttributes, event_of, keys_of
 from busmq_spark.core.cloud_event import Event
 from busmq_spark.core.event_routing import check_queue
 from busmq_spark.errors import ConfigError
-from busmq_spark.outbox.outbox_engine import OutboxEngine, OutboxReceipt, StoreRequest
+from busmq_spark.outbox.outbox_engine import OutboxEngine, OutboxReceipt, OutboxWriteRequest
 from busmq_spark.outbox.report import OutboxStatus
 
 T = TypeVar("T")
@@ -49,7 +49,7 @@ class Outbox:
         return f"Outbox({str(self._engine.path)!r})"
 
     async def __aenter__(self) -> Self:
-        """Open the store, or make it, and begin to forward. Raises OutboxBusy, OutboxUnusable, OutboxFull."""
+        """Open the store, or make it, and begin to forward. Raises OutboxBusy, OutboxUnusable, OutboxDiskFull."""
         await asyncio.to_thread(self._engine.open)
         return self
 
@@ -60,7 +60,7 @@ class Outbox:
     async def push(self, queue: str, *values: object) -> OutboxReceipt:
         """Messages for one queue, as of ``queue.push``; several are stored together or not at all.
 
-        Raises OutboxFull, OutboxUnusable, MessageRefused, ConfigError, StateError; then nothing was stored.
+        Raises OutboxDiskFull, OutboxUnusable, MessageRefused, ConfigError, StateError; then nothing was stored.
         """
         return await self._engine.store_async(self._engine.push_request(queue, values))
 
@@ -93,7 +93,7 @@ class Outbox:
         return await asyncio.to_thread(self._engine.status)
 
     async def wait_drained(self, timeout_s: float | None = None) -> None:
-        """Return when everything was forwarded and confirmed. Raises OutboxWaits when it was not in time."""
+        """Return when everything was forwarded and confirmed. Raises OutboxNotDrained when it was not in time."""
         until = _deadline(timeout_s)
         while not await self._engine.is_empty_async():
             if monotonic() >= until:
@@ -156,7 +156,7 @@ class SyncOutbox:
             sleep(DRAINED_POLL_S)
 
 
-def _publish_request(engine: OutboxEngine, keys: Sequence[str], data: Sequence[object], about: EventAttributes) -> StoreRequest:
+def _publish_request(engine: OutboxEngine, keys: Sequence[str], data: Sequence[object], about: EventAttributes) -> OutboxWriteRequest:
     wanted = keys_of(keys)
     events = [event_of(wanted, each, about) for each in data]
     if not events:
@@ -164,7 +164,7 @@ def _publish_request(engine: OutboxEngine, keys: Sequence[str], data: Sequence[o
     return engine.publish_request(wanted, [event.encode() for event in events], tuple(event.id for event in events))
 
 
-def _send_request(engine: OutboxEngine, queue: str, data: object, about: EventAttributes) -> StoreRequest:
+def _send_request(engine: OutboxEngine, queue: str, data: object, about: EventAttributes) -> OutboxWriteRequest:
     event: Event = event_of([check_queue(queue)], data, about)
     return engine.send_request(queue, [event.encode()], (event.id,))
 

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 from busmq_spark.core.event_patterns import check_pattern
 from busmq_spark.core.event_routing import check_queue
 from busmq_spark.core.message import encode_value
-from busmq_spark.errors import BusError, ConfigError, OutboxWaits, StateError
+from busmq_spark.errors import BusError, ConfigError, OutboxNotDrained, StateError
 from busmq_spark.outbox import report, schema, sql
-from busmq_spark.outbox.disk_reserve import DiskReserve
-from busmq_spark.outbox.forwarder import Forwarder
-from busmq_spark.outbox.group_commit import GroupCommitWriter, TransactionWork, not_open_error
-from busmq_spark.outbox.lock import StoreLock
-from busmq_spark.outbox.sql import Destination, EntryKind
+from busmq_spark.outbox.disk_reserve import DiskReserveFile
+from busmq_spark.outbox.forwarder import OutboxForwarder
+from busmq_spark.outbox.group_commit import SqliteGroupCommitWriter, TransactionWork, not_open_error
+from busmq_spark.outbox.lock import OutboxFileLock
+from busmq_spark.outbox.sql import OutboxDestinationQueue, OutboxEntryKind
 from busmq_spark.outbox.target_opener import lane_of, target_opener
 from busmq_spark.redis_io.queue_location import new_token
 
@@ -37,7 +37,7 @@ class OutboxReceipt(NamedTuple):
     """Of the events, in their order; a message of ``push`` has none before it is in its queue."""
 
 
-class StoreRequest(NamedTuple):
+class OutboxWriteRequest(NamedTuple):
     """What a call is to store."""
 
     work: TransactionWork[OutboxReceipt]
@@ -51,16 +51,16 @@ class OutboxEngine:
     def __init__(self, path: Path, to: str | None, settings: dict[str, Any]) -> None:
         self.path = path
         self._open_target, self._lanes = target_opener(to, settings)
-        self._writer: GroupCommitWriter | None = None
-        self._forwarders: list[Forwarder] = []
+        self._writer: SqliteGroupCommitWriter | None = None
+        self._forwarders: list[OutboxForwarder] = []
         self._opening = 0
-        self._destinations: dict[str, Destination] = {}
+        self._destinations: dict[str, OutboxDestinationQueue] = {}
 
     def open(self) -> None:
-        """Lock and open the store, and begin to forward. Raises OutboxBusy, OutboxUnusable, OutboxFull."""
+        """Lock and open the store, and begin to forward. Raises OutboxBusy, OutboxUnusable, OutboxDiskFull."""
         if self._writer is not None:
             raise StateError(event="enter", what="this outbox", state="open already", remedy="Make another Outbox, of another file")
-        lock, reserve = StoreLock(self.path), DiskReserve(self.path)
+        lock, reserve = OutboxFileLock(self.path), DiskReserveFile(self.path)
         try:
             reserve.release()  # so that a store on a full disk can be opened, and forward
             lock.write_owner()
@@ -77,7 +77,7 @@ class OutboxEngine:
             lock.release()
             raise
         self._lock, self._destinations = lock, {}
-        self._writer = GroupCommitWriter(connection, self.path, reserve)
+        self._writer = SqliteGroupCommitWriter(connection, self.path, reserve)
         self._forwarders = [self._make_forwarder(lane) for lane in range(self._lanes)]
         self._forwarders[0].rescan_all = self._rescan
         for forwarder in self._forwarders:
@@ -93,27 +93,27 @@ class OutboxEngine:
         writer.close()
         self._lock.release()
 
-    def push_request(self, queue: str, values: Sequence[object]) -> StoreRequest:
+    def push_request(self, queue: str, values: Sequence[object]) -> OutboxWriteRequest:
         """Messages for one queue. Raises ConfigError, MessageRefused."""
-        return self._append_request(EntryKind.PUSH, check_queue(queue), [encode_value(value) for value in values], ())
+        return self._append_request(OutboxEntryKind.PUSH, check_queue(queue), [encode_value(value) for value in values], ())
 
-    def send_request(self, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> StoreRequest:
+    def send_request(self, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> OutboxWriteRequest:
         """Commands for one queue."""
-        return self._append_request(EntryKind.SEND, check_queue(queue), values, ids)
+        return self._append_request(OutboxEntryKind.SEND, check_queue(queue), values, ids)
 
-    def publish_request(self, keys: Sequence[str], values: Sequence[bytes], ids: tuple[str, ...]) -> StoreRequest:
+    def publish_request(self, keys: Sequence[str], values: Sequence[bytes], ids: tuple[str, ...]) -> OutboxWriteRequest:
         """Events with the same keys."""
-        return StoreRequest(lambda c: OutboxReceipt(sql.store_events(c, self._opening, keys, values), ids), self._wake)
+        return OutboxWriteRequest(lambda c: OutboxReceipt(sql.store_events(c, self._opening, keys, values), ids), self._wake)
 
-    def subscribe_request(self, patterns: Sequence[str], queue: str, *, end: bool) -> StoreRequest:
+    def subscribe_request(self, patterns: Sequence[str], queue: str, *, end: bool) -> OutboxWriteRequest:
         """Subscriptions to begin, or to end. Raises ConfigError."""
         if isinstance(patterns, str) or not patterns:
             raise ConfigError(reason=f"the patterns are {patterns!r}; expected a list of at least one, such as ['user.*']")
         found, into = [check_pattern(pattern) for pattern in patterns], check_queue(queue)
-        return StoreRequest(lambda c: OutboxReceipt(sql.store_subscriptions(c, self._opening, found, into, end=end)), self._wake)
+        return OutboxWriteRequest(lambda c: OutboxReceipt(sql.store_subscriptions(c, self._opening, found, into, end=end)), self._wake)
 
-    def store_and_wait(self, what: StoreRequest) -> OutboxReceipt:
-        """Store it and wait until the disk has it. Raises OutboxFull, OutboxUnusable, StateError."""
+    def store_and_wait(self, what: OutboxWriteRequest) -> OutboxReceipt:
+        """Store it and wait until the disk has it. Raises OutboxDiskFull, OutboxUnusable, StateError."""
         try:
             return self._require_writer().write(what.work, after=what.after)
         except BusError:
@@ -122,7 +122,7 @@ class OutboxEngine:
             self._rescan()  # a signal handler raised, perhaps after it was stored: then it is to be forwarded
             raise
 
-    def store_async(self, what: StoreRequest) -> asyncio.Future[OutboxReceipt]:
+    def store_async(self, what: OutboxWriteRequest) -> asyncio.Future[OutboxReceipt]:
         """The same for the running loop."""
         return self._require_writer().submit_async(what.work, after=what.after)
 
@@ -138,16 +138,16 @@ class OutboxEngine:
         """The same for the running loop."""
         return self._require_writer().submit_async(sql.is_empty, durable=False)
 
-    def not_drained_error(self) -> OutboxWaits:
+    def not_drained_error(self) -> OutboxNotDrained:
         """The error for what is not drained in time."""
         found = self.status()
-        return OutboxWaits(path=str(self.path), waiting=found.incoming + found.outgoing, why=f" ({found.error})" if found.error else "")
+        return OutboxNotDrained(path=str(self.path), waiting=found.incoming + found.outgoing, why=f" ({found.error})" if found.error else "")
 
-    def _append_request(self, kind: EntryKind, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> StoreRequest:
+    def _append_request(self, kind: OutboxEntryKind, queue: str, values: Sequence[bytes], ids: tuple[str, ...]) -> OutboxWriteRequest:
         if not values:
             raise ConfigError(reason=f"nothing is given for queue {queue!r}; expected at least one message")
 
-        found: list[Destination] = []
+        found: list[OutboxDestinationQueue] = []
 
         def work(connection: sqlite3.Connection) -> OutboxReceipt:
             its = self._destinations.get(queue) or sql.find_or_add_destination(connection, queue)
@@ -160,9 +160,9 @@ class OutboxEngine:
             self._destinations[queue] = found[0]  # not before: what is rolled back is noted nowhere
             self._wake(found[0])
 
-        return StoreRequest(work, after)
+        return OutboxWriteRequest(work, after)
 
-    def _require_writer(self) -> GroupCommitWriter:
+    def _require_writer(self) -> SqliteGroupCommitWriter:
         if self._writer is None:
             raise not_open_error()
         if not self._lock.is_held:
@@ -170,7 +170,7 @@ class OutboxEngine:
             raise StateError(event="use", what="the outbox", state=state, remedy="Open one of another file in each process, after the fork")
         return self._writer
 
-    def _wake(self, to: Destination | None = None) -> None:
+    def _wake(self, to: OutboxDestinationQueue | None = None) -> None:
         for forwarder in self._forwarders:
             forwarder.wake(to)
 
@@ -178,6 +178,6 @@ class OutboxEngine:
         for forwarder in self._forwarders:
             forwarder.rescan()
 
-    def _make_forwarder(self, lane: int) -> Forwarder:
+    def _make_forwarder(self, lane: int) -> OutboxForwarder:
         assert self._writer is not None
-        return Forwarder(self.path, self._open_target, self._writer, lambda queue: lane_of(queue, self._lanes) == lane)
+        return OutboxForwarder(self.path, self._open_target, self._writer, lambda queue: lane_of(queue, self._lanes) == lane)

@@ -11,15 +11,15 @@ from pathlib import Path
 
 from busmq_spark.core.event_patterns import matches
 from busmq_spark.outbox import lock, schema
-from busmq_spark.outbox.lock import LockHolder
-from busmq_spark.outbox.sql import EntryKind, unrouted_entries
+from busmq_spark.outbox.lock import OutboxLockOwner
+from busmq_spark.outbox.sql import OutboxEntryKind, unrouted_entries
 
 
 @dataclass(frozen=True, slots=True)
 class OutboxStatus:
     """A store as a whole. Times are seconds."""
 
-    owner: LockHolder | None
+    owner: OutboxLockOwner | None
     """The process that has it open."""
     incoming: int
     """Events and subscriptions of which it is not known yet where they go."""
@@ -45,7 +45,7 @@ class EntryAwaitingRouting:
 
 
 @dataclass(frozen=True, slots=True)
-class OutgoingQueue:
+class OutboxQueueStatus:
     """What waits for one queue."""
 
     queue: str
@@ -73,11 +73,11 @@ def read_incoming(path: Path, most: int = 1000) -> list[EntryAwaitingRouting]:
     """The oldest events and subscriptions that are not routed yet."""
     with _open_snapshot(path) as connection:
         found = unrouted_entries(connection, most)
-    names = {EntryKind.PUBLISH: "event", EntryKind.SUBSCRIBE: "subscribe", EntryKind.UNSUBSCRIBE: "unsubscribe"}
+    names = {OutboxEntryKind.PUBLISH: "event", OutboxEntryKind.SUBSCRIBE: "subscribe", OutboxEntryKind.UNSUBSCRIBE: "unsubscribe"}
     return [EntryAwaitingRouting(each.id, names[each.kind], each.keys, each.queue, _seconds_since(each.at)) for each in found]
 
 
-def read_outgoing(path: Path) -> list[OutgoingQueue]:
+def read_outgoing(path: Path) -> list[OutboxQueueStatus]:
     """The queues that something waits for, by name."""
     asked = (
         "SELECT d.queue, count(*), min(o.entry), d.error, d.since "
@@ -87,7 +87,7 @@ def read_outgoing(path: Path) -> list[OutgoingQueue]:
         found = []
         for queue, count, first, error, since in connection.execute(asked).fetchall():
             [at] = connection.execute("SELECT at FROM entry WHERE id = ?", (first,)).fetchone()
-            found.append(OutgoingQueue(queue, count, _seconds_since(at), error or "", None if since is None else _seconds_since(since)))
+            found.append(OutboxQueueStatus(queue, count, _seconds_since(at), error or "", None if since is None else _seconds_since(since)))
     return found
 
 

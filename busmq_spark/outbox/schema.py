@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
-from busmq_spark.errors import BusError, OutboxFull, OutboxUnusable
+from busmq_spark.errors import BusError, OutboxDiskFull, OutboxUnusable
 
 APPLICATION_ID, SCHEMA_VERSION = 0x62716F62, 1
 """In the file's header: that it is an outbox, and of which version."""
@@ -53,7 +53,7 @@ _REMEDIES = {
 
 
 def create_or_open(path: Path) -> sqlite3.Connection:
-    """The store, to write to; a new one where there is none. The caller has the lock. Raises OutboxUnusable, OutboxFull."""
+    """The store, to write to; a new one where there is none. The caller has the lock. Raises OutboxUnusable, OutboxDiskFull."""
     with translating_errors(path):
         fresh = not path.exists() or path.stat().st_size == 0
         if fresh:
@@ -126,7 +126,7 @@ def translate_sqlite_error(error: sqlite3.Error, path: Path) -> BusError:
     """The error of ours for one of SQLite's."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
     if code == sqlite3.SQLITE_FULL or code in (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_TRUNCATE):
-        return OutboxFull(path=str(path), reason=f"{error}")
+        return OutboxDiskFull(path=str(path), reason=f"{error}")
     found, expected, remedy = _REMEDIES.get(code & 0xFF, (f"SQLite says: {error}", "to read and write it", "See the state of the disk"))
     with suppress(OSError):
         if path.is_dir():
@@ -136,7 +136,7 @@ def translate_sqlite_error(error: sqlite3.Error, path: Path) -> BusError:
 
 def _translate_os_error(error: OSError, path: Path) -> BusError:
     if error.errno in _FULL_ERRNO:
-        return OutboxFull(path=str(path), reason=error.strerror or str(error))
+        return OutboxDiskFull(path=str(path), reason=error.strerror or str(error))
     known = {errno.EROFS: sqlite3.SQLITE_READONLY, errno.EACCES: sqlite3.SQLITE_READONLY, errno.ENOENT: sqlite3.SQLITE_CANTOPEN}
     code = known.get(error.errno or 0, sqlite3.SQLITE_CANTOPEN)
     found, expected, remedy = _REMEDIES[code]

@@ -16,7 +16,7 @@ MAX_FREE_PAGES = 2000
 """Pages of the file (4 KB) that may be free before some are given back to the file system."""
 
 
-class EntryKind(IntEnum):
+class OutboxEntryKind(IntEnum):
     """What is to be done with an entry."""
 
     PUSH = 0
@@ -35,7 +35,7 @@ class EntryAwaitingRouting:
     """An entry of which it is not known yet where it goes."""
 
     id: int
-    kind: EntryKind
+    kind: OutboxEntryKind
     keys: tuple[str, ...]
     """Of an event, or the patterns of a subscription."""
     queue: str
@@ -44,7 +44,7 @@ class EntryAwaitingRouting:
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
+class OutboxDestinationQueue:
     """A queue that something goes to."""
 
     id: int
@@ -52,7 +52,7 @@ class Destination:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class OutboxChunk:
     """Messages for one queue that go together: of one sender, in order, all of them commands or none."""
 
     sender: str
@@ -71,14 +71,14 @@ def begin_opening(connection: sqlite3.Connection, sender: str) -> int:
     return connection.execute("INSERT INTO opening(sender, at) VALUES (?, ?)", (sender, time.time())).lastrowid or 0
 
 
-def find_or_add_destination(connection: sqlite3.Connection, queue: str) -> Destination:
+def find_or_add_destination(connection: sqlite3.Connection, queue: str) -> OutboxDestinationQueue:
     """The destination of this name, which is noted if it is new."""
     connection.execute("INSERT OR IGNORE INTO destination(queue) VALUES (?)", (queue,))
     [id] = connection.execute("SELECT id FROM destination WHERE queue = ?", (queue,)).fetchone()
-    return Destination(id, queue)
+    return OutboxDestinationQueue(id, queue)
 
 
-def store_messages(connection: sqlite3.Connection, opening: int, kind: EntryKind, to: Destination, values: Sequence[bytes]) -> int:
+def store_messages(connection: sqlite3.Connection, opening: int, kind: OutboxEntryKind, to: OutboxDestinationQueue, values: Sequence[bytes]) -> int:
     """Messages or commands for one queue. The number of the last."""
     last = _store_entries(connection, kind, None, opening, 1, values)
     connection.execute("INSERT INTO outgoing SELECT ?, id FROM entry WHERE id > ?", (to.id, last - len(values)))
@@ -87,17 +87,17 @@ def store_messages(connection: sqlite3.Connection, opening: int, kind: EntryKind
 
 def store_events(connection: sqlite3.Connection, opening: int, keys: Sequence[str], values: Sequence[bytes]) -> int:
     """Events with these keys. The number of the last."""
-    return _store_entries(connection, EntryKind.PUBLISH, json.dumps([*keys]), opening, None, values)
+    return _store_entries(connection, OutboxEntryKind.PUBLISH, json.dumps([*keys]), opening, None, values)
 
 
 def store_subscriptions(connection: sqlite3.Connection, opening: int, patterns: Sequence[str], queue: str, *, end: bool) -> int:
     """A subscription that is to begin, or to ``end``. Its number."""
-    kind = EntryKind.UNSUBSCRIBE if end else EntryKind.SUBSCRIBE
+    kind = OutboxEntryKind.UNSUBSCRIBE if end else OutboxEntryKind.SUBSCRIBE
     return _store_entries(connection, kind, json.dumps([*patterns, queue]), opening, None, [b""])
 
 
 def _store_entries(
-    connection: sqlite3.Connection, kind: EntryKind, target: str | None, opening: int, refs: int | None, values: Sequence[bytes]
+    connection: sqlite3.Connection, kind: OutboxEntryKind, target: str | None, opening: int, refs: int | None, values: Sequence[bytes]
 ) -> int:
     asked = "INSERT INTO entry(kind, target, opening, at, refs, value) VALUES (?, ?, ?, ?, ?, ?)"
     about = (int(kind), target, opening, time.time(), refs)
@@ -116,7 +116,7 @@ def unrouted_entries(connection: sqlite3.Connection, most: int = MAX_EVENTS_ROUT
 def _unrouted_entry(id: int, kind: int, target: str, at: float) -> EntryAwaitingRouting:
     words = tuple(json.loads(target))
     return EntryAwaitingRouting(
-        id, EntryKind(kind), words if kind == EntryKind.PUBLISH else words[:-1], "" if kind == EntryKind.PUBLISH else words[-1], at
+        id, OutboxEntryKind(kind), words if kind == OutboxEntryKind.PUBLISH else words[:-1], "" if kind == OutboxEntryKind.PUBLISH else words[-1], at
     )
 
 
@@ -126,7 +126,7 @@ def routed_upto(connection: sqlite3.Connection) -> int:
     return 2**62 if first is None else int(first) - 1
 
 
-def route_event(connection: sqlite3.Connection, id: int, queues: Iterable[str]) -> list[Destination]:
+def route_event(connection: sqlite3.Connection, id: int, queues: Iterable[str]) -> list[OutboxDestinationQueue]:
     """Record an event's destination queues; without any, delete the event."""
     found = [find_or_add_destination(connection, queue) for queue in dict.fromkeys(queues)]
     connection.executemany("INSERT OR IGNORE INTO outgoing VALUES (?, ?)", [(each.id, id) for each in found])
@@ -142,13 +142,13 @@ def delete_entry(connection: sqlite3.Connection, id: int) -> None:
     connection.execute("DELETE FROM entry WHERE id = ?", (id,))
 
 
-def waiting_destinations(connection: sqlite3.Connection) -> list[Destination]:
+def waiting_destinations(connection: sqlite3.Connection) -> list[OutboxDestinationQueue]:
     """The destinations that something waits for."""
     asked = "SELECT id, queue FROM destination WHERE EXISTS (SELECT 1 FROM outgoing WHERE destination = destination.id)"
-    return [Destination(id, queue) for id, queue in connection.execute(asked)]
+    return [OutboxDestinationQueue(id, queue) for id, queue in connection.execute(asked)]
 
 
-def next_chunk(connection: sqlite3.Connection, to: Destination, behind: int, most: int, most_bytes: int) -> Chunk | None:
+def next_chunk(connection: sqlite3.Connection, to: OutboxDestinationQueue, behind: int, most: int, most_bytes: int) -> OutboxChunk | None:
     """The messages for a queue behind a number: at most so many, of one sender, none behind the one that reaches ``most_bytes``."""
     upto = routed_upto(connection)
     asked = "SELECT min(entry), max(entry), count(*) FROM (SELECT entry FROM outgoing WHERE destination = ? AND entry > ? AND entry <= ? LIMIT ?)"
@@ -160,20 +160,20 @@ def next_chunk(connection: sqlite3.Connection, to: Destination, behind: int, mos
     return replace(chunk, more=count == most or chunk.numbers[-1] < last)
 
 
-def _read_chunk_of_one_queue(connection: sqlite3.Connection, first: int, last: int, most_bytes: int) -> Chunk | None:
+def _read_chunk_of_one_queue(connection: sqlite3.Connection, first: int, last: int, most_bytes: int) -> OutboxChunk | None:
     """All that is between two numbers, if it may go together; as it does where calls are for one queue, which so costs half."""
     asked = (  # the opening never falls: what both ends have all of them have
         "SELECT (SELECT opening FROM entry WHERE id = ?2), (SELECT opening FROM entry WHERE id = ?3), sum(kind = ?1), sum(length(value)) "
         "FROM entry WHERE id BETWEEN ?2 AND ?3"
     )
-    low, high, commands, size = connection.execute(asked, (EntryKind.SEND, first, last)).fetchone()
+    low, high, commands, size = connection.execute(asked, (OutboxEntryKind.SEND, first, last)).fetchone()
     if low != high or 0 < commands <= last - first or size > most_bytes:
         return None
     values = [value for (value,) in connection.execute("SELECT value FROM entry WHERE id BETWEEN ? AND ? ORDER BY id", (first, last)).fetchall()]
-    return Chunk(_read_sender(connection, low), bool(commands), range(first, last + 1), values)
+    return OutboxChunk(_read_sender(connection, low), bool(commands), range(first, last + 1), values)
 
 
-def _read_chunk_of_queue(connection: sqlite3.Connection, to: Destination, first: int, last: int, most_bytes: int) -> Chunk:
+def _read_chunk_of_queue(connection: sqlite3.Connection, to: OutboxDestinationQueue, first: int, last: int, most_bytes: int) -> OutboxChunk:
     """What may go together of what is for a queue between two numbers, of which the first is for it."""
     asked = (
         "SELECT e.id, e.opening, e.kind = ?, e.value FROM outgoing o CROSS JOIN entry e ON e.id = o.entry "
@@ -182,7 +182,7 @@ def _read_chunk_of_queue(connection: sqlite3.Connection, to: Destination, first:
     numbers: list[int] = []
     values: list[bytes] = []
     of: tuple[int, int] | None = None
-    with closing(connection.execute(asked, (EntryKind.SEND, to.id, first, last))) as found:
+    with closing(connection.execute(asked, (OutboxEntryKind.SEND, to.id, first, last))) as found:
         for number, opening, is_command, value in found:
             most_bytes -= len(value)
             if values and (most_bytes < 0 or of != (opening, is_command)):
@@ -191,7 +191,7 @@ def _read_chunk_of_queue(connection: sqlite3.Connection, to: Destination, first:
             numbers.append(number)
             values.append(value)
     assert of is not None
-    return Chunk(_read_sender(connection, of[0]), bool(of[1]), numbers, values)
+    return OutboxChunk(_read_sender(connection, of[0]), bool(of[1]), numbers, values)
 
 
 def _read_sender(connection: sqlite3.Connection, opening: int) -> str:
@@ -199,7 +199,7 @@ def _read_sender(connection: sqlite3.Connection, opening: int) -> str:
     return str(sender)
 
 
-def confirm_sent(connection: sqlite3.Connection, to: Destination, upto: int) -> None:
+def confirm_sent(connection: sqlite3.Connection, to: OutboxDestinationQueue, upto: int) -> None:
     """A queue has everything that was for it up to a number."""
     asked = (to.id, upto)
     of = "FROM outgoing WHERE destination = ? AND entry <= ?"  # no text from outside
@@ -214,7 +214,7 @@ def confirm_sent(connection: sqlite3.Connection, to: Destination, upto: int) -> 
     connection.execute("UPDATE destination SET error = NULL, since = NULL WHERE id = ? AND error IS NOT NULL", (to.id,))
 
 
-def record_failure(connection: sqlite3.Connection, to: Destination, error: str) -> None:
+def record_failure(connection: sqlite3.Connection, to: OutboxDestinationQueue, error: str) -> None:
     """Why nothing goes to a queue now; how long that has been so stays noted."""
     connection.execute("UPDATE destination SET error = ?, since = coalesce(since, ?) WHERE id = ?", (error, time.time(), to.id))
 

@@ -12,8 +12,8 @@ from typing import Any, Protocol, TypeAlias
 from busmq_spark.core.event_patterns import destinations
 from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.errors import LinkLost, QueueMissing
-from busmq_spark.outbox.sql import Chunk
-from busmq_spark.redis_io.server_layout import ServerLayout
+from busmq_spark.outbox.sql import OutboxChunk
+from busmq_spark.redis_io.redis_layout import RedisLayout
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore
 
@@ -25,10 +25,10 @@ SubscriptionTable: TypeAlias = list[tuple[str, str]]
 """Pattern and queue."""
 
 
-class Target(Protocol):
+class OutboxTarget(Protocol):
     """One place to forward to."""
 
-    def push(self, queue: str, chunk: Chunk) -> tuple[int, int]:
+    def push(self, queue: str, chunk: OutboxChunk) -> tuple[int, int]:
         """Append messages to a queue, which is made where there is none: how many of them, from the first on, are there now, and the maxsize that was
         in the way (0: none)."""
         ...
@@ -52,14 +52,14 @@ class Target(Protocol):
     def close(self) -> None: ...
 
 
-class BaseTarget:
+class BaseOutboxTarget:
     """Pushes to queues of a store."""
 
     def __init__(self, store: Any) -> None:
         self._store = store
         self._commanded: set[str] = set()
 
-    def push(self, queue: str, chunk: Chunk) -> tuple[int, int]:
+    def push(self, queue: str, chunk: OutboxChunk) -> tuple[int, int]:
         """See Target."""
         try:
             return self._push(queue, chunk)
@@ -68,7 +68,7 @@ class BaseTarget:
             self._store.attach([queue], QUEUE_CREATION)
             return self._push(queue, chunk)
 
-    def _push(self, queue: str, chunk: Chunk) -> tuple[int, int]:
+    def _push(self, queue: str, chunk: OutboxChunk) -> tuple[int, int]:
         if chunk.commands and queue not in self._commanded:
             self._store.take_commands(queue)
             self._commanded.add(queue)
@@ -84,10 +84,10 @@ class BaseTarget:
         self._store.close()
 
 
-class RedisTarget(BaseTarget):
+class RedisOutboxTarget(BaseOutboxTarget):
     """The servers of a bus."""
 
-    def __init__(self, servers: ServerLayout) -> None:
+    def __init__(self, servers: RedisLayout) -> None:
         super().__init__(RedisStore(servers, TARGET_PATIENCE_S))
         self._cluster = servers.cluster
 

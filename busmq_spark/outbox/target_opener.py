@@ -9,25 +9,25 @@ from busmq_spark.core.keys import QueueKeys, server_index
 from busmq_spark.extras import missing_package
 from busmq_spark.option_parsing import from_keywords
 from busmq_spark.options import BusOptions
-from busmq_spark.outbox.target_bus import RedisTarget, Target
-from busmq_spark.redis_io.server_layout import redis_layout
+from busmq_spark.outbox.target_bus import OutboxTarget, RedisOutboxTarget
+from busmq_spark.redis_io.redis_layout import redis_layout
 
 WEBSOCKET_SCHEMES = ("ws://", "wss://")
 
 
-def target_opener(to: str | None, settings: dict[str, Any]) -> tuple[Callable[[], Target], int]:
+def target_opener(to: str | None, settings: dict[str, Any]) -> tuple[Callable[[], OutboxTarget], int]:
     """What opens the target, once for each lane, and how many lanes there are: one for each server. Nothing is connected. Raises ConfigError."""
     federated = to is not None and to.startswith(WEBSOCKET_SCHEMES)
     options = from_keywords(BusOptions, {"federate" if federated else "url": to, **settings})
     if federated:
         try:
-            from busmq_spark.outbox.federation_target import FederationTarget, federation_address
+            from busmq_spark.outbox.federation_target import FederationOutboxTarget, federation_address
         except ModuleNotFoundError as error:
             raise missing_package(error, "an outbox towards a federation server") from None
         where = federation_address(options)
-        return lambda: FederationTarget(where), 1
+        return lambda: FederationOutboxTarget(where), 1
     servers = redis_layout(options)
-    return lambda: RedisTarget(servers), len(servers.endpoints)
+    return lambda: RedisOutboxTarget(servers), len(servers.endpoints)
 
 
 def lane_of(queue: str, lanes: int) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from busmq_spark.core.command_generators import Call, Flow, Step, T, run_async
+from busmq_spark.core.command_generators import Flow, RedisCall, Step, T, run_async
 from busmq_spark.core.retry import LinkRetry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.async_link import AsyncLink
@@ -19,7 +19,7 @@ from busmq_spark.redis_io.pipelined_connection import OnReply
 from busmq_spark.redis_io.resp_codec import calls_of, step_result
 from busmq_spark.redis_io.slots import NodeAddress, SlotMap, key_of, slot_of_key
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
-from busmq_spark.redis_io.urls import Server
+from busmq_spark.redis_io.urls import RedisServerAddress
 
 
 class AsyncClusterLink:
@@ -38,7 +38,7 @@ class AsyncClusterLink:
         """Run a flow to its end."""
         return await run_async(flow, self.execute)
 
-    def send_if_connected(self, call: Call, on_reply: OnReply) -> bool:
+    def send_if_connected(self, call: RedisCall, on_reply: OnReply) -> bool:
         """See AsyncLink; a redirection is an error reply like any other."""
         key = key_of(call)
         node = None if self._map is None or key is None else self._map.owner(slot_of_key(key))
@@ -132,6 +132,6 @@ class AsyncClusterLink:
                 await self.refresh()
 
 
-def _as_link_lost(error: Exception, server: Server) -> LinkLost:
+def _as_link_lost(error: Exception, server: RedisServerAddress) -> LinkLost:
     found = translate_redis_error(error, server)
     return found if isinstance(found, LinkLost) else LinkLost(url=server.masked_url, reason=str(error))

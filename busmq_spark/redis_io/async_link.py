@@ -11,12 +11,12 @@ from typing import Any
 
 import redis.exceptions as rx
 
-from busmq_spark.core.command_generators import Call, Flow, Step, T, command, run_async
+from busmq_spark.core.command_generators import Flow, RedisCall, Step, T, command, run_async
 from busmq_spark.core.retry import LinkRetry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.dial import dial_async
-from busmq_spark.redis_io.endpoint import Endpoint, retry_time_s
+from busmq_spark.redis_io.endpoint import RedisEndpoint, retry_time_s
 from busmq_spark.redis_io.pipelined_connection import OnReply, PipelinedConnection
 from busmq_spark.redis_io.resp_codec import calls_of, first_error, is_repeatable, step_result, unknown_scripts
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
@@ -27,8 +27,8 @@ _PING = command("PING")
 class AsyncLink:
     """An asyncio link; see SyncLink for what is repeated. A step whose task is cancelled may still be executed; its reply is dropped."""
 
-    def __init__(self, endpoint: Endpoint, patience_s: float | None = None, reply_s: float = REPLY_TIMEOUT_S) -> None:
-        """``patience_s``: seconds a step is tried, a first wait for its reply not counted; None: what suits endpoint and error (endpoint.py).
+    def __init__(self, endpoint: RedisEndpoint, patience_s: float | None = None, reply_s: float = REPLY_TIMEOUT_S) -> None:
+        """``patience_s``: seconds a step is tried, a first wait for its reply not counted; None: what suits endpoint and error (target.py).
 
         ``reply_s``: a server that has not sent a due reply for so long counts as lost.
         """
@@ -41,7 +41,7 @@ class AsyncLink:
         """Run a flow to its end."""
         return run_async(flow, self.execute)
 
-    def send_if_connected(self, call: Call, on_reply: OnReply) -> bool:
+    def send_if_connected(self, call: RedisCall, on_reply: OnReply) -> bool:
         """The quickest way to send one call; false, and nothing is sent, while the link is down."""
         wire = self.wire
         if wire is None:
@@ -121,7 +121,7 @@ class AsyncLink:
         await asyncio.sleep(retry.pause_s(error, retry_time_s(self.endpoint, error, self._patience_s)))
 
 
-async def _resend_unknown(wire: PipelinedConnection, calls: Sequence[Call], replies: list[Any]) -> Exception | None:
+async def _resend_unknown(wire: PipelinedConnection, calls: Sequence[RedisCall], replies: list[Any]) -> Exception | None:
     """Send scripts that Redis no longer has again, with their text, and put their replies in place. Result: the first error left."""
     if missing := unknown_scripts(replies):
         for i, reply in zip(missing, await wire.ask([calls[i] for i in missing], whole=True), strict=True):

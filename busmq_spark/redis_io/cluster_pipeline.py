@@ -14,9 +14,9 @@ from typing import Any
 
 import redis.exceptions as rx
 
-from busmq_spark.core.command_generators import Call, command
+from busmq_spark.core.command_generators import RedisCall, command
 from busmq_spark.errors import BusError, LinkLost
-from busmq_spark.redis_io.endpoint import Endpoint
+from busmq_spark.redis_io.endpoint import RedisEndpoint
 from busmq_spark.redis_io.resp_codec import first_error, script_as_eval
 from busmq_spark.redis_io.slots import NodeAddress, Redirect, SlotMap, key_of, parse_redirect, slot_of_key
 from busmq_spark.redis_io.translate import translate_redis_error
@@ -33,13 +33,13 @@ class NodeBatch:
     node: NodeAddress
     places: list[int] = field(default_factory=list)
     at: list[int] = field(default_factory=list)
-    wire: list[Call] = field(default_factory=list)
+    wire: list[RedisCall] = field(default_factory=list)
 
 
 class ClusterPipeline:
     """The calls of one step and the replies so far. Ask for ``batches``, send them, report how each ended, until ``pending`` is empty."""
 
-    def __init__(self, calls: Sequence[Call], endpoint: Endpoint) -> None:
+    def __init__(self, calls: Sequence[RedisCall], endpoint: RedisEndpoint) -> None:
         self.replies: list[Any] = [None] * len(calls)
         self.pending = list(range(len(calls)))
         self.stale = False

@@ -13,7 +13,7 @@ from busmq_spark.redis_io.endpoint import NoServerReachable
 from busmq_spark.redis_io.resp_codec import pack_words
 from busmq_spark.redis_io.slots import NodeAddress, SlotMap
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
-from busmq_spark.redis_io.urls import Server
+from busmq_spark.redis_io.urls import RedisServerAddress
 
 _NODE_TIMEOUT_S = 2.0
 """Longest wait for one node: the others may know better."""
@@ -24,7 +24,7 @@ _CLUSTER_SLOTS_COMMAND = pack_words(("CLUSTER", "SLOTS"))
 class ClusterSeeds:
     """``seeds`` are some of the nodes; the credentials of the first are those of every node that is found through them."""
 
-    seeds: tuple[Server, ...]
+    seeds: tuple[RedisServerAddress, ...]
 
     may_move = True
 
@@ -38,17 +38,17 @@ class ClusterSeeds:
         """The secrets of the seeds."""
         return tuple(secret for seed in self.seeds for secret in seed.secrets)
 
-    def server_of(self, node: NodeAddress) -> Server:
+    def server_of(self, node: NodeAddress) -> RedisServerAddress:
         """How to reach a node: as itself if it is a seed, else with the first seed's credentials."""
         first = self.seeds[0]
         known = next((seed for seed in self.seeds if (seed.host, seed.port) == node), first)
-        return Server(*node, first.tls, None, known.user, known.password, first.trust)
+        return RedisServerAddress(*node, first.tls, None, known.user, known.password, first.trust)
 
-    def resolve(self) -> Server:
+    def resolve(self) -> RedisServerAddress:
         """A master, whichever: notifications reach every node."""
         return self.server_of(random.choice(self.fetch_slot_map().masters))  # noqa: S311  # any will do
 
-    async def resolve_async(self) -> Server:
+    async def resolve_async(self) -> RedisServerAddress:
         """The same on the running loop."""
         return self.server_of(random.choice((await self.fetch_slot_map_async()).masters))  # noqa: S311  # any will do
 
@@ -83,18 +83,18 @@ class ClusterSeeds:
                 await connection.disconnect(nowait=True)
         raise self._unreachable_error(last)
 
-    def _servers_to_ask(self, known: Iterable[NodeAddress], dead: Iterable[NodeAddress]) -> list[Server]:
+    def _servers_to_ask(self, known: Iterable[NodeAddress], dead: Iterable[NodeAddress]) -> list[RedisServerAddress]:
         nodes = list(dict.fromkeys([*known, *((seed.host, seed.port) for seed in self.seeds)]))
         random.shuffle(nodes)  # so that a partitioned node with an old slot map is not the only one asked
         ill = set(dead)
         return [self.server_of(node) for node in sorted(nodes, key=lambda node: node in ill)]
 
-    def _parse_slots(self, reply: Any, server: Server) -> SlotMap:
+    def _parse_slots(self, reply: Any, server: RedisServerAddress) -> SlotMap:
         if not reply:
             raise LinkLost(url=server.masked_url, reason="this node knows of no slots; is the cluster formed?")
         return SlotMap.parse(reply, server.host)
 
-    def _worst_error(self, error: Exception, server: Server, last: BusError | None) -> BusError:
+    def _worst_error(self, error: Exception, server: RedisServerAddress, last: BusError | None) -> BusError:
         """The worst so far: that a node refuses us weighs more than that another is down."""
         if "cluster support disabled" in str(error):
             raise ConfigError(

@@ -15,7 +15,7 @@ from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection
 from redis.retry import Retry
 
-from busmq_spark.redis_io.urls import Server
+from busmq_spark.redis_io.urls import RedisServerAddress
 
 CONNECT_TIMEOUT_S = 3.0
 REPLY_TIMEOUT_S = 10.0
@@ -26,7 +26,7 @@ REPLY_TIMEOUT_S = 10.0
 _NO_DRIVER_INFO = {"driver_info": None} if "driver_info" in signature(AbstractConnection).parameters else {"lib_name": None, "lib_version": None}
 
 
-def connection_arguments(server: Server, reply_s: float | None = None, connect_s: float | None = None) -> dict[str, Any]:
+def connection_arguments(server: RedisServerAddress, reply_s: float | None = None, connect_s: float | None = None) -> dict[str, Any]:
     """Constructor arguments of a redis-py connection."""
     common: dict[str, Any] = {
         "username": server.user,
@@ -45,7 +45,7 @@ def connection_arguments(server: Server, reply_s: float | None = None, connect_s
     return {**common, **_tls_arguments(server)} if server.tls else common
 
 
-def _tls_arguments(server: Server) -> dict[str, Any]:
+def _tls_arguments(server: RedisServerAddress) -> dict[str, Any]:
     trust = server.trust
     return {
         "ssl_cert_reqs": "required",
@@ -57,7 +57,7 @@ def _tls_arguments(server: Server) -> dict[str, Any]:
     }
 
 
-def sync_connection(server: Server, **timeouts: float) -> redis.Connection:
+def sync_connection(server: RedisServerAddress, **timeouts: float) -> redis.Connection:
     """A blocking connection, not connected yet. ``timeouts``: reply_s, connect_s."""
     retry, arguments = Retry(NoBackoff(), 0), connection_arguments(server, **timeouts)
     if server.path:
@@ -66,7 +66,7 @@ def sync_connection(server: Server, **timeouts: float) -> redis.Connection:
     return kind(retry=retry, **arguments)
 
 
-def async_connection(server: Server, **timeouts: float) -> aredis.Connection:
+def async_connection(server: RedisServerAddress, **timeouts: float) -> aredis.Connection:
     """An asyncio connection, not connected yet. ``timeouts``: reply_s, connect_s."""
     from redis.asyncio.retry import Retry as AsyncRetry
 

@@ -9,13 +9,13 @@ import redis.asyncio as aredis
 import redis.exceptions as rx
 
 from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S, async_connection, keep_cancellation, sync_connection
-from busmq_spark.redis_io.endpoint import Endpoint
+from busmq_spark.redis_io.endpoint import RedisEndpoint
 from busmq_spark.redis_io.resp_codec import pack_words
 
 _ROLE_COMMAND = pack_words(("ROLE",))
 
 
-def dial(endpoint: Endpoint) -> redis.Connection:
+def dial(endpoint: RedisEndpoint) -> redis.Connection:
     """A blocking connection, open. Raises what redis-py raises, and NoServerReachable."""
     connection = sync_connection(endpoint.resolve())
     try:
@@ -29,7 +29,7 @@ def dial(endpoint: Endpoint) -> redis.Connection:
     return connection
 
 
-async def dial_async(endpoint: Endpoint, reply_s: float = REPLY_TIMEOUT_S) -> aredis.Connection:
+async def dial_async(endpoint: RedisEndpoint, reply_s: float = REPLY_TIMEOUT_S) -> aredis.Connection:
     """The same for asyncio. ``reply_s``: longest wait for a reply on the way to an open connection."""
     connection = async_connection(await endpoint.resolve_async(), reply_s=reply_s)
     try:

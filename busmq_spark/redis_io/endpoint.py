@@ -7,14 +7,14 @@ from typing import Protocol
 
 from busmq_spark.core.retry import FAILOVER_PATIENCE_S, PATIENCE_S
 from busmq_spark.errors import LinkLost, StateError
-from busmq_spark.redis_io.urls import Server
+from busmq_spark.redis_io.urls import RedisServerAddress
 
 
 class NoServerReachable(LinkLost):
     """No sentinel, or no node of the cluster, could be reached: then waiting for a fail-over is useless."""
 
 
-class Endpoint(Protocol):
+class RedisEndpoint(Protocol):
     """What a link connects to. ``resolve`` says which server that is now."""
 
     @property
@@ -32,16 +32,16 @@ class Endpoint(Protocol):
         """Whether another server may take over: then the one found must say it is master, and READONLY means that it no longer is."""
         ...
 
-    def resolve(self) -> Server:
+    def resolve(self) -> RedisServerAddress:
         """The server to connect to. Raises NoServerReachable."""
         ...
 
-    async def resolve_async(self) -> Server:
+    async def resolve_async(self) -> RedisServerAddress:
         """The same on the running loop."""
         ...
 
 
-def retry_time_s(endpoint: Endpoint, error: Exception, chosen_s: float | None = None) -> float:
+def retry_time_s(endpoint: RedisEndpoint, error: Exception, chosen_s: float | None = None) -> float:
     """How long a step may be tried in all after this error; ``chosen_s`` where its caller says."""
     given_s = FAILOVER_PATIENCE_S if endpoint.may_move and not isinstance(error, NoServerReachable) else PATIENCE_S
     return given_s if chosen_s is None else chosen_s
@@ -51,7 +51,7 @@ def retry_time_s(endpoint: Endpoint, error: Exception, chosen_s: float | None = 
 class RoundRobinEndpoint:
     """One server after the other, a new one at each connect: for what every node of a cluster can do, such as pub/sub."""
 
-    servers: tuple[Server, ...]
+    servers: tuple[RedisServerAddress, ...]
     _next: int = 0
 
     may_move = False
@@ -66,12 +66,12 @@ class RoundRobinEndpoint:
         """The secrets of all servers."""
         return tuple(secret for server in self.servers for secret in server.secrets)
 
-    def resolve(self) -> Server:
+    def resolve(self) -> RedisServerAddress:
         """The next one."""
         self._next += 1
         return self.servers[self._next % len(self.servers)]
 
-    async def resolve_async(self) -> Server:
+    async def resolve_async(self) -> RedisServerAddress:
         """The next one."""
         return self.resolve()
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Mapping
 
 from busmq_spark.core.command_generators import Flow, command
-from busmq_spark.errors import ConfigError, Unauthorized
+from busmq_spark.errors import ConfigError, RedisUnauthorized
 
 POLICY_UNKNOWN = "not known, since the right +info is missing"
 log = logging.getLogger("busmq_spark")
@@ -16,7 +16,7 @@ def read_eviction_policy() -> Flow[str]:
     """The ``maxmemory-policy`` of one server."""
     try:
         reply: bytes = yield command("INFO", "memory")
-    except Unauthorized:
+    except RedisUnauthorized:
         return POLICY_UNKNOWN
     found = dict(line.split(":", 1) for line in reply.decode("utf-8", "replace").splitlines() if ":" in line)
     return found.get("maxmemory_policy", "noeviction")

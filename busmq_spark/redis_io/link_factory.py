@@ -8,7 +8,7 @@ from busmq_spark.redis_io.async_cluster_link import AsyncClusterLink
 from busmq_spark.redis_io.async_link import AsyncLink
 from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
 from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
-from busmq_spark.redis_io.server_layout import ServerLayout
+from busmq_spark.redis_io.redis_layout import RedisLayout
 from busmq_spark.redis_io.sync_cluster_link import SyncClusterLink
 from busmq_spark.redis_io.sync_link import SyncLink
 
@@ -16,14 +16,14 @@ Link: TypeAlias = SyncLink | SyncClusterLink
 AnyAsyncLink: TypeAlias = AsyncLink | AsyncClusterLink
 
 
-def sync_links(layout: ServerLayout, patience_s: float | None = None) -> list[Link]:
+def sync_links(layout: RedisLayout, patience_s: float | None = None) -> list[Link]:
     """Blocking links, in the order of the URLs. Nothing is connected yet."""
     if layout.cluster:
         return [SyncClusterLink(ClusterSeeds(layout.servers), patience_s)]
     return [SyncLink(endpoint, patience_s) for endpoint in layout.endpoints]
 
 
-def async_links(layout: ServerLayout, patience_s: float | None = None, reply_s: float = REPLY_TIMEOUT_S) -> list[AnyAsyncLink]:
+def async_links(layout: RedisLayout, patience_s: float | None = None, reply_s: float = REPLY_TIMEOUT_S) -> list[AnyAsyncLink]:
     """The same for asyncio. ``reply_s``: a server that has not sent a due reply for so long counts as lost."""
     if layout.cluster:
         return [AsyncClusterLink(ClusterSeeds(layout.servers), patience_s, reply_s)]

@@ -15,7 +15,7 @@ import hiredis
 import redis.asyncio as aredis
 import redis.exceptions as rx
 
-from busmq_spark.core.command_generators import Call
+from busmq_spark.core.command_generators import RedisCall
 from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.resp_codec import pack
 
@@ -59,7 +59,7 @@ class PipelinedConnection(asyncio.Protocol):
         """Whether the other side has not closed the connection, as far as is known."""
         return not self.lost.is_set() and not self._transport.is_closing()
 
-    def ask(self, calls: Sequence[Call], *, whole: bool = False) -> asyncio.Future[list[Any]]:
+    def ask(self, calls: Sequence[RedisCall], *, whole: bool = False) -> asyncio.Future[list[Any]]:
         """Replies to the calls, errors among them as values; ``whole`` sends scripts with their text. Fails with redis-py's ConnectionError."""
         future: asyncio.Future[list[Any]] = self._loop.create_future()
         if not self.is_open:
@@ -68,11 +68,11 @@ class PipelinedConnection(asyncio.Protocol):
         self._send(calls, whole, future, None)
         return future
 
-    def send(self, call: Call, on_reply: OnReply) -> None:
+    def send(self, call: RedisCall, on_reply: OnReply) -> None:
         """The quickest way to ask, while the connection is open: no future, nor a turn of the loop between the reply and who waits for it."""
         self._send((call,), False, None, on_reply)
 
-    def _send(self, calls: Sequence[Call], whole: bool, future: asyncio.Future[list[Any]] | None, on_reply: OnReply | None) -> None:
+    def _send(self, calls: Sequence[RedisCall], whole: bool, future: asyncio.Future[list[Any]] | None, on_reply: OnReply | None) -> None:
         if not self._unsent:
             self._loop.call_soon(self._write_unsent)
         if not self._waiting:

@@ -18,10 +18,10 @@ import redis.exceptions as rx
 
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.retry import Pauses
-from busmq_spark.errors import BusError, LinkLost, Unauthorized
+from busmq_spark.errors import BusError, LinkLost, RedisUnauthorized
 from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.dial import dial_async
-from busmq_spark.redis_io.endpoint import Endpoint
+from busmq_spark.redis_io.endpoint import RedisEndpoint
 from busmq_spark.redis_io.resp_codec import pack_words
 from busmq_spark.redis_io.translate import translate_redis_error
 
@@ -42,7 +42,7 @@ class _Confirmation(asyncio.Event):
 class PubSubConnection(asyncio.Protocol):
     """Listens while ``run`` runs. Listeners are called on the loop and must not block."""
 
-    def __init__(self, endpoint: Endpoint, reply_s: float = REPLY_TIMEOUT_S) -> None:
+    def __init__(self, endpoint: RedisEndpoint, reply_s: float = REPLY_TIMEOUT_S) -> None:
         """``reply_s``: after so long without data a PING is sent, and after as long again the connection counts as lost."""
         self.endpoint = endpoint
         self._reply_s = reply_s
@@ -60,7 +60,7 @@ class PubSubConnection(asyncio.Protocol):
         """Subscribe, to a channel or to all of a pattern with ``*``; returns once Redis has confirmed: what is published from then on is received.
 
         Waits for an unreachable Redis, until ``unsubscribe``.
-        Raises Unauthorized when Redis denies this channel. The other channels go on: a peer that may name channels must not end theirs.
+        Raises RedisUnauthorized when Redis denies this channel. The other channels go on: a peer that may name channels must not end theirs.
         """
         name = _key(channel, pattern)
         self._listeners.setdefault(name, []).append(listener)
@@ -204,7 +204,7 @@ class PubSubConnection(asyncio.Protocol):
         error = translate_redis_error(reply, self.endpoint)
         names = self._unconfirmed[0] if self._unconfirmed else []
         confirmation = self._confirmations.get(names[0]) if len(names) == 1 else None
-        if not isinstance(error, Unauthorized) or len(names) != 1 or (confirmation is not None and confirmation.is_set()):
+        if not isinstance(error, RedisUnauthorized) or len(names) != 1 or (confirmation is not None and confirmation.is_set()):
             return False
         self._unconfirmed.popleft()
         self._set_subscribed_if_confirmed()

@@ -9,11 +9,11 @@ import numpy as np
 import redis
 import redis.exceptions as rx
 
-from busmq_spark.core.command_generators import Call
-from busmq_spark.core.range_reply_parser import NO_PAIRS, PairScanner, ValueSpans
-from busmq_spark.errors import BusError, LinkLost, ServerRefused
+from busmq_spark.core.command_generators import RedisCall
+from busmq_spark.core.range_reply_parser import NO_PAIRS, RangeReplyParser, ValueSpans
+from busmq_spark.errors import BusError, LinkLost, RedisCommandRefused
 from busmq_spark.redis_io.dial import dial
-from busmq_spark.redis_io.endpoint import Endpoint
+from busmq_spark.redis_io.endpoint import RedisEndpoint
 from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.resp_codec import pack
 from busmq_spark.redis_io.slots import NodeAddress, Redirect, key_of, parse_redirect
@@ -33,7 +33,7 @@ class RangeConnection:
     Works on the socket below redis-py's connection, which does what redis-py is good at: address, TLS, AUTH, timeouts.
     """
 
-    def __init__(self, endpoint: Endpoint, start_bytes: int = INITIAL_BUFFER_BYTES) -> None:
+    def __init__(self, endpoint: RedisEndpoint, start_bytes: int = INITIAL_BUFFER_BYTES) -> None:
         """``start_bytes``: of the buffer, until a longer reply comes."""
         self.endpoint = endpoint
         self._connection: redis.Connection | None = None
@@ -44,7 +44,7 @@ class RangeConnection:
         self.waiting = 0
         """Replies that are still to come."""
 
-    def post(self, *calls: Call) -> None:
+    def post(self, *calls: RedisCall) -> None:
         """Send calls without waiting. Each needs its ``fetch``."""
         try:
             if self._socket is None:
@@ -90,7 +90,7 @@ class RangeConnection:
         if count == 0:
             self.waiting -= 1
             return NO_PAIRS
-        scanner = PairScanner(count, body)
+        scanner = RangeReplyParser(count, body)
         try:
             while (end := scanner.end(self._buffer, self._used)) is None:
                 self._receive_enough()
@@ -175,14 +175,14 @@ class ClusterRangeConnection:
         self._links: dict[NodeAddress, RangeConnection] = {}
         self._link: RangeConnection | None = None
         self._detour = False
-        self._left: deque[Call] = deque()
+        self._left: deque[RedisCall] = deque()
 
     @property
     def waiting(self) -> int:
         """Replies that are still to come."""
         return len(self._left) + (self._link.waiting if self._link else 0)
 
-    def post(self, *calls: Call) -> None:
+    def post(self, *calls: RedisCall) -> None:
         """Send calls about one queue without waiting. Each needs its ``fetch``."""
         if not self.waiting:
             self._detour, slowly = False, self._detour
@@ -202,7 +202,7 @@ class ClusterRangeConnection:
             return _value_spans(self._single.execute(self._left.popleft()))
         try:
             return self._link.fetch_values()
-        except (LinkLost, ServerRefused) as error:
+        except (LinkLost, RedisCommandRefused) as error:
             raise self._as_link_lost(error) from error
 
     def fetch(self) -> Any:
@@ -211,7 +211,7 @@ class ClusterRangeConnection:
             return self._single.execute(self._left.popleft())
         try:
             return self._link.fetch()
-        except (LinkLost, ServerRefused) as error:
+        except (LinkLost, RedisCommandRefused) as error:
             raise self._as_link_lost(error) from error
 
     def drop(self) -> None:
@@ -220,7 +220,7 @@ class ClusterRangeConnection:
         for link in self._links.values():
             link.drop()
 
-    def _link_for(self, call: Call) -> RangeConnection:
+    def _link_for(self, call: RedisCall) -> RangeConnection:
         key = key_of(call)
         assert key is not None
         node = self._single.owner_address(key)
@@ -234,7 +234,7 @@ class ClusterRangeConnection:
     def _as_link_lost(self, error: BusError) -> BusError:
         """LinkLost when the node has said that the list is elsewhere, or said nothing at all; else the error itself."""
         found: Redirect | None = None
-        if isinstance(error, ServerRefused):
+        if isinstance(error, RedisCommandRefused):
             found = parse_redirect(str(error.details["reason"]), "")
             if found is None and not str(error.details["reason"]).startswith("READONLY"):
                 return error

@@ -8,7 +8,7 @@ from typing import Any
 import redis.exceptions as rx
 from redis.utils import HIREDIS_AVAILABLE
 
-from busmq_spark.core.command_generators import Arg, Call, Step
+from busmq_spark.core.command_generators import Arg, RedisCall, Step
 from busmq_spark.errors import LocalToolMissing
 
 if not HIREDIS_AVAILABLE:  # pragma: no cover  # a broken installation
@@ -20,17 +20,17 @@ _MIN_PART_BYTES = 8 * 1024
 """Each part is a system call here and one of Redis, 10 µs in all."""
 
 
-def calls_of(step: Step) -> Sequence[Call]:
+def calls_of(step: Step) -> Sequence[RedisCall]:
     """A step as a list of calls."""
-    return (step,) if isinstance(step, Call) else step
+    return (step,) if isinstance(step, RedisCall) else step
 
 
-def pack(calls: Sequence[Call], *, whole: bool = False) -> bytes:
+def pack(calls: Sequence[RedisCall], *, whole: bool = False) -> bytes:
     """The bytes of some calls. Scripts go by digest, or with their text when ``whole``."""
     return _pack(calls[0], whole) if len(calls) == 1 else b"".join([_pack(call, whole) for call in calls])
 
 
-def pack_in_parts(calls: Sequence[Call]) -> Iterator[bytes]:
+def pack_in_parts(calls: Sequence[RedisCall]) -> Iterator[bytes]:
     """The bytes of some calls, scripts by digest, in parts that each hold whole calls: Redis executes the first ones while the others are packed."""
     packed: list[bytes] = []
     size = 0
@@ -44,7 +44,7 @@ def pack_in_parts(calls: Sequence[Call]) -> Iterator[bytes]:
         yield b"".join(packed)
 
 
-def _pack(call: Call, whole: bool) -> bytes:
+def _pack(call: RedisCall, whole: bool) -> bytes:
     words = _command_words(call, whole)
     packed = pack_words(words)
     if call.wired is None:
@@ -64,7 +64,7 @@ def pack_words(words: tuple[Arg, ...]) -> bytes:
     return hiredis.pack_command(words)  # type: ignore[arg-type,no-any-return]  # its stub requires a tuple of one
 
 
-def _command_words(call: Call, whole: bool) -> tuple[Arg, ...]:
+def _command_words(call: RedisCall, whole: bool) -> tuple[Arg, ...]:
     if call.script is None:
         return call.words
     if whole:
@@ -72,9 +72,9 @@ def _command_words(call: Call, whole: bool) -> tuple[Arg, ...]:
     return ("EVALSHA", call.script.digest, str(call.key_count), *call.words)
 
 
-def script_as_eval(call: Call) -> Call:
+def script_as_eval(call: RedisCall) -> RedisCall:
     """The call as a plain command that needs no script to be known."""
-    return call if call.script is None else Call(_command_words(call, True), idempotent=call.idempotent, wired=call.wired)
+    return call if call.script is None else RedisCall(_command_words(call, True), idempotent=call.idempotent, wired=call.wired)
 
 
 def unknown_scripts(replies: Sequence[Any]) -> list[int]:
@@ -92,7 +92,7 @@ def first_error(replies: Sequence[Any]) -> Exception | None:
 
 def step_result(step: Step, replies: list[Any]) -> Any:
     """What a flow gets back: one reply for one call, a list for a list."""
-    return replies[0] if isinstance(step, Call) else replies
+    return replies[0] if isinstance(step, RedisCall) else replies
 
 
 def is_repeatable(step: Step) -> bool:

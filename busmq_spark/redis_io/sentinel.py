@@ -12,7 +12,7 @@ from busmq_spark.redis_io.connection_factory import async_connection, keep_cance
 from busmq_spark.redis_io.endpoint import NoServerReachable
 from busmq_spark.redis_io.resp_codec import pack_words
 from busmq_spark.redis_io.translate import translate_redis_error
-from busmq_spark.redis_io.urls import DEFAULT_MASTER, NO_LOGIN, DefaultCredentials, Server
+from busmq_spark.redis_io.urls import DEFAULT_MASTER, NO_LOGIN, DefaultCredentials, RedisServerAddress
 
 _SENTINEL_TIMEOUT_S = 2.0
 """Longest wait for one sentinel: the others may know better."""
@@ -22,7 +22,7 @@ _SENTINEL_TIMEOUT_S = 2.0
 class SentinelMaster:
     """The endpoint behind some sentinels. ``login`` is for the data servers; a sentinel's own credentials stand in its URL."""
 
-    sentinels: tuple[Server, ...]
+    sentinels: tuple[RedisServerAddress, ...]
     name: str = DEFAULT_MASTER
     login: DefaultCredentials = NO_LOGIN
 
@@ -39,7 +39,7 @@ class SentinelMaster:
         own = tuple(secret for secret in (self.login.password, self.login.user) if secret)
         return (*own, *(secret for sentinel in self.sentinels for secret in sentinel.secrets))
 
-    def resolve(self) -> Server:
+    def resolve(self) -> RedisServerAddress:
         """Ask one sentinel after the other who is master."""
         problems: list[BusError | None] = []
         for sentinel in self.sentinels:
@@ -58,7 +58,7 @@ class SentinelMaster:
             problems.append(None)
         raise self._unreachable_error(problems)
 
-    async def resolve_async(self) -> Server:
+    async def resolve_async(self) -> RedisServerAddress:
         """The same on the running loop."""
         problems: list[BusError | None] = []
         for sentinel in self.sentinels:
@@ -82,12 +82,12 @@ class SentinelMaster:
     def _master_command(self) -> bytes:
         return pack_words(("SENTINEL", "get-master-addr-by-name", self.name))
 
-    def _parse_server(self, reply: Any) -> Server | None:
+    def _parse_server(self, reply: Any) -> RedisServerAddress | None:
         if not reply:
             return None
         host, port = (part.decode() for part in reply)
         tls = self.sentinels[0].tls
-        return Server(host, int(port), tls, None, self.login.user, self.login.password, self.login.trust)
+        return RedisServerAddress(host, int(port), tls, None, self.login.user, self.login.password, self.login.trust)
 
     def _unreachable_error(self, problems: list[BusError | None]) -> BusError:
         """Why no sentinel named a master: that it does not know the name weighs more than that others are down."""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.urls import DEFAULT_MASTER, DEFAULT_PORT, SENTINEL_PORT, DefaultCredentials, Server, TlsFiles, parse
+from busmq_spark.redis_io.urls import DEFAULT_MASTER, DEFAULT_PORT, SENTINEL_PORT, DefaultCredentials, RedisServerAddress, TlsFiles, parse
 
 
-def parse_servers(options: RedisOptions) -> tuple[tuple[Server, ...], DefaultCredentials]:
+def parse_servers(options: RedisOptions) -> tuple[tuple[RedisServerAddress, ...], DefaultCredentials]:
     """The servers of the URL and the login for those without one. Raises ConfigError for a bad URL, TLS file or mixture."""
     trust = TlsFiles(options.tls_ca, options.tls_certificate, options.tls_key, options.tls_check_hostname)
     login = DefaultCredentials(options.user, options.password, trust)
@@ -22,7 +22,7 @@ def parse_servers(options: RedisOptions) -> tuple[tuple[Server, ...], DefaultCre
     return servers, login
 
 
-def _check_layout(options: RedisOptions, servers: Sequence[Server]) -> None:
+def _check_layout(options: RedisOptions, servers: Sequence[RedisServerAddress]) -> None:
     layout = options.layout
     if options.master != DEFAULT_MASTER and layout != "sentinel":
         found = f"redis.sentinelMaster is {options.master!r}, but redis.layout is {layout}"
@@ -35,7 +35,7 @@ def _check_layout(options: RedisOptions, servers: Sequence[Server]) -> None:
         raise ConfigError(reason=f"redis.url mixes redis:// and rediss://; with redis.layout={layout} all nodes speak TLS or none does")
 
 
-def _check_tls(options: RedisOptions, servers: Sequence[Server]) -> None:
+def _check_tls(options: RedisOptions, servers: Sequence[RedisServerAddress]) -> None:
     files = {"redis.tls.ca": options.tls_ca, "redis.tls.certificate": options.tls_certificate, "redis.tls.key": options.tls_key}
     given = [name for name, path in files.items() if path] + ([] if options.tls_check_hostname else ["redis.tls.checkHostname"])
     if given and not any(server.tls for server in servers):

@@ -9,7 +9,7 @@ from typing import Any
 
 from redis.crc import key_slot
 
-from busmq_spark.core.command_generators import Call
+from busmq_spark.core.command_generators import RedisCall
 
 NodeAddress = tuple[str, int]
 """Host and port."""
@@ -20,7 +20,7 @@ def slot_of_key(key: bytes | str) -> int:
     return key_slot(key.encode() if isinstance(key, str) else key)
 
 
-def key_of(call: Call) -> bytes | str | None:
+def key_of(call: RedisCall) -> bytes | str | None:
     """The key that decides where a call goes; None for commands that any node answers (PUBSUB, SCRIPT …).
 
     Any node takes a PUBLISH too, but only messages through one node are received in order: the channel counts as its key.

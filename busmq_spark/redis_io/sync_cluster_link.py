@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from busmq_spark.core.command_generators import Call, Flow, Step, T, run_sync
+from busmq_spark.core.command_generators import Flow, RedisCall, Step, T, run_sync
 from busmq_spark.core.retry import LinkRetry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.cluster_pipeline import ClusterPipeline, NodeBatch, redirection
@@ -29,7 +29,7 @@ class SyncClusterLink:
     cluster = True
 
     def __init__(self, cluster: ClusterSeeds, patience_s: float | None = None) -> None:
-        """``patience_s``: seconds a step is tried in all; None: what suits the error (see endpoint.py)."""
+        """``patience_s``: seconds a step is tried in all; None: what suits the error (see target.py)."""
         self.endpoint = cluster
         self._patience_s = patience_s
         self._map: SlotMap | None = None
@@ -65,7 +65,7 @@ class SyncClusterLink:
             if problem is not None:
                 self._stopped.wait(retry.pause_s(problem, retry_time_s(self.endpoint, problem, self._patience_s)))
 
-    def post(self, call: Call) -> None:
+    def post(self, call: RedisCall) -> None:
         """Send one call to its node and do not wait; each needs one :meth:`fetch`."""
         self._raise_if_stopped()
         try:
@@ -96,7 +96,7 @@ class SyncClusterLink:
         self._posted.popleft()
         return reply
 
-    def stream(self, calls: Iterable[Call], depth: int = 2) -> Generator[Any, None, None]:
+    def stream(self, calls: Iterable[RedisCall], depth: int = 2) -> Generator[Any, None, None]:
         """As :meth:`SyncLink.stream`."""
         return stream_calls(self, calls, depth)
 

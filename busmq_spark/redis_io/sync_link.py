@@ -10,11 +10,11 @@ from typing import Any, Protocol, TypeVar
 import redis
 import redis.exceptions as rx
 
-from busmq_spark.core.command_generators import Call, Flow, Step, T, run_sync
+from busmq_spark.core.command_generators import Flow, RedisCall, Step, T, run_sync
 from busmq_spark.core.retry import LinkRetry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.dial import dial
-from busmq_spark.redis_io.endpoint import Endpoint, retry_time_s, stopped_error
+from busmq_spark.redis_io.endpoint import RedisEndpoint, retry_time_s, stopped_error
 from busmq_spark.redis_io.resp_codec import calls_of, first_error, is_repeatable, pack, pack_in_parts, step_result, unknown_scripts
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 
@@ -31,8 +31,8 @@ class SyncLink:
     cluster = False
     """Whether keys are spelt as a cluster needs it."""
 
-    def __init__(self, endpoint: Endpoint, patience_s: float | None = None) -> None:
-        """``patience_s``: seconds a step is tried, a first wait for its reply not counted; None: what suits endpoint and error (endpoint.py)."""
+    def __init__(self, endpoint: RedisEndpoint, patience_s: float | None = None) -> None:
+        """``patience_s``: seconds a step is tried, a first wait for its reply not counted; None: what suits endpoint and error (target.py)."""
         self.endpoint = endpoint
         self._patience_s = patience_s
         self._connection: redis.Connection | None = None
@@ -86,7 +86,7 @@ class SyncLink:
                 raise refused from None
             self._pause_or_raise(refused, retry)  # LOADING and its like: not executed
 
-    def post(self, call: Call) -> None:
+    def post(self, call: RedisCall) -> None:
         """Send one call and do not wait; each needs one :meth:`fetch`. A script travels whole, so a flushed cache cannot break the order."""
         try:
             posted = self._posted and not self._stopped.is_set()
@@ -110,7 +110,7 @@ class SyncLink:
             raise translate_redis_error(reply, self.endpoint)
         return reply
 
-    def stream(self, calls: Iterable[Call], depth: int = 2) -> Generator[Any, None, None]:
+    def stream(self, calls: Iterable[RedisCall], depth: int = 2) -> Generator[Any, None, None]:
         """Replies in order, with up to ``depth`` calls under way, so that Redis works while the caller does.
 
         Calls are taken from the iterable as late as possible. Nothing is repeated: LinkLost leaves it to the caller how far it came.
@@ -126,7 +126,7 @@ class SyncLink:
         except CONNECTION_ERRORS as error:
             raise translate_redis_error(error, self.endpoint) from error
 
-    def send(self, calls: Sequence[Call]) -> None:
+    def send(self, calls: Sequence[RedisCall]) -> None:
         """Send calls on the open connection. Each needs its place in a :meth:`receive`."""
         assert self._connection is not None, "not open"
         try:
@@ -191,12 +191,12 @@ class SyncLink:
 class PipelinedLink(Protocol):
     """A link with calls under way."""
 
-    def post(self, call: Call) -> None: ...
+    def post(self, call: RedisCall) -> None: ...
     def fetch(self) -> Any: ...
     def abandon(self) -> None: ...
 
 
-def stream_calls(link: PipelinedLink, calls: Iterable[Call], depth: int) -> Generator[Any, None, None]:
+def stream_calls(link: PipelinedLink, calls: Iterable[RedisCall], depth: int) -> Generator[Any, None, None]:
     """See :meth:`SyncLink.stream`."""
     source = iter(calls)
     under_way = 0
@@ -213,7 +213,7 @@ def stream_calls(link: PipelinedLink, calls: Iterable[Call], depth: int) -> Gene
         link.abandon()
 
 
-def _send_and_read(connection: redis.Connection, calls: Sequence[Call]) -> list[Any]:
+def _send_and_read(connection: redis.Connection, calls: Sequence[RedisCall]) -> list[Any]:
     connection.send_packed_command(pack_in_parts(calls), check_health=False)
     replies = [_read_reply(connection) for _ in calls]
     if missing := unknown_scripts(replies):

@@ -7,8 +7,18 @@ import re
 import redis.exceptions as rx
 
 from busmq_spark.core.keys import METADATA_SUFFIX, announced_name
-from busmq_spark.errors import BusError, LinkLost, MessageRefused, QueueIsMirror, ServerFull, ServerReadOnly, ServerRefused, TlsFailed, Unauthorized
-from busmq_spark.redis_io.endpoint import Endpoint
+from busmq_spark.errors import (
+    BusError,
+    LinkLost,
+    MessageRefused,
+    QueueIsMirror,
+    RedisCommandRefused,
+    RedisFull,
+    RedisReadOnly,
+    RedisUnauthorized,
+    TlsFailed,
+)
+from busmq_spark.redis_io.endpoint import RedisEndpoint
 
 CONNECTION_ERRORS = (rx.RedisError, OSError, LinkLost)
 """What opening a connection, sending and receiving on it raise."""
@@ -16,16 +26,16 @@ RETRIABLE_REPLY_CODES = ("LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "CLUSTERDO
 """Replies that say: not now, and nothing was done. Such a call may be sent again."""
 _ERROR_OF_REPLY_CODE: dict[str, type[BusError]] = {
     **dict.fromkeys(RETRIABLE_REPLY_CODES, LinkLost),
-    **dict.fromkeys(("NOAUTH", "WRONGPASS", "NOPERM"), Unauthorized),
-    **dict.fromkeys(("READONLY", "NOREPLICAS", "MISCONF"), ServerReadOnly),
-    "OOM": ServerFull,
+    **dict.fromkeys(("NOAUTH", "WRONGPASS", "NOPERM"), RedisUnauthorized),
+    **dict.fromkeys(("READONLY", "NOREPLICAS", "MISCONF"), RedisReadOnly),
+    "OOM": RedisFull,
 }
 # redis-py takes the code off the errors it knows by class.
 _ERROR_OF_REDIS_PY_ERROR: tuple[tuple[type[Exception], type[BusError]], ...] = (
-    (rx.AuthenticationError, Unauthorized),
-    (rx.NoPermissionError, Unauthorized),
-    (rx.OutOfMemoryError, ServerFull),
-    (rx.ReadOnlyError, ServerReadOnly),
+    (rx.AuthenticationError, RedisUnauthorized),
+    (rx.NoPermissionError, RedisUnauthorized),
+    (rx.OutOfMemoryError, RedisFull),
+    (rx.ReadOnlyError, RedisReadOnly),
     (rx.TryAgainError, LinkLost),
     (rx.ClusterDownError, LinkLost),  # and MASTERDOWN, its subclass
     (rx.ConnectionError, LinkLost),
@@ -33,9 +43,9 @@ _ERROR_OF_REDIS_PY_ERROR: tuple[tuple[type[Exception], type[BusError]], ...] = (
     (OSError, LinkLost),
 )
 _ERROR_OF_SENTENCE: dict[str, type[BusError]] = {
-    "OOM command": ServerFull,
-    "The user executing the script can't": Unauthorized,
-    "ACL failure in script": Unauthorized,  # Valkey 9
+    "OOM command": RedisFull,
+    "The user executing the script can't": RedisUnauthorized,
+    "ACL failure in script": RedisUnauthorized,  # Valkey 9
 }
 # At the start, or where Redis before 7 quotes what a command inside a script said: "Error running script ...: @user_script:5: -MISCONF ...".
 _REPLY_CODE = re.compile(r"(?:^|-)(" + "|".join(_ERROR_OF_REPLY_CODE) + r")\b")
@@ -46,7 +56,7 @@ _WRONG_LOGIN_TEXT = "invalid username-password pair or user is disabled"
 _TLS_ERROR_TEXT = re.compile(r"\[SSL: (?!UNEXPECTED_EOF|APPLICATION_DATA_AFTER)|certificate verify failed")
 
 
-def translate_redis_error(error: Exception, endpoint: Endpoint) -> BusError:
+def translate_redis_error(error: Exception, endpoint: RedisEndpoint) -> BusError:
     """Our error for what redis-py raised or what Redis replied. The address is masked, and no argument of a command is repeated.
 
     What is one of ours already stays as it is.
@@ -64,7 +74,7 @@ def translate_redis_error(error: Exception, endpoint: Endpoint) -> BusError:
     if kind is None:
         found = _REPLY_CODE.search(text)
         kind = _ERROR_OF_REPLY_CODE[found[1]] if found else _class_by_sentence(text)
-    if endpoint.may_move and (kind is ServerReadOnly or text.startswith("UNBLOCKED")):
+    if endpoint.may_move and (kind is RedisReadOnly or text.startswith("UNBLOCKED")):
         kind = LinkLost  # it was demoted: nothing was written, and its successor will take it
     if kind is LinkLost and text.startswith("Timeout connecting") and "rediss://" in endpoint.masked_url:
         text += " (so does a port that speaks no TLS)"
@@ -79,10 +89,10 @@ def _mirror_name(text: str) -> str:
 
 def _class_by_sentence(text: str) -> type[BusError]:
     """Redis before 7 and Valkey 9 drop the code of some errors inside scripts and keep the sentence."""
-    return next((kind for words, kind in _ERROR_OF_SENTENCE.items() if words in text), ServerRefused)
+    return next((kind for words, kind in _ERROR_OF_SENTENCE.items() if words in text), RedisCommandRefused)
 
 
-def _plain_text(error: Exception, endpoint: Endpoint) -> str:
+def _plain_text(error: Exception, endpoint: RedisEndpoint) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     text = text.partition(", with args beginning with")[0]
     parts = text.split(_WRONG_LOGIN_TEXT)  # words of Redis' own, which may look like a user or a password

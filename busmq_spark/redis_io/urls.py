@@ -43,7 +43,7 @@ NO_LOGIN = DefaultCredentials()
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class RedisServerAddress:
     """One Redis server. Its repr and ``masked_url`` show no credentials."""
 
     host: str
@@ -57,11 +57,11 @@ class Server:
 
     may_move = False
 
-    def resolve(self) -> Server:
+    def resolve(self) -> RedisServerAddress:
         """Itself: a server is an endpoint that never moves."""
         return self
 
-    async def resolve_async(self) -> Server:
+    async def resolve_async(self) -> RedisServerAddress:
         """Itself."""
         return self
 
@@ -80,7 +80,7 @@ class Server:
         return f"redis{'s' if self.tls else ''}://{secret}{host}:{self.port}"
 
 
-def parse(urls: str, login: DefaultCredentials = NO_LOGIN, default_port: int = DEFAULT_PORT) -> tuple[Server, ...]:
+def parse(urls: str, login: DefaultCredentials = NO_LOGIN, default_port: int = DEFAULT_PORT) -> tuple[RedisServerAddress, ...]:
     """The servers of a comma list. ``login`` holds for every URL that has no credentials of its own.
 
     Raises ConfigError that says which URL and why, and repeats nothing of it: a password that breaks its URL may stand anywhere in it.
@@ -105,7 +105,7 @@ class _UrlError(Exception):
     """What is wrong with a URL, in words of ours only."""
 
 
-def _parse_server(url: str, default: DefaultCredentials, default_port: int) -> Server:
+def _parse_server(url: str, default: DefaultCredentials, default_port: int) -> RedisServerAddress:
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -121,7 +121,7 @@ def _parse_server(url: str, default: DefaultCredentials, default_port: int) -> S
             raise _UrlError("it has a host" if address else "it has no path")
         if login and "@" in parts.path:
             raise _UrlError("it has an @ behind its address")
-        return Server("", 0, path=unquote(parts.path), user=user, password=secret)
+        return RedisServerAddress("", 0, path=unquote(parts.path), user=user, password=secret)
     if "@" in f"{parts.path}{parts.query}{parts.fragment}":
         raise _UrlError("it has an @ behind its address")
     try:
@@ -130,7 +130,7 @@ def _parse_server(url: str, default: DefaultCredentials, default_port: int) -> S
         raise _UrlError("its port is not a number from 1 to 65535") from None
     if not host:
         raise _UrlError("it has no host")
-    return Server(host, port or default_port, parts.scheme == "rediss", None, user, secret, default.trust)
+    return RedisServerAddress(host, port or default_port, parts.scheme == "rediss", None, user, secret, default.trust)
 
 
 def _parse_credentials(text: str) -> tuple[str | None, str | None]:

@@ -8,7 +8,7 @@ from typing import Any
 from busmq_spark.core import offsets
 from busmq_spark.core.position import Position
 from busmq_spark.options import ReadOptions
-from busmq_spark.spark.queue_acquisition import QueueAcquisition
+from busmq_spark.spark.stream_queue_acquirer import StreamQueueAcquirer
 
 SYNCHRONOUS_ACK_COMMITS = 3
 """Spark calls ``commit`` of a batch after it has written the batch to its commit log: without async progress tracking before it asks for the tasks of
@@ -39,7 +39,7 @@ class QueryAcks:
         self._first_start_was_replayed = False  # tasks were asked for before that: the batch of the first start is executed again
         self._durable_start: dict[str, Any] | None = None  # a start that is in the checkpoint for certain
 
-    def ack_start(self, start: dict[str, Any] | None, positions: Mapping[str, Position], stream_queues: QueueAcquisition) -> bool:
+    def ack_start(self, start: dict[str, Any] | None, positions: Mapping[str, Position], stream_queues: StreamQueueAcquirer) -> bool:
         """Acknowledge the start of a batch, where it is in the logs; false when that is put off to the next call.
 
         The first start of a process comes from the checkpoint itself. With the first call it is too early for an ack: other readers of the same
@@ -55,7 +55,9 @@ class QueryAcks:
             self._durable_start = None
         return True
 
-    def count_synchronous_commits(self, start: dict[str, Any], end: dict[str, Any], stream_queues: QueueAcquisition, *, planned_here: bool) -> None:
+    def count_synchronous_commits(
+        self, start: dict[str, Any], end: dict[str, Any], stream_queues: StreamQueueAcquirer, *, planned_here: bool
+    ) -> None:
         """Called when Spark asks for the tasks of a batch. Notes whether Spark had committed the batch before, if this one was planned here."""
         if self._is_first_start:
             # The batch of the first start is executed again, so the start after it is no more durable than later ones.
@@ -67,13 +69,13 @@ class QueryAcks:
             self._synchronous_batches = self._synchronous_batches + 1 if self._last_committed == start else None
         self._last_read_end = end  # a batch that is read several times asks for its tasks each time
 
-    def ack_end(self, end: dict[str, Any], positions: Mapping[str, Position], stream_queues: QueueAcquisition) -> None:
+    def ack_end(self, end: dict[str, Any], positions: Mapping[str, Position], stream_queues: StreamQueueAcquirer) -> None:
         """Acknowledge the end of a batch that is in the commit log."""
         self._last_committed = end
         stream_queues.siblings.stop_admitting_readers()
         self.ack_now(positions, stream_queues)
 
-    def ack_now(self, positions: Mapping[str, Position], stream_queues: QueueAcquisition) -> None:
+    def ack_now(self, positions: Mapping[str, Position], stream_queues: StreamQueueAcquirer) -> None:
         """Acknowledge, unless that was done before. Refused positions are a loss that planning will report."""
         fresh = self.unacked_positions(positions, stream_queues)
         lowest = stream_queues.siblings.lowest_positions(fresh) if fresh else {}
@@ -84,7 +86,7 @@ class QueryAcks:
             if queue in results or queue not in lowest:  # else its source is unreachable
                 self._acked_positions[queue] = position
 
-    def unacked_positions(self, positions: Mapping[str, Position], stream_queues: QueueAcquisition) -> dict[str, Position]:
+    def unacked_positions(self, positions: Mapping[str, Position], stream_queues: StreamQueueAcquirer) -> dict[str, Position]:
         """What of it has not been acknowledged."""
         if self._options.ack != "commit":
             return {}

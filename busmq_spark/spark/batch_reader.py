@@ -20,12 +20,12 @@ from busmq_spark.errors import ConfigError, QueueMissing
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark.gc_freeze import freeze_imports
 from busmq_spark.spark.id_time_recorder import note_times_if_allowed
-from busmq_spark.spark.partition import Partition, read_partition
 from busmq_spark.spark.queue_selection import find_queues
+from busmq_spark.spark.range_partition import RangePartition, read_partition
 from busmq_spark.spark.schema import TIMESTAMP_COLUMN_NAME
 from busmq_spark.spark.stores import patient_store
 from busmq_spark.spark.tracebacks import without_traceback
-from busmq_spark.starting_offsets import NewestMessages, Start
+from busmq_spark.starting_offsets import NewestMessages, OffsetBound
 from busmq_spark.store.loss_errors import loss_error
 from busmq_spark.store.protocol import QueueCreateOptions, ReadStore
 
@@ -69,7 +69,7 @@ class BatchReader(DataSourceReader):
             ]
         finally:
             store.close()
-        return [Partition(part) for part in tasks(ranges, options.min_partitions, options.max_per_partition)]
+        return [RangePartition(part) for part in tasks(ranges, options.min_partitions, options.max_per_partition)]
 
     def _check_ids(self, queue: str, state: QueueState, window: tuple[int, int], store: ReadStore) -> None:
         """What options name by its id must be there. Raises ConfigError, DataLoss."""
@@ -83,7 +83,7 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         # Spark makes one task of None where there are no partitions.
-        return read_partition(self._options, self._schema, partition if isinstance(partition, Partition) else Partition(()))
+        return read_partition(self._options, self._schema, partition if isinstance(partition, RangePartition) else RangePartition(()))
 
 
 def _windows(options: ReadOptions, store: ReadStore, states: Mapping[str, QueueState]) -> dict[str, tuple[int, int]]:
@@ -97,7 +97,7 @@ def _windows(options: ReadOptions, store: ReadStore, states: Mapping[str, QueueS
     return {queue: (_id(starts[queue], state), _id(ends[queue], state)) for queue, state in states.items()}
 
 
-def _id(start: Start, state: QueueState) -> int:
+def _id(start: OffsetBound, state: QueueState) -> int:
     if isinstance(start, NewestMessages):
         return state.last_id - start.count
     last = {"earliest": 0, "latest": state.newest}.get(str(start), start)

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from busmq_spark import __version__
 from busmq_spark.deferred_import import DeferredImport
-from busmq_spark.errors import BusError, ConfigError, EngineUnavailable, JarVersion
+from busmq_spark.errors import BusError, ConfigError, EngineUnavailable, JarVersionMismatch
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, StoreOptions, WriteOptions
 from busmq_spark.redis_io.server_addresses import parse_servers
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from busmq_spark.spark.batch_reader import BatchReader
-    from busmq_spark.spark.outcome_task_writer import OutcomeColumns
-    from busmq_spark.spark.outcome_writers import OutcomeBatchWriter
+    from busmq_spark.spark.job_outcome_task_writer import JobOutcomeColumns
+    from busmq_spark.spark.job_outcome_writers import JobOutcomeBatchWriter
     from busmq_spark.spark.sink_schema import SinkColumns
     from busmq_spark.spark.stream_reader import StreamReader
     from busmq_spark.spark.writer import BatchWriter
@@ -47,9 +47,9 @@ _check_job_field_names: DeferredImport[Callable[..., object]] = DeferredImport("
 _sink_columns: DeferredImport[type[SinkColumns]] = DeferredImport("spark.sink_schema", "SinkColumns")
 _stream_writer: DeferredImport[Callable[..., DataSourceStreamWriter]] = DeferredImport("spark.writer", "stream_writer")
 _batch_writer: DeferredImport[type[BatchWriter]] = DeferredImport("spark.writer", "BatchWriter")
-_outcome_columns_type: DeferredImport[type[OutcomeColumns]] = DeferredImport("spark.outcome_task_writer", "OutcomeColumns")
-_outcome_stream_writer: DeferredImport[Callable[..., DataSourceStreamWriter]] = DeferredImport("spark.outcome_writers", "outcome_stream_writer")
-_outcome_batch_writer: DeferredImport[type[OutcomeBatchWriter]] = DeferredImport("spark.outcome_writers", "OutcomeBatchWriter")
+_outcome_columns_type: DeferredImport[type[JobOutcomeColumns]] = DeferredImport("spark.job_outcome_task_writer", "JobOutcomeColumns")
+_outcome_stream_writer: DeferredImport[Callable[..., DataSourceStreamWriter]] = DeferredImport("spark.job_outcome_writers", "outcome_stream_writer")
+_outcome_batch_writer: DeferredImport[type[JobOutcomeBatchWriter]] = DeferredImport("spark.job_outcome_writers", "JobOutcomeBatchWriter")
 _check_links: DeferredImport[Callable[[StoreOptions], None]] = DeferredImport("spark.stores", "check_links")
 
 Options = TypeVar("Options", bound=StoreOptions)
@@ -75,7 +75,7 @@ class BusmqDataSource(DataSource):
         jar = _option_text(options, VERSION_OPTION)
         if jar and jar != __version__:
             found = f"the jar on the class path of Spark is of version {jar}, and the Python package busmq_spark of version {__version__}"
-            raise strip_traceback(JarVersion(found=found))
+            raise strip_traceback(JarVersionMismatch(found=found))
         super().__init__({name: text for name, text in options.items() if name.lower() != VERSION_OPTION} if jar else options)
 
     def schema(self) -> str:
@@ -136,7 +136,7 @@ def _source_columns(options: ReadOptions, *, topic: bool) -> str:
     return ", ".join([*columns, *([TOPIC_COLUMNS] if topic else [])])
 
 
-def _outcome_columns(schema: StructType, options: WriteOptions, given: Mapping[str, str], *, needs_id: bool = False) -> OutcomeColumns:
+def _outcome_columns(schema: StructType, options: WriteOptions, given: Mapping[str, str], *, needs_id: bool = False) -> JobOutcomeColumns:
     if unused := [name for name in UNUSED_BY_SETTLE if _option_text(given, name)]:
         reason = f"option {unused[0]!r} is for messages, and with settle rows are outcomes of jobs: each is written once, by its task; leave it out"
         raise ConfigError(reason=reason)

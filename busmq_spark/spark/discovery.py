@@ -25,7 +25,7 @@ log = logging.getLogger("busmq_spark")
 
 
 @dataclass(frozen=True, slots=True)
-class DiscoveryResult:
+class QueueDiscoveryResult:
     """What one walk has found."""
 
     queues: Sequence[str] = ()
@@ -33,21 +33,21 @@ class DiscoveryResult:
     """The links that have said which queues they have."""
 
 
-class DiscoveryThread(threading.Thread):
+class QueueDiscoveryThread(threading.Thread):
     """A daemon thread with a store of its own. It ends with the process, with ``stop``, or when the driver that started the process is gone."""
 
     def __init__(self, open_store: Callable[[], PlanningStore], find_queues: FindQueues, *, links: bool) -> None:
         super().__init__(name="busmq-discovery", daemon=True)
         self._open_store, self._find_queues, self._links = open_store, find_queues, links
-        self._found = DiscoveryResult()
+        self._found = QueueDiscoveryResult()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
         self._parent = os.getppid()
 
-    def take_found_queues(self) -> DiscoveryResult:
+    def take_found_queues(self) -> QueueDiscoveryResult:
         """What the last walk has found, once; empty until the next has ended."""
         with self._lock:
-            found, self._found = self._found, DiscoveryResult()
+            found, self._found = self._found, QueueDiscoveryResult()
         return found
 
     def stop(self) -> None:
@@ -81,7 +81,7 @@ class DiscoveryThread(threading.Thread):
             paused_s += time.monotonic() - began
 
         began = time.monotonic()
-        found = DiscoveryResult(self._find_queues(store, wait_for_next_step), frozenset(store.listed_sources))
+        found = QueueDiscoveryResult(self._find_queues(store, wait_for_next_step), frozenset(store.listed_sources))
         with self._lock:
             self._found = found
         took_s = time.monotonic() - began - paused_s

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from busmq_spark.core import times_of_ids
-from busmq_spark.errors import ProtocolError, RemoteError, ServerRefused, Unauthorized
+from busmq_spark.errors import ProtocolError, RedisCommandRefused, RedisUnauthorized, UnknownRemoteError
 from busmq_spark.store.protocol import ReadStore
 
 
@@ -37,5 +37,5 @@ class IdTimeRecorder:
 
 def note_times_if_allowed(store: ReadStore, queues: Sequence[str]) -> None:
     """Note the times of the newest ids, as far as the store lets: an older federation server does not know the question."""
-    with suppress(ProtocolError, RemoteError, ServerRefused, Unauthorized):
+    with suppress(ProtocolError, UnknownRemoteError, RedisCommandRefused, RedisUnauthorized):
         store.note_times(queues)

@@ -16,7 +16,7 @@ DRIVER_CHECK_INTERVAL_S = 60.0
 log = logging.getLogger("busmq_spark")
 
 
-class KeepAlive:
+class ReaderKeepAlive:
     """A daemon thread for each failure domain (server, node of a cluster, link), with a store of its own: an unreachable domain delays no other.
 
     The threads end with the process, with ``stop``, or when the driver that started the process is gone.
@@ -49,7 +49,7 @@ class KeepAlive:
 class KeepAliveThread(threading.Thread):
     """Touches the queues of one failure domain, each time a third of the shortest life is over."""
 
-    def __init__(self, owner: KeepAlive, domain: FailureDomain) -> None:
+    def __init__(self, owner: ReaderKeepAlive, domain: FailureDomain) -> None:
         super().__init__(name=f"busmq-keep-alive-{'-'.join(str(part) for part in domain if part != '')}", daemon=True)
         self._owner, self._domain = owner, domain
         self._queues: dict[str, int] = {}

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from busmq_spark.core.position import Range
 from busmq_spark.core.times_of_ids import TimesOfIds, TimesOfIdsCollector
-from busmq_spark.errors import ProtocolError, RemoteError
+from busmq_spark.errors import ProtocolError, UnknownRemoteError
 from busmq_spark.spark.schema import TIMESTAMP_COLUMN_NAME
-from busmq_spark.store.protocol import MessageRows, ReadStore
+from busmq_spark.store.protocol import ConsecutiveMessages, ReadStore
 
 TIMESTAMP_ARROW_TYPE = pa.timestamp("us", tz="UTC")
 MS_PER_SECOND, US_PER_MS = 1000, 1000
@@ -38,7 +38,7 @@ class TimestampColumn:
         found = fetch_times(store, [part for part in parts if part.queue not in known])
         return cls({**found, **known}, {part.queue: part.born for part in parts})
 
-    def column(self, rows: MessageRows) -> Any:
+    def column(self, rows: ConsecutiveMessages) -> Any:
         """The column of consecutive messages; NULL where a time is not known."""
         count = len(rows.values)
         if rows.queue not in self._times:
@@ -66,7 +66,7 @@ def fetch_times(store: ReadStore, parts: Sequence[Range]) -> dict[str, TimesOfId
             answers = store.times(gathering.wanted)
             away.update(gathering.wanted.keys() - answers.keys())
             gathering.add(answers)
-    except (ProtocolError, RemoteError) as error:
+    except (ProtocolError, UnknownRemoteError) as error:
         log.warning("the column %s is NULL: the times of messages are not known there (%s)", TIMESTAMP_COLUMN_NAME, error)
         return dict.fromkeys(wanted, TimesOfIds("", ()))
     return {queue: times for queue, times in gathering.found.items() if queue not in away}

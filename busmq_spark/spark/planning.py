@@ -19,18 +19,18 @@ from busmq_spark.options import ReadOptions
 from busmq_spark.spark import compat
 from busmq_spark.spark.acks import QueryAcks
 from busmq_spark.spark.id_time_recorder import IdTimeRecorder
-from busmq_spark.spark.partition import Partition
 from busmq_spark.spark.planner_io import PlannerIO
 from busmq_spark.spark.polling import PollSchedule
 from busmq_spark.spark.query_lag import QueryLagMeter
-from busmq_spark.spark.queue_acquisition import QueueAcquisition, warn_queues_differ_from_checkpoint
 from busmq_spark.spark.queue_selection import QueueSelection
-from busmq_spark.spark.stores import planning_store, push_notifiers
-from busmq_spark.store.multi_link_store import rows_within
-from busmq_spark.store.protocol import MessageRows
+from busmq_spark.spark.range_partition import RangePartition
+from busmq_spark.spark.stores import planning_store, push_listeners
+from busmq_spark.spark.stream_queue_acquirer import StreamQueueAcquirer, warn_queues_differ_from_checkpoint
+from busmq_spark.store.multi_source_store import rows_within
+from busmq_spark.store.protocol import ConsecutiveMessages
 
 
-class QueryPlanning:
+class StreamingQueryPlanner:
     """The batches of one query, one after the other. The first call that asks Redis opens connections and threads."""
 
     def __init__(self, options: ReadOptions, *, timed: bool = False) -> None:
@@ -38,8 +38,8 @@ class QueryPlanning:
         self.planner = BatchPlanner(options)
         self._timed = timed
         self.names = QueueSelection(options)
-        self.stream_queues: QueueAcquisition | None = None
-        self.prefetched: Mapping[str, Sequence[MessageRows]] = {}
+        self.stream_queues: StreamQueueAcquirer | None = None
+        self.prefetched: Mapping[str, Sequence[ConsecutiveMessages]] = {}
         self._prefetched_times: Mapping[str, TimesOfIds] = {}
         self._options = options
         self._offsets = offsets.OffsetCodec()
@@ -83,7 +83,7 @@ class QueryPlanning:
         self._idle.end()
         return planned
 
-    def _plan(self, begin: Mapping[str, Position], held: AcquiredQueues, limit: Any, stream_queues: QueueAcquisition) -> dict[str, Position]:
+    def _plan(self, begin: Mapping[str, Position], held: AcquiredQueues, limit: Any, stream_queues: StreamQueueAcquirer) -> dict[str, Position]:
         """The positions at the end of the batch, by what the queues hold now; the rows that were fetched for it are in ``prefetched`` then."""
         unlimited = self._start_unknown or (limit is not None and compat.is_unlimited(limit) and not self.planner.available_now)
         answers = PlannerIO(stream_queues, strict=self._options.fail_on_data_loss, timed=self._timed)
@@ -102,7 +102,7 @@ class QueryPlanning:
             report["sources"][link]["away"] = True
         return {**report, "lag": lag.messages, "lag_s": lag.seconds}
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[Partition]:
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[RangePartition]:
         """The tasks of a batch, planned here or before a restart."""
         start, end = self._offsets.canonical(start), self._offsets.canonical(end)
         begin, goal = self._offsets.decode(start), self._offsets.decode(end)
@@ -131,7 +131,7 @@ class QueryPlanning:
         self._planned, self._start_unknown = end, False
         cut = tasks(ranges(done, goal, stream_queues.store.locate(list(goal))), self._options.min_partitions, self._options.max_per_partition)
         found = [{r: rows for r in part if (rows := rows_within(prefetched.get(r.queue, ()), r))} for part in cut]
-        return [Partition(part, rows, goal, self._prefetched_times) for part, rows in zip(cut, found, strict=True)]
+        return [RangePartition(part, rows, goal, self._prefetched_times) for part, rows in zip(cut, found, strict=True)]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Acknowledge a batch that is in the commit log."""
@@ -145,12 +145,12 @@ class QueryPlanning:
         if self.stream_queues:
             self.stream_queues.stop()
 
-    def _known_links(self, sources: frozenset[str], stream_queues: QueueAcquisition) -> set[str]:
+    def _known_links(self, sources: frozenset[str], stream_queues: StreamQueueAcquirer) -> set[str]:
         """The links whose queues are known: a link is in an offset from then on."""
         entering = {split_name(queue)[0] for queue in self.planner.unknown_last_ids}
         return {*sources & {*self._options.sources}, *stream_queues.store.listed_sources, *self.names.listed_sources, *entering} - {""}
 
-    def _has_news(self, begin: Mapping[str, Position], held: AcquiredQueues, stream_queues: QueueAcquisition) -> bool:
+    def _has_news(self, begin: Mapping[str, Position], held: AcquiredQueues, stream_queues: StreamQueueAcquirer) -> bool:
         """Whether planning may find anything beyond ``begin``; the cheap answer of an idle query, at most one small command per poll."""
         assert self._polling is not None
         if self.planner.has_more(begin, held, stream_queues.store.unavailable, _now_ms()):
@@ -162,7 +162,7 @@ class QueryPlanning:
         self._polling.schedule_next_poll()
         return pushed
 
-    def _offset_without_news(self, at: dict[str, Any], begin: Mapping[str, Position], stream_queues: QueueAcquisition) -> dict[str, Any]:
+    def _offset_without_news(self, at: dict[str, Any], begin: Mapping[str, Position], stream_queues: StreamQueueAcquirer) -> dict[str, Any]:
         """The same offset again; or one that differs, while messages of the last batch wait for Spark's commit and can be acknowledged."""
         away = stream_queues.store.unavailable
         waiting = any(split_name(queue)[0] not in away for queue in self._acks.unacked_positions(begin, stream_queues))
@@ -171,12 +171,12 @@ class QueryPlanning:
 
     def _acquire_stream_queues(
         self, known: Mapping[str, Position], sources: Collection[str], done: Mapping[str, int] = MappingProxyType({})
-    ) -> QueueAcquisition:
+    ) -> StreamQueueAcquirer:
         """Take hold of the queues of the query: at the first call, and of new ones later. ``known``: positions of the checkpoint, or of a batch."""
         if self.stream_queues is None:
             self._polling = PollSchedule(self._options)
             store = planning_store(self._options)
-            self.stream_queues = QueueAcquisition(self._options, store, push_notifiers(self._options, store, self._polling.notified))
+            self.stream_queues = StreamQueueAcquirer(self._options, store, push_listeners(self._options, store, self._polling.notified))
         stream_queues = self.stream_queues
         stream_queues.raise_if_taken()
         if known and not self._compared:

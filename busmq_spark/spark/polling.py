@@ -16,7 +16,7 @@ LINK_POLL_S = 1.0
 
 
 class PollSchedule:
-    """The pace of one query. ``notified`` is set by the push notifiers."""
+    """The pace of one query. ``notified`` is set by the push listeners."""
 
     def __init__(self, options: ReadOptions) -> None:
         self.notified = threading.Event()

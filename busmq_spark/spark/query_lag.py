@@ -15,7 +15,7 @@ LAG_INTERVAL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Lag:
+class QueryLag:
     """How far a query is behind: what is stored after the end of its last batch."""
 
     messages: int
@@ -30,12 +30,12 @@ class QueryLagMeter:
         self._next = 0.0
         self._seconds: int | None = None
 
-    def measure(self, ends: Mapping[str, Position], last_ids: Mapping[str, int], store: ReadStore) -> Lag:
+    def measure(self, ends: Mapping[str, Position], last_ids: Mapping[str, int], store: ReadStore) -> QueryLag:
         """``ends`` of the last batch, ``last_ids`` of the last planning. What cannot be asked now is not known."""
         waiting = {queue: end.last + 1 for queue, end in ends.items() if last_ids.get(queue, 0) > end.last}
         if not waiting:
             self._next = 0.0
-            return Lag(0, 0)
+            return QueryLag(0, 0)
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + LAG_INTERVAL_S
             try:
@@ -43,4 +43,4 @@ class QueryLagMeter:
             except BusError:  # also of a federation server that is older than this question; what is wrong comes up where it counts
                 ages = []
             self._seconds = max(ages) // 1000 if ages else None
-        return Lag(sum(last_ids[queue] - ends[queue].last for queue in waiting), self._seconds)
+        return QueryLag(sum(last_ids[queue] - ends[queue].last for queue in waiting), self._seconds)

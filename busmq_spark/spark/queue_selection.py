@@ -12,7 +12,7 @@ from busmq_spark.core.topic import topic_partition
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import ReadOptions
 from busmq_spark.redis_io.queue_location import no_pause
-from busmq_spark.spark.discovery import DiscoveryThread
+from busmq_spark.spark.discovery import QueueDiscoveryThread
 from busmq_spark.spark.stores import planning_store
 from busmq_spark.store.protocol import PlanningStore, ReadStore
 
@@ -43,7 +43,7 @@ class QueueSelection:
         self.options = options
         self.named_queues = [qualified_name(source, queue) for source in options.sources for queue in options.subscribe]
         self.listed_sources: set[str] = set()
-        self._discovery: DiscoveryThread | None = None
+        self._discovery: QueueDiscoveryThread | None = None
 
     def includes(self, queue: str) -> bool:
         """Whether the options name the queue or its topic, or their pattern does."""
@@ -78,7 +78,7 @@ class QueueSelection:
             return found.queues
         options = self.options
         first = find_queues(options, store)
-        self._discovery = DiscoveryThread(lambda: planning_store(options, quiet=True), partial(find_queues, options), links=bool(options.links))
+        self._discovery = QueueDiscoveryThread(lambda: planning_store(options, quiet=True), partial(find_queues, options), links=bool(options.links))
         if new_ones:
             self._discovery.start()
         return first

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-REALTIME_SOURCE = "busmq.spark.BusmqRealtime"
+REALTIME_SOURCE = "busmq.spark.BusmqRealtimeProvider"
 LOG = logging.getLogger("busmq_spark")
 
 SESSION_SETTINGS = {

@@ -15,10 +15,10 @@ from busmq_spark.errors import BatchChanged, BusError, ConfigError, QueueMissing
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark.checkpoint_offset_log import read_batch_span, sync_batch_to_disk
 from busmq_spark.spark.gc_freeze import freeze_imports
+from busmq_spark.spark.sink_commit_message import merge_outcomes
 from busmq_spark.spark.sink_queue_options import full_queue_wait, queue_creation
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.stores import sink_store
-from busmq_spark.spark.task_outcome import merge_outcomes
 from busmq_spark.store.protocol import WriteStore
 
 log = logging.getLogger("busmq_spark")

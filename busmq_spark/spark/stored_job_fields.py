@@ -10,20 +10,20 @@ import pyarrow as pa
 from busmq_spark.core import job as flows
 from busmq_spark.core.keys import JobKeys
 from busmq_spark.errors import ConfigError, MessageRefused
-from busmq_spark.store.protocol import MessageRows, ReadStore
+from busmq_spark.store.protocol import ConsecutiveMessages, ReadStore
 from busmq_spark.store.redis_store import RedisStore
 
 MESSAGES_PER_CALL = 500
 
 
-class StoredJobFieldReader:
+class StoredJobFieldsReader:
     """Asked for in one round trip for each 500 messages."""
 
     def __init__(self, store: ReadStore, names: Sequence[str]) -> None:
         assert isinstance(store, RedisStore), "links are refused"
         self._store, self._names = store, check_job_field_names(names)
 
-    def column(self, rows: MessageRows, kind: Any) -> Any:
+    def column(self, rows: ConsecutiveMessages, kind: Any) -> Any:
         """For each message a map: field → its bytes, or its JSON as text; without those that are missing. NULL for a message that names no job."""
         found: list[list[tuple[str, bytes]] | None] = []
         for at in range(0, len(rows.values), MESSAGES_PER_CALL):

@@ -10,23 +10,23 @@ from math import inf
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.core.caching import PerProcessCache
+from busmq_spark.core.caching import ProcessLocalCache
 from busmq_spark.core.qualified_queue_names import by_source
 from busmq_spark.core.retry import PATIENCE_S
 from busmq_spark.deferred_import import DeferredImport
 from busmq_spark.options import ReadOptions, RedisOptions, StoreOptions, WriteOptions, redis_options
 from busmq_spark.redis_io import eviction
-from busmq_spark.store.multi_link_store import MultiLinkStore
-from busmq_spark.store.protocol import PlanningStore, PushNotifiers, ReadStore, WriteStore
-from busmq_spark.store.redis_push_notifiers import RedisPushNotifiers
+from busmq_spark.store.multi_source_store import MultiSourceStore
+from busmq_spark.store.protocol import PlanningStore, PushListeners, ReadStore, WriteStore
+from busmq_spark.store.redis_push_listeners import RedisPushListeners
 from busmq_spark.store.redis_store import RedisStore
 from busmq_spark.store.redis_store import open_store as open_redis
 from busmq_spark.store.redis_store import shared_store as shared_redis
-from busmq_spark.store.source_caller import SameThreadCaller, SourceCaller, ThreadedCaller
+from busmq_spark.store.store_caller import SameThreadStoreCaller, StoreCaller, ThreadedStoreCaller
 
 if TYPE_CHECKING:  # they need websockets, which only queries with links do
     from busmq_spark.federation.address import FederationAddress
-    from busmq_spark.federation.npm_servers.detected_store import ReadWriteStore
+    from busmq_spark.federation.npm_servers.protocol_detecting_store import FederationStore
 
 
 PLANNING_PATIENCE_S = 1.0
@@ -38,8 +38,8 @@ DRIVER_PATIENCE_S = 30.0
 # Few queries have links, which take a package of their own.
 _LINKS = "federation.url (on the driver and on executors)"
 _federation_address: DeferredImport[type[FederationAddress]] = DeferredImport("federation.address", "FederationAddress", needed_by=_LINKS)
-_open_detected: DeferredImport[Callable[..., ReadWriteStore]] = DeferredImport(
-    "federation.npm_servers.detected_store", "open_detected", needed_by=_LINKS
+_open_detected: DeferredImport[Callable[..., FederationStore]] = DeferredImport(
+    "federation.npm_servers.protocol_detecting_store", "open_detected", needed_by=_LINKS
 )
 
 
@@ -49,7 +49,7 @@ def link_address(options: StoreOptions, link: str, patience_s: float = PATIENCE_
     return _federation_address.get()(dict(options.links)[link], options.secret_of(link) or "", *trust, patience_s, options.in_url(link))
 
 
-def open_link(options: StoreOptions, link: str, patience_s: float = PATIENCE_S) -> ReadWriteStore:
+def open_link(options: StoreOptions, link: str, patience_s: float = PATIENCE_S) -> FederationStore:
     """A new store behind a federation server; nothing is connected yet."""
     return _open_detected.get()(link_address(options, link, patience_s))
 
@@ -69,10 +69,10 @@ def planning_store(options: ReadOptions, *, quiet: bool = False) -> PlanningStor
         return open_redis(options)
     if options.on_unavailable == "fail":
         return _multi_source_store(options, 0.0)
-    callers: dict[str, SourceCaller] = {
-        link: ThreadedCaller(link, partial(open_link, options, link, PLANNING_PATIENCE_S), quiet=quiet) for link, _ in options.links
+    callers: dict[str, StoreCaller] = {
+        link: ThreadedStoreCaller(link, partial(open_link, options, link, PLANNING_PATIENCE_S), quiet=quiet) for link, _ in options.links
     }
-    return MultiLinkStore({**_redis_caller(options), **callers})
+    return MultiSourceStore({**_redis_caller(options), **callers})
 
 
 def patient_store(options: StoreOptions, patience_s: float = DRIVER_PATIENCE_S) -> ReadStore:
@@ -80,47 +80,47 @@ def patient_store(options: StoreOptions, patience_s: float = DRIVER_PATIENCE_S) 
     return _multi_source_store(options, patience_s if options.on_unavailable == "wait" else 0.0) if options.links else open_redis(options)
 
 
-def _multi_source_store(options: StoreOptions, patience_s: float) -> MultiLinkStore:
+def _multi_source_store(options: StoreOptions, patience_s: float) -> MultiSourceStore:
     # The caller waits, and logs once when that begins and once when it ends; the link underneath shall not do so, too.
     link_s = PLANNING_PATIENCE_S if patience_s else PATIENCE_S
-    callers = {link: SameThreadCaller(link, open_link(options, link, link_s), patience_s) for link, _ in options.links}
-    return MultiLinkStore({**_redis_caller(options), **callers})
+    callers = {link: SameThreadStoreCaller(link, open_link(options, link, link_s), patience_s) for link, _ in options.links}
+    return MultiSourceStore({**_redis_caller(options), **callers})
 
 
-def _redis_caller(options: StoreOptions) -> dict[str, SourceCaller]:
-    return {"": SameThreadCaller("", open_redis(options))} if options.has_redis else {}
+def _redis_caller(options: StoreOptions) -> dict[str, StoreCaller]:
+    return {"": SameThreadStoreCaller("", open_redis(options))} if options.has_redis else {}
 
 
-class MultiSourcePushNotifiers:
-    """The push notifiers of every source. Satisfies PushNotifiers."""
+class MultiSourcePushListeners:
+    """The push listeners of every source. Satisfies PushListeners."""
 
-    def __init__(self, notifiers: Mapping[str, Sequence[PushNotifiers]]) -> None:
-        self._notifiers = notifiers
+    def __init__(self, listeners: Mapping[str, Sequence[PushListeners]]) -> None:
+        self._listeners = listeners
 
     def listen(self, queues: Sequence[str]) -> None:
         """Listen to exactly these queues from now on."""
         parts = by_source(queues)
-        for source, notifiers in self._notifiers.items():
-            for notifier in notifiers if source in parts else ():
-                notifier.listen(parts[source])
+        for source, listeners in self._listeners.items():
+            for listener in listeners if source in parts else ():
+                listener.listen(parts[source])
 
     def stop(self) -> None:
         """End the threads; returns at once."""
-        for notifiers in self._notifiers.values():
-            for notifier in notifiers:
-                notifier.stop()
+        for listeners in self._listeners.values():
+            for listener in listeners:
+                listener.stop()
 
 
-def push_notifiers(options: ReadOptions, store: PlanningStore, notified: Event) -> PushNotifiers:
+def push_listeners(options: ReadOptions, store: PlanningStore, notified: Event) -> PushListeners:
     """Listeners for the queues of a stream, not started."""
     if isinstance(store, RedisStore):
-        return RedisPushNotifiers(store, notified)
-    assert isinstance(store, MultiLinkStore)
-    own = {"": [RedisPushNotifiers(store.redis_store, notified)]} if store.redis_store is not None else {}
-    return MultiSourcePushNotifiers({**own, **{link: open_link(options, link).push_notifiers(notified) for link, _ in options.links}})
+        return RedisPushListeners(store, notified)
+    assert isinstance(store, MultiSourceStore)
+    own = {"": [RedisPushListeners(store.redis_store, notified)]} if store.redis_store is not None else {}
+    return MultiSourcePushListeners({**own, **{link: open_link(options, link).push_listeners(notified) for link, _ in options.links}})
 
 
-_shared_stores = PerProcessCache()
+_shared_stores = ProcessLocalCache()
 
 
 def task_store(options: StoreOptions) -> ReadStore:

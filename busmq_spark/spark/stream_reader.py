@@ -26,10 +26,10 @@ from busmq_spark.spark.schema import TIMESTAMP_COLUMN_NAME
 from busmq_spark.spark.tracebacks import without_traceback
 
 if TYPE_CHECKING:
-    from busmq_spark.spark.planning import QueryPlanning
+    from busmq_spark.spark.planning import StreamingQueryPlanner
 
-_query_planning: DeferredImport[type[QueryPlanning]] = DeferredImport("spark.planning", "QueryPlanning")
-_read_partition: DeferredImport[Callable[..., Iterator[Any]]] = DeferredImport("spark.partition", "read_partition")
+_query_planning: DeferredImport[type[StreamingQueryPlanner]] = DeferredImport("spark.planning", "StreamingQueryPlanner")
+_read_partition: DeferredImport[Callable[..., Iterator[Any]]] = DeferredImport("spark.range_partition", "read_partition")
 BLIND_PROBE_PAUSE_S = 0.2
 """Pause between two probes of an unreachable link, where Spark does not pass the checkpoint's location."""
 WAITS_FOR_LINKS_REASON = (
@@ -48,7 +48,7 @@ class StreamReader(DataSourceStreamReader, compat.AvailableNow):
         self._schema = schema
 
     @cached_attribute
-    def _planning(self) -> QueryPlanning:
+    def _planning(self) -> StreamingQueryPlanner:
         return _query_planning.get()(self._options, timed=TIMESTAMP_COLUMN_NAME in self._schema.names)
 
     # -- what Spark calls on the driver ---------------------------------------------------------------------------------------------------

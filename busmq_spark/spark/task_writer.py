@@ -13,13 +13,13 @@ from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.spark.gc_freeze import freeze_imports
+from busmq_spark.spark.sink_commit_message import SinkCommitMessage
 from busmq_spark.spark.sink_queue_options import full_queue_wait, queue_creation
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.staging_renewal import StagingRenewal
 from busmq_spark.spark.stores import sink_store
-from busmq_spark.spark.task_outcome import TaskOutcome
 from busmq_spark.spark.topic_partitioner import TopicPartitioner
-from busmq_spark.store.protocol import QueueAppender, WriteStore
+from busmq_spark.store.protocol import SinkAppender, WriteStore
 
 RUN_ID_PROPERTY = "spark.jobGroup.id"
 """Local property: of a stream's tasks the id of the run of the query."""
@@ -34,7 +34,7 @@ class TaskWriter:
         self._columns = columns
         self._write_token = write_token
 
-    def write(self, batches: Iterator[Any]) -> TaskOutcome:
+    def write(self, batches: Iterator[Any]) -> SinkCommitMessage:
         """Runs in a task; Spark repeats it as a whole when it raises."""
         freeze_imports()
         if self._options.delivery == "exactly-once":
@@ -42,7 +42,7 @@ class TaskWriter:
                 return self._stage(batches, renewal)
         return self._push(batches)
 
-    def _push(self, batches: Iterator[Any]) -> TaskOutcome:
+    def _push(self, batches: Iterator[Any]) -> SinkCommitMessage:
         store = sink_store(self._options, task=True)
         appender = store.appender()
         full = full_queue_wait(self._options)
@@ -54,11 +54,11 @@ class TaskWriter:
                     attached.update(new)
                 appender.push_each(parts, full)
             appender.finish()
-            return TaskOutcome("", ())
+            return SinkCommitMessage("", ())
         finally:
             appender.abandon()
 
-    def _stage(self, batches: Iterator[Any], renewal: StagingRenewal) -> TaskOutcome:
+    def _stage(self, batches: Iterator[Any], renewal: StagingRenewal) -> SinkCommitMessage:
         context = TaskContext.get()
         query = _local_property(context, "sql.streaming.queryId")
         batch = _local_property(context, "streaming.sql.batchId") or str(self._options.batch or 0)
@@ -80,7 +80,7 @@ class TaskWriter:
                     attached.update(new)
                 for queue, values in parts.items():
                     appender.stage(queue, store.keys(queue).stage(attempt), values, renewal.run)
-            return TaskOutcome(query, tuple(appender.finish()), renewal.run)
+            return SinkCommitMessage(query, tuple(appender.finish()), renewal.run)
         except LinkLost:
             raise
         except BaseException:
@@ -91,7 +91,7 @@ class TaskWriter:
         finally:
             appender.abandon()
 
-    def _topic_rows(self, store: WriteStore, appender: QueueAppender) -> TopicPartitioner | None:
+    def _topic_rows(self, store: WriteStore, appender: SinkAppender) -> TopicPartitioner | None:
         """Where rows for topics go. Tasks, and the batches of a query, begin with different partitions."""
         if self._columns.topic is None:
             return None

@@ -13,7 +13,7 @@ from busmq_spark.errors import ConfigError
 from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.spark import compat
-from busmq_spark.spark.task_outcome import merge_outcomes
+from busmq_spark.spark.sink_commit_message import merge_outcomes
 from busmq_spark.spark.tracebacks import without_traceback
 
 if TYPE_CHECKING:

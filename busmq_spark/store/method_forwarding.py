@@ -34,7 +34,7 @@ def make_per_queue_method(method: Method[P, T]) -> Method[P, T]:
     return make_forwarder(method, lambda store, *asked: store.ask_each(*asked))
 
 
-class PerQueueOperations(ABC):
+class MultiQueueCallSplitter(ABC):
     """The operations whose first argument says queues and whose answer is by queue. How several stores, or calls, share them is :meth:`ask_each`."""
 
     @abstractmethod

@@ -16,7 +16,7 @@ from busmq_spark.core.mirror import OriginQueueState, Positions
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
 from busmq_spark.core.reader_operations import AckResult, QueueState
-from busmq_spark.core.sink import FullQueueStop, StagedList
+from busmq_spark.core.sink import CommitStoppedAtMaxsize, StagedList
 from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.core.times_of_ids import TimeLookupResult, TimesOfIds
 from busmq_spark.errors import QueueFull, QueueMissing
@@ -36,7 +36,7 @@ class QueueCreateOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class MessageRows:
+class ConsecutiveMessages:
     """Consecutive messages: the first has id ``first``, ``values`` is an Arrow array of binary in id order."""
 
     queue: str
@@ -55,7 +55,7 @@ class LossCauseEvidence:
     """The last id that a query without a subscription has acknowledged; 0 also where that is not known, as behind a federation server."""
 
 
-RowStream: TypeAlias = Generator[MessageRows, None, None]
+RowStream: TypeAlias = Generator[ConsecutiveMessages, None, None]
 """A lazy stream of rows. Read it to the end or close it."""
 
 
@@ -130,15 +130,15 @@ class ReadStore(Protocol):
     def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]: ...
     def traces(self, queue: str) -> LossCauseEvidence: ...
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]: ...
-    def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]: ...
-    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
+    def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[ConsecutiveMessages]: ...
+    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[ConsecutiveMessages]:
         """The messages of ranges, one range after the other; as ``read`` of each, in fewer round trips where that can be."""
         ...
 
     def close(self) -> None: ...
 
 
-class OriginStore(ReadStore, Protocol):
+class MirrorOriginReadStore(ReadStore, Protocol):
     """What a mirror reads from, beside the ranges (core/mirror.py)."""
 
     def spans(self, wanted: Mapping[str, tuple[int, int]]) -> Mapping[str, OriginQueueState]: ...
@@ -184,7 +184,7 @@ class PlanningStore(ReadStore, Protocol):
         ...
 
 
-class PushNotifiers(Protocol):
+class PushListeners(Protocol):
     """Wakes a planner when something is pushed to one of the queues, where it can; the planner polls anyway."""
 
     def listen(self, queues: Sequence[str]) -> None:
@@ -194,7 +194,7 @@ class PushNotifiers(Protocol):
     def stop(self) -> None: ...
 
 
-class QueueAppender(Protocol):
+class SinkAppender(Protocol):
     """Writes of one task: chunks go out while the next are made. Either ``stage`` or a ``push`` is used, then ``finish`` waits for the rest.
 
     While chunks are under way the store answers nothing else: ``wait_until_stored`` waits for them.
@@ -226,7 +226,7 @@ class WriteStore(Protocol):
         """How many partitions a topic has; one that does not exist is made with so many, but not by a federation server. Raises TopicMissing."""
         ...
 
-    def appender(self) -> QueueAppender: ...
+    def appender(self) -> SinkAppender: ...
     def begin(self, sink: str, run: str, queues: Sequence[str]) -> SinkRun:
         """A task of a run will stage rows for queues. The first time, what earlier runs of the sink have staged and not recorded is removed."""
         ...
@@ -238,8 +238,8 @@ class WriteStore(Protocol):
     def record(
         self, sink: str, batch: int, staged: Sequence[StagedList], query: str = "", span: str = "", epoch: int = 0
     ) -> tuple[StagedList, ...]: ...
-    def commit(self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]) -> FullQueueStop | None: ...
-    def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> Mapping[str, FullQueueStop | QueueMissing | None]:
+    def commit(self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]) -> CommitStoppedAtMaxsize | None: ...
+    def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> Mapping[str, CommitStoppedAtMaxsize | QueueMissing | None]:
         """As ``commit`` of each queue of ``staged``, in fewer round trips where that can be; a queue that is missing is an answer."""
         ...
 

@@ -12,13 +12,13 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from typing import Self
 
-from busmq_spark.core.command_generators import Call, command, script
+from busmq_spark.core.command_generators import RedisCall, command, script
 from busmq_spark.core.grouping import group_by, slices
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, chunks
 from busmq_spark.core.sink import RESTART_REMEDY, StagedList, digest, discard, encode_chunks, next_segment, stage, stage_more, total_digest
 from busmq_spark.core.sink_runs import SinkRun
-from busmq_spark.errors import LinkLost, QueueMissing, ServerRefused, StagingLost
+from busmq_spark.errors import LinkLost, QueueMissing, RedisCommandRefused, StagingLost
 from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.store.protocol import FullQueueWait
@@ -78,12 +78,12 @@ class _SentChunk:
         return sent
 
     @property
-    def call(self) -> Call:
+    def call(self) -> RedisCall:
         """The first chunk brings the ttl; the others need not be copied through Lua."""
         return stage_more(self.part.key, self.values) if self.before else self.repeatable_call
 
     @property
-    def repeatable_call(self) -> Call:
+    def repeatable_call(self) -> RedisCall:
         """The call for a chunk in any place, safe to repeat."""
         return stage(self.part.key, self.before, self.values, self.part.stages, self.part.epoch)
 
@@ -130,7 +130,7 @@ class _ChunkPipeline:
     def wait_for_replies(self) -> None:
         """Wait until everything under way is answered, be it with an error."""
         while self._waiting:
-            with suppress(ServerRefused, StagingLost):
+            with suppress(RedisCommandRefused, StagingLost):
                 self._confirm_oldest()
 
     def abandon(self) -> None:
@@ -143,7 +143,7 @@ class _ChunkPipeline:
     def _confirm_oldest(self) -> None:
         try:
             found = self._link.fetch()
-        except ServerRefused:
+        except RedisCommandRefused:
             self._waiting.popleft()
             raise
         self._waiting.popleft().confirm(found)
@@ -199,7 +199,7 @@ def _append_chunk(link: Link, keys: QueueKeys, values: Sequence[bytes]) -> int:
     return _stored_count(keys, link.execute(_push_call(keys, values)))
 
 
-def _push_call(keys: QueueKeys, values: Sequence[bytes]) -> Call:
+def _push_call(keys: QueueKeys, values: Sequence[bytes]) -> RedisCall:
     # Not truly idempotent: at least once allows to send the chunk again after a broken connection.
     return script("push", keys.appending, (keys.available, *values))
 
@@ -210,8 +210,8 @@ def _stored_count(keys: QueueKeys, reply: Sequence[int]) -> int:
     return reply[1]
 
 
-class RedisAppender:
-    """Satisfies QueueAppender."""
+class RedisSinkAppender:
+    """Satisfies SinkAppender."""
 
     def __init__(self, links: Sequence[Link], locate: Callable[[Sequence[str]], Mapping[str, int]], keys: Callable[[str], QueueKeys]) -> None:
         self._links = links

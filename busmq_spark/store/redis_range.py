@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from busmq_spark.core.command_generators import Call, command
+from busmq_spark.core.command_generators import RedisCall, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Range
-from busmq_spark.core.range_reader import TARGET_REPLY_BYTES, ExpectedRowSlice, RangeCursor, find_id, read_range_start, read_short_ranges
+from busmq_spark.core.range_reader import TARGET_REPLY_BYTES, RangeCursor, ReplyRowBounds, find_id, read_range_start, read_short_ranges
 from busmq_spark.core.range_reply_parser import ValueSpans
 from busmq_spark.core.retry import LinkRetry
 from busmq_spark.errors import LinkLost, QueueExpired, QueueRecreated
@@ -26,7 +26,7 @@ from busmq_spark.redis_io.endpoint import retry_time_s
 from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.range_connection import INITIAL_BUFFER_BYTES, AnyRangeConnection, range_connection
 from busmq_spark.store.loss_errors import check_life, raise_removed
-from busmq_spark.store.protocol import MessageRows
+from busmq_spark.store.protocol import ConsecutiveMessages
 
 _MAX_INT32 = 2**31 - 1
 MAX_MISSES = 2
@@ -41,7 +41,7 @@ log = logging.getLogger("busmq_spark")
 
 
 @dataclass(frozen=True, slots=True)
-class RangeLinks:
+class RangeReadLinks:
     """Two links to one server: ``single`` for questions, ``many`` for windows."""
 
     single: Link
@@ -54,13 +54,13 @@ class RangeLinks:
         return QueueKeys(queue, cluster=self.single.cluster)
 
 
-def open_range_links(links: Sequence[Link], patience_s: float | None, reply_bytes: int) -> list[RangeLinks]:
+def open_range_links(links: Sequence[Link], patience_s: float | None, reply_bytes: int) -> list[RangeReadLinks]:
     """Those to each server; nothing is connected yet."""
     many = [range_connection(link, min(INITIAL_BUFFER_BYTES, 2 * reply_bytes)) for link in links]
-    return [RangeLinks(*both, patience_s, reply_bytes) for both in zip(links, many, strict=True)]
+    return [RangeReadLinks(*both, patience_s, reply_bytes) for both in zip(links, many, strict=True)]
 
 
-def read_range(links: RangeLinks, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
+def read_range(links: RangeReadLinks, part: Range, fail_on_data_loss: bool) -> Iterator[ConsecutiveMessages]:
     """The messages of a range, in order, each once, whatever happens to the link meanwhile.
 
     A pure function of the range while its messages are stored. Raises DataLoss when one is gone, unless ``fail_on_data_loss`` is false: then
@@ -85,7 +85,7 @@ def read_range(links: RangeLinks, part: Range, fail_on_data_loss: bool) -> Itera
             retry.pause_s(error, retry_time_s(links.single.endpoint, error, links.patience_s))
 
 
-def _read_until_lost(links: RangeLinks, part: Range, need: int, strict: bool) -> Iterator[MessageRows]:
+def _read_until_lost(links: RangeReadLinks, part: Range, need: int, strict: bool) -> Iterator[ConsecutiveMessages]:
     keys = links.keys(part.queue)
     misses = 0
     while need <= part.last:
@@ -108,7 +108,7 @@ def _read_until_lost(links: RangeLinks, part: Range, need: int, strict: bool) ->
             need, misses = rows.first + len(rows.values), 0
 
 
-def _report_missing_ids(links: RangeLinks, part: Range, need: int, found: int, strict: bool) -> None:
+def _report_missing_ids(links: RangeReadLinks, part: Range, need: int, found: int, strict: bool) -> None:
     """Ids from ``need`` up to ``found`` (0: to the end) are not stored: an error, or a warning."""
     if strict:
         raise_removed(
@@ -122,7 +122,7 @@ def _report_missing_ids(links: RangeLinks, part: Range, need: int, found: int, s
     log.warning("queue %r: ids %d..%d are gone and were skipped", part.queue, need, min(part.last, found - 1) if found else part.last)
 
 
-def _read_windows(links: RangeLinks, part: Range, cursor: RangeCursor, need: int, strict: bool) -> Iterator[MessageRows]:
+def _read_windows(links: RangeReadLinks, part: Range, cursor: RangeCursor, need: int, strict: bool) -> Iterator[ConsecutiveMessages]:
     """Replies while they fit the cursor; ends at the end of the range, or early when the head moved or the list has a hole."""
     # The incarnation travels after each window: if it still holds there, the window before was of the same life.
     life = command("HGET", links.keys(part.queue).metadata, "born")
@@ -144,7 +144,7 @@ def _read_windows(links: RangeLinks, part: Range, cursor: RangeCursor, need: int
                 if pairs.last - pairs.first >= len(pairs) > 0:
                     yield from _read_around_holes(links, part, window, need, strict)
                 return
-            yield MessageRows(part.queue, pairs.first + piece.start, values)
+            yield ConsecutiveMessages(part.queue, pairs.first + piece.start, values)
             need = pairs.first + piece.stop
             window = following
     finally:
@@ -152,7 +152,7 @@ def _read_windows(links: RangeLinks, part: Range, cursor: RangeCursor, need: int
             many.drop()
 
 
-def _value_array(pairs: ValueSpans, piece: ExpectedRowSlice) -> Any:
+def _value_array(pairs: ValueSpans, piece: ReplyRowBounds) -> Any:
     """The values of a reply as an Arrow binary array: the reply is seen as one array of value, rubbish, value, rubbish …, of which half is taken."""
     starts, lengths = pairs.starts[piece.start : piece.stop], pairs.lengths[piece.start : piece.stop]
     rows = len(starts)
@@ -172,7 +172,7 @@ def whole_numbers(start: int, stop: int, step: int = 1) -> Any:
     return pa.Array.from_buffers(pa.int64(), len(found), [None, pa.py_buffer(found)])
 
 
-def _read_around_holes(links: RangeLinks, part: Range, window: Call, need: int, strict: bool) -> Iterator[MessageRows]:
+def _read_around_holes(links: RangeReadLinks, part: Range, window: RedisCall, need: int, strict: bool) -> Iterator[ConsecutiveMessages]:
     """A window with holes, read again and cut into rows that follow each other; only ids from ``need`` to the end of the range."""
     reply = links.single.execute(window)
     wanted = [(int(reply[i]), reply[i + 1]) for i in range(0, len(reply), 2) if need <= int(reply[i]) <= part.last]
@@ -180,11 +180,11 @@ def _read_around_holes(links: RangeLinks, part: Range, window: Call, need: int, 
         rows = [pair for _, pair in run]
         if rows[0][0] > need:
             _report_missing_ids(links, part, need, rows[0][0], strict)
-        yield MessageRows(part.queue, rows[0][0], pa.array([value for _, value in rows], pa.binary()))
+        yield ConsecutiveMessages(part.queue, rows[0][0], pa.array([value for _, value in rows], pa.binary()))
         need = rows[-1][0] + 1
 
 
-def read_ranges(links: RangeLinks, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
+def read_ranges(links: RangeReadLinks, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[ConsecutiveMessages]:
     """The messages of ranges, one range after the other; as ``read_range`` of each."""
     for group in _group_into_round_trips(parts):
         if len(group) == 1:
@@ -194,7 +194,7 @@ def read_ranges(links: RangeLinks, parts: Sequence[Range], fail_on_data_loss: bo
         for part, (born, values) in zip(group, found, strict=True):
             need = part.first
             if values and born == part.born:
-                yield MessageRows(part.queue, need, pa.array(values, pa.binary()))
+                yield ConsecutiveMessages(part.queue, need, pa.array(values, pa.binary()))
                 need += len(values)
             if need <= part.last:  # too large, gone, or of another incarnation: read_range finds out which
                 yield from read_range(links, part._replace(first=need), fail_on_data_loss)

@@ -15,7 +15,7 @@ from busmq_spark.core import queue as queues_
 from busmq_spark.core import reader_operations as states_
 from busmq_spark.core import sink as sinks
 from busmq_spark.core import topic as topics_
-from busmq_spark.core.caching import MemoizedFunction, PerProcessCache
+from busmq_spark.core.caching import MemoizedFunction, ProcessLocalCache
 from busmq_spark.core.command_generators import Flow, command, run_flows_together
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, TopicKeys, server_index, sink_queues, sink_record
@@ -23,31 +23,31 @@ from busmq_spark.core.mirror import OriginQueueState, Positions
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, AttachResult
 from busmq_spark.core.range_reader import TARGET_REPLY_BYTES
-from busmq_spark.core.reader_operations import AckResult, CumulativeAck, QueueState
-from busmq_spark.core.sink import BatchRecordConflict, FullQueueStop, StagedList
+from busmq_spark.core.reader_operations import AckResult, CumulativeAckRequest, QueueState
+from busmq_spark.core.sink import BatchProgressConflict, CommitStoppedAtMaxsize, StagedList
 from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.core.times_of_ids import TimeLookupResult, TimesOfIds
 from busmq_spark.deferred_import import DeferredImport
-from busmq_spark.errors import BatchChanged, BusError, LinkLost, QueueMissing, ServerReadOnly, StagingLost, StaleRun, TopicMissing, Unauthorized
+from busmq_spark.errors import BatchChanged, BusError, LinkLost, QueueMissing, RedisReadOnly, RedisUnauthorized, StagingLost, StaleRun, TopicMissing
 from busmq_spark.options import RedisOptions, redis_options
 from busmq_spark.redis_io import eviction
-from busmq_spark.redis_io.endpoint import Endpoint
+from busmq_spark.redis_io.endpoint import RedisEndpoint
 from busmq_spark.redis_io.lease_token import LEASE_MS
 from busmq_spark.redis_io.link_factory import Link, sync_links
 from busmq_spark.redis_io.queue_location import discover_queues, locate, new_token, no_pause
-from busmq_spark.redis_io.server_layout import ServerLayout, redis_layout
-from busmq_spark.store.protocol import FailureDomain, LossCauseEvidence, MessageRows, QueueCreateOptions, RowStream
-from busmq_spark.store.redis_append import RedisAppender, append, stage_at
+from busmq_spark.redis_io.redis_layout import RedisLayout, redis_layout
+from busmq_spark.store.protocol import ConsecutiveMessages, FailureDomain, LossCauseEvidence, QueueCreateOptions, RowStream
+from busmq_spark.store.redis_append import RedisSinkAppender, append, stage_at
 
 if TYPE_CHECKING:
-    from busmq_spark.store.redis_range import RangeLinks
+    from busmq_spark.store.redis_range import RangeReadLinks
 
 T = TypeVar("T")
 MAX_CACHED_LOCATIONS = 100_000
 """Queues whose server is cached; when there are more, all are looked up again."""
 # With numpy and pyarrow; the driver's half of a sink reads no ranges.
-_open_range_links: DeferredImport[Callable[..., list[RangeLinks]]] = DeferredImport("store.redis_range", "open_range_links")
-_read_range: DeferredImport[Callable[..., Iterator[MessageRows]]] = DeferredImport("store.redis_range", "read_range")
+_open_range_links: DeferredImport[Callable[..., list[RangeReadLinks]]] = DeferredImport("store.redis_range", "open_range_links")
+_read_range: DeferredImport[Callable[..., Iterator[ConsecutiveMessages]]] = DeferredImport("store.redis_range", "read_range")
 _read_ranges: DeferredImport[Callable[..., RowStream]] = DeferredImport("store.redis_range", "read_ranges")
 # Planning spells the keys of every queue several times a batch.
 _queue_keys_of = {cluster: MemoizedFunction(partial(QueueKeys, cluster=cluster), 100_000) for cluster in (False, True)}
@@ -60,7 +60,7 @@ class RedisStore:
     listed_sources: Collection[str] = ()
     unanswered_count = 0
 
-    def __init__(self, layout: ServerLayout, patience_s: float | None = None, reply_bytes: int = TARGET_REPLY_BYTES) -> None:
+    def __init__(self, layout: RedisLayout, patience_s: float | None = None, reply_bytes: int = TARGET_REPLY_BYTES) -> None:
         """``patience_s``: how long one step is retried while Redis is unreachable; None: what suits the endpoint (redis_io/endpoint.py).
         ``reply_bytes``: what one reply of Redis to a range read aims at.
         """
@@ -69,11 +69,11 @@ class RedisStore:
         self._cluster = layout.cluster
         self._links = sync_links(layout, patience_s)
         self._patience_s = patience_s
-        self._range_links: list[RangeLinks] = []
+        self._range_links: list[RangeReadLinks] = []
         self._places: dict[str, int] = {}
 
     @property
-    def endpoints(self) -> list[Endpoint]:
+    def endpoints(self) -> list[RedisEndpoint]:
         """The servers in the order of the URL list."""
         return [link.endpoint for link in self._links]
 
@@ -110,7 +110,7 @@ class RedisStore:
         link = self._links[server_index(keys.base, len(self._links))]
         try:
             found: topics_.TopicState | None = link.run(topics_.open_topic(keys, create, new_token()))
-        except (Unauthorized, ServerReadOnly):
+        except (RedisUnauthorized, RedisReadOnly):
             found = link.run(topics_.read_topic(keys))  # one who may only read
         if found is None:
             raise TopicMissing(topic=topic)
@@ -155,7 +155,7 @@ class RedisStore:
 
     def ack(self, positions: Mapping[str, Position], subscription: str) -> Mapping[str, AckResult]:
         def flow(part: Sequence[str]) -> Flow[list[AckResult]]:
-            acks = [CumulativeAck(self.keys(q), positions[q].last, positions[q].born, positions[q].mark) for q in part]
+            acks = [CumulativeAckRequest(self.keys(q), positions[q].last, positions[q].born, positions[q].mark) for q in part]
             return states_.ack_to(acks, subscription)
 
         return self._run_per_server(list(positions), flow)
@@ -222,15 +222,15 @@ class RedisStore:
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
         return self._run(queue, states_.bytes_until(self.keys(queue), first, last, budget))
 
-    def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
+    def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[ConsecutiveMessages]:
         return _read_range.get()(self._range_links_to(part.server), part, fail_on_data_loss)
 
     def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> RowStream:
         for server, own in groupby(parts, key=lambda part: part.server):
             yield from _read_ranges.get()(self._range_links_to(server), list(own), fail_on_data_loss)
 
-    def appender(self) -> RedisAppender:
-        return RedisAppender(self._links, self.locate, self.keys)
+    def appender(self) -> RedisSinkAppender:
+        return RedisSinkAppender(self._links, self.locate, self.keys)
 
     def stage_at(self, queue: str, key: str, before: int, values: Sequence[bytes], run: SinkRun | None = None) -> tuple[int, int]:
         """Append one piece to a staged list, numbered by the caller so that it may be resent. Result: the rows up to and with it, and the server."""
@@ -288,26 +288,26 @@ class RedisStore:
             home.execute(command("UNLINK", sink_queues(sink)))  # tasks name them anew with the next batch; names that no row has any more end here
         return recorded
 
-    def commit(self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]) -> FullQueueStop | None:
+    def commit(self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]) -> CommitStoppedAtMaxsize | None:
         link, keys = self._links[staged[0].server], self.keys(queue)
         self._places[queue] = staged[0].server  # should it be missing, it is made anew there
         found = link.run(sinks.commit(keys, sink, batch, staged))
-        if isinstance(found, BatchRecordConflict):
+        if isinstance(found, BatchProgressConflict):
             void = int(self._link_of_sink_record(sink).execute(command("HGET", sink_record(sink), "void")) or 0)
             found = link.run(sinks.commit(keys, sink, batch, staged, void))
-        if isinstance(found, BatchRecordConflict):
+        if isinstance(found, BatchProgressConflict):
             raise BatchChanged(sink=sink, batch=batch, **sinks.other_record_details(queue, staged))
         return found
 
-    def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> dict[str, FullQueueStop | QueueMissing | None]:
-        found: dict[str, FullQueueStop | QueueMissing | None] = {}
+    def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> dict[str, CommitStoppedAtMaxsize | QueueMissing | None]:
+        found: dict[str, CommitStoppedAtMaxsize | QueueMissing | None] = {}
         for server, part in _staged_by_server(staged).items():
             for group in sinks.commit_groups(part):
                 flows = [sinks.commit(self.keys(queue), sink, batch, own) for queue, own in group.items()]
                 for (queue, own), result in zip(group.items(), self._links[server].run(run_flows_together(flows)), strict=True):
                     if isinstance(result, BusError) and not isinstance(result, QueueMissing):
                         raise result
-                    found[queue] = self.commit(queue, sink, batch, own) if isinstance(result, BatchRecordConflict) else result
+                    found[queue] = self.commit(queue, sink, batch, own) if isinstance(result, BatchProgressConflict) else result
         return found
 
     def discard(self, staged: Sequence[StagedList]) -> None:
@@ -345,7 +345,7 @@ class RedisStore:
         for links in self._range_links:
             links.many.drop()
 
-    def _range_links_to(self, server: int) -> RangeLinks:
+    def _range_links_to(self, server: int) -> RangeReadLinks:
         if not self._range_links:
             self._range_links = _open_range_links.get()(self._links, self._patience_s, self._reply_bytes)
         return self._range_links[server]
@@ -388,7 +388,7 @@ def open_store(options: RedisOptions) -> RedisStore:
     return RedisStore(redis_layout(options))
 
 
-_shared_stores = PerProcessCache()
+_shared_stores = ProcessLocalCache()
 
 
 def shared_store(options: RedisOptions) -> RedisStore:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from busmq_spark.core.position import Range
 from busmq_spark.federation.address import FederationAddress
-from busmq_spark.federation.bulk.store import FederatedStore
+from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore, open_store
@@ -19,13 +19,13 @@ from tests.benchmarks.harness import RUNS, Row, Spread, add_batch_s, alternating
 LEAST = 0.5
 STAGED = 200_000
 HOUR = QueueCreateOptions(allowed=True, ttl_s=3600)
-Store = RedisStore | FederatedStore
+Store = RedisStore | FederationBulkStore
 
 
 def run(sizes: dict[int, int] = SIZES, runs: int = RUNS) -> Iterator[Row]:
     spark = session()
     with redis() as (server, link), serving(our_server(server.url)) as url:
-        direct, federated = open_store(RedisOptions(url=server.url)), FederatedStore(FederationAddress(url, SECRET))
+        direct, federated = open_store(RedisOptions(url=server.url)), FederationBulkStore(FederationAddress(url, SECRET))
         for size, rows in sizes.items():
             fill(link, "bench", rows, size)
             whole = Range("bench", direct.attach(["bench"], HOUR)["bench"].born, 1, rows)

@@ -10,18 +10,18 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from busmq_spark.spark.arrow_rows import BATCH_ROWS, ArrowRows
+from busmq_spark.spark.arrow_batch_encoder import BATCH_ROWS, ArrowBatchEncoder
 from busmq_spark.spark.compat import StreamArrowWriter
 from busmq_spark.spark.gc_freeze import freeze_imports
 from busmq_spark.spark.schema import SOURCE_SCHEMA
-from busmq_spark.store.protocol import MessageRows
+from busmq_spark.store.protocol import ConsecutiveMessages
 
 
 @lru_cache(maxsize=1)
 def batch(size: int, rows: int) -> Any:
     """One record batch of ``rows`` values of ``size`` bytes."""
     schema = StructType().add("queue", "string").add("id", "long").add("value", "binary")
-    return next(ArrowRows(schema).batches([MessageRows("bench", 1, pa.array([b"x" * size] * rows, pa.binary()))]))
+    return next(ArrowBatchEncoder(schema).batches([ConsecutiveMessages("bench", 1, pa.array([b"x" * size] * rows, pa.binary()))]))
 
 
 class CeilingReader(DataSourceStreamReader):

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from busmq_spark.core import queue as q
-from busmq_spark.core.command_generators import Call, command, script
-from busmq_spark.core.times_of_ids import IdAtTime
+from busmq_spark.core.command_generators import RedisCall, command, script
+from busmq_spark.core.times_of_ids import NewestIdAtTime
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.benchmarks.harness import RUNS, Row, Spread, alternating, fill, ratios, redis, script_calls_and_us
 from tests.clocks import store
@@ -25,7 +25,7 @@ def run(runs: int = RUNS) -> Iterator[Row]:
         yield from looks(link, runs)
 
 
-def spent_us(link: SyncLink, calls: Sequence[Call]) -> float:
+def spent_us(link: SyncLink, calls: Sequence[RedisCall]) -> float:
     """Microseconds inside Redis for each of these scripts, as its commandstats have them."""
     link.execute(list(calls[:1]))  # now Redis knows the script
     link.execute(command("CONFIG", "RESETSTAT"))
@@ -61,7 +61,7 @@ def looks(link: SyncLink, runs: int) -> Iterator[Row]:
     keys = fill(link, "bench-day", 1, SIZE)
     link.execute(command("SET", keys.msgid, DAY))
     now = link.run(q.clock_ms(keys)) // 1000 * 1000
-    store(lambda *words: link.execute(command(*words)), keys, [IdAtTime(now - 1000 * (DAY - i), i) for i in range(DAY + 1)])
+    store(lambda *words: link.execute(command(*words)), keys, [NewestIdAtTime(now - 1000 * (DAY - i), i) for i in range(DAY + 1)])
     chance = random.Random(1)
 
     def by_time() -> float:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from busmq_spark.core.position import Range
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.client import READ_CREDIT_BYTES
-from busmq_spark.federation.bulk.store import MAX_PIECE_BYTES, MAX_PIECES_UNDER_WAY, FederatedStore
+from busmq_spark.federation.bulk.store import MAX_PIECE_BYTES, MAX_PIECES_UNDER_WAY, FederationBulkStore
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import RedisOptions, WriteOptions
 from busmq_spark.redis_io.queue_location import new_token
@@ -66,8 +66,8 @@ def away(url: str, round_trip_s: float) -> Iterator[str]:
 
 
 @contextmanager
-def opened(url: str) -> Iterator[FederatedStore]:
-    store = FederatedStore(FederationAddress(url, SECRET))
+def opened(url: str) -> Iterator[FederationBulkStore]:
+    store = FederationBulkStore(FederationAddress(url, SECRET))
     yield store
     store.close()
 
@@ -105,7 +105,7 @@ def short_ranges(url: str) -> list[Range]:
     return [Range(name, found[name].born, 1, EACH) for name in names]
 
 
-def read_s(store: FederatedStore, parts: Sequence[Range]) -> float:
+def read_s(store: FederationBulkStore, parts: Sequence[Range]) -> float:
     """Seconds to read ranges into Arrow."""
     store.connect()
     began = time.perf_counter()
@@ -127,7 +127,7 @@ def sink_s(url: str) -> float:
     return time.perf_counter() - began
 
 
-def stage_mib_s(store: FederatedStore) -> float:
+def stage_mib_s(store: FederationBulkStore) -> float:
     """MiB a second, staged by one task and taken back."""
     values = [b"x" * SIZE] * 10_000
     store.attach(["staged"], HOUR)

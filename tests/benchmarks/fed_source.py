@@ -8,13 +8,13 @@ import time
 
 from busmq_spark.core.position import Position, Range
 from busmq_spark.federation.address import FederationAddress
-from busmq_spark.federation.npm_servers.store import NpmServerStore
+from busmq_spark.federation.npm_servers.store import FederationNpmStore
 from busmq_spark.store.protocol import QueueCreateOptions
 
 
 def main(url: str, secret: str, name: str, count: int) -> None:
     """Messages a second, read and then removed."""
-    store = NpmServerStore(FederationAddress(url, secret, secret_in_url=True))
+    store = FederationNpmStore(FederationAddress(url, secret, secret_in_url=True))
     born = store.attach([name], QueueCreateOptions(allowed=False, ttl_s=600))[name].born
     began = time.perf_counter()
     assert sum(len(rows.values) for rows in store.read(Range(name, born, 1, count), True)) == count

@@ -20,7 +20,7 @@ from busmq_spark.core import reader_operations as core_state
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Position
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.redis_io.resp_codec import calls_of, pack
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.benchmarks.harness import RUNS, Row, Spread, add_batch_s, alternating, drain, fill, ratios, redis, session
@@ -148,7 +148,7 @@ def against_few(what: str, few: Sequence[float], many: Sequence[float], target: 
     return Row(what, shown, target, over.median < float(target.strip("< ")) if target else None)
 
 
-def least_s(server: RedisServer, link: SyncLink) -> float:
+def least_s(server: EmbeddedRedis, link: SyncLink) -> float:
     """Seconds, the median of PLANS, in which Redis answers what a planning asks of all of ``many``, where nobody looks at the answers, and the offset
     before the batch is read from JSON and the one behind it written."""
     every = [QueueKeys(f"many{i}") for i in range(1000)]

@@ -17,7 +17,7 @@ from busmq_spark.core import queue as q
 from busmq_spark.core.command_generators import command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 
@@ -76,9 +76,9 @@ def ratios(over: Sequence[float], under: Sequence[float]) -> list[float]:
 
 
 @contextmanager
-def redis() -> Iterator[tuple[RedisServer, SyncLink]]:
+def redis() -> Iterator[tuple[EmbeddedRedis, SyncLink]]:
     """A server of our own, and a link to it."""
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         link = SyncLink(parse(server.url)[0])
         yield server, link
         link.close()

@@ -20,7 +20,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.mirror import MirrorOf, begin_mirror, read_spans
 from busmq_spark.core.position import Range
 from busmq_spark.federation.bulk.client import READ_CREDIT_BYTES
-from busmq_spark.mirror.copy_planning import CopyWindow, CopyWindowMessages
+from busmq_spark.mirror.copy_planning import CopyRange, CopyRangeReadResult
 from busmq_spark.mirror.encoded_messages import EncodedMessages
 from busmq_spark.mirror.origin_reader import open_origin
 from busmq_spark.mirror.settings import MirrorSettings
@@ -126,7 +126,7 @@ def appending(near: SyncLink, there: str, here: str, runs: int) -> Row:
         near.run(q.close(keys))
         near.run(begin_mirror(keys, span, MirrorOf(there)))
         before = cpu_s(near)
-        target.append([CopyWindowMessages(CopyWindow("bench", span.born, 0, SMALL_ROWS, SMALL_ROWS), span, SMALL_ROWS, 0, parts, sound=True)])
+        target.append([CopyRangeReadResult(CopyRange("bench", span.born, 0, SMALL_ROWS, SMALL_ROWS), span, SMALL_ROWS, 0, parts, sound=True)])
         return (cpu_s(near) - before) / SMALL_ROWS * 1e6
 
     def pushed() -> float:
@@ -193,10 +193,10 @@ def apart_s(near: SyncLink, origin: str, here: str, whole: Range) -> float:
     store, target = open_origin(MirrorSettings(origin=origin, patterns=("bench",))), MirrorTarget(RedisOptions(url=here))
     span = store.spans({"bench": (-1, 0)})["bench"]
     near.run(begin_mirror(QueueKeys("bench"), span, MirrorOf(origin)))
-    began, rows, window = time.perf_counter(), None, CopyWindow("bench", span.born, 0, ROWS, ROWS)
+    began, rows, window = time.perf_counter(), None, CopyRange("bench", span.born, 0, ROWS, ROWS)
     for piece in store.read(whole, True):
         upto = piece.first + len(piece.values) - 1
-        rows = CopyWindowMessages(window, span, upto, piece.first - 1, [EncodedMessages.of(piece.first, piece.values)], sound=True)
+        rows = CopyRangeReadResult(window, span, upto, piece.first - 1, [EncodedMessages.of(piece.first, piece.values)], sound=True)
         target.append([rows])
     store.close()
     target.close()
@@ -238,7 +238,7 @@ def many(link: SyncLink, near: SyncLink, there: object, here: object) -> Iterato
         time.sleep(3.0)  # what is at rest is measured
         watched = psutil.Process(process.pid)
         cpu = watched.cpu_times()
-        with Monitor(there) as far, Monitor(here) as close:  # type: ignore[arg-type]  # RedisServer
+        with Monitor(there) as far, Monitor(here) as close:  # type: ignore[arg-type]  # EmbeddedRedis
             time.sleep(IDLE_S)
         after = watched.cpu_times()
         used = (after.user + after.system - cpu.user - cpu.system) / IDLE_S * 100

@@ -12,8 +12,8 @@ import hiredis
 import numpy as np
 import pyarrow as pa
 
-from busmq_spark.core.range_reader import TARGET_REPLY_BYTES, ExpectedRowSlice
-from busmq_spark.core.range_reply_parser import BulkHeaderScan, PairScanner, ValueSpans
+from busmq_spark.core.range_reader import TARGET_REPLY_BYTES, ReplyRowBounds
+from busmq_spark.core.range_reply_parser import BulkHeaderScan, RangeReplyParser, ValueSpans
 from busmq_spark.store.redis_range import _value_array
 from tests.benchmarks.harness import RUNS, Row, Spread, alternating, ratios
 
@@ -40,16 +40,16 @@ def run(sizes: tuple[int, ...] = SIZES, runs: int = RUNS) -> Iterator[Row]:
 
 def ours(reply: bytearray, rows: int) -> Any:
     """What the source does."""
-    scanner = PairScanner(2 * rows, _body(reply))
+    scanner = RangeReplyParser(2 * rows, _body(reply))
     assert [scanner.end(reply, used) for used in _arrivals(reply)][-1] == len(reply)
-    return _value_array(scanner.pairs(reply), ExpectedRowSlice(0, rows))
+    return _value_array(scanner.pairs(reply), ReplyRowBounds(0, rows))
 
 
 def scanned(reply: bytearray, rows: int) -> Any:
     """Every CR LF ``$`` looked up with numpy."""
     scan = BulkHeaderScan(2 * rows, _body(reply))
     assert [scan.find_end_of_last_value(reply, used) for used in _arrivals(reply)][-1] == len(reply)
-    return _value_array(ValueSpans(reply, *scan.places(reply), 0, 0), ExpectedRowSlice(0, rows))
+    return _value_array(ValueSpans(reply, *scan.places(reply), 0, 0), ReplyRowBounds(0, rows))
 
 
 def hopped(reply: bytearray, rows: int) -> Any:
@@ -62,7 +62,7 @@ def hopped(reply: bytearray, rows: int) -> Any:
             at = start + size + 2
         places.append((start, size))
     starts, lengths = np.array(places).T
-    return _value_array(ValueSpans(reply, starts, lengths, 0, 0), ExpectedRowSlice(0, rows))
+    return _value_array(ValueSpans(reply, starts, lengths, 0, 0), ReplyRowBounds(0, rows))
 
 
 def objects(reply: bytearray, rows: int) -> Any:

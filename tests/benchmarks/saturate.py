@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 
 from busmq_spark.core import queue as q
-from busmq_spark.core.command_generators import Call, command, script
+from busmq_spark.core.command_generators import RedisCall, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
@@ -16,7 +16,7 @@ def main(url: str, name: str) -> None:
     link, keys = SyncLink(parse(url)[0]), QueueKeys(name)
     link.run(q.attach(keys, "bench", ttl_s=60))
 
-    def calls() -> Iterator[Call]:
+    def calls() -> Iterator[RedisCall]:
         while True:
             for _ in range(200):
                 yield script("push", keys.peer_keys, (keys.available, *[b"x" * 32] * 20))

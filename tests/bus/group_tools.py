@@ -8,10 +8,10 @@ from typing import TypeVar
 
 from busmq_spark.bus.queue import Queue
 from busmq_spark.core.message import Message
-from busmq_spark.core.shared_group import Delivery
+from busmq_spark.core.shared_group import LeasedMessage
 from tests.bus.tools import UNTIL_S, redis
 
-T = TypeVar("T", Message, Delivery)
+T = TypeVar("T", Message, LeasedMessage)
 
 
 async def some(batches: AsyncIterator[list[T]], count: int) -> list[T]:
@@ -24,7 +24,7 @@ async def some(batches: AsyncIterator[list[T]], count: int) -> list[T]:
     return found
 
 
-def ids(messages: Sequence[Message | Delivery]) -> list[int]:
+def ids(messages: Sequence[Message | LeasedMessage]) -> list[int]:
     return [each.id for each in messages]
 
 

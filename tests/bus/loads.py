@@ -17,7 +17,7 @@ from busmq_spark.bus.job import Job
 from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.shared_group import SharedGroup
 from busmq_spark.core import dead_letter
-from busmq_spark.core.job import Outcome
+from busmq_spark.core.job import JobOutcome
 from busmq_spark.core.keys import QueueKeys, TopicKeys
 from busmq_spark.errors import LinkLost
 from tests.bus.group_tools import dead_letters
@@ -140,7 +140,7 @@ class JobLoad:
         self.jobs, self._other = (bus.jobs(name, outcome_ttl_s=24 * HOUR_S) for bus in buses)
         self.handled: Counter[str] = Counter()
         self._lease_s = lease_s
-        self._waits: list[asyncio.Future[dict[str, Outcome]]] = []
+        self._waits: list[asyncio.Future[dict[str, JobOutcome]]] = []
         self._enough = False
 
     async def __aenter__(self) -> JobLoad:

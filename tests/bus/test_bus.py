@@ -10,8 +10,8 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.keys import QueueKeys, server_index
-from busmq_spark.embedded import IndependentServers, RedisServer
-from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError, Unauthorized
+from busmq_spark.embedded import EmbeddedRedis, EmbeddedStandaloneServers
+from busmq_spark.errors import BusError, ConfigError, LinkLost, RedisUnauthorized, StateError
 from busmq_spark.redis_io import endpoint
 from busmq_spark.redis_io.async_link import AsyncLink
 from tests.bus.conftest import OpenBus
@@ -20,13 +20,13 @@ from tests.conftest import Fresh
 from tests.redis_io.conftest import absent
 
 
-def connections(server: RedisServer) -> int:
+def connections(server: EmbeddedRedis) -> int:
     """Of clients of ours."""
     return str(server.command("CLIENT", "LIST")).count("name=busmq_spark")
 
 
 async def test_nothing_survives_the_scope(fresh: Fresh) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         before = asyncio.all_tasks()
         async with Bus(server.url) as bus:
             queue, there = bus.queue(fresh()), bus.queue(fresh())
@@ -73,7 +73,7 @@ async def test_online_and_offline_call_coroutine_functions_too(open_bus: OpenBus
 
 
 async def test_offline_names_the_refusal_whichever_task_met_it_first(open_bus: OpenBus) -> None:
-    refusal = Unauthorized(url="redis://127.0.0.1", reason="WRONGPASS")
+    refusal = RedisUnauthorized(url="redis://127.0.0.1", reason="WRONGPASS")
     seen: list[BusError | None] = []
 
     async def refused() -> None:
@@ -81,7 +81,7 @@ async def test_offline_names_the_refusal_whichever_task_met_it_first(open_bus: O
 
     bus = open_bus()
     bus.on("offline", seen.append)
-    with pytest.raises(Unauthorized):  # noqa: PT012  # a scope ends with it
+    with pytest.raises(RedisUnauthorized):  # noqa: PT012  # a scope ends with it
         async with bus:
             bus.spawn(refused(), "meeting a refusal")
             await asyncio.Event().wait()
@@ -168,8 +168,8 @@ async def test_no_server_is_an_error_that_names_it() -> None:
 
 
 async def test_a_wrong_password_is_an_error_at_once_and_is_not_shown() -> None:
-    with RedisServer(password="right-password") as server:
-        with pytest.raises(Unauthorized) as raised:
+    with EmbeddedRedis(password="right-password") as server:
+        with pytest.raises(RedisUnauthorized) as raised:
             async with Bus(f"redis://:wrong-password@127.0.0.1:{server.port}"):
                 pass
         assert "wrong-password" not in str(raised.value)
@@ -183,13 +183,13 @@ async def test_a_wrong_password_is_an_error_at_once_and_is_not_shown() -> None:
 
 @pytest.fixture
 def three() -> Any:
-    with IndependentServers(3, aof=True) as group:
+    with EmbeddedStandaloneServers(3, aof=True) as group:
         yield group
 
 
 async def test_a_queue_warns_once_that_its_server_is_unreachable(fresh: Fresh) -> None:
     heard: list[Exception] = []
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         async with Bus(server.url) as bus, bus.queue(fresh()) as queue:
             await queue.close()
             await queue.attach(ttl_s=1)
@@ -202,7 +202,7 @@ async def test_a_queue_warns_once_that_its_server_is_unreachable(fresh: Fresh) -
     assert [type(error) for error in heard] == [LinkLost]
 
 
-async def test_what_was_assumed_without_a_server_is_asked_again_when_it_is_back(three: IndependentServers, fresh: Fresh) -> None:
+async def test_what_was_assumed_without_a_server_is_asked_again_when_it_is_back(three: EmbeddedStandaloneServers, fresh: Fresh) -> None:
     keys = QueueKeys(fresh())
     home = server_index(keys.metadata, 3)
     elsewhere = (home + 1) % 3
@@ -216,7 +216,7 @@ async def test_what_was_assumed_without_a_server_is_asked_again_when_it_is_back(
 
 
 async def test_while_one_of_three_is_down_the_others_work_and_what_hangs_on_it_resumes(
-    three: IndependentServers, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+    three: EmbeddedStandaloneServers, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoint, "PATIENCE_S", UNTIL_S)  # of what hangs
     events: list[str] = []
@@ -257,7 +257,7 @@ async def test_while_one_of_three_is_down_the_others_work_and_what_hangs_on_it_r
     assert events == ["online", "error", "online", "offline"]
 
 
-async def test_a_bus_opens_while_one_of_three_is_down(three: IndependentServers, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bus_opens_while_one_of_three_is_down(three: EmbeddedStandaloneServers, caplog: pytest.LogCaptureFixture) -> None:
     three.servers[1].kill()
     events: list[str] = []
     bus = Bus(",".join(three.urls))
@@ -272,7 +272,7 @@ async def test_a_bus_opens_while_one_of_three_is_down(three: IndependentServers,
 
 
 async def test_leaving_a_bus_whose_server_is_gone_does_not_take_long(fresh: Fresh) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         async with Bus(server.url) as bus:
             for _ in range(3):
                 queue = bus.queue(fresh())

@@ -17,7 +17,7 @@ from busmq_spark.bus.channel import Channel
 from busmq_spark.core import queue as flows
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys, channel_queue
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import QueueBusy, StateError
 from tests.bus.channels import Seen, pair
 from tests.bus.conftest import OpenBus
@@ -215,7 +215,7 @@ async def test_the_sender_may_be_killed_and_nothing_that_was_confirmed_as_stored
 
 @pytest.mark.parametrize("kept", [True, False], ids=["with its data", "empty"])
 async def test_a_channel_goes_on_when_redis_was_killed_and_comes_back(kept: bool, fresh: Fresh) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         async with Bus(server.url) as bus:
             one, two, _, seen = pair(bus, fresh())
             await one.connect()

@@ -10,7 +10,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.job import Job
 from busmq_spark.bus.jobs import Jobs
-from busmq_spark.core.job import Outcome
+from busmq_spark.core.job import JobOutcome
 from busmq_spark.core.keys import jobs_channel
 from busmq_spark.errors import ConfigError, Reject
 from tests.bus.conftest import OpenBus
@@ -30,7 +30,7 @@ async def sent(jobs: Jobs, count: int = 1) -> set[str]:
     return {each.id for each in found}
 
 
-async def some(outcomes: AsyncIterator[Outcome], count: int) -> set[str]:
+async def some(outcomes: AsyncIterator[JobOutcome], count: int) -> set[str]:
     async with asyncio.timeout(UNTIL_S):
         return {(await anext(outcomes)).job for _ in range(count)}
 
@@ -99,7 +99,7 @@ async def test_a_worker_can_ask_for_them_too(redis_url: str, fresh: Fresh) -> No
             assert [(each.job, each.error) for each in found] == [(*ids, "no: 1")]
 
 
-async def _first(outcomes: AsyncIterator[Outcome]) -> AsyncIterator[Outcome]:
+async def _first(outcomes: AsyncIterator[JobOutcome]) -> AsyncIterator[JobOutcome]:
     async with asyncio.timeout(UNTIL_S):
         yield await anext(outcomes)
 

@@ -10,14 +10,14 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core import queue as flows
 from busmq_spark.core.message import PubsubMessage
-from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import BusError, QueueBusy, Unauthorized
+from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.errors import BusError, QueueBusy, RedisUnauthorized
 from tests.bus.tools import LONG_S, UNTIL_S, ids, stored, until
 from tests.conftest import Fresh
 
 
 async def test_an_end_that_failed_may_be_tried_again_and_the_queue_lives_on(fresh: Fresh) -> None:
-    with RedisServer(aof=True) as server:
+    with EmbeddedRedis(aof=True) as server:
         async with Bus(server.url) as bus:
             queue = bus.queue(fresh())
             await queue.attach()
@@ -119,24 +119,24 @@ async def test_owner_and_handler_may_unsubscribe_at_once(redis_url: str, fresh: 
 
 
 async def test_a_user_that_may_not_subscribe_gets_an_error_and_does_not_wait_for_ever(fresh: Fresh) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         server.command("ACL", "SETUSER", "deaf", "on", ">secret", "~*", "resetchannels", "+@all")
-        with pytest.raises(Unauthorized):
+        with pytest.raises(RedisUnauthorized):
             async with asyncio.timeout(UNTIL_S), Bus(server.url, user="deaf", password="secret") as bus, bus.pubsub(fresh()):
                 pass
 
 
 async def test_who_may_listen_to_some_channels_loses_nothing_by_asking_for_another(fresh: Fresh) -> None:
     name = fresh()
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         server.command("ACL", "SETUSER", "half", "on", ">secret", "~*", "resetchannels", "&bus:queue:*", "+@all")
         async with asyncio.timeout(UNTIL_S), Bus(server.url, user="half", password="secret") as bus, bus.queue(name) as queue:
             waiting = asyncio.ensure_future(anext(queue.consume()))
             for _ in range(2):
-                with pytest.raises(Unauthorized, match="refused access"):
+                with pytest.raises(RedisUnauthorized, match="refused access"):
                     await bus.pubsub(fresh()).subscribe()
             server.command("CLIENT", "KILL", "TYPE", "pubsub")
-            with pytest.raises(Unauthorized):
+            with pytest.raises(RedisUnauthorized):
                 await bus.pubsub(fresh()).subscribe()
             await queue.push("heard")
             assert (await waiting).text == "heard"
@@ -174,7 +174,7 @@ async def test_handlers_of_messages_are_waited_for_so_that_the_rest_stays_in_red
 
 
 async def test_a_reliable_end_that_failed_does_not_lock_the_next_consumer_out(fresh: Fresh) -> None:
-    with RedisServer(aof=True) as server:
+    with EmbeddedRedis(aof=True) as server:
         async with Bus(server.url) as bus:
             first = bus.queue(fresh())
             await first.attach()

@@ -9,8 +9,8 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import ClusterServers, RedisServer, SentinelServers
-from busmq_spark.errors import BusError, LinkLost, ServerFull, Unauthorized
+from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis, EmbeddedSentinel
+from busmq_spark.errors import BusError, LinkLost, RedisFull, RedisUnauthorized
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 from tests.bus.lost_servers import kill_in_sync
 from tests.bus.tools import until
@@ -26,13 +26,13 @@ QUICK = 3000
 
 
 @pytest.fixture(scope="module")
-def durable() -> Iterator[RedisServer]:
-    with RedisServer(aof=True) as server:
+def durable() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis(aof=True) as server:
         yield server
 
 
 @both
-async def test_a_redis_killed_and_restarted_with_its_data_costs_a_pause(durable: RedisServer, fresh: Fresh, reliable: bool) -> None:
+async def test_a_redis_killed_and_restarted_with_its_data_costs_a_pause(durable: EmbeddedRedis, fresh: Fresh, reliable: bool) -> None:
     async with Traffic(Bus(durable.url), Bus(durable.url), fresh(), reliable=reliable) as traffic:
         for _ in range(2):
             await asyncio.to_thread(durable.kill)
@@ -43,7 +43,7 @@ async def test_a_redis_killed_and_restarted_with_its_data_costs_a_pause(durable:
 
 @both
 async def test_a_redis_that_comes_back_empty_is_filled_and_emptied_again(fresh: Fresh, reliable: bool) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         async with Traffic(Bus(server.url), Bus(server.url), fresh(), reliable=reliable) as traffic:
             await asyncio.to_thread(server.kill)
             before = traffic.sent
@@ -61,7 +61,7 @@ async def test_what_is_published_when_the_bus_is_online_again_is_received(fresh:
         await connect(connection)
 
     monkeypatch.setattr(PubSubConnection, "_connect", late)
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         async with Bus(server.url) as bus, bus.pubsub(fresh()) as news:
             ping, online = bus.servers.commands[0].ping, asyncio.Event()
 
@@ -88,11 +88,11 @@ async def test_what_is_published_when_the_bus_is_online_again_is_received(fresh:
 
 @both
 async def test_a_redis_that_is_full_refuses_pushes_and_can_be_drained(fresh: Fresh, reliable: bool) -> None:
-    with RedisServer(maxmemory="6mb") as server:
+    with EmbeddedRedis(maxmemory="6mb") as server:
         async with Bus(server.url) as producer, Bus(server.url) as consumer:
             queue = producer.queue(fresh())
             await queue.attach()
-            with pytest.raises(ServerFull, match="drain"):
+            with pytest.raises(RedisFull, match="drain"):
                 await queue.push_many([b"x" * 10_000] * 2000)
             stored = await queue.count()
             async with consumer.queue(queue.name) as there:
@@ -106,7 +106,7 @@ async def test_a_redis_that_is_full_refuses_pushes_and_can_be_drained(fresh: Fre
 
 @both
 async def test_scripts_flushed_all_the_time_change_nothing(fresh: Fresh, reliable: bool) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         async with Traffic(Bus(server.url), Bus(server.url), fresh(), reliable=reliable) as traffic:
             for _ in range(50):
                 await asyncio.to_thread(server.command, "SCRIPT", "FLUSH")
@@ -114,13 +114,13 @@ async def test_scripts_flushed_all_the_time_change_nothing(fresh: Fresh, reliabl
             await traffic.finish()
 
 
-async def test_late_packets_of_a_link_that_went_silent_do_no_harm(redis_server: RedisServer, fresh: Fresh) -> None:
+async def test_late_packets_of_a_link_that_went_silent_do_no_harm(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     async with asyncio.TaskGroup() as together:  # it takes the time of a reply twice
         for reliable in (False, True):
             together.create_task(go_silent(redis_server, fresh(), reliable))
 
 
-async def go_silent(redis_server: RedisServer, name: str, reliable: bool) -> None:
+async def go_silent(redis_server: EmbeddedRedis, name: str, reliable: bool) -> None:
     with Proxy(redis_server.port) as proxy:
         there = Bus(proxy.url, reply_timeout_ms=QUICK)
         offline: list[BusError | None] = []
@@ -136,13 +136,13 @@ async def go_silent(redis_server: RedisServer, name: str, reliable: bool) -> Non
         assert [type(error) for error in offline] == [LinkLost, LinkLost, type(None)]
 
 
-async def test_a_producer_whose_link_goes_silent_learns_it_and_pushes_on(redis_server: RedisServer, fresh: Fresh) -> None:
+async def test_a_producer_whose_link_goes_silent_learns_it_and_pushes_on(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     async with asyncio.TaskGroup() as together:
         for reliable in (False, True):
             together.create_task(learn_of_silence(redis_server, fresh(), reliable))
 
 
-async def learn_of_silence(redis_server: RedisServer, name: str, reliable: bool) -> None:
+async def learn_of_silence(redis_server: EmbeddedRedis, name: str, reliable: bool) -> None:
     with Proxy(redis_server.port) as proxy:
         async with Traffic(Bus(proxy.url, reply_timeout_ms=QUICK), Bus(redis_server.url), name, reliable=reliable) as traffic:
             gate = proxy.hold(lambda command: command.name == "push", reply=True)
@@ -153,19 +153,19 @@ async def learn_of_silence(redis_server: RedisServer, name: str, reliable: bool)
 
 
 @pytest.fixture(params=["sentinel", "cluster"])
-def fails_over(request: pytest.FixtureRequest) -> SentinelServers | ClusterServers:
+def fails_over(request: pytest.FixtureRequest) -> EmbeddedSentinel | EmbeddedCluster:
     return request.getfixturevalue(f"{request.param}_servers")  # type: ignore[no-any-return]
 
 
-async def test_a_fail_over_costs_a_pause(fails_over: SentinelServers | ClusterServers, fresh: Fresh) -> None:
-    group, layout = fails_over, "cluster" if isinstance(fails_over, ClusterServers) else "sentinel"
+async def test_a_fail_over_costs_a_pause(fails_over: EmbeddedSentinel | EmbeddedCluster, fresh: Fresh) -> None:
+    group, layout = fails_over, "cluster" if isinstance(fails_over, EmbeddedCluster) else "sentinel"
 
     def traffic(reliable: bool, name: str) -> Traffic:
         buses = [Bus(",".join(group.urls), layout=layout) for _ in range(2)]
         return Traffic(buses[0], buses[1], name, reliable=reliable)
 
-    def owner(name: str) -> RedisServer:
-        return group.owner(QueueKeys(name, True).metadata) if isinstance(group, ClusterServers) else group.master
+    def owner(name: str) -> EmbeddedRedis:
+        return group.owner(QueueKeys(name, True).metadata) if isinstance(group, EmbeddedCluster) else group.master
 
     name = fresh()
     beside = next(each for each in iter(fresh, "") if owner(each) is owner(name))
@@ -178,7 +178,7 @@ async def test_a_fail_over_costs_a_pause(fails_over: SentinelServers | ClusterSe
 
 
 @both
-async def test_slots_that_move_under_load_cost_nothing(cluster_servers: ClusterServers, fresh: Fresh, reliable: bool) -> None:
+async def test_slots_that_move_under_load_cost_nothing(cluster_servers: EmbeddedCluster, fresh: Fresh, reliable: bool) -> None:
     name, url = fresh(), cluster_servers.urls[0]
     async with Traffic(Bus(url, layout="cluster"), Bus(url, layout="cluster"), name, reliable=reliable) as traffic:
         for _ in range(3):
@@ -187,7 +187,7 @@ async def test_slots_that_move_under_load_cost_nothing(cluster_servers: ClusterS
         await traffic.finish()
 
 
-async def test_a_server_that_hangs_up_on_a_ping_and_is_well_is_not_away(redis_server: RedisServer) -> None:
+async def test_a_server_that_hangs_up_on_a_ping_and_is_well_is_not_away(redis_server: EmbeddedRedis) -> None:
     with Proxy(redis_server.port) as proxy:
         changes: list[str] = []
         bus = Bus(proxy.url)
@@ -207,12 +207,12 @@ async def test_a_server_that_hangs_up_on_a_ping_and_is_well_is_not_away(redis_se
 
 
 async def test_rights_that_are_withdrawn_before_a_ping_are_the_reason_that_is_named(fresh: Fresh) -> None:
-    with RedisServer() as server, Proxy(server.port) as proxy:
+    with EmbeddedRedis() as server, Proxy(server.port) as proxy:
         server.command("ACL", "SETUSER", "app", "on", ">pass-of-app", "~*", "&*", "+@all")
         offline: list[BusError | None] = []
         bus = Bus(proxy.url, user="app", password="pass-of-app")
         bus.on("offline", offline.append)
-        with pytest.raises(Unauthorized):  # noqa: PT012  # a scope ends with it
+        with pytest.raises(RedisUnauthorized):  # noqa: PT012  # a scope ends with it
             async with bus:
                 gate = proxy.hold(lambda command: command.name == "PING")
                 await asyncio.to_thread(gate.wait)
@@ -220,20 +220,20 @@ async def test_rights_that_are_withdrawn_before_a_ping_are_the_reason_that_is_na
                 server.command("CLIENT", "KILL", "USER", "app")
                 gate.open()
                 await asyncio.Event().wait()
-        assert [type(error) for error in offline] == [Unauthorized]
+        assert [type(error) for error in offline] == [RedisUnauthorized]
 
 
 @both
 async def test_rights_taken_away_end_the_scope_with_a_clear_error(fresh: Fresh, reliable: bool) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         server.command("ACL", "SETUSER", "app", "on", ">pass-of-app", "~*", "&*", "+@all")
         offline: list[BusError | None] = []
         bus = Bus(server.url, user="app", password="pass-of-app")
         bus.on("offline", offline.append)
-        with pytest.raises(Unauthorized) as raised:  # noqa: PT012  # a scope ends with it
+        with pytest.raises(RedisUnauthorized) as raised:  # noqa: PT012  # a scope ends with it
             async with Traffic(Bus(server.url), bus, fresh(), reliable=reliable):
                 server.command("ACL", "SETUSER", "app", "off")
                 server.command("CLIENT", "KILL", "USER", "app")
                 await asyncio.Event().wait()
         assert "pass-of-app" not in str(raised.value)
-        assert [type(error) for error in offline] == [Unauthorized]
+        assert [type(error) for error in offline] == [RedisUnauthorized]

@@ -12,8 +12,8 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.queue import Queue
 from busmq_spark.core import dead_letter
-from busmq_spark.core.shared_group import Delivery
-from busmq_spark.embedded import RedisServer
+from busmq_spark.core.shared_group import LeasedMessage
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import LinkLost
 from tests.bus.group_tools import dead_letters, end_leases, ids, some
 from tests.bus.ledger import Ledger, wake
@@ -34,11 +34,11 @@ def is_script(name: str, queue: str) -> Callable[[Command], bool]:
     return matches
 
 
-async def first(batches: AsyncIterator[list[Delivery]]) -> list[Delivery]:
+async def first(batches: AsyncIterator[list[LeasedMessage]]) -> list[LeasedMessage]:
     return await asyncio.wait_for(anext(batches), UNTIL_S)
 
 
-async def test_a_reply_that_was_lost_costs_no_try_and_no_lease(redis_server: RedisServer, fresh: Fresh) -> None:
+async def test_a_reply_that_was_lost_costs_no_try_and_no_lease(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     with Proxy(redis_server.port) as proxy:
         async with Bus(proxy.url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True, lease_s=LONG_S) as group:
             await queue.push_many("abc")
@@ -56,7 +56,7 @@ async def test_a_reply_that_was_lost_costs_no_try_and_no_lease(redis_server: Red
             assert await stored(queue) == []
 
 
-async def test_a_lease_call_that_arrives_late_holds_messages_until_its_lease_ends_and_loses_none(redis_server: RedisServer, fresh: Fresh) -> None:
+async def test_a_lease_call_that_arrives_late_holds_messages_until_its_lease_ends_and_loses_none(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     with Proxy(redis_server.port) as proxy:
         async with Bus(proxy.url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True, lease_s=LONG_S) as group:
             await queue.push_many("abcd")
@@ -74,7 +74,7 @@ async def test_a_lease_call_that_arrives_late_holds_messages_until_its_lease_end
 
 
 @pytest.mark.parametrize("how", ["ack", "retry", "release"])
-async def test_a_settlement_that_arrives_late_changes_nothing_of_the_lease_of_another(redis_server: RedisServer, fresh: Fresh, how: str) -> None:
+async def test_a_settlement_that_arrives_late_changes_nothing_of_the_lease_of_another(redis_server: EmbeddedRedis, fresh: Fresh, how: str) -> None:
     with Proxy(redis_server.port) as proxy:
         async with Bus(proxy.url) as bus, Bus(redis_server.url) as other, bus.queue(fresh()) as queue, other.queue(queue.name) as same:
             await queue.push_many("ab")
@@ -105,7 +105,7 @@ async def produce(queue: Queue, enough: asyncio.Event) -> None:
 async def test_workers_and_redis_are_killed_and_each_message_is_handled(fresh: Fresh) -> None:
     """Each at least once, never twice in one try, and dead letters are exactly those that fail each time."""
     tries, poison, ledger = 25, [b"poison", b"v", b"v", b"poison"], Ledger()
-    with RedisServer(aof=True) as server:
+    with EmbeddedRedis(aof=True) as server:
         place = {"url": server.url}
         async with Bus(**place) as bus, bus.queue(fresh()) as queue, bus.queue(f"{queue.name}.dead") as dead:
             async with queue.group("g", shared=True, lease_s=1, tries=tries) as group:

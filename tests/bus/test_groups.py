@@ -11,7 +11,7 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.shared_group import SharedGroup
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import ConfigError, QueueBusy, StateError, TimeUnknown
 from tests.bus.group_tools import ids, some
 from tests.bus.tools import UNTIL_S, redis, stored, until
@@ -137,7 +137,7 @@ async def test_the_rights_of_the_page_are_enough_for_groups(fresh: Fresh) -> Non
     rules, more = re.search(r"ACL SETUSER spark on >secret (.*?)\n", page), re.search(r"Shared\s+groups need `(.*?)`", page)
     assert rules
     assert more
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         server.command("ACL", "SETUSER", "spark", "on", ">secret", *rules[1].split(), "+unsubscribe", "+hexists", *more[1].split())
         async with Bus(server.url, user="spark", password="secret") as bus, bus.queue(fresh()) as queue:
             await queue.push_many("abcd")

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.bus import job_waits
+from busmq_spark.bus import job_outcome_waiters
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.jobs import Jobs
 from busmq_spark.core.keys import client_channel
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import JobFailed, LinkLost
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 from tests.bus.group_tools import end_leases
@@ -46,7 +46,7 @@ async def waiting_for(jobs: Jobs, **fields: Any) -> tuple[Any, asyncio.Future[An
     return job, asyncio.ensure_future(jobs.send(job, wait=["g"], timeout_s=UNTIL_S))
 
 
-async def test_a_field_is_had_also_when_the_reply_that_forgot_it_is_lost(redis_server: RedisServer, fresh: Fresh) -> None:
+async def test_a_field_is_had_also_when_the_reply_that_forgot_it_is_lost(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     with Proxy(redis_server.port) as proxy:
         async with Bus(proxy.url) as bus, bus.jobs(fresh()) as jobs:
             job = jobs.new()
@@ -60,7 +60,7 @@ async def test_a_field_is_had_also_when_the_reply_that_forgot_it_is_lost(redis_s
             assert await job.load("a") == {"a": None}
 
 
-async def test_a_load_that_arrives_late_takes_nothing_that_was_saved_meanwhile(redis_server: RedisServer, fresh: Fresh) -> None:
+async def test_a_load_that_arrives_late_takes_nothing_that_was_saved_meanwhile(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     with Proxy(redis_server.port) as proxy:
         async with Bus(proxy.url) as bus, bus.jobs(fresh()) as jobs:
             job = jobs.new()
@@ -78,7 +78,7 @@ async def test_a_load_that_arrives_late_takes_nothing_that_was_saved_meanwhile(r
             assert await job.load("a") == {"a": 2}
 
 
-async def test_an_outcome_whose_reply_is_lost_is_written_once_and_acked(redis_server: RedisServer, fresh: Fresh) -> None:
+async def test_an_outcome_whose_reply_is_lost_is_written_once_and_acked(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     with Proxy(redis_server.port) as proxy:
         async with Bus(proxy.url) as bus, bus.jobs(fresh()) as jobs:
             calls: Counter[str] = Counter()
@@ -96,7 +96,7 @@ async def test_an_outcome_whose_reply_is_lost_is_written_once_and_acked(redis_se
             assert list(calls.values()) == [1]
 
 
-async def test_an_outcome_that_arrives_when_another_works_on_the_job_is_refused(redis_server: RedisServer, fresh: Fresh) -> None:
+async def test_an_outcome_that_arrives_when_another_works_on_the_job_is_refused(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     """A worker that was cut off says that the job has failed, while the next one is at work."""
     slow, quick = Held(), Held()
 
@@ -129,7 +129,7 @@ async def test_a_waiter_whose_connection_is_cut_hears_of_what_it_has_missed(
 ) -> None:
     """Both are cut: its subscription while the outcome is published, and the link that it reads with."""
     held, connect, gate = Held(), PubSubConnection._connect, asyncio.Event()
-    monkeypatch.setattr(job_waits, "OUTCOME_POLL_S", LONG_S)
+    monkeypatch.setattr(job_outcome_waiters, "OUTCOME_POLL_S", LONG_S)
 
     async def late(connection: PubSubConnection) -> None:
         await gate.wait()
@@ -214,7 +214,7 @@ async def test_a_waiter_is_killed_and_another_process_waits_on(place: dict[str, 
 
 
 async def test_workers_and_redis_are_killed_and_each_job_has_one_outcome(fresh: Fresh) -> None:
-    with RedisServer(aof=True) as server:
+    with EmbeddedRedis(aof=True) as server:
         place = {"url": server.url}
         async with Bus(**place) as bus, bus.jobs(fresh()) as jobs:
             workers = [await started(place, "work", jobs.queue.name, 50, 4) for _ in range(2)]

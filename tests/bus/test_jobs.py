@@ -12,8 +12,8 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.job import Job
-from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import ConfigError, JobFailed, JobTimeout, MessageRefused, Reject, StateError
+from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.errors import ConfigError, JobFailed, JobWaitTimeout, MessageRefused, Reject, StateError
 from tests.bus.conftest import OpenBus
 from tests.bus.job_tools import LONG_S, Held, concat, keys_of, letters, nothing, until_none
 from tests.bus.tools import UNTIL_S, LoopClock, redis, stored, until
@@ -140,7 +140,7 @@ async def test_waits_that_may_last_equally_long_end_in_turn_and_one_that_is_canc
         clock = LoopClock()
 
         async def waiting(number: int) -> None:
-            with pytest.raises(JobTimeout, match=r"within 1000 s"):
+            with pytest.raises(JobWaitTimeout, match=r"within 1000 s"):
                 await jobs.send(jobs.new(), wait=["g"], timeout_s=1000)
             ended.append(number)
 
@@ -171,7 +171,7 @@ async def test_a_wait_that_ends_too_soon_says_for_whom_and_may_go_on(place: dict
     async with Bus(**place) as bus, bus.jobs(fresh()) as jobs, jobs.worker("slow")(held()), jobs.worker("quick")(nothing):
         job = jobs.new()
         await jobs.send(job, wait=["quick"], timeout_s=UNTIL_S)
-        with pytest.raises(JobTimeout, match=r"no outcome of \['slow'\] within 0.2 s") as caught:
+        with pytest.raises(JobWaitTimeout, match=r"no outcome of \['slow'\] within 0.2 s") as caught:
             await job.wait(["slow", "quick"], timeout_s=0.2)
         assert caught.value.details["missing"] == ["slow"]
         held.go.set()
@@ -290,7 +290,7 @@ async def test_the_rights_of_the_page_are_enough_for_jobs(fresh: Fresh) -> None:
     assert rules
     assert groups
     assert more
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         words = (*rules[1].split(), "+unsubscribe", "+hexists", *groups[1].split(), *more[1].split())
         server.command("ACL", "SETUSER", "spark", "on", ">secret", *words)
         async with Bus(server.url, user="spark", password="secret") as bus, bus.jobs(fresh(), durable=True) as jobs:  # noqa: SIM117  too long

@@ -12,8 +12,8 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.job import Job
 from busmq_spark.bus.jobs import Jobs
-from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import ConfigError, JobFailed, JobsNotSent, JobTimeout, LinkLost, QueueFull, ServerFull
+from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.errors import ConfigError, JobFailed, JobsNotSent, JobWaitTimeout, LinkLost, QueueFull, RedisFull
 from tests.bus.conftest import OpenBus
 from tests.bus.group_tools import end_leases
 from tests.bus.job_tools import Held, concat, held_ends, keys_of, nothing
@@ -55,7 +55,7 @@ async def test_many_are_sent_worked_on_and_waited_for_in_their_order(open_bus: O
         await jobs.queue.flush()
 
 
-async def test_many_are_few_calls(redis_server: RedisServer, fresh: Fresh) -> None:
+async def test_many_are_few_calls(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     with Proxy(redis_server.port) as proxy:
         async with Bus(proxy.url) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g", limit=1000)(nothing):
             await jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S)
@@ -68,7 +68,7 @@ async def test_many_are_few_calls(redis_server: RedisServer, fresh: Fresh) -> No
             assert calls["group_settle"] <= 10
 
 
-async def test_what_is_sent_in_one_turn_shares_its_calls(redis_server: RedisServer, fresh: Fresh) -> None:
+async def test_what_is_sent_in_one_turn_shares_its_calls(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     with Proxy(redis_server.port) as proxy:
         async with Bus(proxy.url) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g", limit=1000)(nothing):
             await jobs.send(jobs.new(), wait=["g"], timeout_s=UNTIL_S)
@@ -121,7 +121,7 @@ async def test_those_that_are_not_done_in_time_are_told_and_can_be_waited_for(re
     async with Bus(redis_url) as bus, bus.jobs(fresh()) as jobs, jobs.worker("slow", limit=2)(held()), jobs.worker("quick")(nothing):
         some = some_of(jobs, 5)
         await jobs.send_many(some, wait=["quick"], timeout_s=UNTIL_S)
-        with pytest.raises(JobTimeout, match=rf"job {some[0].id} of queue '.*', and 4 others: no outcome of \['slow'\] within 0.2 s") as caught:
+        with pytest.raises(JobWaitTimeout, match=rf"job {some[0].id} of queue '.*', and 4 others: no outcome of \['slow'\] within 0.2 s") as caught:
             await jobs.wait_many(some, ["slow", "quick"], timeout_s=0.2)
         assert caught.value.details["jobs"] == [job.id for job in some]
         held.go.set()
@@ -159,7 +159,7 @@ async def test_a_queue_that_is_full_says_how_many_it_took(redis_url: str, fresh:
 
 @pytest.mark.fault
 async def test_a_redis_without_room_for_fields_has_none_of_the_jobs(fresh: Fresh) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         async with Bus(server.url) as bus, bus.jobs(fresh()) as jobs, jobs.worker("g")(nothing):
             some = some_of(jobs, 20, a=b"x" * 1000)
             server.command("CONFIG", "SET", "maxmemory", "1")
@@ -174,7 +174,7 @@ async def test_a_redis_without_room_for_fields_has_none_of_the_jobs(fresh: Fresh
 
 @pytest.mark.fault
 async def test_a_redis_that_fills_up_between_two_chunks_says_how_many_it_took(fresh: Fresh) -> None:
-    with RedisServer() as server, Proxy(server.port) as proxy:
+    with EmbeddedRedis() as server, Proxy(server.port) as proxy:
         async with Bus(proxy.url) as bus, bus.jobs(fresh()) as jobs, Bus(server.url) as other:
             await jobs.send(jobs.new())  # so that Redis knows the script
             some = some_of(jobs, 2500)
@@ -186,7 +186,7 @@ async def test_a_redis_that_fills_up_between_two_chunks_says_how_many_it_took(fr
             second.release()
             with pytest.raises(JobsNotSent) as caught:
                 await sending
-            assert isinstance(caught.value.__cause__, ServerFull)
+            assert isinstance(caught.value.__cause__, RedisFull)
             assert [caught.value.details[name] for name in ("sent", "unknown", "left")] == [1000, 0, 1500]
             server.command("CONFIG", "SET", "maxmemory", "0")
             async with other.jobs(jobs.queue.name).worker("g", start="earliest", limit=500)(nothing):
@@ -196,7 +196,7 @@ async def test_a_redis_that_fills_up_between_two_chunks_says_how_many_it_took(fr
 
 
 @pytest.mark.fault
-async def test_a_link_that_breaks_between_two_chunks_says_what_is_unknown(redis_server: RedisServer, fresh: Fresh) -> None:
+async def test_a_link_that_breaks_between_two_chunks_says_what_is_unknown(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     with Proxy(redis_server.port) as proxy:
         async with Bus(proxy.url) as bus, bus.jobs(fresh()) as jobs:
             await jobs.send(jobs.new())  # so that Redis knows the script
@@ -214,7 +214,7 @@ async def test_a_link_that_breaks_between_two_chunks_says_what_is_unknown(redis_
 
 
 @pytest.mark.fault
-async def test_a_waiter_that_is_cut_off_in_the_middle_hears_of_all_of_them(redis_server: RedisServer, fresh: Fresh) -> None:
+async def test_a_waiter_that_is_cut_off_in_the_middle_hears_of_all_of_them(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     held = Held()
     with Proxy(redis_server.port) as proxy:
         async with Bus(proxy.url) as bus, Bus(redis_server.url) as other, bus.jobs(fresh()) as jobs:
@@ -234,7 +234,7 @@ async def test_a_waiter_that_is_cut_off_in_the_middle_hears_of_all_of_them(redis
 
 
 @pytest.mark.fault
-async def test_a_worker_killed_between_outcomes_and_acks_of_a_batch_has_not_done_it_in_vain(redis_server: RedisServer, fresh: Fresh) -> None:
+async def test_a_worker_killed_between_outcomes_and_acks_of_a_batch_has_not_done_it_in_vain(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     """Of its handlers some have finished, and of these some have outcomes; the others are at work."""
     calls: Counter[str] = Counter()
 

@@ -17,7 +17,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.job import Job
 from busmq_spark.core import dead_letter
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from tests.bus import group_worker, job_process, topic_worker
 from tests.bus.group_tools import dead_letters
 from tests.bus.job_tools import held_ends
@@ -139,7 +139,7 @@ def held_at(proxy: Proxy, some: list[Step]) -> Iterator[list[Gate]]:
             gate.open()
 
 
-async def test_programs_that_are_killed_in_the_middle_of_a_step_lose_nothing(redis_server: RedisServer, fresh: Fresh) -> None:
+async def test_programs_that_are_killed_in_the_middle_of_a_step_lose_nothing(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     place, some = {"url": redis_server.url}, steps()
     with Proxy(redis_server.port) as proxy:
         async with Bus(**place) as bus:
@@ -179,7 +179,7 @@ async def finished(work: Work, worker: Killable, place: dict[str, Any]) -> None:
 
 
 async def test_redis_killed_in_the_middle_of_every_step_costs_a_pause(fresh: Fresh) -> None:
-    with RedisServer(aof=True) as server, Proxy(server.port) as proxy:
+    with EmbeddedRedis(aof=True) as server, Proxy(server.port) as proxy:
         some = [step for step in steps() if step.how != "late"]
         async with Bus(server.url) as bus:
             works = [Work(bus, step) for step in some]

@@ -102,7 +102,7 @@ async def test_what_another_has_acked_meanwhile_does_not_come_again_and_what_was
             await group.ack(1)
         waiting = asyncio.ensure_future(anext(batches))
         await queue.subscribe("keeps")
-        await queue.run(reader_operations.ack_to([reader_operations.CumulativeAck(queue.keys, 3, queue._born, "")], "g"))
+        await queue.run(reader_operations.ack_to([reader_operations.CumulativeAckRequest(queue.keys, 3, queue._born, "")], "g"))
         assert not waiting.done()
         await queue.run(reader_operations.release(queue.keys, "g", another))
         assert ids(await asyncio.wait_for(waiting, UNTIL_S)) == [4]

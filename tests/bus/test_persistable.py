@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from busmq_spark.bus.base_persisted_object import BasePersistedObject, PersistedDataclass, PersistedDict
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.persistable import Persistable, PersistedDataclass, PersistedDict
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.persisted_types import to_text
-from busmq_spark.embedded import RedisServer, SentinelServers
+from busmq_spark.embedded import EmbeddedRedis, EmbeddedSentinel
 from busmq_spark.errors import BusError, ConfigError, LinkLost, MessageRefused, StateError
 from tests.bus.conftest import OpenBus, Redis
 from tests.conftest import Fresh
@@ -35,20 +35,20 @@ class Needy:
     name: str
 
 
-async def stored(thing: Persistable) -> dict[bytes, bytes]:
+async def stored(thing: BasePersistedObject) -> dict[bytes, bytes]:
     server = await thing.bus.servers.locate(thing.key)
     reply = await thing.bus.servers.commands[server].execute(command("HGETALL", thing.key))
     return dict(zip(reply[0::2], reply[1::2], strict=True))
 
 
-async def raw(thing: Persistable, *words: Any) -> Any:
+async def raw(thing: BasePersistedObject, *words: Any) -> Any:
     """A command of another client on the object's key."""
     server = await thing.bus.servers.locate(thing.key)
     return await thing.bus.servers.commands[server].execute(command(words[0], thing.key, *words[1:]))
 
 
 @asynccontextmanager
-async def quiet(thing: Persistable) -> AsyncIterator[None]:
+async def quiet(thing: BasePersistedObject) -> AsyncIterator[None]:
     """Nothing inside may send anything."""
     links = thing.bus.servers.commands
     sent: list[Any] = []
@@ -60,7 +60,7 @@ async def quiet(thing: Persistable) -> AsyncIterator[None]:
     assert sent == []
 
 
-async def renewed(thing: Persistable) -> None:
+async def renewed(thing: BasePersistedObject) -> None:
     """Returns when it has been given a longer life than it had left. It must be there all the time."""
     left = await raw(thing, "PTTL")
     while (now := await raw(thing, "PTTL")) <= left:
@@ -303,7 +303,7 @@ async def test_leaving_the_bus_ends_the_keep_alive(open_bus: OpenBus, fresh: Fre
 
 
 async def test_an_object_that_redis_lost_is_written_again_unless_another_has_done_so(fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         async with Bus(server.url) as bus:
             thing = bus.persist(fresh(), ttl_s=1)
             thing.update({"a": 1, "b": 1, "c": 1})
@@ -321,7 +321,7 @@ async def test_an_object_that_redis_lost_is_written_again_unless_another_has_don
 
 
 async def test_what_a_failed_save_sent_is_saved_by_the_next(fresh: Fresh) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         async with Bus(server.url) as bus:
             thing = bus.persist(fresh())
             thing["a"] = 1
@@ -337,7 +337,7 @@ async def test_what_a_failed_save_sent_is_saved_by_the_next(fresh: Fresh) -> Non
 
 
 async def test_a_dead_server_of_three_does_not_keep_the_others_from_being_touched(fresh: Fresh) -> None:
-    servers = [RedisServer().start() for _ in range(3)]
+    servers = [EmbeddedRedis().start() for _ in range(3)]
     try:
         async with Bus(",".join(server.url for server in servers)) as bus:
             things: dict[int, PersistedDict] = {}
@@ -369,7 +369,7 @@ async def test_a_dead_server_of_three_does_not_keep_the_others_from_being_touche
 
 @pytest.mark.slow
 async def test_an_object_outlives_a_fail_over_of_sentinel(fresh: Fresh) -> None:
-    with SentinelServers() as group:
+    with EmbeddedSentinel() as group:
         async with Bus(",".join(group.urls), layout="sentinel") as bus, bus.persist(fresh()) as thing:
             thing["a"] = 1
             await thing.save()

@@ -10,10 +10,10 @@ import pytest
 from busmq_spark import Event
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.command_generators import command
-from busmq_spark.core.event_routing import Receipt
+from busmq_spark.core.event_routing import EventPublishReceipt
 from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, server_index
-from busmq_spark.embedded import RedisServer
-from busmq_spark.embedded.server_set import IndependentServers
+from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.embedded.server_set import EmbeddedStandaloneServers
 from busmq_spark.errors import (
     BusError,
     ConfigError,
@@ -21,8 +21,8 @@ from busmq_spark.errors import (
     PublishIncomplete,
     QueueBusy,
     QueueFull,
-    ServerRefused,
-    TooFewDestinations,
+    RedisCommandRefused,
+    TooFewEventSubscribers,
 )
 from busmq_spark.redis_io import endpoint
 from tests.conftest import Fresh
@@ -52,7 +52,7 @@ async def test_an_event_is_once_in_each_queue_that_is_subscribed_to_one_of_its_k
         assert await bus.subscribe([f"{word}.#"], into=audit) == 1
         assert await bus.subscribe([f"{word}.*.deep"], into=other) == 1
         receipt = await bus.publish([f"{word}.signup", f"{word}.first"], {"user": 7}, subject="7", extensions={"traceparent": "00"})
-        assert receipt == Receipt(receipt.id, tuple(sorted((audit, emails))))
+        assert receipt == EventPublishReceipt(receipt.id, tuple(sorted((audit, emails))))
         deeper = await bus.publish([f"{word}.signup.now"], "text")
         assert deeper.destinations == (audit,)
         [event] = await events_of(bus, emails)
@@ -84,7 +84,7 @@ async def test_that_nobody_is_subscribed_is_seen_and_an_error_where_the_publishe
         key, queue = fresh("k"), fresh()
         assert (await bus.publish([key], "x")).destinations == ()
         await bus.subscribe([key], into=queue)
-        with pytest.raises(TooFewDestinations, match=r"1 queues are subscribed to .*; expected at least 2. Nothing was pushed"):
+        with pytest.raises(TooFewEventSubscribers, match=r"1 queues are subscribed to .*; expected at least 2. Nothing was pushed"):
             await bus.publish([key], "x", require=2)
         assert await bus.queue(queue).count() == 0
         assert (await bus.publish([key], "x", require=1)).destinations == (queue,)
@@ -121,7 +121,7 @@ async def test_a_whole_event_goes_as_it_is(redis_url: str, fresh: Fresh) -> None
     event = Event(id="1", source="/s", type="t", data=[1], extensions={"a": True})
     async with Bus(redis_url) as bus:
         await bus.subscribe([key], into=queue)
-        assert await bus.publish([key, "other"], event) == Receipt("1", (queue,))
+        assert await bus.publish([key, "other"], event) == EventPublishReceipt("1", (queue,))
         assert await events_of(bus, queue) == [event]
         with pytest.raises(ConfigError, match="subject is given beside a whole Event"):
             await bus.publish([key], event, subject="x")
@@ -230,7 +230,7 @@ async def test_the_mark_of_a_queue_of_commands_is_no_field_of_users(redis_url: s
 # -- several servers, and servers that are away -----------------------------------------------------------------------------------------------
 
 
-async def test_the_table_is_at_the_server_that_its_key_hashes_to(three_servers: IndependentServers, fresh: Fresh) -> None:
+async def test_the_table_is_at_the_server_that_its_key_hashes_to(three_servers: EmbeddedStandaloneServers, fresh: Fresh) -> None:
     key, queue = fresh("k"), fresh()
     async with Bus(",".join(three_servers.urls)) as bus:
         await bus.subscribe([key], into=queue)
@@ -240,7 +240,7 @@ async def test_the_table_is_at_the_server_that_its_key_hashes_to(three_servers: 
 
 @pytest.mark.timeout(120)
 async def test_a_queue_whose_server_is_away_is_named_and_the_event_can_be_published_again(fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
-    with IndependentServers(2) as group:
+    with EmbeddedStandaloneServers(2) as group:
         key = fresh("k")
         home = server_index(EVENT_SUBSCRIPTIONS_KEY, 2)
         near, far = (next(name for name in iter(fresh, "") if server_index(QueueKeys(name).metadata, 2) == index) for index in (home, 1 - home))
@@ -258,12 +258,12 @@ async def test_a_queue_whose_server_is_away_is_named_and_the_event_can_be_publis
             monkeypatch.undo()
             await asyncio.to_thread(group.servers[1 - home].restart)
             again = await bus.publish([key], "x", id=failed.value.details["event"])
-            assert again == Receipt("mine", tuple(sorted((near, far))))
+            assert again == EventPublishReceipt("mine", tuple(sorted((near, far))))
             assert [each.id for each in await events_of(bus, near)] == ["mine", "mine"]
             assert [each.id for each in await events_of(bus, far)] == ["mine"]
 
 
-async def test_a_reply_that_is_lost_is_an_event_of_which_it_is_not_known_where_it_is(redis_server: RedisServer, fresh: Fresh) -> None:
+async def test_a_reply_that_is_lost_is_an_event_of_which_it_is_not_known_where_it_is(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     key, queue = fresh("k"), fresh()
     with Proxy(redis_server.port) as proxy:
         async with Bus(proxy.url) as bus:
@@ -281,10 +281,10 @@ async def test_a_reply_that_is_lost_is_an_event_of_which_it_is_not_known_where_i
 
 
 async def test_a_table_that_is_something_else_is_named(fresh: Fresh) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         server.command("SET", EVENT_SUBSCRIPTIONS_KEY, "x")
         async with Bus(server.url) as bus:
-            with pytest.raises(ServerRefused, match="WRONGTYPE"):
+            with pytest.raises(RedisCommandRefused, match="WRONGTYPE"):
                 await bus.publish([fresh("k")])
 
 
@@ -302,7 +302,7 @@ async def test_publishers_and_those_who_subscribe_at_once_lose_nothing(redis_url
         assert [each.data for each in await events_of(bus, queue)] == seen
 
 
-async def test_a_table_that_is_rolled_back_or_written_by_another_program_is_read_anew(redis_server: RedisServer, fresh: Fresh) -> None:
+async def test_a_table_that_is_rolled_back_or_written_by_another_program_is_read_anew(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     """Its version tells: also one that Redis had before, since it is that of the same table."""
     key, one, two, three = fresh("k"), fresh("one"), fresh("two"), fresh("three")
     async with Bus(redis_server.url) as bus, Bus(redis_server.url) as other:
@@ -322,7 +322,7 @@ async def test_a_table_that_is_rolled_back_or_written_by_another_program_is_read
         assert (await bus.publish([key])).destinations == ()
 
 
-async def test_the_table_is_read_again_only_when_it_has_changed(redis_server: RedisServer, fresh: Fresh) -> None:
+async def test_the_table_is_read_again_only_when_it_has_changed(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     def reads() -> int:
         found = re.search(r"cmdstat_hgetall:calls=(\d+)", str(redis_server.command("INFO", "commandstats")))
         return int(found[1]) if found else 0

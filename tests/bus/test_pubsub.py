@@ -11,8 +11,8 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.pubsub import Pubsub
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.message import PubsubMessage
-from busmq_spark.embedded import ClusterServers, RedisServer, SentinelServers
-from busmq_spark.errors import ConfigError, MessagesMissed, StateError
+from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis, EmbeddedSentinel
+from busmq_spark.errors import ConfigError, PubSubMessagesDropped, StateError
 from tests.bus.conftest import OpenBus
 from tests.conftest import Fresh
 
@@ -132,7 +132,7 @@ async def test_a_slow_loop_keeps_the_newest_messages_counts_the_others_and_warns
         assert await heard(slow, 10) == [b"%d" % n for n in range(90, 100)]
         assert slow.dropped == 90
         assert quick.dropped == 0
-        assert [type(error) for error in told] == [MessagesMissed]
+        assert [type(error) for error in told] == [PubSubMessagesDropped]
 
 
 async def test_a_slow_handler_is_waited_for_one_message_at_a_time_and_does_not_hold_up_the_bus(redis_url: str, fresh: Fresh) -> None:
@@ -216,7 +216,7 @@ def test_a_bound_must_be_a_positive_number() -> None:
 
 
 async def test_a_subscription_outlives_a_redis_that_was_killed(fresh: Fresh) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         async with Bus(server.url) as bus, bus.pubsub(fresh()) as pubsub:
             again = asyncio.Event()
             pubsub.once("subscribed", again.set)
@@ -230,7 +230,7 @@ async def test_a_subscription_outlives_a_redis_that_was_killed(fresh: Fresh) -> 
 
 
 async def test_a_subscription_made_while_redis_is_away_waits_for_it(fresh: Fresh) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         async with Bus(server.url) as bus:
             await asyncio.to_thread(server.kill)
             pubsub = bus.pubsub(fresh())
@@ -243,7 +243,7 @@ async def test_a_subscription_made_while_redis_is_away_waits_for_it(fresh: Fresh
 
 @pytest.mark.slow
 async def test_a_subscription_outlives_a_fail_over_of_sentinel(fresh: Fresh) -> None:
-    with SentinelServers() as group:
+    with EmbeddedSentinel() as group:
         async with Bus(",".join(group.urls), layout="sentinel") as bus, bus.pubsub(fresh()) as pubsub:
             again = asyncio.Event()
             pubsub.once("subscribed", again.set)
@@ -257,7 +257,7 @@ async def test_a_subscription_outlives_a_fail_over_of_sentinel(fresh: Fresh) -> 
 @pytest.mark.parametrize("dies", ["the node that listens", "the node that publishes"])
 async def test_a_subscription_outlives_a_node_of_a_cluster(fresh: Fresh, dies: str) -> None:
     name = fresh()
-    with ClusterServers() as group:
+    with EmbeddedCluster() as group:
         async with Bus(",".join(group.urls), layout="cluster") as bus, bus.pubsub(name) as pubsub:
             again = asyncio.Event()
             [listening] = [node for node in group.nodes if node.command("PUBSUB", "NUMSUB", pubsub.channel) == [pubsub.channel, 1]]
@@ -272,7 +272,7 @@ async def test_a_subscription_outlives_a_node_of_a_cluster(fresh: Fresh, dies: s
 
 
 async def test_of_three_servers_only_the_first_matters(fresh: Fresh) -> None:
-    servers = [RedisServer().start() for _ in range(3)]
+    servers = [EmbeddedRedis().start() for _ in range(3)]
     try:
         async with Bus(",".join(server.url for server in servers)) as bus, bus.pubsub(fresh()) as pubsub:
             servers[1].kill()

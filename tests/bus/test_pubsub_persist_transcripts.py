@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from busmq_spark.bus.base_persisted_object import PersistedDict
 from busmq_spark.bus.bus import Bus
-from busmq_spark.bus.persistable import PersistedDict
 from busmq_spark.core.command_generators import command
 from tests.conftest import Fresh
 

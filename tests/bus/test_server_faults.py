@@ -11,8 +11,8 @@ import pytest
 
 from busmq_spark import Event
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.event_routing import Receipt
-from busmq_spark.embedded import ClusterServers
+from busmq_spark.core.event_routing import EventPublishReceipt
+from busmq_spark.embedded import EmbeddedCluster
 from busmq_spark.errors import LinkLost
 from busmq_spark.outbox import forwarder
 from busmq_spark.redis_io import endpoint
@@ -73,7 +73,7 @@ async def test_who_publishes_before_any_server_is_up_delivers_when_they_are_and_
 ) -> None:
     key, queue = fresh("k"), fresh()
 
-    async def publisher() -> Receipt:
+    async def publisher() -> EventPublishReceipt:
         async with Bus(**servers.place) as bus:
             return await bus.publish([key], "x", require=1)
 
@@ -100,7 +100,7 @@ async def test_who_publishes_before_any_server_is_up_delivers_when_they_are_and_
         assert [Event.decode(each.value).data async for each in found.consume(max=await found.count())] == ["x"]
 
 
-async def test_they_go_on_while_slots_move(cluster_servers: ClusterServers, tmp_path: Path, fresh: Fresh) -> None:
+async def test_they_go_on_while_slots_move(cluster_servers: EmbeddedCluster, tmp_path: Path, fresh: Fresh) -> None:
     async with loads(Servers(cluster_servers), tmp_path, fresh) as some:
         topic, shared, jobs, _ = some
         for key in (topic.topic.keys.base, *(queue.keys.metadata for queue in (topic.topic.queues[0], shared.queue, jobs.jobs.queue))):

@@ -6,8 +6,8 @@ import asyncio
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.keys import service_queue
-from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import ServerFull
+from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.errors import RedisFull
 from tests.bus.test_service import LONG_MS, pair
 from tests.bus.test_service_provider import Gate
 from tests.bus.tools import UNTIL_S
@@ -15,7 +15,7 @@ from tests.support import wait_until
 
 
 async def test_after_redis_came_back_without_data_requests_are_answered_as_before() -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         async with Bus(server.url) as bus, pair(bus, "svc", lambda data: data) as service:
             assert await service.request("before") == "before"
             await asyncio.to_thread(server.restart)
@@ -26,7 +26,7 @@ async def test_after_redis_came_back_without_data_requests_are_answered_as_befor
 
 
 async def test_a_redis_out_of_memory_ends_no_provider() -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         async with Bus(server.url) as bus, bus.service("svc") as provider, bus.service("svc") as service:
             reported: list[Exception] = []
             provider.on("error", reported.append)
@@ -44,7 +44,7 @@ async def test_a_redis_out_of_memory_ends_no_provider() -> None:
             async with asyncio.timeout(UNTIL_S):
                 while not reported:  # noqa: ASYNC110  # requests are taken, and Redis refuses to store the reply
                     await asyncio.sleep(0.01)
-            assert isinstance(reported[0], ServerFull)
+            assert isinstance(reported[0], RedisFull)
             server.command("CONFIG", "SET", "maxmemory", 0)
             assert await service.request("third") == "third"
             second.cancel()

@@ -15,7 +15,7 @@ from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.shared_group import DEAD_LETTER_RETRY_S
 from busmq_spark.core import dead_letter
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import ConfigError, MessageRefused, QueueFull, StateError
 from busmq_spark.redis_io.lease_token import LEASE_MS
 from tests.bus.conftest import OpenBus
@@ -27,7 +27,7 @@ from tests.faults.proxy import Proxy
 LETTER = b'{"type":"busmq.dead","data":"v","queue":"q","group":"g","error":"","firsttime":"","lasttime":"","tries":1,"originalid":1e999}'
 
 
-async def test_stopping_while_a_call_is_under_way_gives_back_what_it_leases(redis_server: RedisServer, fresh: Fresh) -> None:
+async def test_stopping_while_a_call_is_under_way_gives_back_what_it_leases(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     with Proxy(redis_server.port) as proxy:
         async with Bus(proxy.url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True) as group:
             await queue.push_many("abc")
@@ -202,7 +202,7 @@ async def test_what_is_rejected_is_leased_for_as_long_as_any_message_of_the_grou
 
 
 async def test_a_redis_that_takes_no_dead_letter_holds_up_no_good_message(fresh: Fresh) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         async with Bus(server.url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True, tries=1) as group:
             await queue.push_many(["bad", "good"])
             batches = group.batches(1)
@@ -215,7 +215,7 @@ async def test_a_redis_that_takes_no_dead_letter_holds_up_no_good_message(fresh:
 
 
 @contextmanager
-def refused(server: RedisServer, keys: QueueKeys, dead: QueueKeys, cause: str) -> Iterator[None]:
+def refused(server: EmbeddedRedis, keys: QueueKeys, dead: QueueKeys, cause: str) -> Iterator[None]:
     """While this is so no dead letter can be stored: the queue for them is full, or Redis is, or the holder may use its own queue only."""
     if cause == "queue":
         server.command("HSET", dead.metadata, "ttl", 600, "maxsize", 1)
@@ -233,7 +233,7 @@ def refused(server: RedisServer, keys: QueueKeys, dead: QueueKeys, cause: str) -
 @pytest.mark.parametrize("cause", ["queue", "memory", "rights"])
 async def test_a_message_whose_dead_letter_cannot_be_stored_waits_and_has_no_more_tries(fresh: Fresh, cause: str) -> None:
     """However long that lasts: the dead letter then says how often somebody tried to handle it."""
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         server.command("ACL", "SETUSER", "holder", "on", ">secret", "~*", "&*", "+@all")
         async with (
             Bus(server.url, user="holder", password="secret") as bus,
@@ -286,7 +286,7 @@ async def remaining_ms(queue: Queue, group: str) -> float:
     return int((await redis(queue, "ZRANGE", due, 0, 0, "WITHSCORES"))[1]) - await queue.server_ms()
 
 
-async def test_who_stops_second_waits_for_the_first(redis_server: RedisServer, fresh: Fresh) -> None:
+async def test_who_stops_second_waits_for_the_first(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     with Proxy(redis_server.port) as proxy:
         async with Bus(proxy.url) as bus, bus.queue(fresh()) as queue:
             await queue.push("a")

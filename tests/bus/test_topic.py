@@ -12,8 +12,8 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.topic import Topic
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import server_index
-from busmq_spark.core.topic import GroupLag, MessagePlace, partition_of
-from busmq_spark.embedded import IndependentServers
+from busmq_spark.core.topic import GroupLag, TopicMessageId, partition_of
+from busmq_spark.embedded import EmbeddedStandaloneServers
 from busmq_spark.errors import ConfigError, QueueBusy, QueueFull, StateError, TopicMissing, TopicShrinks
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.bus.tools import until
@@ -34,7 +34,7 @@ async def test_a_key_has_its_partition_and_its_messages_stay_in_order(place: dic
         placed = await topic.push_many(values, keys=[value.partition(":")[0] for value in values])
         assert [each.partition for each in placed] == [partition_of(value.partition(":")[0], PARTITIONS) for value in values]
         zero = topic.partition_of("0")
-        assert await same.push("0:last", key="0") == MessagePlace(zero, sum(each.partition == zero for each in placed) + 1)
+        assert await same.push("0:last", key="0") == TopicMessageId(zero, sum(each.partition == zero for each in placed) + 1)
         found = await texts(same)
         assert sorted(text for part in found for text in part) == sorted([*values, "0:last"])
         for part in found:
@@ -71,13 +71,13 @@ async def test_pushes_keep_their_order_awaited_or_not_also_before_the_topic_is_a
         attaching.add_done_callback(lambda _: pushes.extend([topic.push(n, key="k") for n in range(20, 40)]))  # while those still wait
         await attaching
         await until(lambda: len(pushes) == 40)
-        placed = [each if isinstance(each, MessagePlace) else each[0] for each in await asyncio.gather(*pushes)]
-        assert placed == [MessagePlace(topic.partition_of("k"), n + 1) for n in range(40)]
+        placed = [each if isinstance(each, TopicMessageId) else each[0] for each in await asyncio.gather(*pushes)]
+        assert placed == [TopicMessageId(topic.partition_of("k"), n + 1) for n in range(40)]
         assert await topic.push_many([]) == []
 
 
 async def test_partitions_are_dealt_out_to_the_servers_and_found_where_they_are(
-    three_servers: IndependentServers, three_links: list[SyncLink], fresh: Fresh
+    three_servers: EmbeddedStandaloneServers, three_links: list[SyncLink], fresh: Fresh
 ) -> None:
     url = ",".join(three_servers.urls)
     name = next(name for name in iter(lambda: fresh("t"), "") if server_index(f"bus:queue:{name}/0:metadata", 3) != 0)
@@ -127,7 +127,7 @@ async def test_what_does_not_fit_is_told_and_the_other_partitions_have_theirs(re
         with pytest.raises(QueueFull) as full:
             await topic.push_many(range(6), keys=keys)
         assert full.value.details["left"] == 1
-        assert full.value.details["placed"] == [None, None, MessagePlace(1, 1), None, None, MessagePlace(1, 2)]
+        assert full.value.details["placed"] == [None, None, TopicMessageId(1, 1), None, None, TopicMessageId(1, 2)]
         assert [await queue.count() for queue in topic.queues] == [3, 2]
         with pytest.raises(QueueFull):
             await topic.push("v", partition=0)
@@ -184,7 +184,7 @@ async def test_groups_are_listed_moved_and_dropped_over_all_partitions(place: di
 
 def test_a_topic_without_a_loop(redis_url: str, fresh: Fresh) -> None:
     with Bus.sync(redis_url) as bus, bus.topic(fresh("t"), partitions=3) as topic:
-        assert topic.push("a", key="k") == MessagePlace(topic.partition_of("k"), 1)
+        assert topic.push("a", key="k") == TopicMessageId(topic.partition_of("k"), 1)
         assert len(topic.push_many(["b", "c"], keys=["k", "k"])) == 2
         with topic.group("g") as member:
             batch = next(member.batches())

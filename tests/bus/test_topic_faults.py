@@ -14,7 +14,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core import topic as flows
 from busmq_spark.core.command_generators import command
-from busmq_spark.embedded import IndependentServers, RedisServer
+from busmq_spark.embedded import EmbeddedRedis, EmbeddedStandaloneServers
 from busmq_spark.errors import LinkLost
 from tests.bus.killable import Killable
 from tests.bus.tools import UNTIL_S, redis, until
@@ -112,7 +112,7 @@ async def wait_for_the_lease(place: dict[str, Any], name: str) -> None:
 @pytest.mark.usefixtures("impatient")
 async def test_a_server_is_killed_and_its_partitions_pause_while_the_others_flow(fresh: Fresh) -> None:
     """Each of two, so also the one that knows of the topic."""
-    with IndependentServers(2, aof=True) as group:
+    with EmbeddedStandaloneServers(2, aof=True) as group:
         url, name = ",".join(group.urls), fresh("t")
         async with Bus(url) as bus, bus.topic(name, 4) as topic:
             async with Reader({"url": url}, name) as one, Reader({"url": url}, name) as two:
@@ -144,7 +144,7 @@ def key_of(topic: object, partition: int) -> str:
 
 @pytest.mark.usefixtures("impatient")
 async def test_a_topic_is_attached_while_a_server_is_away_and_has_its_partitions_when_it_is_back(fresh: Fresh) -> None:
-    with IndependentServers(2, aof=True) as group:
+    with EmbeddedStandaloneServers(2, aof=True) as group:
         url = ",".join(group.urls)
         async with Bus(url) as bus:
             names = [fresh("t") for _ in range(20)]
@@ -171,7 +171,7 @@ def is_script(name: str, topic: str) -> Callable[[Command], bool]:
     return matches
 
 
-async def test_a_reply_to_a_member_that_was_lost_changes_nothing(redis_server: RedisServer, fresh: Fresh) -> None:
+async def test_a_reply_to_a_member_that_was_lost_changes_nothing(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     name = fresh("t")
     with Proxy(redis_server.port) as proxy:
         place, far = {"url": redis_server.url}, {"url": proxy.url}
@@ -187,7 +187,7 @@ async def test_a_reply_to_a_member_that_was_lost_changes_nothing(redis_server: R
             assert [event for event in (*reader.events, *other.events) if event[0] == "lost"] == []
 
 
-async def test_a_member_that_left_and_is_heard_of_late_is_missed_again(redis_server: RedisServer, fresh: Fresh) -> None:
+async def test_a_member_that_left_and_is_heard_of_late_is_missed_again(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     """Its packet arrives after it has left: until its time is over nobody has its partitions."""
     name = fresh("t")
     with Proxy(redis_server.port) as proxy:
@@ -211,7 +211,7 @@ async def test_a_member_that_left_and_is_heard_of_late_is_missed_again(redis_ser
 
 async def test_a_redis_that_is_full_hands_partitions_over(fresh: Fresh) -> None:
     name = fresh("t")
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         async with Bus(server.url) as bus, bus.topic(name, 4) as topic:
             await topic.push_many([f"k{n % 7}:{n}" for n in range(100)], keys=[f"k{n % 7}" for n in range(100)])
             async with topic.group("g"):

@@ -14,11 +14,11 @@ from busmq_spark.bus import member as bus_member
 from busmq_spark.bus import owned_partition as bus_share
 from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.member import Member
-from busmq_spark.bus.owned_partition import Batch
+from busmq_spark.bus.owned_partition import OwnedPartitionMessages
 from busmq_spark.core import topic as flows
 from busmq_spark.core.message import Message
-from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import ConfigError, QueueBusy, RedisRolledBack, StateError, Unauthorized
+from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.errors import ConfigError, QueueBusy, RedisRolledBack, RedisUnauthorized, StateError
 from tests.bus.tools import UNTIL_S, redis, until
 from tests.bus.topic_tools import Producer, Reader, all_read, balanced, in_order, repeated
 from tests.conftest import Fresh
@@ -26,7 +26,7 @@ from tests.conftest import Fresh
 LONG_S = 3600.0
 
 
-async def next_of(member: Member, **options: Any) -> Batch:
+async def next_of(member: Member, **options: Any) -> OwnedPartitionMessages:
     return await asyncio.wait_for(anext(member.batches(**options)), UNTIL_S)
 
 
@@ -362,7 +362,7 @@ async def test_the_rights_of_the_page_are_enough_and_fewer_are_told(fresh: Fresh
     assert rules
     assert more
     name = fresh("t")
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         server.command("ACL", "SETUSER", "some", "on", ">secret", *rules[1].split(), "+unsubscribe", "+hexists")
         server.command("ACL", "SETUSER", "all", "on", ">secret", *rules[1].split(), "+unsubscribe", "+hexists", *more[1].split())
         async with Bus(server.url, user="all", password="secret") as bus, bus.topic(name, 3) as topic:
@@ -377,5 +377,5 @@ async def test_the_rights_of_the_page_are_enough_and_fewer_are_told(fresh: Fresh
         assert server.command("ACL", "LOG") == []
         async with Bus(server.url, user="some", password="secret") as bus, bus.topic(name) as topic:
             await topic.push("v")
-            with pytest.raises(Unauthorized, match="run this command"):
+            with pytest.raises(RedisUnauthorized, match="run this command"):
                 await topic.group("g").__aenter__()

@@ -15,7 +15,7 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.bus.job import Job
 from busmq_spark.bus.job_consumer_group import JobConsumerGroup, WorkerOptions
 from busmq_spark.core.command_generators import command
-from busmq_spark.embedded import IndependentServers, RedisServer
+from busmq_spark.embedded import EmbeddedRedis, EmbeddedStandaloneServers
 from busmq_spark.errors import ConfigError, JobFailed, WorkTimeout
 from tests.bus.group_tools import end_leases
 from tests.bus.job_tools import LONG_S, Held, concat, held_ends, letters, nothing, until_none
@@ -127,7 +127,7 @@ async def test_a_worker_that_died_between_outcome_and_ack_has_not_done_it_in_vai
 
 
 async def test_a_job_whose_outcome_cannot_be_read_waits_for_its_dead_letter_and_has_no_more_tries(fresh: Fresh) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         server.command("ACL", "SETUSER", "holder", "on", ">secret", "~*", "&*", "+@all")
         async with Bus(server.url, user="holder", password="secret") as bus, bus.jobs(fresh()) as jobs:
             await jobs.attached_queue()
@@ -249,7 +249,7 @@ async def test_a_handler_may_end_its_own_worker(redis_url: str, fresh: Fresh, ho
         assert (await jobs.queue.groups())[0].idle
 
 
-async def test_a_stop_while_messages_are_set_aside_leaves_as_many_slots_as_there_were(redis_server: RedisServer, fresh: Fresh) -> None:
+async def test_a_stop_while_messages_are_set_aside_leaves_as_many_slots_as_there_were(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     held = Held()
     with Proxy(redis_server.port) as proxy:
         async with Bus(proxy.url) as bus, bus.jobs(fresh()) as jobs:
@@ -325,7 +325,7 @@ async def test_several_workers_pause_and_go_on_together(redis_url: str, fresh: F
             bus.workers(some[0].worker("g")(nothing), limit=0)
 
 
-async def test_jobs_of_a_queue_on_the_second_server_leave_keys_only_there(three_servers: IndependentServers, fresh: Fresh) -> None:
+async def test_jobs_of_a_queue_on_the_second_server_leave_keys_only_there(three_servers: EmbeddedStandaloneServers, fresh: Fresh) -> None:
     async with Bus(",".join(three_servers.urls)) as bus:
         jobs = bus.jobs(fresh(), server=1)
         async with jobs.worker("worldConcat")(concat):

@@ -21,7 +21,7 @@ from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.demo.flights import FLIGHT_FIELDS, load_flights
 from busmq_spark.demo.report import next_lines
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from tests.cli.conftest import COMMAND, Busmq, environment
 from tests.conftest import link_to
 from tests.support import PATIENCE_S, wait_until
@@ -57,7 +57,7 @@ def test_messages_are_the_flights_in_the_order_of_departure() -> None:
 
 
 def test_the_numbers_shown_are_those_that_pandas_computes(tmp_path: Path) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         done = run(tmp_path, "--rows", str(ROWS), "--json", "--output", "plot.png", url=server.url)
         assert done.returncode == 0, done.stderr
         assert done.stderr == ""
@@ -84,7 +84,7 @@ def test_the_numbers_shown_are_those_that_pandas_computes(tmp_path: Path) -> Non
 
 
 def test_queues_of_the_user_are_not_mixed_up_with_the_demo(tmp_path: Path, busmq: Busmq) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         busmq("push", "flights", "mine", url=server.url)
         done = run(tmp_path, "--json", url=server.url)
         assert (done.returncode, json.loads(done.stderr)["error"]["code"]) == (2, "BUSMQ_CONFIG")
@@ -182,7 +182,7 @@ def alive(process: psutil.Process) -> bool:
 
 
 def test_the_three_lines_at_the_end_work_as_they_are(tmp_path: Path) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         done = run(tmp_path, "--rows", "300", "--keep", url=server.url)
         assert done.returncode == 0, done.stderr
         lines = re.findall(r"^  (\w+ = spark.*|rows.*)$", done.stdout, re.MULTILINE)

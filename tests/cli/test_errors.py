@@ -12,8 +12,8 @@ import sys
 import pytest
 
 import busmq_spark
-from busmq_spark.cli.cli_errors import CliQueueMissing, NoSuchMessage
-from busmq_spark.embedded import RedisServer
+from busmq_spark.cli.cli_errors import CliMessageMissing, CliQueueMissing
+from busmq_spark.embedded import EmbeddedRedis
 from tests.cli.conftest import Busmq, Start, environment, line_of
 from tests.conftest import Fresh
 from tests.support import PATIENCE_S
@@ -96,7 +96,7 @@ def test_an_absent_server_is_exit_code_1_soon(busmq: Busmq) -> None:
 
 
 def test_a_wrong_password_is_exit_code_1_and_not_shown(busmq: Busmq) -> None:
-    with RedisServer(password="right-one") as server:
+    with EmbeddedRedis(password="right-one") as server:
         for wrong in (server.url.replace("right-one", "hunter2"), f"redis://127.0.0.1:{server.port}"):
             done = busmq("push", "q", "x", "--json", url=wrong)
             assert (done.code, done.error["code"]) == (1, "BUSMQ_UNAUTHORIZED")
@@ -132,5 +132,5 @@ def test_a_closed_stream_is_no_reason_to_crash(line: str, code: int) -> None:
 
 
 def test_errors_of_the_command_line_pickle_like_all_others() -> None:
-    for error in (CliQueueMissing(queue="a b", servers="x"), NoSuchMessage(queue="q", wanted="id 1", found="none")):
+    for error in (CliQueueMissing(queue="a b", servers="x"), CliMessageMissing(queue="q", wanted="id 1", found="none")):
         assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -14,7 +14,7 @@ from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.reader_operations import states
 from busmq_spark.core.reader_subscriptions import register
-from busmq_spark.core.shared_group import Delivery, SettleRequest
+from busmq_spark.core.shared_group import LeasedMessage, SettleRequest
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.cli.conftest import Busmq
@@ -34,7 +34,8 @@ def give_up(link: SyncLink, keys: QueueKeys, values: Sequence[bytes], *, dead: s
     to = QueueKeys(dead or f"{keys.name}.dead")
     link.run(flows.attach(to, new_token(), ttl_s=600))
     letters = [
-        dead_letter.make_dead_letter(keys.name, "send", Delivery(n, value, 3, 1000 * n, "t"), f"error {n}", 5000) for n, value in enumerate(values, 1)
+        dead_letter.make_dead_letter(keys.name, "send", LeasedMessage(n, value, 3, 1000 * n, "t"), f"error {n}", 5000)
+        for n, value in enumerate(values, 1)
     ]
     assert link.run(flows.push_many(to, letters)) == len(values)
     return to
@@ -111,7 +112,7 @@ def test_replay_into_a_queue_that_gets_full_keeps_the_rest(busmq: Busmq, keys: Q
 
 def test_what_a_query_read_over_a_link_is_not_put_back_into_another_server(busmq: Busmq, keys: QueueKeys, link: SyncLink) -> None:
     dead = give_up(link, keys, [b"mine"])
-    event = Event.decode(dead_letter.make_dead_letter(keys.name, "spark", Delivery(1, b"theirs", 1, 1000, ""), "no JSON", 5000))
+    event = Event.decode(dead_letter.make_dead_letter(keys.name, "spark", LeasedMessage(1, b"theirs", 1, 1000, ""), "no JSON", 5000))
     link.run(flows.push_many(dead, [replace(event, extensions={**event.extensions, "link": "eu"}).encode()]))
     assert [each.get("link") for each in busmq("dead", "list", dead.name, "--json").records] == [None, "eu"]
     refused = busmq("dead", "replay", dead.name)

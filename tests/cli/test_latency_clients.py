@@ -13,7 +13,7 @@ import pytest
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import attach, push_many
-from busmq_spark.demo.latency_clients import ArrivalCounter, Workload, make_order, percentiles, read_order, workload_clients
+from busmq_spark.demo.latency_clients import DemoLatencyTally, Workload, make_order, percentiles, read_order, workload_clients
 from tests.cli.conftest import environment
 from tests.conftest import Fresh, link_to
 
@@ -27,7 +27,7 @@ def test_an_order_carries_its_number_and_time_also_in_base64_and_as_spark_writes
 
 
 def test_orders_that_are_missing_come_twice_or_late_are_distinguished() -> None:
-    arrived = ArrivalCounter()
+    arrived = DemoLatencyTally()
     for n in (1, 2, 2, 5, 3, 20_000):
         arrived.add(n, 100)
     assert arrived.take_record() == {"arrived": 6, "twice": 1, "misplaced": 1, "took_us": [100] * 6}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.embedded import ClusterServers, RedisServer, SentinelServers
+from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis, EmbeddedSentinel
 from tests.cli.conftest import Busmq, Start, line_of
 from tests.conftest import Fresh
 from tests.tls import Authority, TlsProxy
@@ -34,7 +34,7 @@ def test_messages_go_in_and_come_out_on_every_layout(busmq: Busmq, start: Start,
     assert line_of(tail) == b"three\n"
 
 
-def test_the_servers_of_a_cluster_are_its_masters(busmq: Busmq, cluster_servers: ClusterServers, fresh: Fresh) -> None:
+def test_the_servers_of_a_cluster_are_its_masters(busmq: Busmq, cluster_servers: EmbeddedCluster, fresh: Fresh) -> None:
     where = words(cluster_servers, "cluster")
     busmq("push", fresh(), "x", *where)
     found = busmq("info", *where, "--json").records
@@ -44,7 +44,7 @@ def test_the_servers_of_a_cluster_are_its_masters(busmq: Busmq, cluster_servers:
     assert "name its nodes with --layout cluster" in plain.err + plain.text
 
 
-def test_the_environment_says_the_layout_too(busmq: Busmq, sentinel_servers: SentinelServers, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_says_the_layout_too(busmq: Busmq, sentinel_servers: EmbeddedSentinel, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BUSMQ_REDIS_LAYOUT", "Sentinel")
     monkeypatch.setenv("BUSMQ_SENTINEL_MASTER", sentinel_servers.name)
     queue = fresh()
@@ -52,7 +52,7 @@ def test_the_environment_says_the_layout_too(busmq: Busmq, sentinel_servers: Sen
     assert sentinel_servers.master.command("LLEN", f"bus:queue:{queue}:messages") == 2
 
 
-def test_a_master_that_the_sentinels_do_not_know_is_a_wrong_option(busmq: Busmq, sentinel_servers: SentinelServers) -> None:
+def test_a_master_that_the_sentinels_do_not_know_is_a_wrong_option(busmq: Busmq, sentinel_servers: EmbeddedSentinel) -> None:
     done = busmq("queues", *words(sentinel_servers, "sentinel"), "--sentinel-master", "blue")
     assert done.code == 2
     assert "know no master 'blue'" in done.err
@@ -62,7 +62,7 @@ def test_a_user_with_its_own_password_and_tls(busmq: Busmq, tmp_path: Path, fres
     authority = Authority.in_(tmp_path)
     certificate, key = authority.issue("client")
     monkeypatch.setenv("BUSMQ_REDIS_PASSWORD", "hunter2")
-    with RedisServer() as server, TlsProxy(server.port, authority.server_context("127.0.0.1", ask_client=True)) as proxy:
+    with EmbeddedRedis() as server, TlsProxy(server.port, authority.server_context("127.0.0.1", ask_client=True)) as proxy:
         server.command("ACL", "SETUSER", "me", "on", ">hunter2", "~bus:*", "resetchannels", "&bus:*", "+@all")
         server.command("ACL", "SETUSER", "default", "off")
         url = f"rediss://127.0.0.1:{proxy.port}"

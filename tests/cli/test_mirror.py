@@ -7,7 +7,7 @@ import signal
 import urllib.request
 from pathlib import Path
 
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from tests.cli.conftest import Busmq, Start, line_of
 from tests.conftest import Fresh
 from tests.mirror.centres import centre
@@ -19,7 +19,7 @@ SECRET = "a-secret-of-the-tests"
 
 def test_queues_are_mirrored_looked_at_and_promoted(busmq: Busmq, start: Start, fresh: Fresh, redis_url: str) -> None:
     name = f"{fresh('cli-mirror')}."  # what a pattern begins with is the beginning of no other name
-    with RedisServer() as server, centre(server.url) as far, centre(redis_url) as near:
+    with EmbeddedRedis() as server, centre(server.url) as far, centre(redis_url) as near:
         far.create(name)
         far.push(name, 20)
         process = start("mirror", "--from", server.url, "--to", redis_url, f"{name}*", "--groups", "--metrics", "127.0.0.1:0", "--json", url=None)
@@ -55,7 +55,12 @@ def test_a_federation_server_is_mirrored_with_the_secret_of_the_environment(
     busmq: Busmq, fresh: Fresh, redis_url: str, tmp_path: Path, start: Start
 ) -> None:
     name = fresh("cli-mirror")
-    with RedisServer() as server, centre(server.url) as far, centre(redis_url) as near, Serving(server.url, tmp_path, everything(SECRET)) as serving:
+    with (
+        EmbeddedRedis() as server,
+        centre(server.url) as far,
+        centre(redis_url) as near,
+        Serving(server.url, tmp_path, everything(SECRET)) as serving,
+    ):
         far.create(name)
         far.push(name, 20)
         start("mirror", "run", "--from", serving.url, "--from-secret", SECRET, name)

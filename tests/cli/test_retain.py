@@ -6,7 +6,7 @@ import pytest
 
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.reader_operations import CumulativeAck, ack_to, subscribe
+from busmq_spark.core.reader_operations import CumulativeAckRequest, ack_to, subscribe
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.cli.conftest import Busmq
 from tests.conftest import Fresh
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.redis
 
 def acked(link: SyncLink, keys: QueueKeys, last: int) -> None:
     born = link.execute(command("HGET", keys.metadata, "born")).decode()
-    link.run(ack_to([CumulativeAck(keys, last, born, "")], "s"))
+    link.run(ack_to([CumulativeAckRequest(keys, last, born, "")], "s"))
 
 
 def test_what_is_kept_is_set_shown_and_ended(busmq: Busmq, link: SyncLink, fresh: Fresh) -> None:

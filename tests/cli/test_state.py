@@ -13,7 +13,7 @@ from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import attach, pop, push_many
 from busmq_spark.core.reader_operations import subscribe
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.cli.conftest import Busmq, Start, line_of
 from tests.conftest import Fresh, FreshKeys
@@ -101,7 +101,7 @@ def test_a_long_name_folds_no_line_of_a_table_in_a_pipe(busmq: Busmq, fresh: Fre
 
 
 def test_queues_of_several_servers_stand_in_one_list(busmq: Busmq, fresh: Fresh, three_servers: object, fresh_keys: FreshKeys) -> None:
-    url = ",".join(three_servers.urls)  # type: ignore[attr-defined]  # IndependentServers
+    url = ",".join(three_servers.urls)  # type: ignore[attr-defined]  # EmbeddedStandaloneServers
     hint = fresh("several")
     names = sorted(fresh(hint) for _ in range(6))
     for name in names:
@@ -117,7 +117,7 @@ def test_a_pattern_that_matches_nothing_is_no_error(busmq: Busmq, fresh: Fresh) 
 
 
 def test_info_of_a_server_names_what_endangers_messages(busmq: Busmq) -> None:
-    with RedisServer(settings={"maxmemory-policy": "allkeys-lru"}) as server:
+    with EmbeddedRedis(settings={"maxmemory-policy": "allkeys-lru"}) as server:
         [report] = busmq("info", "--json", url=server.url).records
         assert report["maxmemory_policy"] == "allkeys-lru"
         assert report["version"]
@@ -136,7 +136,7 @@ def test_embedded_serves_until_a_signal_stops_it(busmq: Busmq, start: Start, tmp
         _, err = process.communicate(timeout=PATIENCE_S)
         assert (process.returncode, b"Traceback" in err) == (code, False)
         assert gone(server["pid"])
-    with RedisServer(tmp_path / "bus", aof=True) as again:
+    with EmbeddedRedis(tmp_path / "bus", aof=True) as again:
         assert busmq("info", "kept", "--json", url=again.url).records[0]["messages"] == 2
 
 
@@ -147,7 +147,7 @@ def test_embedded_ends_with_an_error_when_its_redis_is_killed(start: Start) -> N
     assert (process.returncode, json.loads(err)["error"]["code"]) == (1, "BUSMQ_LINK_LOST")
 
 
-def test_embedded_says_when_the_port_is_taken(busmq: Busmq, redis_server: RedisServer) -> None:
+def test_embedded_says_when_the_port_is_taken(busmq: Busmq, redis_server: EmbeddedRedis) -> None:
     done = busmq("embedded", "--port", str(redis_server.port), "--json", url=None)
     assert (done.code, done.error["code"]) == (2, "BUSMQ_CONFIG")
     assert str(redis_server.port) in done.error["message"]

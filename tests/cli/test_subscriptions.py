@@ -7,7 +7,7 @@ import pytest
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import push_many
-from busmq_spark.core.reader_operations import CumulativeAck, ack_to, states
+from busmq_spark.core.reader_operations import CumulativeAckRequest, ack_to, states
 from busmq_spark.core.reader_subscriptions import ABANDONED_AFTER_S
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.cli.conftest import Busmq
@@ -23,7 +23,7 @@ def keys(fresh: Fresh) -> QueueKeys:
 
 def ack(link: SyncLink, keys: QueueKeys, name: str, last: int) -> None:
     [state] = link.run(states([(keys, -1)]))
-    assert link.run(ack_to([CumulativeAck(keys, last, state.born, "")], name))[0].status == "ok"
+    assert link.run(ack_to([CumulativeAckRequest(keys, last, state.born, "")], name))[0].status == "ok"
 
 
 def test_a_subscription_registered_before_keeps_what_another_acks(busmq: Busmq, keys: QueueKeys, link: SyncLink) -> None:

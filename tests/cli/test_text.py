@@ -13,7 +13,7 @@ from busmq_spark.cli.peek import parse_id_range
 from busmq_spark.cli.server_report import find_dangers
 from busmq_spark.cli.terminal_text import escape_control_characters, format_duration, format_size, one_line, value_text
 from busmq_spark.core.message import MAX_ID
-from busmq_spark.demo.flight_delays import FlightDelays, by_carrier, worst_hours
+from busmq_spark.demo.flight_delays import FlightDelayTotals, by_carrier, worst_hours
 from busmq_spark.errors import ConfigError
 
 
@@ -68,7 +68,11 @@ def test_a_healthy_server_has_no_warnings() -> None:
 
 
 def test_means_are_weighted_by_flights() -> None:
-    delays = [FlightDelays("A", 5, 11, 10, 100, 10, 0), FlightDelays("A", 6, 1, 1, 21, 1, 11), FlightDelays("B", 5, 2, 0, None, 0, None)]
+    delays = [
+        FlightDelayTotals("A", 5, 11, 10, 100, 10, 0),
+        FlightDelayTotals("A", 6, 1, 1, 21, 1, 11),
+        FlightDelayTotals("B", 5, 2, 0, None, 0, None),
+    ]
     first, last = by_carrier(delays)
     assert (first.carrier, first.flights, first.mean_departure_delay, first.mean_arrival_delay) == ("A", 12, 11.0, 1.0)
     assert (last.carrier, last.mean_departure_delay, last.mean_arrival_delay) == ("B", None, None)

@@ -7,7 +7,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.topic import partition_of
-from busmq_spark.embedded import IndependentServers
+from busmq_spark.embedded import EmbeddedStandaloneServers
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.bus.tools import until
 from tests.cli.conftest import Busmq
@@ -48,7 +48,9 @@ async def test_groups_are_shown_with_what_is_left_and_who_reads(busmq: Busmq, re
         assert listed["groups"] == {"agg": 6}
 
 
-def test_over_several_servers_partitions_are_where_the_bus_would_have_them(busmq: Busmq, three_servers: IndependentServers, fresh: Fresh) -> None:
+def test_over_several_servers_partitions_are_where_the_bus_would_have_them(
+    busmq: Busmq, three_servers: EmbeddedStandaloneServers, fresh: Fresh
+) -> None:
     name, url = fresh("t"), ",".join(three_servers.urls)
     found = busmq("topics", name, "--partitions", "4", "--json", url=url).records
     assert [three_servers.urls.index(each["server"]) for each in found] == [0, 1, 2, 0]

@@ -15,7 +15,7 @@ from busmq_spark.core.queue import AttachResult, attach, push_many
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.link_factory import Link, async_links, sync_links
 from busmq_spark.redis_io.queue_location import new_token
-from busmq_spark.redis_io.server_layout import ServerLayout, redis_layout
+from busmq_spark.redis_io.redis_layout import RedisLayout, redis_layout
 from tests.conftest import Fresh, FreshKeys
 from tests.contract.group_tools import Make, Shared
 from tests.layouts import LAYOUTS, servers_of
@@ -57,26 +57,26 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture(scope="session")
-def where(layout: str, request: pytest.FixtureRequest) -> ServerLayout:
+def where(layout: str, request: pytest.FixtureRequest) -> RedisLayout:
     """The servers of the layout. Of three independent ones this is the last: the core does not know that there are others."""
     options = RedisOptions(**servers_of(layout, request.getfixturevalue))
     return redis_layout(replace(options, url=options.address.rpartition(",")[2]) if layout == "three" else options)
 
 
 @pytest.fixture
-def link(where: ServerLayout) -> Iterator[Link]:
+def link(where: RedisLayout) -> Iterator[Link]:
     [made] = sync_links(where)
     yield made
     made.close()
 
 
 @pytest.fixture(scope="session")
-def fresh_keys(where: ServerLayout, fresh: Fresh) -> FreshKeys:
+def fresh_keys(where: RedisLayout, fresh: Fresh) -> FreshKeys:
     return lambda hint="q": QueueKeys(fresh(hint), where.cluster)
 
 
 @pytest.fixture(params=["sync", "async"])
-def run(request: pytest.FixtureRequest, where: ServerLayout) -> Iterator[Run]:
+def run(request: pytest.FixtureRequest, where: RedisLayout) -> Iterator[Run]:
     if request.param == "sync":
         [blocking] = sync_links(where)
         yield blocking.run

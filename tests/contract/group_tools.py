@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from busmq_spark.core import shared_group as flows
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.reader_subscriptions import register
-from busmq_spark.core.shared_group import Delivery, MessageLeaseResult
+from busmq_spark.core.shared_group import LeasedMessage, MessageLeaseResult
 
 if TYPE_CHECKING:
     from tests.contract.conftest import Redis, Run
@@ -28,10 +28,10 @@ class Shared:
     def leased(self, most: int = 10, token: str = "", *, again: bool = False, apart: bool = False) -> MessageLeaseResult:
         return self.run(flows.lease(self.keys, self.name, token or f"t{next(_tokens)}", most, again=again, apart=apart))
 
-    def lease(self, most: int = 10) -> Sequence[Delivery]:
+    def lease(self, most: int = 10) -> Sequence[LeasedMessage]:
         return self.leased(most).deliveries
 
-    def settle(self, action: flows.Action, deliveries: Sequence[Delivery], ms: int = 0) -> list[int] | None:
+    def settle(self, action: flows.Action, deliveries: Sequence[LeasedMessage], ms: int = 0) -> list[int] | None:
         return self.run(flows.settle(self.keys, self.name, self.life, flows.settlements_of(deliveries, action, ms)))
 
     def held(self, *ids: int) -> list[int]:
@@ -74,5 +74,5 @@ class Shared:
 Make = Callable[..., Shared]
 
 
-def ids(deliveries: Sequence[Delivery]) -> list[int]:
+def ids(deliveries: Sequence[LeasedMessage]) -> list[int]:
     return [each.id for each in deliveries]

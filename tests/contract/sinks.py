@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
-from busmq_spark.core.command_generators import Call, Flow, Step, command
+from busmq_spark.core.command_generators import Flow, RedisCall, Step, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.sink import STAGE_TTL_S, StagedList, encode_chunks
 
@@ -34,10 +34,10 @@ def replies(flow: Flow[Any], execute: Callable[[Step], Any]) -> Generator[None, 
     step = next(flow)
     while True:
         found = []
-        for call in [step] if isinstance(step, Call) else step:
+        for call in [step] if isinstance(step, RedisCall) else step:
             yield
             found.append(execute(call))
         try:
-            step = flow.send(found[0] if isinstance(step, Call) else found)
+            step = flow.send(found[0] if isinstance(step, RedisCall) else found)
         except StopIteration as done:
             return done.value

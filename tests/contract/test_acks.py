@@ -12,7 +12,7 @@ from busmq_spark.core import queue, reader_operations, reader_subscriptions
 from busmq_spark.core.command_generators import Step, command, run_sync
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S
-from busmq_spark.core.reader_operations import AckResult, CumulativeAck
+from busmq_spark.core.reader_operations import AckResult, CumulativeAckRequest
 from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.resp_codec import calls_of
 from tests.conftest import FreshKeys
@@ -32,7 +32,7 @@ def stored_ids(run: Run, keys: QueueKeys) -> list[int]:
 
 
 def ack(run: Run, keys: QueueKeys, id: int, born: str, *, subscription: str = "", mark: str = "") -> AckResult:
-    return run(reader_operations.ack_to([CumulativeAck(keys, id, born, mark)], subscription))[0]
+    return run(reader_operations.ack_to([CumulativeAckRequest(keys, id, born, mark)], subscription))[0]
 
 
 # Acks
@@ -192,7 +192,11 @@ def test_many_queues_are_acked_at_once_each_on_its_own(run: Run, born: Born, fre
     run(queue.push_many(two, [b"x"] * 5))
     results = run(
         reader_operations.ack_to(
-            [CumulativeAck(one, MAX_MESSAGES_PER_ACK + 1, a.born, ""), CumulativeAck(gone, 1, "b", ""), CumulativeAck(two, 2, b.born, "")]
+            [
+                CumulativeAckRequest(one, MAX_MESSAGES_PER_ACK + 1, a.born, ""),
+                CumulativeAckRequest(gone, 1, "b", ""),
+                CumulativeAckRequest(two, 2, b.born, ""),
+            ]
         )
     )
     assert [result.status for result in results] == ["ok", "missing", "ok"]
@@ -211,7 +215,9 @@ def test_one_call_drops_no_more_of_many_queues_than_of_one(link: Link, born: Bor
         assert left[-2] - left[-1] <= MAX_MESSAGES_PER_ACK * len(calls_of(step))
         return reply
 
-    results = run_sync(reader_operations.ack_to([CumulativeAck(keys, MAX_MESSAGES_PER_ACK, there.born, "") for keys, there in queues]), execute)
+    results = run_sync(
+        reader_operations.ack_to([CumulativeAckRequest(keys, MAX_MESSAGES_PER_ACK, there.born, "") for keys, there in queues]), execute
+    )
     assert (left[-1], [result.status for result in results]) == (0, ["ok"] * 3)
 
 

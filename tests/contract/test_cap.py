@@ -38,8 +38,8 @@ def test_what_a_reader_has_not_acknowledged_stays(run: Run, redis: Redis, born: 
     run(reader_operations.subscribe([keys], "quick", ["latest"]))
     run(queue.push_many(keys, [b"v"] * 5))
     assert stored(redis, keys) == [1, 2, 3, 4, 5]
-    run(reader_operations.ack_to([reader_operations.CumulativeAck(keys, 2, life, "")], "slow"))
-    run(reader_operations.ack_to([reader_operations.CumulativeAck(keys, 5, life, "")], "quick"))
+    run(reader_operations.ack_to([reader_operations.CumulativeAckRequest(keys, 2, life, "")], "slow"))
+    run(reader_operations.ack_to([reader_operations.CumulativeAckRequest(keys, 5, life, "")], "quick"))
     run(queue.push(keys, b"v"))
     assert stored(redis, keys) == [3, 4, 5, 6]
 

@@ -8,7 +8,7 @@ import pytest
 
 from busmq_spark.core import queue, reader_operations, times_of_ids
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.times_of_ids import IdAtTime
+from busmq_spark.core.times_of_ids import NewestIdAtTime
 from busmq_spark.errors import ConfigError, TimeUnknown
 from tests.clocks import DAY, SECOND, noted, npm_push, pass_by, store
 from tests.contract.conftest import Redis, Run
@@ -124,7 +124,7 @@ def test_a_clock_that_is_set_back_stands_still(run: Run, redis: Redis, keys: Que
     pass_by(redis, keys, -3600 * SECOND)
     before = noted(redis, keys)
     run(queue.push_many(keys, [b"v"] * 3))
-    assert noted(redis, keys) == [before[0], IdAtTime(before[1].ms, 4)]
+    assert noted(redis, keys) == [before[0], NewestIdAtTime(before[1].ms, 4)]
 
 
 def test_a_day_of_seconds_is_kept(run: Run, redis: Redis, keys: QueueKeys) -> None:
@@ -132,7 +132,7 @@ def test_a_day_of_seconds_is_kept(run: Run, redis: Redis, keys: QueueKeys) -> No
     npm_push(redis, keys)
     redis("SET", keys.msgid, day)
     since = begun(run(queue.clock_ms(keys))) - DAY - SECOND
-    store(redis, keys, [IdAtTime(since + SECOND * i + 7, i) for i in range(day + 1)])
+    store(redis, keys, [NewestIdAtTime(since + SECOND * i + 7, i) for i in range(day + 1)])
     for i in (0, 1, 1000, 40_000, day - 1):
         assert run(times_of_ids.id_at(keys, since + SECOND * (i + 1))) == i
         assert run(times_of_ids.ms_of(keys, i + 1)) == since + SECOND * (i + 1) + 7
@@ -146,7 +146,7 @@ def test_a_day_of_seconds_is_kept(run: Run, redis: Redis, keys: QueueKeys) -> No
 def test_times_that_no_stored_message_needs_go(run: Run, redis: Redis, keys: QueueKeys) -> None:
     run(queue.push_many(keys, [b"v"] * 100))
     now = run(queue.clock_ms(keys))
-    store(redis, keys, [IdAtTime(now - SECOND * (101 - i), i) for i in range(101)])
+    store(redis, keys, [NewestIdAtTime(now - SECOND * (101 - i), i) for i in range(101)])
     run(queue.trim(keys, 90))
     for _ in range(4):  # some at each call
         run(queue.push(keys, b"v"))

@@ -10,9 +10,9 @@ import pytest
 from busmq_spark.core import event_routing, job, queue, reader_operations, reader_subscriptions, retention, shared_group
 from busmq_spark.core.command_generators import Flow, command
 from busmq_spark.core.keys import JobKeys, QueueKeys
-from busmq_spark.core.reader_operations import AckResult, CumulativeAck
-from busmq_spark.core.shared_group import Delivery, SettleRequest
-from busmq_spark.errors import ServerFull
+from busmq_spark.core.reader_operations import AckResult, CumulativeAckRequest
+from busmq_spark.core.shared_group import LeasedMessage, SettleRequest
+from busmq_spark.errors import RedisFull
 from busmq_spark.redis_io.link_factory import Link
 from busmq_spark.redis_io.sync_cluster_link import SyncClusterLink
 from tests.conftest import FreshKeys
@@ -48,7 +48,7 @@ def ids(messages: Any) -> list[int]:
 
 
 def test_a_push_is_refused_and_says_that_draining_helps(run: Run, stored: QueueKeys) -> None:
-    with pytest.raises(ServerFull, match="drain"):
+    with pytest.raises(RedisFull, match="drain"):
         run(queue.push(stored, b"more"))
     assert run(queue.count(stored)) == 20
 
@@ -60,7 +60,7 @@ def test_a_source_starts_reads_and_acks(run: Run, stored: QueueKeys) -> None:
     assert run(reader_operations.lease([stored], "", "next", 60_000, [ME])) == ["next"]
     assert ids(run(queue.read_after(stored, 0, 0, 3))) == [1, 2, 3]
     assert run(reader_operations.keep_alive([stored], "", "next", 60_000)) == [1]
-    assert run(reader_operations.ack_to([CumulativeAck(stored, 15, life, "")])) == [AckResult("ok", "15")]
+    assert run(reader_operations.ack_to([CumulativeAckRequest(stored, 15, life, "")])) == [AckResult("ok", "15")]
     assert run(reader_operations.release(stored, "", "next"))
     assert run(queue.count(stored)) == 5
 
@@ -70,7 +70,7 @@ def test_a_reader_that_says_again_how_a_queue_is_capped_attaches(run: Run, born:
     run(queue.set_cap(keys, "5"))
     full()
     run(queue.set_cap(keys, "5"))
-    with pytest.raises(ServerFull):
+    with pytest.raises(RedisFull):
         run(queue.set_cap(keys, "6"))
 
 
@@ -79,7 +79,7 @@ def test_a_source_with_a_subscription_starts_and_acks(run: Run, stored: QueueKey
     for _ in range(2):
         assert run(reader_operations.subscribe([stored], "s", ["earliest"])) == [0]
     assert run(reader_operations.keep_alive([stored], "s", ME, 60_000)) == [1]
-    assert run(reader_operations.ack_to([CumulativeAck(stored, 15, life, "")], "s")) == [AckResult("ok", "15")]
+    assert run(reader_operations.ack_to([CumulativeAckRequest(stored, 15, life, "")], "s")) == [AckResult("ok", "15")]
     assert run(reader_operations.subscriptions([stored])) == [{"s": 15}]
     assert run(reader_operations.release(stored, "s", ME))
     assert run(reader_subscriptions.unsubscribe(stored, "s"))
@@ -90,13 +90,13 @@ def test_what_is_kept_is_moved_past_and_let_go(run: Run, link: Link, born: Born,
     link.run(queue.push_many(keys, [b"%d" % n for n in range(1, 21)]))
     link.run(retention.set_retention(keys, retention.parse_limits("7d", None, None)))
     full()
-    assert run(reader_operations.ack_to([CumulativeAck(keys, 15, attached.born, "")])) == [AckResult("ok", "0")]
+    assert run(reader_operations.ack_to([CumulativeAckRequest(keys, 15, attached.born, "")])) == [AckResult("ok", "0")]
     assert run(reader_operations.keep_alive([keys])) == [1]
     found = run(retention.set_retention(keys, retention.parse_limits("7d", 10, "1g")))
     assert found is not None
     assert (found.waiting, found.kept) == (5, 5)
     assert run(reader_operations.subscribe([keys], "s", ["earliest"])) == [10]
-    assert run(reader_operations.ack_to([CumulativeAck(keys, 20, attached.born, "")], "s"))[0].status == "ok"
+    assert run(reader_operations.ack_to([CumulativeAckRequest(keys, 20, attached.born, "")], "s"))[0].status == "ok"
     assert run(retention.set_retention(keys, retention.parse_limits(None, None, None))) is None
     assert run(read_at(keys, 0)) == []
 
@@ -160,11 +160,11 @@ def test_a_consumer_of_the_simple_kind_pops_and_acks(run: Run, stored: QueueKeys
 
 
 def test_nothing_is_published_and_subscriptions_of_events_can_end(run: Run, stored: QueueKeys) -> None:
-    with pytest.raises(ServerFull):
+    with pytest.raises(RedisFull):
         run(event_routing.deliver_event(stored, b"event", "born"))
-    with pytest.raises(ServerFull):
+    with pytest.raises(RedisFull):
         run(event_routing.send_command(stored, b"command", "born"))
-    with pytest.raises(ServerFull):
+    with pytest.raises(RedisFull):
         run(event_routing.subscribe(["a.*"], stored.name, "v"))
     assert run(event_routing.unsubscribe(["a.*"], stored.name, "v")) == 0
     assert run(event_routing.forget_queue(stored.name, "v")) == 0
@@ -175,10 +175,10 @@ def test_a_job_is_read_and_its_outcome_written(run: Run, link: Link, fresh_keys:
     keys = JobKeys(fresh_keys().name, isinstance(link, SyncClusterLink))
     run(job.save_fields([(keys, {"a": (b"j1", 60_000)})]))
     full()
-    work = job.JobDelivery(Delivery(1, b"", 1, 1, "t", 1), keys, "", "g", "life", "")
+    work = job.LeasedJob(LeasedMessage(1, b"", 1, 1, "t", 1), keys, "", "g", "life", "")
     assert run(job.begin_work([work], 60)) == [("ok", b"")]
     assert run(job.load_fields(keys, ["a"], ["a"], "t")) == [b"j1"]
-    with pytest.raises(ServerFull):
+    with pytest.raises(RedisFull):
         run(job.write_outcomes([(work, None)], "q", 60, [{"a": (b"j2", 60_000), "b": (b"j3", 60_000)}]))
     assert run(job.read_fields_of([keys], ["a", "b"])) == [[None, None]]
     [(answer, _)] = run(job.write_outcomes([(work, None)], "q", 60))

@@ -33,7 +33,7 @@ def test_what_another_subscription_has_not_read_stays_and_the_other_way_round(sh
     run(reader_operations.subscribe([group.keys], "audit", ["earliest"]))
     group.settle("ack", group.lease(4))
     assert (group.position, group.stored) == (4, [1, 2, 3, 4, 5, 6])
-    run(reader_operations.ack_to([reader_operations.CumulativeAck(group.keys, 6, group.life, "")], "audit"))
+    run(reader_operations.ack_to([reader_operations.CumulativeAckRequest(group.keys, 6, group.life, "")], "audit"))
     assert group.stored == [5, 6]
     assert ids(group.lease()) == [5, 6]
 

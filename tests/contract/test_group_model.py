@@ -14,7 +14,7 @@ from busmq_spark.core import queue, reader_operations
 from busmq_spark.core import shared_group as flows
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.reader_subscriptions import register, seek
-from busmq_spark.core.shared_group import Delivery, SettleRequest
+from busmq_spark.core.shared_group import LeasedMessage, SettleRequest
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.conftest import FreshKeys
 from tests.support import FACTOR
@@ -60,7 +60,7 @@ class SharedGroup(RuleBasedStateMachine):
         self.now = self.given = self.next = self.other = self.low = 0
         self.open: dict[int, Known] = {}
         self.done: set[int] = set()
-        self.deliveries: list[Delivery] = []
+        self.deliveries: list[LeasedMessage] = []
 
     @rule(many=st.integers(1, 6))
     def push(self, many: int) -> None:
@@ -102,7 +102,7 @@ class SharedGroup(RuleBasedStateMachine):
         if twice:
             self.link.run(flows.settle(self.keys, "g", self.born, settlements))
 
-    def _settled(self, each: Delivery, action: str, units: int) -> int:
+    def _settled(self, each: LeasedMessage, action: str, units: int) -> int:
         known = self.open.get(each.id)
         if known is None:
             return -1
@@ -158,7 +158,7 @@ class SharedGroup(RuleBasedStateMachine):
     @rule(id=st.integers(1, 40))
     def other_acks(self, id: int) -> None:
         if id <= self.given:
-            self.link.run(reader_operations.ack_to([reader_operations.CumulativeAck(self.keys, id, self.born, "")], "other"))
+            self.link.run(reader_operations.ack_to([reader_operations.CumulativeAckRequest(self.keys, id, self.born, "")], "other"))
             self.other = max(self.other, id)
             self._settle_none()
 

@@ -8,11 +8,11 @@ import pytest
 
 from busmq_spark.core import job as flows
 from busmq_spark.core.command_generators import Flow
-from busmq_spark.core.job import Answer, JobDelivery
+from busmq_spark.core.job import Answer, LeasedJob
 from busmq_spark.core.keys import JobKeys
-from busmq_spark.core.shared_group import Delivery
+from busmq_spark.core.shared_group import LeasedMessage
 from busmq_spark.redis_io.queue_location import new_token
-from busmq_spark.redis_io.server_layout import ServerLayout
+from busmq_spark.redis_io.redis_layout import RedisLayout
 from tests.conftest import Fresh
 from tests.contract.conftest import Redis, Run
 
@@ -25,12 +25,12 @@ class Worked:
     def __init__(self, run: Run, redis: Redis, keys: JobKeys) -> None:
         self.run, self.redis, self.keys = run, redis, keys
 
-    def work(self, token: str, message: int = 7, tries: int = 1, ms: int = 100, life: str = "life") -> JobDelivery:
-        return JobDelivery(Delivery(message, b"", tries, 50, token, ms), self.keys, "client", "g", life, "")
+    def work(self, token: str, message: int = 7, tries: int = 1, ms: int = 100, life: str = "life") -> LeasedJob:
+        return LeasedJob(LeasedMessage(message, b"", tries, 50, token, ms), self.keys, "client", "g", life, "")
 
-    def first(self, message: int = 7, ms: int = 100) -> JobDelivery:
+    def first(self, message: int = 7, ms: int = 100) -> LeasedJob:
         """Of a message that nobody has leased before."""
-        return self.work("f", message, 1, ms)._replace(delivery=Delivery(message, b"", 1, ms, "f", ms))
+        return self.work("f", message, 1, ms)._replace(delivery=LeasedMessage(message, b"", 1, ms, "f", ms))
 
     def begin(self, token: str, *work: int, life: str = "life") -> Answer:
         [(answer, _)] = self.run(flows.begin_work([self.work(token, *work, life=life)], TTL_S))
@@ -47,7 +47,7 @@ class Worked:
 
 
 @pytest.fixture
-def keys(where: ServerLayout, fresh: Fresh) -> JobKeys:
+def keys(where: RedisLayout, fresh: Fresh) -> JobKeys:
     return JobKeys(fresh("job"), where.cluster)
 
 

@@ -9,7 +9,7 @@ import pytest
 from busmq_spark.core import queue, times_of_ids
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.lag import ReaderLag, read_lags
-from busmq_spark.core.reader_operations import CumulativeAck, ack_to, states, subscribe
+from busmq_spark.core.reader_operations import CumulativeAckRequest, ack_to, states, subscribe
 from busmq_spark.core.reader_subscriptions import list_subscriptions, register
 from tests.clocks import HOUR, SECOND, npm_push, pass_by
 from tests.contract.conftest import Redis, Run
@@ -68,10 +68,10 @@ def test_what_reads_without_a_name_is_behind_by_what_it_has_not_acknowledged(run
     assert hours(run(read_lags([keys]))) == {"": ("consumer", 6, 2)}
     redis("SET", keys.lease(""), "a-query", "PX", 60_000)
     [state] = run(states([(keys, -1)]))
-    run(ack_to([CumulativeAck(keys, 3, state.born, "")]))
+    run(ack_to([CumulativeAckRequest(keys, 3, state.born, "")]))
     [found] = run(read_lags([keys]))
     assert (found.holder, hours([found])) == ("a-query", {"": ("query", 3, 1)})
-    run(ack_to([CumulativeAck(keys, 6, state.born, "")]))
+    run(ack_to([CumulativeAckRequest(keys, 6, state.born, "")]))
     assert hours(run(read_lags([keys]))) == {"": ("query", 0, 0)}
     redis("DEL", keys.lease(""))
     assert run(read_lags([keys])) == []
@@ -93,7 +93,7 @@ def test_messages_of_peers_count_from_when_they_were_seen(run: Run, redis: Redis
     assert [(each.behind, each.behind_s) for each in run(read_lags([keys]))] == [(5, None)]
     pass_by(redis, keys, 10 * SECOND)
     npm_push(redis, keys)
-    run(ack_to([CumulativeAck(keys, 5, "b" * 16, "")], "s"))
+    run(ack_to([CumulativeAckRequest(keys, 5, "b" * 16, "")], "s"))
     [found] = run(read_lags([keys]))
     assert found.behind == 1
     assert found.behind_s is not None

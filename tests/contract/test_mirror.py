@@ -17,7 +17,7 @@ from busmq_spark.core.command_generators import command
 from busmq_spark.core.dead_letter import put_back
 from busmq_spark.core.idempotent_push import push_from
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.mirror import NEWEST_MESSAGE, NO_MARK, AppendResult, Chunk, MirrorOf, OriginQueueState
+from busmq_spark.core.mirror import NEWEST_MESSAGE, NO_MARK, MirrorAppendResult, MirrorChunk, MirrorOf, OriginQueueState
 from busmq_spark.core.reader_subscriptions import register
 from busmq_spark.core.sink import StagedList, commit
 from busmq_spark.errors import MirrorStopped, QueueIsMirror, QueueMissing
@@ -43,20 +43,20 @@ class Pair:
         [found] = self.run(flows.read_spans([(self.origin, (after, upto))]))
         return found
 
-    def begin(self, **more: Any) -> flows.BeginResult:
+    def begin(self, **more: Any) -> flows.BeginMirrorResult:
         found = self.run(flows.begin_mirror(self.keys, self.span(), OF, **more))
         self.last = found.last
         return found
 
-    def chunk(self, after: int | None = None, upto: int = 0, floor: int = 0) -> Chunk:
+    def chunk(self, after: int | None = None, upto: int = 0, floor: int = 0) -> MirrorChunk:
         """As a mirror reads it."""
         span = self.span()
         after, upto = self.last if after is None else after, upto or span.last_id
         stored = [(id, value) for id, value in self.stored(self.origin) if after < id <= upto]
         pairs = b"".join(b"$%d\r\n%d\r\n$%d\r\n%b\r\n" % (len(str(id)), id, len(value), value) for id, value in stored)
-        return Chunk(span.born, after, upto, span.last_id, floor, len(stored), pairs)
+        return MirrorChunk(span.born, after, upto, span.last_id, floor, len(stored), pairs)
 
-    def append(self, chunk: Chunk) -> AppendResult:
+    def append(self, chunk: MirrorChunk) -> MirrorAppendResult:
         found = self.run(flows.append_chunk(self.keys, chunk))
         self.last = max(self.last, found.last)
         return found
@@ -112,12 +112,12 @@ def test_what_comes_twice_late_or_too_early_changes_nothing(pair: Make) -> None:
     both = pair(6)
     both.begin()
     first, second = both.chunk(0, 3), both.chunk(3, 6)
-    assert both.append(second) == AppendResult("at", 0)
-    assert both.append(first) == AppendResult("ok", 3)
-    assert both.append(first) == AppendResult("ok", 3)
-    assert both.append(second) == AppendResult("ok", 6)
-    assert both.append(first) == AppendResult("ok", 6)
-    assert both.append(both.chunk(1, 5)) == AppendResult("ok", 6)
+    assert both.append(second) == MirrorAppendResult("at", 0)
+    assert both.append(first) == MirrorAppendResult("ok", 3)
+    assert both.append(first) == MirrorAppendResult("ok", 3)
+    assert both.append(second) == MirrorAppendResult("ok", 6)
+    assert both.append(first) == MirrorAppendResult("ok", 6)
+    assert both.append(both.chunk(1, 5)) == MirrorAppendResult("ok", 6)
     assert both.stored() == both.stored(both.origin)
 
 
@@ -125,7 +125,7 @@ def test_of_a_chunk_that_another_mirror_has_begun_the_rest_is_appended(pair: Mak
     both = pair(6)
     both.begin()
     both.append(both.chunk(0, 4))
-    assert both.append(both.chunk(2, 6)) == AppendResult("ok", 6)
+    assert both.append(both.chunk(2, 6)) == MirrorAppendResult("ok", 6)
     assert both.stored() == both.stored(both.origin)
 
 
@@ -171,7 +171,7 @@ def test_a_mirror_of_a_queue_that_was_trimmed_begins_where_the_origin_does(pair:
     empty = pair(3)
     run(queue.trim(empty.origin, 3))
     assert empty.begin().last == 3
-    assert empty.append(empty.chunk()) == AppendResult("ok", 3)
+    assert empty.append(empty.chunk()) == MirrorAppendResult("ok", 3)
     empty.push(1)
     empty.copy()
     assert empty.stored() == [(4, b"v4")]
@@ -186,7 +186,7 @@ def test_trims_are_followed_but_for_what_a_reader_of_the_mirror_has_not_acked(pa
     run(register(both.keys, "local", 3))
     both.append(both.chunk(floor=6))
     assert [id for id, _ in both.stored()] == [4, 5, 6]
-    run(reader_operations.ack_to([reader_operations.CumulativeAck(both.keys, 6, both.span().born, "")], "local"))
+    run(reader_operations.ack_to([reader_operations.CumulativeAckRequest(both.keys, 6, both.span().born, "")], "local"))
     assert both.stored() == []
     both.push(1)
     both.copy()
@@ -198,7 +198,7 @@ def test_a_long_trim_goes_in_bounded_steps(pair: Make, monkeypatch: pytest.Monke
     both = pair(7)
     both.begin()
     both.copy()
-    assert both.append(both.chunk(floor=6)) == AppendResult("ok", 7)
+    assert both.append(both.chunk(floor=6)) == MirrorAppendResult("ok", 7)
     assert [id for id, _ in both.stored()] == [7]
 
 
@@ -266,8 +266,8 @@ def test_a_new_life_begins_only_in_the_place_of_the_one_that_was_seen(pair: Make
     run(queue.attach(both.origin, "c" * 16, ttl_s=60))
     both.push(2)
     assert both.begin().status == "life", "the caller expects no queue"
-    assert both.begin(expected=before) == flows.BeginResult("ok", "c" * 16, 0)
-    assert both.append(old) == AppendResult("life")
+    assert both.begin(expected=before) == flows.BeginMirrorResult("ok", "c" * 16, 0)
+    assert both.append(old) == MirrorAppendResult("life")
     late = run(flows.begin_mirror(both.keys, old_span, OF, expected=""))
     assert (late.status, late.born) == ("life", "c" * 16)
     late = run(flows.begin_mirror(both.keys, old_span, OF, expected=before))
@@ -283,7 +283,7 @@ def test_a_queue_of_this_place_s_own_is_not_written_over_but_on_request(pair: Ma
     run(queue.push(both.keys, b"mine"))
     found = both.begin()
     assert (found.status, found.born, found.last, found.promoted) == ("own", "d" * 16, 1, -1)
-    assert both.append(both.chunk(0, 3)) == AppendResult("own")
+    assert both.append(both.chunk(0, 3)) == MirrorAppendResult("own")
     assert both.stored() == [(1, b"mine")]
     assert both.begin(replace=True).status == "life", "another one than was seen"
     assert both.begin(replace=True, expected="d" * 16).status == "ok"
@@ -297,7 +297,7 @@ def test_a_mirror_that_expired_begins_again_with_the_same_life_and_its_local_pos
     both.copy()
     run(register(both.keys, "local", 2))
     redis("DEL", *both.keys.peer_keys)
-    assert both.append(both.chunk(3, 3)) == AppendResult("missing")
+    assert both.append(both.chunk(3, 3)) == MirrorAppendResult("missing")
     with pytest.raises(QueueMissing):
         run(flows.promote(both.keys))
     both.begin()

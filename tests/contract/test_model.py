@@ -13,7 +13,7 @@ from busmq_spark.core import queue, reader_operations
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import Message
-from busmq_spark.core.reader_operations import CumulativeAck
+from busmq_spark.core.reader_operations import CumulativeAckRequest
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.conftest import FreshKeys, link_to
 from tests.contract.conftest import Run
@@ -85,7 +85,7 @@ def both(run: Run, keys: QueueKeys, model: Model, what: str, how: object) -> tup
         case "ack" | "restore", int(last):
             return run(queue.ack(keys, last, ttl_s=60, restore=what == "restore")), model.ack(last, what == "restore")
         case "ack_to", (int(id), str(subscription)):
-            return run(reader_operations.ack_to([CumulativeAck(keys, id, "b", "")], subscription))[0].status, model.ack_to(id, subscription)
+            return run(reader_operations.ack_to([CumulativeAckRequest(keys, id, "b", "")], subscription))[0].status, model.ack_to(id, subscription)
     had, model.messages = bool(model.messages), []
     return run(queue.flush(keys)), had
 

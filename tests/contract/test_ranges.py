@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from busmq_spark.core import queue, range_reader, reader_operations, sink
 from busmq_spark.core.command_generators import Flow, command, script
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.range_reader import ValueSizes
+from busmq_spark.core.range_reader import ValueSizeStats
 from busmq_spark.core.sink import StagedList, encode_chunks
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.conftest import FreshKeys
@@ -20,61 +20,61 @@ from tests.contract.conftest import Born, Redis, Run
 
 
 def test_a_queue_that_does_not_exist_is_probed_as_nothing(run: Run, fresh_keys: FreshKeys) -> None:
-    assert run(range_reader.read_range_start(fresh_keys(), 1)) == ("", 0, 0, ValueSizes())
+    assert run(range_reader.read_range_start(fresh_keys(), 1)) == ("", 0, 0, ValueSizeStats())
 
 
 def test_a_probe_has_the_incarnation_the_oldest_id_and_how_long_values_are_there(run: Run, born: Born) -> None:
     keys, there = born()
     run(queue.push_many(keys, [b"x" * n for n in (9000, 1, 2, 3, 40, 5)]))
     run(queue.pop(keys))
-    assert run(range_reader.read_range_start(keys, 2)) == (there.born, 2, 40, ValueSizes(1, 6, 9000))
-    assert run(range_reader.read_range_start(keys, 6)) == (there.born, 2, 5, ValueSizes(1, 6, 9000))
-    assert run(range_reader.read_range_start(keys, 99)) == (there.born, 2, 0, ValueSizes(1, 6, 9000))
+    assert run(range_reader.read_range_start(keys, 2)) == (there.born, 2, 40, ValueSizeStats(1, 6, 9000))
+    assert run(range_reader.read_range_start(keys, 6)) == (there.born, 2, 5, ValueSizeStats(1, 6, 9000))
+    assert run(range_reader.read_range_start(keys, 99)) == (there.born, 2, 0, ValueSizeStats(1, 6, 9000))
 
 
 def test_a_probe_far_from_the_head_looks_at_a_few_values_only(run: Run, born: Born, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(range_reader, "DEEP_WINDOW_MESSAGES", 2)
     keys, there = born()
     run(queue.push_many(keys, [b"x" * n for n in (1, 2, 3, 4, 5, 6, 70)]))
-    assert run(range_reader.read_range_start(keys, 2)) == (there.born, 1, 70, ValueSizes(1, 7, 70))
-    assert run(range_reader.read_range_start(keys, 3)) == (there.born, 1, 6, ValueSizes(1, 7, 70))
+    assert run(range_reader.read_range_start(keys, 2)) == (there.born, 1, 70, ValueSizeStats(1, 7, 70))
+    assert run(range_reader.read_range_start(keys, 3)) == (there.born, 1, 6, ValueSizeStats(1, 7, 70))
 
 
 def test_a_probe_of_a_queue_without_a_born_token_has_no_incarnation(run: Run, fresh_keys: FreshKeys, redis: Redis) -> None:
     keys = fresh_keys()
     redis("HSET", keys.metadata, "ttl", 30)
     redis("RPUSH", keys.messages, 5, "x")
-    assert run(range_reader.read_range_start(keys, 5)) == ("", 5, 1, ValueSizes())
+    assert run(range_reader.read_range_start(keys, 5)) == ("", 5, 1, ValueSizeStats())
 
 
-def noted(redis: Redis, keys: QueueKeys) -> ValueSizes:
-    return ValueSizes.parse(redis("HGET", keys.metadata, "sizes"))
+def noted(redis: Redis, keys: QueueKeys) -> ValueSizeStats:
+    return ValueSizeStats.parse(redis("HGET", keys.metadata, "sizes"))
 
 
 def test_every_writer_of_ours_notes_how_long_its_values_are(run: Run, born: Born, redis: Redis) -> None:
     keys, _ = born()
     run(queue.push(keys, b"x" * 5))
     run(queue.push_many(keys, [b"x" * n for n in (3, 0, 7, 65_536)]))
-    assert noted(redis, keys) == ValueSizes(1, 5, 65_536)
+    assert noted(redis, keys) == ValueSizeStats(1, 5, 65_536)
     run(queue.push_many(keys, [b"x" * n for n in (1, 65_537, 2, 70_000, 4)]))
     run(queue.push(keys, b"x" * 65_537))
-    assert noted(redis, keys) == ValueSizes(1, 11, 65_536, 11, 70_000)
+    assert noted(redis, keys) == ValueSizeStats(1, 11, 65_536, 11, 70_000)
     staged = keys.stage("one")
     redis("RPUSH", staged, "a", "b" * 80_000)
     run(sink.commit(keys, "s", 1, [StagedList(keys.name, 0, staged, encode_chunks([2]))]))
-    assert noted(redis, keys) == ValueSizes(1, 13, 65_536, 13, 80_000)
+    assert noted(redis, keys) == ValueSizeStats(1, 13, 65_536, 13, 80_000)
 
 
 def test_what_a_peer_pushes_begins_a_new_note(run: Run, born: Born, redis: Redis) -> None:
     keys, _ = born()
     run(queue.push(keys, b"x" * 9))
     redis("RPUSH", keys.messages, redis("INCR", keys.msgid), "x" * 10)  # as npm busmq: no note
-    assert noted(redis, keys) == ValueSizes(1, 1, 9)
+    assert noted(redis, keys) == ValueSizeStats(1, 1, 9)
     run(queue.push_many(keys, [b"x", b"xx"]))
-    assert noted(redis, keys) == ValueSizes(3, 4, 2)
+    assert noted(redis, keys) == ValueSizeStats(3, 4, 2)
     redis("HSET", keys.metadata, "sizes", "1:nonsense")
     run(queue.push(keys, b"xyz"))
-    assert noted(redis, keys) == ValueSizes(5, 5, 3)
+    assert noted(redis, keys) == ValueSizeStats(5, 5, 3)
 
 
 @pytest.mark.parametrize(("values", "fits"), [([100] * 20_000, True), ([15_000] * 900, True), ([100] * 20_000 + [10**6] * 16, False)])

@@ -11,12 +11,12 @@ from busmq_spark.core import idempotent_push, lag, queue, reader_operations, rea
 from busmq_spark.core.command_generators import script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.loss import count_messages_to_delete
-from busmq_spark.core.reader_operations import AckResult, CumulativeAck
+from busmq_spark.core.reader_operations import AckResult, CumulativeAckRequest
 from busmq_spark.core.retention import Retention, parse_limits
 from busmq_spark.core.shared_group import SettleRequest
 from busmq_spark.core.sink import StagedList, commit
-from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import QueueBusy, QueueMissing, Unauthorized
+from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.errors import QueueBusy, QueueMissing, RedisUnauthorized
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 from tests.clocks import DAY, HOUR, SECOND, noted, npm_push, pass_by
@@ -42,7 +42,7 @@ def push(run: Run, keys: QueueKeys, many: int, size: int = 1) -> None:
 def ack(run: Run, redis: Redis, keys: QueueKeys, last: int, name: str = "") -> AckResult:
     """In a new second: only then it is looked at what may go."""
     soon(redis, keys)
-    [found] = run(reader_operations.ack_to([CumulativeAck(keys, last, BORN, "")], name))
+    [found] = run(reader_operations.ack_to([CumulativeAckRequest(keys, last, BORN, "")], name))
     return found
 
 
@@ -100,7 +100,7 @@ def test_within_a_second_an_ack_moves_the_position_and_looks_no_further(run: Run
     while True:
         run(retention.set_retention(keys, parse_limits(None, 2, None)))
         looked_at = redis("HGET", keys.metadata, "lets").partition(b":")[0]
-        [found] = run(reader_operations.ack_to([CumulativeAck(keys, 9, BORN, "")]))
+        [found] = run(reader_operations.ack_to([CumulativeAckRequest(keys, 9, BORN, "")]))
         stored = ids(redis, keys)
         if redis("TIME")[0] == looked_at:
             break
@@ -378,22 +378,22 @@ def test_a_queue_that_keeps_for_months_notes_fewer_times(run: Run, redis: Redis,
     assert all(12 * SECOND <= later - earlier <= 20 * SECOND for earlier, later in itertools.pairwise(times))
 
 
-def test_a_user_without_the_right_to_the_time_sets_no_age_and_may_do_everything_else(redis_server: RedisServer, fresh: Fresh) -> None:
+def test_a_user_without_the_right_to_the_time_sets_no_age_and_may_do_everything_else(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     keys = QueueKeys(fresh("kept"))
     redis_server.command("ACL", "SETUSER", "timeless", "reset", "on", ">secret", "~*", "&*", "+@all", "-time")
     link, other = SyncLink(parse(f"redis://timeless:secret@127.0.0.1:{redis_server.port}")[0]), SyncLink(parse(redis_server.url)[0])
     try:
         link.run(queue.attach(keys, BORN, ttl_s=60))
-        with pytest.raises(Unauthorized):
+        with pytest.raises(RedisUnauthorized):
             link.run(retention.set_retention(keys, WEEK))
         assert link.run(retention.read_retention(keys)) is None
         link.run(retention.set_retention(keys, parse_limits(None, 2, None)))
         link.run(queue.push_many(keys, [b"x"] * 9))
-        assert link.run(reader_operations.ack_to([CumulativeAck(keys, 9, BORN, "")]))[0].status == "ok"
+        assert link.run(reader_operations.ack_to([CumulativeAckRequest(keys, 9, BORN, "")]))[0].status == "ok"
         assert link.run(read_at(keys, 0))[0].id == 8
         other.run(retention.set_retention(keys, WEEK))
         link.run(queue.push_many(keys, [b"x"] * 9))
-        assert link.run(reader_operations.ack_to([CumulativeAck(keys, 18, BORN, "")]))[0].status == "ok"
+        assert link.run(reader_operations.ack_to([CumulativeAckRequest(keys, 18, BORN, "")]))[0].status == "ok"
         assert link.run(read_at(keys, 0))[0].id == 8, "only others let it go by its age"
     finally:
         link.close()

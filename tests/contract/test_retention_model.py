@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from busmq_spark.core import queue, reader_operations, reader_subscriptions, retention, shared_group, times_of_ids
 from busmq_spark.core.command_generators import command
-from busmq_spark.core.reader_operations import CumulativeAck
+from busmq_spark.core.reader_operations import CumulativeAckRequest
 from busmq_spark.core.shared_group import SettleRequest
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.clocks import noted, npm_push, pass_by
@@ -69,7 +69,7 @@ class Kept(RuleBasedStateMachine):
     def acknowledge(self, name: str, back: int) -> None:
         last = max(0, self.given - back)
         self._next_second()
-        self.link.run(reader_operations.ack_to([CumulativeAck(self.keys, last, "born", "")], name))
+        self.link.run(reader_operations.ack_to([CumulativeAckRequest(self.keys, last, "born", "")], name))
         self.acks[name] = max(last, self.acks.get(name, 0))
         self._let_go(acked=min(last, *self.acks.values()))
 

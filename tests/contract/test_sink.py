@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from busmq_spark.core import queue, sink
 from busmq_spark.core.command_generators import Flow, Step, run_sync
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
-from busmq_spark.core.sink import CHUNKS_PER_COMMIT, FullQueueStop
+from busmq_spark.core.sink import CHUNKS_PER_COMMIT, CommitStoppedAtMaxsize
 from busmq_spark.errors import BusError, LinkLost, QueueMissing, StagingLost, StaleBatch
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.conftest import FreshKeys
@@ -179,11 +179,11 @@ def test_committers_at_once_append_each_row_once_and_in_order(
 def test_a_full_queue_stops_the_commit_and_room_lets_it_go_on(run: Run, born: Born, link: SyncLink) -> None:
     keys, _ = born(maxsize=5)
     (one, first), (two, second) = stage(link.execute, keys, "one", [4]), stage(link.execute, keys, "two", [4])
-    assert run(sink.commit(keys, "s", 1, [one, two])) == FullQueueStop(keys.name, 5, 3)
+    assert run(sink.commit(keys, "s", 1, [one, two])) == CommitStoppedAtMaxsize(keys.name, 5, 3)
     assert stored(link.execute, keys) == numbered((first + second)[:5])
-    assert run(sink.commit(keys, "s", 1, [one, two])) == FullQueueStop(keys.name, 5, 3)
+    assert run(sink.commit(keys, "s", 1, [one, two])) == CommitStoppedAtMaxsize(keys.name, 5, 3)
     run(queue.pop(keys, most=2))
-    assert run(sink.commit(keys, "s", 1, [one, two])) == FullQueueStop(keys.name, 5, 1)
+    assert run(sink.commit(keys, "s", 1, [one, two])) == CommitStoppedAtMaxsize(keys.name, 5, 1)
     run(queue.pop(keys, most=2))
     assert run(sink.commit(keys, "s", 1, [one, two])) is None
     assert stored(link.execute, keys) == numbered((first + second)[4:], 5)
@@ -197,7 +197,7 @@ def test_an_empty_list_is_committed_even_while_the_queue_is_overfull(run: Run, b
     redis("SET", keys.msgid, peers)
     empty, _ = stage(link.execute, keys, "empty", [])
     part, rows = stage(link.execute, keys, "one", [1])
-    assert run(sink.commit(keys, "s", 1, [empty, part])) == FullQueueStop(keys.name, 2, 1)
+    assert run(sink.commit(keys, "s", 1, [empty, part])) == CommitStoppedAtMaxsize(keys.name, 2, 1)
     run(queue.pop(keys, most=peers))
     assert run(sink.commit(keys, "s", 1, [empty, part])) is None
     assert stored(link.execute, keys) == numbered(rows, peers + 1)

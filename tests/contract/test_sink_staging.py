@@ -7,7 +7,7 @@ import pytest
 from busmq_spark.core import sink
 from busmq_spark.core.keys import sink_record
 from busmq_spark.core.queue import MIN_RECORD_TTL_S
-from busmq_spark.core.sink import STAGE_TTL_S, FullQueueStop, StagedList
+from busmq_spark.core.sink import STAGE_TTL_S, CommitStoppedAtMaxsize, StagedList
 from busmq_spark.errors import BatchChanged, StagingLost, StaleBatch
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.conftest import Fresh, FreshKeys
@@ -44,7 +44,7 @@ def test_a_chunk_that_comes_when_its_batch_is_half_committed_is_not_staged(run: 
     for before in (0, 3):
         link.execute(sink.stage(keys.stage("a"), before, rows[before : before + 3]))
     part = StagedList(keys.name, 0, keys.stage("a"), ((3, 2),))
-    assert run(sink.commit(keys, "s", 0, [part])) == FullQueueStop(keys.name, 3, 3)
+    assert run(sink.commit(keys, "s", 0, [part])) == CommitStoppedAtMaxsize(keys.name, 3, 3)
     assert link.execute(sink.stage(part.key, 3, rows[3:])) == 3
     redis("DEL", keys.messages)
     assert run(sink.commit(keys, "s", 0, [part])) is None

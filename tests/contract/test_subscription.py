@@ -6,9 +6,9 @@ import pytest
 
 from busmq_spark.core import queue, reader_operations
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.reader_operations import CumulativeAck
-from busmq_spark.core.reader_subscriptions import ABANDONED_AFTER_S, SubscriptionStatus, list_subscriptions, unsubscribe
-from busmq_spark.embedded import RedisServer
+from busmq_spark.core.reader_operations import CumulativeAckRequest
+from busmq_spark.core.reader_subscriptions import ABANDONED_AFTER_S, QueueSubscriptionStatus, list_subscriptions, unsubscribe
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import QueueBusy
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
@@ -17,7 +17,7 @@ from tests.contract.conftest import Born, Redis, Run
 from tests.stored import read_at
 
 
-def by_name(run: Run, keys: QueueKeys) -> dict[str, SubscriptionStatus]:
+def by_name(run: Run, keys: QueueKeys) -> dict[str, QueueSubscriptionStatus]:
     return {each.name: each for each in run(list_subscriptions(keys))}
 
 
@@ -26,8 +26,8 @@ def test_what_stays_for_a_subscription_is_what_another_has_acked(run: Run, born:
     run(queue.push_many(keys, [b"x"] * 9))
     for name in ("fast", "middle", "slow"):
         run(reader_operations.subscribe([keys], name, ["earliest"]))
-    run(reader_operations.ack_to([CumulativeAck(keys, 8, there.born, "")], "fast"))
-    run(reader_operations.ack_to([CumulativeAck(keys, 5, there.born, "")], "middle"))
+    run(reader_operations.ack_to([CumulativeAckRequest(keys, 8, there.born, "")], "fast"))
+    run(reader_operations.ack_to([CumulativeAckRequest(keys, 5, there.born, "")], "middle"))
     found = by_name(run, keys)
     assert {name: (each.last, each.behind, each.holds_back) for name, each in found.items()} == {
         "fast": (8, 1, 0),
@@ -45,7 +45,7 @@ def test_one_that_has_been_away_for_long_and_holds_messages_back_is_abandoned(ru
     since = int(redis("HGET", keys.acks, ":at:away")) - ABANDONED_AFTER_S - 5
     redis("HSET", keys.acks, ":at:away", since)
     assert not by_name(run, keys)["away"].is_abandoned  # no subscription is further
-    run(reader_operations.ack_to([CumulativeAck(keys, 4, there.born, "")], "here"))
+    run(reader_operations.ack_to([CumulativeAckRequest(keys, 4, there.born, "")], "here"))
     found = by_name(run, keys)
     assert [name for name, each in found.items() if each.is_abandoned] == ["away"]
     assert (found["away"].idle_s or 0) >= ABANDONED_AFTER_S
@@ -70,8 +70,8 @@ def test_what_only_a_forgotten_subscription_held_back_leaves_at_once(run: Run, b
     run(queue.push_many(keys, [b"x"] * 9))
     for name in ("gone", "here", "also"):
         run(reader_operations.subscribe([keys], name, ["earliest"]))
-    run(reader_operations.ack_to([CumulativeAck(keys, 8, there.born, "")], "here"))
-    run(reader_operations.ack_to([CumulativeAck(keys, 6, there.born, "")], "also"))
+    run(reader_operations.ack_to([CumulativeAckRequest(keys, 8, there.born, "")], "here"))
+    run(reader_operations.ack_to([CumulativeAckRequest(keys, 6, there.born, "")], "also"))
     assert run(unsubscribe(keys, "gone"))
     assert [message.id for message in run(read_at(keys, 0, 99))] == [7, 8, 9]
     assert not run(unsubscribe(keys, "gone"))
@@ -96,7 +96,7 @@ def test_a_queue_that_does_not_exist_has_no_subscriptions(run: Run, born: Born, 
     assert not run(unsubscribe(keys, "s"))
 
 
-def test_a_user_without_the_right_to_the_clock_may_do_everything_else(redis_server: RedisServer, fresh: Fresh) -> None:
+def test_a_user_without_the_right_to_the_clock_may_do_everything_else(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     keys = QueueKeys(fresh())
     redis_server.command("ACL", "SETUSER", "timeless", "reset", "on", ">secret", "~*", "&*", "+@all", "-time")
     link = SyncLink(parse(f"redis://timeless:secret@127.0.0.1:{redis_server.port}")[0])
@@ -104,7 +104,7 @@ def test_a_user_without_the_right_to_the_clock_may_do_everything_else(redis_serv
         there = link.run(queue.attach(keys, "life", ttl_s=60))
         link.run(queue.push_many(keys, [b"x"] * 4))
         link.run(reader_operations.subscribe([keys], "s", ["earliest"]))
-        assert link.run(reader_operations.ack_to([CumulativeAck(keys, 3, there.born, "")], "s"))[0].status == "ok"
+        assert link.run(reader_operations.ack_to([CumulativeAckRequest(keys, 3, there.born, "")], "s"))[0].status == "ok"
         [found] = link.run(list_subscriptions(keys))
         assert (found.name, found.last, found.behind, found.idle_s) == ("s", 3, 1, None)
     finally:

@@ -11,13 +11,13 @@ from busmq_spark.core.command_generators import Flow
 from busmq_spark.core.keys import TopicKeys
 from busmq_spark.core.topic import MEMBER_TTL_MS, TopicState
 from busmq_spark.errors import ConfigError, QueueDamaged, TopicMissing, TopicShrinks
-from busmq_spark.redis_io.server_layout import ServerLayout
+from busmq_spark.redis_io.redis_layout import RedisLayout
 from tests.conftest import Fresh
 from tests.contract.conftest import Redis, Run
 
 
 @pytest.fixture
-def keys(where: ServerLayout, fresh: Fresh) -> TopicKeys:
+def keys(where: RedisLayout, fresh: Fresh) -> TopicKeys:
     return TopicKeys(fresh("t"), where.cluster)
 
 

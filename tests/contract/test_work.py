@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import pytest
 
 from busmq_spark.core import queue, range_reader, reader_operations, reader_subscriptions, retention, shared_group, sink, times_of_ids
-from busmq_spark.core.command_generators import Call, Flow, command
+from busmq_spark.core.command_generators import Flow, RedisCall, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_MESSAGES, chunks
-from busmq_spark.core.reader_operations import QUEUES_PER_CALL, CumulativeAck
+from busmq_spark.core.reader_operations import QUEUES_PER_CALL, CumulativeAckRequest
 from busmq_spark.core.sink import StagedList, encode_chunks
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.store import redis_range
 from tests.conftest import FreshKeys, link_to
 from tests.stored import read_at
@@ -42,7 +42,7 @@ class Work:
 class Watched:
     """A server of its own and a link to it; ``run`` says what each script call of a flow did."""
 
-    def __init__(self, server: RedisServer) -> None:
+    def __init__(self, server: EmbeddedRedis) -> None:
         self.server, self.link = server, link_to(server.url)
 
     def run(self, flow: Flow[object]) -> list[Work]:
@@ -86,7 +86,7 @@ def items(words: list[str]) -> float:
 
 @pytest.fixture(scope="module")
 def own() -> Iterator[Watched]:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         watched = Watched(server)
         yield watched
         watched.link.close()
@@ -130,7 +130,7 @@ def taken(own: Watched, keys: QueueKeys, many: int) -> int:
 
 def test_the_measurement_sees_a_script_that_does_too_much(own: Watched, filled: Callable[[int], QueueKeys]) -> None:
     def all_at_once() -> Flow[object]:
-        found: object = yield Call(("EVAL", "return #redis.call('LRANGE', KEYS[1], 0, 20000)", 1, filled(10).messages))
+        found: object = yield RedisCall(("EVAL", "return #redis.call('LRANGE', KEYS[1], 0, 20000)", 1, filled(10).messages))
         return found
 
     with pytest.raises(AssertionError, match="items=20001"):
@@ -212,8 +212,8 @@ def test_acking_positions(own: Watched, filled: Callable[[int], QueueKeys]) -> N
     )
     bounded(
         own,
-        reader_operations.ack_to([CumulativeAck(keys, 10_000, "b", "")], "s"),
-        reader_operations.ack_to([CumulativeAck(keys, 20_000, "b", "")], "s"),
+        reader_operations.ack_to([CumulativeAckRequest(keys, 10_000, "b", "")], "s"),
+        reader_operations.ack_to([CumulativeAckRequest(keys, 20_000, "b", "")], "s"),
     )
 
 
@@ -221,14 +221,14 @@ def test_acking_positions(own: Watched, filled: Callable[[int], QueueKeys]) -> N
 def test_dropping_what_is_kept_no_longer(own: Watched, filled: Callable[[int], QueueKeys], limits: tuple[int | None, ...]) -> None:
     keys = filled(60_000)
     own.link.run(retention.set_retention(keys, retention.parse_limits("7d", None, None)))
-    own.link.run(reader_operations.ack_to([CumulativeAck(keys, 50_000, "b", "")]))
+    own.link.run(reader_operations.ack_to([CumulativeAckRequest(keys, 50_000, "b", "")]))
     own.link.execute(command("HSET", keys.metadata, "clock", "1:60000"))
     bounded(own, retention.set_retention(keys, retention.parse_limits(*limits)))
     assert own.link.run(read_at(keys, 0))[0].id == 50_001
     own.link.execute(command("HSET", keys.metadata, "lets", "0:0"))
     bounded(
         own,
-        reader_operations.ack_to([CumulativeAck(keys, 60_000, "b", "")]),
+        reader_operations.ack_to([CumulativeAckRequest(keys, 60_000, "b", "")]),
         times_of_ids.note_times([keys]),
         reader_operations.keep_alive([keys]),
         queue.push(keys, b"v"),
@@ -238,7 +238,7 @@ def test_dropping_what_is_kept_no_longer(own: Watched, filled: Callable[[int], Q
 
 @pytest.mark.parametrize("action", ["ack", "retry", "extend", "release"])
 def test_leasing_and_settling(own: Watched, filled: Callable[[int], QueueKeys], action: shared_group.Action) -> None:
-    keys, held = filled(60_000), list[shared_group.Delivery]()
+    keys, held = filled(60_000), list[shared_group.LeasedMessage]()
     own.link.run(reader_subscriptions.register(keys, "g", shared={"lease_ms": 600_000, "limit": 0}))
     while len(held) < 50_000:
         held += own.link.run(shared_group.lease(keys, "g", f"t{len(held)}", CHUNK_MESSAGES)).deliveries
@@ -294,7 +294,7 @@ def test_planning_acking_and_keeping_alive_as_many_queues_as_one_call_takes(own:
     bounded(own, reader_operations.keep_alive(crowd, "s", "me", 60_000), reader_operations.lease(crowd, "s", "me", 60_000, [""] * len(crowd)))
     bounded(
         own,
-        reader_operations.ack_to([CumulativeAck(keys, 5, "b", "") for keys in crowd], "s"),
-        reader_operations.ack_to([CumulativeAck(keys, 100, "b", "") for keys in crowd], "s"),
+        reader_operations.ack_to([CumulativeAckRequest(keys, 5, "b", "") for keys in crowd], "s"),
+        reader_operations.ack_to([CumulativeAckRequest(keys, 100, "b", "") for keys in crowd], "s"),
     )
     bounded(own, reader_operations.marks([(keys, 100) for keys in crowd]))

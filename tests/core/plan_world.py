@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from busmq_spark.core.batch_planner import (
-    DropExpiredQueue,
-    HandleLoss,
     IdsAtTimesQuestion,
     IntactQueuesQuestion,
     LastIdsQuestion,
     MessageFingerprintsQuestion,
-    PrefetchRows,
+    PositionAfterLossQuestion,
+    PrefetchRowsQuestion,
     Question,
     QueueStatesQuestion,
+    ReleaseExpiredQueue,
 )
 from busmq_spark.core.loss import loss_between
 from busmq_spark.core.message import MAX_ID
@@ -68,14 +68,14 @@ class World:
             case LastIdWithinBytesQuestion(queue, first, last, budget):
                 fitting = min(last - first + 1, budget // self._sizes[queue])
                 return first - 1 + fitting, fitting * self._sizes[queue]
-            case PrefetchRows(ranges):
+            case PrefetchRowsQuestion(ranges):
                 return {part.queue for part in ranges} & {*self._fetched}
-            case HandleLoss(queue, _, _):
+            case PositionAfterLossQuestion(queue, _, _):
                 if queue not in self._after_loss:
                     raise LostInTest
                 found = self._after_loss[queue]
                 return found and position_of(found)
-            case DropExpiredQueue():
+            case ReleaseExpiredQueue():
                 return None
 
     def _intact(self, queue: str, at: Position, upto: int) -> tuple[int, str] | None:
@@ -120,9 +120,9 @@ def _text(question: Question) -> str:
             return " ".join(["times", *(f"{queue}:{ms}" for queue, ms in sorted(wanted.items()))])
         case LastIdWithinBytesQuestion(queue, first, last, budget):
             return f"bytes {queue} {first}..{last} {budget}"
-        case PrefetchRows(ranges):
+        case PrefetchRowsQuestion(ranges):
             return " ".join(["fetch", *(f"{part.queue}:{part.first}..{part.last}" for part in ranges)])
-        case HandleLoss(queue, _, loss):
+        case PositionAfterLossQuestion(queue, _, loss):
             return f"lost {queue} {loss.kind} {loss.ids}"
-        case DropExpiredQueue(queue):
+        case ReleaseExpiredQueue(queue):
             return f"gone {queue}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from threading import Lock
 
-from busmq_spark.core.caching import MemoizedFunction, PerProcessCache, cached_attribute
+from busmq_spark.core.caching import MemoizedFunction, ProcessLocalCache, cached_attribute
 
 
 class Square:
@@ -51,6 +51,6 @@ def test_a_function_with_memory_travels_without_its_results() -> None:
 
 
 def test_what_a_process_keeps_open_travels_empty() -> None:
-    kept = PerProcessCache(link=Lock())
+    kept = ProcessLocalCache(link=Lock())
     assert pickle.loads(pickle.dumps(kept)) == {}
     assert list(kept) == ["link"]

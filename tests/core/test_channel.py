@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.channel_frames import ChannelFrameKind, FrameAckTracker, carries_application_message, encode_frame, frame_body, frame_kind
+from busmq_spark.core.channel_frames import ChannelAckTracker, ChannelFrameKind, carries_application_message, encode_frame, frame_body, frame_kind
 from busmq_spark.core.message import Message
 from busmq_spark.errors import ConfigError, ProtocolError
 
@@ -45,7 +45,7 @@ def test_whatever_is_no_frame_is_an_error_that_names_queue_and_id(value: bytes) 
 
 @given(steps)
 def test_no_ack_goes_beyond_a_message_that_the_application_has_not_acked(steps: list[bool | int]) -> None:
-    acks, open_, told = FrameAckTracker(), set(), 0
+    acks, open_, told = ChannelAckTracker(), set(), 0
     id = 0
     for step in steps:
         if isinstance(step, bool):
@@ -63,7 +63,7 @@ def test_no_ack_goes_beyond_a_message_that_the_application_has_not_acked(steps: 
 
 
 def test_what_was_not_sent_to_redis_stays_due() -> None:
-    acks = FrameAckTracker()
+    acks = ChannelAckTracker()
     acks.on_handed_over(1, waits=True)
     acks.ack(1)
     assert (acks.id_to_ack, acks.id_to_ack) == (1, 1)
@@ -74,21 +74,21 @@ def test_what_was_not_sent_to_redis_stays_due() -> None:
 
 
 def test_nothing_is_due_before_the_first_frame_whatever_its_id() -> None:
-    acks = FrameAckTracker()
+    acks = ChannelAckTracker()
     assert acks.id_to_ack == 0
     acks.on_handed_over(5, waits=True)
     assert acks.id_to_ack == 0
 
 
 def test_a_message_that_was_not_handed_over_is_not_acked() -> None:
-    acks = FrameAckTracker()
+    acks = ChannelAckTracker()
     acks.ack(100)
     acks.on_handed_over(1, waits=True)
     assert acks.id_to_ack == 0
 
 
 def test_a_new_life_of_the_queue_begins_anew() -> None:
-    acks = FrameAckTracker()
+    acks = ChannelAckTracker()
     acks.on_handed_over(8, waits=False)
     acks.on_handed_over(9, waits=True)
     acks.on_handed_over(1, waits=False)
@@ -104,4 +104,4 @@ def test_a_new_life_of_the_queue_begins_anew() -> None:
 @pytest.mark.parametrize("id", [-1, "3", None, 2**53, 1.0])
 def test_what_is_no_id_is_refused(id: object) -> None:
     with pytest.raises(ConfigError, match="the id to ack"):
-        FrameAckTracker().ack(id)  # type: ignore[arg-type]  # that is the point
+        ChannelAckTracker().ack(id)  # type: ignore[arg-type]  # that is the point

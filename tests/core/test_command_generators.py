@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from busmq_spark.core import queue, reader_operations, sink
-from busmq_spark.core.command_generators import Call, Flow, Step, command, run_async, run_sync, script
+from busmq_spark.core.command_generators import Flow, RedisCall, Step, command, run_async, run_sync, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import CHUNK_MESSAGES, Message
-from busmq_spark.core.reader_operations import AckResult, CumulativeAck
+from busmq_spark.core.reader_operations import AckResult, CumulativeAckRequest
 from busmq_spark.core.scripts import load
-from busmq_spark.core.sink import FullQueueStop, StagedList
+from busmq_spark.core.sink import CommitStoppedAtMaxsize, StagedList
 from busmq_spark.errors import BusError, ConfigError, LinkLost, QueueMissing, StagingLost, StaleBatch
 
 KEYS = QueueKeys("q")
@@ -56,7 +56,7 @@ class TestDrivers:
     def test_replies_go_into_the_flow_and_its_result_comes_out(self, way: str) -> None:
         canned = Canned("one", ["two", "three"])
         assert self.run(way, asks_twice(), canned) == "one ['two', 'three']"
-        assert [type(step) for step in canned.steps] == [Call, list]
+        assert [type(step) for step in canned.steps] == [RedisCall, list]
 
     def test_an_error_of_the_driver_is_thrown_into_the_flow_which_may_go_on(self, way: str) -> None:
         assert self.run(way, asks_twice(), Canned(LinkLost(url="u", reason="gone"), "x")) == "caught gone x"
@@ -133,7 +133,7 @@ def test_an_ack_of_what_is_no_id_is_refused_before_redis_sees_it(last: Any) -> N
 
 
 def test_only_acks_with_more_to_drop_are_asked_again() -> None:
-    acks = [CumulativeAck(QueueKeys(name), 9, "b", "") for name in ("one", "two", "three")]
+    acks = [CumulativeAckRequest(QueueKeys(name), 9, "b", "") for name in ("one", "two", "three")]
     canned = Canned([[[b"ok", 9], [b"more", 2000], [b"recreated", b"other"]]], [[[b"ok", 5]]])
     assert run_sync(reader_operations.ack_to(acks), canned) == [AckResult("ok", "9"), AckResult("ok", "5"), AckResult("recreated", "other")]
     assert [call.words[0] for call in canned.steps[1]] == ["bus:queue:two:metadata"]
@@ -153,7 +153,7 @@ MOVES = [(0, 0, 3), (0, 3, 3), (1, 0, 1)]
 """Which list, rows moved before, rows to move."""
 
 
-def commit(*replies: list[Any]) -> FullQueueStop | None:
+def commit(*replies: list[Any]) -> CommitStoppedAtMaxsize | None:
     """Of three chunks in two lists, with the replies of one round trip."""
     return run_sync(sink.commit(KEYS, "s", 4, [PART, StagedList("q", 0, "k2", ((1, 1),))]), Canned(list(replies)))
 
@@ -188,7 +188,7 @@ def test_a_commit_that_another_has_finished_is_done(later: list[Any]) -> None:
 
 
 def test_a_full_queue_ends_the_commit_with_what_is_left() -> None:
-    assert commit([b"moved", 3, 0], [b"full", 5, 0], [b"at", 0, 3]) == FullQueueStop("q", 5, 4)
+    assert commit([b"moved", 3, 0], [b"full", 5, 0], [b"at", 0, 3]) == CommitStoppedAtMaxsize("q", 5, 4)
 
 
 @pytest.mark.parametrize(("reply", "error"), [([b"lost", 2, 0], StagingLost), ([b"stale", 9, 0], StaleBatch), ([b"missing", 0, 0], QueueMissing)])

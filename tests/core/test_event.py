@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from busmq_spark import Event
 from busmq_spark.core.dead_letter import decode_letter, make_dead_letter
-from busmq_spark.core.shared_group import Delivery
+from busmq_spark.core.shared_group import LeasedMessage
 from busmq_spark.errors import MessageRefused
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "cloudevents-v1.json").read_text())
@@ -120,7 +120,7 @@ def test_an_event_cannot_be_changed_and_can_be_sent_to_another_process() -> None
 
 @given(st.text(min_size=1).filter(lambda name: name.isprintable()), st.binary(), st.text(), st.integers(1, 2**53 - 1))
 def test_a_dead_letter_is_an_event_whatever_the_error_says(queue: str, value: bytes, error: str, id: int) -> None:
-    letter = make_dead_letter(queue, "g", Delivery(id, value, 3, 1, "token"), error, 2000)
+    letter = make_dead_letter(queue, "g", LeasedMessage(id, value, 3, 1, "token"), error, 2000)
     event = Event.decode(letter)
     assert (event.type, event.extensions["originalid"]) == ("busmq.dead", str(id))
     assert not any(mark in str(event.extensions["error"]) for mark in "\n\r\t\0")

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.persisted_types import TypeMismatch, from_text, hints_of, to_text
+from busmq_spark.core.persisted_types import PersistedTypeMismatch, from_text, hints_of, to_text
 from busmq_spark.errors import ConfigError, MessageRefused
 
 texts = st.text(st.characters(codec=None))  # half surrogate pairs too
@@ -82,7 +82,7 @@ def test_no_bytes_make_reading_fail_otherwise_than_as_a_misfit(text: bytes) -> N
     for hint in (Any, *hints_of(Full).values()):
         try:
             from_text(text, hint)
-        except TypeMismatch:
+        except PersistedTypeMismatch:
             continue
 
 
@@ -91,7 +91,7 @@ def test_a_value_is_read_as_a_type_only_if_it_could_have_been_written_as_it(valu
     for hint in hints_of(Full).values():
         try:
             read = from_text(to_text(value), hint)
-        except TypeMismatch:
+        except PersistedTypeMismatch:
             continue
         to_text(read, hint)
 
@@ -114,7 +114,7 @@ def test_values_are_written_as_npm_writes_them(value: object, stored: bytes) -> 
 
 @pytest.mark.parametrize("text", [b"undefined", b"zz", b"", b"NaN", b"[1,", b"\xff", b"[" * 100_000, b"-Infinity"])
 def test_what_is_no_json_is_a_misfit(text: bytes) -> None:
-    with pytest.raises(TypeMismatch):
+    with pytest.raises(PersistedTypeMismatch):
         from_text(text)
 
 
@@ -141,7 +141,7 @@ def test_what_node_writes_reads_as_the_type_asked_for(text: bytes, hint: Any, va
     ],
 )
 def test_another_type_is_a_misfit(text: bytes, hint: Any) -> None:
-    with pytest.raises(TypeMismatch):
+    with pytest.raises(PersistedTypeMismatch):
         from_text(text, hint)
 
 

@@ -74,5 +74,5 @@ def test_each_queue_is_named_once_however_many_patterns_it_has(table: list[tuple
 def test_what_is_remembered_of_a_table_is_what_it_says(table: list[tuple[str, str]], asked: list[list[str]]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(event_routing, "MAX_CACHED_KEYS", 2)
-        subscribers = event_routing.SubscriberTable(b"v", table)
+        subscribers = event_routing.EventRoutingTable(b"v", table)
         assert [subscribers.queues_for(each) for each in asked] == [destinations(table, each) for each in asked]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.core import persisted
-from busmq_spark.core.command_generators import Call, run_sync
+from busmq_spark.core.command_generators import RedisCall, run_sync
 from busmq_spark.core.persisted import PersistedFieldChanges, TrackedFields
 from busmq_spark.core.persisted_types import from_text, to_text
 from busmq_spark.errors import MessageRefused
@@ -26,7 +26,7 @@ class Hash:
     def execute(self, step: Any) -> Any:
         return [self._one(call) for call in step] if isinstance(step, list) else self._one(step)
 
-    def _one(self, call: Call) -> Any:
+    def _one(self, call: RedisCall) -> Any:
         name, _, *words = call.words
         match name:
             case "HSET":

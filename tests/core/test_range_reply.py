@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.range_reply_parser import PairScanner
+from busmq_spark.core.range_reply_parser import RangeReplyParser
 
 TRICKS = [b"", b"$", b"\r\n$", b"\r\n$3\r\nabc", b"x\r\n$1\r\n1\r\n$2\r\nab", b"\r\n", b"$5\r\nhello\r\n", b"a" * 9, b"b" * 10, b"c" * 99, b"d" * 100]
 
@@ -23,7 +23,7 @@ def scan(reply: bytes, values: int, cuts: list[int], rest: bytes = b"") -> tuple
     """Feed a reply cut into pieces, followed by ``rest``."""
     body = reply.index(b"\r\n") + 2
     data = bytearray(reply + rest)
-    scanner = PairScanner(2 * values, body)
+    scanner = RangeReplyParser(2 * values, body)
     for used in sorted({min(cut, len(data)) for cut in cuts if cut >= body} | {len(data)}):
         if (end := scanner.end(data, used)) is not None:
             found = scanner.pairs(data)
@@ -89,6 +89,6 @@ def test_a_length_that_differs_by_its_last_digit_ends_a_run() -> None:
 def test_what_is_no_message_is_refused_with_what_was_found(wrong: bytes) -> None:
     good = reply_of(1, [b"ab", b"ab"])
     data = bytearray(good + wrong)
-    scanner = PairScanner(40, good.index(b"\r\n") + 2)
+    scanner = RangeReplyParser(40, good.index(b"\r\n") + 2)
     with pytest.raises(ValueError, match="expected a message, found"):
         scanner.end(data, len(data))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.command_generators import Call, run_sync
+from busmq_spark.core.command_generators import RedisCall, run_sync
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.range_reader import (
     DEEP_WINDOW_MESSAGES,
@@ -20,9 +20,9 @@ from busmq_spark.core.range_reader import (
     ROWS_NOT_WORTH_COUNTING,
     ROWS_OF_UNKNOWN_SIZE,
     TARGET_REPLY_BYTES,
-    ExpectedRowSlice,
     RangeCursor,
-    ValueSizes,
+    ReplyRowBounds,
+    ValueSizeStats,
     read_range_start,
 )
 
@@ -42,7 +42,7 @@ class SimulatedList:
     def __post_init__(self) -> None:
         self.given = self.ids[-1]
 
-    def lrange(self, call: Call) -> list[int]:
+    def lrange(self, call: RedisCall) -> list[int]:
         start, rows = asked(call)
         reply = self.ids[start : start + rows]
         self.change()
@@ -67,7 +67,7 @@ class SimulatedList:
             self.ids[:0] = range(max(1, self.ids[0] - size), self.ids[0])
 
 
-def asked(call: Call | None) -> tuple[int, int]:
+def asked(call: RedisCall | None) -> tuple[int, int]:
     """Where a window begins, and of how many messages it is at most."""
     assert call is not None
     if call.script:
@@ -158,7 +158,7 @@ def test_an_empty_reply_is_not_taken() -> None:
 def test_the_overlap_of_a_reply_that_starts_earlier_is_used() -> None:
     cursor = RangeCursor(KEYS, 5, 9, 4)
     cursor.ask()
-    assert cursor.take(3, 11, 9, 90) == ExpectedRowSlice(2, 7)
+    assert cursor.take(3, 11, 9, 90) == ReplyRowBounds(2, 7)
     assert cursor.done
 
 
@@ -167,7 +167,7 @@ def test_windows_cover_the_range_once_and_then_there_is_nothing_to_ask() -> None
     while not cursor.done:
         start, rows = asked(cursor.ask())
         assert start == need - 1
-        assert cursor.take(need, need + rows - 1, rows, rows) == ExpectedRowSlice(0, rows)
+        assert cursor.take(need, need + rows - 1, rows, rows) == ReplyRowBounds(0, rows)
         need += rows
     assert need == 12 + 2 * FIRST_REPLY_ROWS
     assert cursor.ask() is None
@@ -195,11 +195,11 @@ def test_the_first_window_follows_the_length_of_values_there() -> None:
 
 @pytest.mark.parametrize(("before", "rows"), [(DEEP_WINDOW_MESSAGES - 1, FIRST_REPLY_ROWS), (DEEP_WINDOW_MESSAGES, 4 * FIRST_REPLY_ROWS)])
 def test_a_range_far_from_the_head_starts_with_a_larger_window(before: int, rows: int) -> None:
-    cursor = RangeCursor(KEYS, 7 + before, 10**9, 7, sizes=ValueSizes(1, 10**10, 100))
+    cursor = RangeCursor(KEYS, 7 + before, 10**9, 7, sizes=ValueSizeStats(1, 10**10, 100))
     assert asked(cursor.ask()) == (before, rows)
 
 
-def window(sizes: ValueSizes, first: int = 1, rows: int = MAX_REPLY_ROWS) -> tuple[bool, int]:
+def window(sizes: ValueSizeStats, first: int = 1, rows: int = MAX_REPLY_ROWS) -> tuple[bool, int]:
     """Whether a LRANGE asks for the window from ``first`` on, when values were so short that ``rows`` fit; and for how many it asks."""
     cursor = RangeCursor(KEYS, first, 10**9, 1, sizes=sizes)
     cursor._rows = rows
@@ -209,38 +209,41 @@ def window(sizes: ValueSizes, first: int = 1, rows: int = MAX_REPLY_ROWS) -> tup
 
 
 def test_what_is_noted_of_values_says_how_many_come_in_one_reply() -> None:
-    assert window(ValueSizes(1, 10**6, 100)) == (True, MAX_REPLY_ROWS)
-    assert window(ValueSizes(1, 10**6, 5000)) == (True, MAX_REPLY_BYTES // 5000)
-    assert window(ValueSizes(1, 10**6, 100, 40, 2**20), first=41) == (True, MAX_REPLY_ROWS)
-    assert window(ValueSizes(1, 10**6, 100, 40, 2**20), first=40) == (False, MAX_COUNTED_ROWS)  # one of 1 MB is ahead
-    assert window(ValueSizes(1, 10**6, 100, 40, 60_000), first=40) == (True, MAX_REPLY_BYTES // 60_000)
-    assert window(ValueSizes(1, 10**6, 100, 10**6, 2**20), rows=4) == (True, 4)
-    assert window(ValueSizes(1, 10**6, 0, 10**6, 2**40), rows=1) == (True, 1)
+    assert window(ValueSizeStats(1, 10**6, 100)) == (True, MAX_REPLY_ROWS)
+    assert window(ValueSizeStats(1, 10**6, 5000)) == (True, MAX_REPLY_BYTES // 5000)
+    assert window(ValueSizeStats(1, 10**6, 100, 40, 2**20), first=41) == (True, MAX_REPLY_ROWS)
+    assert window(ValueSizeStats(1, 10**6, 100, 40, 2**20), first=40) == (False, MAX_COUNTED_ROWS)  # one of 1 MB is ahead
+    assert window(ValueSizeStats(1, 10**6, 100, 40, 60_000), first=40) == (True, MAX_REPLY_BYTES // 60_000)
+    assert window(ValueSizeStats(1, 10**6, 100, 10**6, 2**20), rows=4) == (True, 4)
+    assert window(ValueSizeStats(1, 10**6, 0, 10**6, 2**40), rows=1) == (True, 1)
 
 
 def test_where_nothing_is_noted_more_than_a_few_come_by_a_script_that_counts_their_bytes() -> None:
     assert (
-        window(ValueSizes()) == window(ValueSizes(50, 10**6, 100), first=49) == window(ValueSizes(1, 50, 100), first=51) == (False, MAX_COUNTED_ROWS)
+        window(ValueSizeStats())
+        == window(ValueSizeStats(50, 10**6, 100), first=49)
+        == window(ValueSizeStats(1, 50, 100), first=51)
+        == (False, MAX_COUNTED_ROWS)
     )
-    assert window(ValueSizes(), rows=ROWS_OF_UNKNOWN_SIZE) == (True, ROWS_OF_UNKNOWN_SIZE)
-    assert window(ValueSizes(1, 2000, 100), first=1001) == (True, 1000)
-    assert window(ValueSizes(1, 2000, 100), first=2000) == (False, MAX_COUNTED_ROWS)
-    assert window(ValueSizes(), rows=ROWS_NOT_WORTH_COUNTING - 1) == (False, ROWS_NOT_WORTH_COUNTING - 1)
+    assert window(ValueSizeStats(), rows=ROWS_OF_UNKNOWN_SIZE) == (True, ROWS_OF_UNKNOWN_SIZE)
+    assert window(ValueSizeStats(1, 2000, 100), first=1001) == (True, 1000)
+    assert window(ValueSizeStats(1, 2000, 100), first=2000) == (False, MAX_COUNTED_ROWS)
+    assert window(ValueSizeStats(), rows=ROWS_NOT_WORTH_COUNTING - 1) == (False, ROWS_NOT_WORTH_COUNTING - 1)
 
 
 @pytest.mark.parametrize("noted", [b"", b"1:2", b"1:2:3:4:", b"1:2:3:4:5:6", b"1:2:x:4:5", b"1:2:-3:4:5"])
 def test_a_note_of_sizes_that_no_writer_of_ours_made_says_nothing(noted: bytes) -> None:
-    assert ValueSizes.parse(noted) == ValueSizes()
-    assert ValueSizes.parse(b"1:2:3:4:5") == ValueSizes(1, 2, 3, 4, 5)
+    assert ValueSizeStats.parse(noted) == ValueSizeStats()
+    assert ValueSizeStats.parse(b"1:2:3:4:5") == ValueSizeStats(1, 2, 3, 4, 5)
 
 
 def test_after_a_reply_of_fewer_messages_the_next_window_begins_behind_them() -> None:
     cursor = RangeCursor(KEYS, 1, 10**6, 1)
     assert asked(cursor.ask()) == (0, FIRST_REPLY_ROWS)
-    assert cursor.take(1, 7, 7, 7 * 2**20) == ExpectedRowSlice(0, 7)
+    assert cursor.take(1, 7, 7, 7 * 2**20) == ReplyRowBounds(0, 7)
     assert asked(cursor.ask()) == (7, 4)
 
 
 def test_the_head_of_a_queue_without_a_name_or_messages_is_empty() -> None:
-    assert run_sync(read_range_start(KEYS, 1), lambda step: [b"", b"", 0, b""]) == ("", 0, 0, ValueSizes())
-    assert run_sync(read_range_start(KEYS, 1), lambda step: [b"b1", b"12", 100, b"9:20:100:0:0"]) == ("b1", 12, 100, ValueSizes(9, 20, 100))
+    assert run_sync(read_range_start(KEYS, 1), lambda step: [b"", b"", 0, b""]) == ("", 0, 0, ValueSizeStats())
+    assert run_sync(read_range_start(KEYS, 1), lambda step: [b"b1", b"12", 100, b"9:20:100:0:0"]) == ("b1", 12, 100, ValueSizeStats(9, 20, 100))

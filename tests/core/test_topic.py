@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from busmq_spark.core.keys import QueueKeys, TopicKeys, is_topic, topic_name, topic_pattern
 from busmq_spark.core.topic import (
     MAX_PARTITIONS,
-    MessagePlace,
-    MessagePlaces,
+    PushedTopicMessageIds,
+    TopicMessageId,
     check_group,
     check_partition,
     check_partitions,
@@ -57,10 +57,10 @@ def test_many_keys_have_the_partitions_that_each_has(keys: list[bytes | str | No
 @given(st.lists(st.integers(0, 5)))
 def test_the_places_of_many_messages_are_in_the_order_in_which_they_were_given(chosen: list[int]) -> None:
     counts: Counter[int] = Counter()
-    expected = [MessagePlace(partition, counts.update([partition]) or counts[partition]) for partition in chosen]  # type: ignore[func-returns-value]
-    places = MessagePlaces(chosen, {partition: range(1, count + 1) for partition, count in counts.items()})
+    expected = [TopicMessageId(partition, counts.update([partition]) or counts[partition]) for partition in chosen]  # type: ignore[func-returns-value]
+    places = PushedTopicMessageIds(chosen, {partition: range(1, count + 1) for partition, count in counts.items()})
     assert (places, len(places), list(places), places[1:]) == (expected, len(chosen), expected, expected[1:])
-    assert (places == [*expected, MessagePlace(0, 1)], places == chosen, repr(places)) == (False, not chosen, repr(expected))
+    assert (places == [*expected, TopicMessageId(0, 1)], places == chosen, repr(places)) == (False, not chosen, repr(expected))
 
 
 def test_random_keys_are_spread_within_five_percent() -> None:

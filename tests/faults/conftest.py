@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from tests.faults.process import DriverProcess, Garage
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Bus
@@ -21,19 +21,19 @@ def _jar() -> None:
 
 
 @pytest.fixture
-def server() -> Iterator[RedisServer]:
+def server() -> Iterator[EmbeddedRedis]:
     """A Redis that survives a kill: AOF, fsync always."""
-    with RedisServer(aof=True) as made:
+    with EmbeddedRedis(aof=True) as made:
         yield made
 
 
 @pytest.fixture
-def bus(server: RedisServer) -> Bus:
+def bus(server: EmbeddedRedis) -> Bus:
     return Bus(server)
 
 
 @pytest.fixture
-def proxy(server: RedisServer) -> Iterator[Proxy]:
+def proxy(server: EmbeddedRedis) -> Iterator[Proxy]:
     with Proxy(server.port) as made:
         yield made
 

@@ -162,7 +162,7 @@ class Driver:
 
     def _quicken_java(self) -> None:
         """What ``Quick`` does, for the Java source."""
-        tail = self._spark._jvm.java.lang.Class.forName("busmq.spark.source.BusmqStream").getDeclaredField("emptyBatchAfterNs")  # type: ignore[union-attr]
+        tail = self._spark._jvm.java.lang.Class.forName("busmq.spark.source.BusmqMicroBatchStream").getDeclaredField("emptyBatchAfterNs")  # type: ignore[union-attr]
         tail.setAccessible(True)
         tail.setLong(None, 0)
 

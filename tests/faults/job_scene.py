@@ -12,7 +12,7 @@ from typing import Any
 from busmq_spark.bus.bus import Bus as Program
 from busmq_spark.bus.job import Job
 from busmq_spark.bus.jobs import Jobs
-from busmq_spark.core.job import Outcome
+from busmq_spark.core.job import JobOutcome
 from tests.faults.proxy import Command
 from tests.faults.scene import Bus, Pipeline
 from tests.support import PATIENCE_S
@@ -38,11 +38,11 @@ class JobPipeline(Pipeline):
 class SentJobs:
     """Numbered jobs, each waited for by the program that sent it, which also counts the outcomes that are published."""
 
-    def __init__(self, jobs: Jobs, published: AsyncIterator[Outcome]) -> None:
+    def __init__(self, jobs: Jobs, published: AsyncIterator[JobOutcome]) -> None:
         self._jobs = jobs
         self._sent: list[Job] = []
-        self._waits: list[asyncio.Task[dict[str, Outcome]]] = []
-        self._found: list[Outcome] = []
+        self._waits: list[asyncio.Task[dict[str, JobOutcome]]] = []
+        self._found: list[JobOutcome] = []
         self.published: Counter[str] = Counter()
         self._counting = asyncio.ensure_future(self._count(published))
 
@@ -82,7 +82,7 @@ class SentJobs:
     async def _each(self, ask: Any) -> list[Any]:
         return await asyncio.gather(*map(ask, self._sent))
 
-    async def _count(self, published: AsyncIterator[Outcome]) -> None:
+    async def _count(self, published: AsyncIterator[JobOutcome]) -> None:
         async for outcome in published:
             self.published[outcome.job] += 1
 

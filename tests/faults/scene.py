@@ -13,12 +13,12 @@ from busmq_spark.core.dead_letter import decode_letter
 from busmq_spark.core.keys import QueueKeys, sink_record
 from busmq_spark.core.reader_operations import QueueState, states
 from busmq_spark.core.scripts import load
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.link_factory import sync_links
 from busmq_spark.redis_io.queue_location import new_token
-from busmq_spark.redis_io.server_layout import redis_layout
+from busmq_spark.redis_io.redis_layout import redis_layout
 from busmq_spark.redis_io.sync_cluster_link import SyncClusterLink
 from tests.faults.process import DriverProcess
 from tests.faults.proxy import SCRIPTS, Gate, Held
@@ -31,7 +31,7 @@ AT_ONCE = 3000
 class Bus:
     """The queues of one server, or of those that ``where`` (options of a source) names, seen by the test itself and not through the proxy."""
 
-    def __init__(self, server: RedisServer | None = None, **where: str) -> None:
+    def __init__(self, server: EmbeddedRedis | None = None, **where: str) -> None:
         self._server = server
         self.alone = server is not None
         """Whether no other scene uses its servers."""
@@ -43,7 +43,7 @@ class Bus:
             self.load_scripts()
 
     @property
-    def server(self) -> RedisServer:
+    def server(self) -> EmbeddedRedis:
         assert self._server is not None, "this bus has many servers"
         return self._server
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from tests.faults.process import DriverProcess
 from tests.faults.scene import Bus, Pipeline
 from tests.support import wait_until
@@ -26,18 +26,20 @@ def rights() -> list[str]:
 
 
 @pytest.fixture
-def server() -> Iterator[RedisServer]:
-    with RedisServer() as made:
+def server() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as made:
         yield made
 
 
-def grant(server: RedisServer, *more: str) -> dict[str, str]:
+def grant(server: EmbeddedRedis, *more: str) -> dict[str, str]:
     server.command("ACL", "SETUSER", "spark", "reset", "on", ">secret", *rights(), *more)
     return {"redis.url": server.url, "redis.username": "spark", "redis.password": "secret"}
 
 
 @pytest.mark.parametrize("missing", ["-evalsha", "-lrange", "-subscribe", "resetkeys"])
-def test_without_one_of_them_the_error_says_that_the_user_may_not(server: RedisServer, workshop: DriverProcess, tmp_path: Path, missing: str) -> None:
+def test_without_one_of_them_the_error_says_that_the_user_may_not(
+    server: EmbeddedRedis, workshop: DriverProcess, tmp_path: Path, missing: str
+) -> None:
     bus = Bus(server)
     run = Pipeline(bus, tmp_path)
     bus.where = grant(server, missing)
@@ -53,7 +55,7 @@ def test_without_one_of_them_the_error_says_that_the_user_may_not(server: RedisS
 
 
 def test_a_user_who_is_switched_off_in_the_middle_of_a_query_ends_it_with_a_clear_error(
-    server: RedisServer, workshop: DriverProcess, tmp_path: Path
+    server: EmbeddedRedis, workshop: DriverProcess, tmp_path: Path
 ) -> None:
     bus = Bus(server)
     run = Pipeline(bus, tmp_path)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark.embedded import ClusterServers, RedisServer, SentinelServers
+from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis, EmbeddedSentinel
 from tests.faults.process import DriverProcess
 from tests.faults.scene import Bus, Pipeline
 from tests.moves import Move
@@ -26,18 +26,18 @@ STEP = "600"
 class Scene:
     """A group of servers behind a layout: ``master`` is who holds the keys of a queue."""
 
-    def __init__(self, group: SentinelServers | ClusterServers) -> None:
+    def __init__(self, group: EmbeddedSentinel | EmbeddedCluster) -> None:
         self.group = group
-        self.bus = Bus(**{"redis.url": ",".join(group.urls), "redis.layout": "cluster" if isinstance(group, ClusterServers) else "sentinel"})
+        self.bus = Bus(**{"redis.url": ",".join(group.urls), "redis.layout": "cluster" if isinstance(group, EmbeddedCluster) else "sentinel"})
 
-    def master(self, queue: str) -> RedisServer:
-        return self.group.owner(self.bus.keys(queue).metadata) if isinstance(self.group, ClusterServers) else self.group.master
+    def master(self, queue: str) -> EmbeddedRedis:
+        return self.group.owner(self.bus.keys(queue).metadata) if isinstance(self.group, EmbeddedCluster) else self.group.master
 
     def neighbour(self, queue: str) -> str:
         """The name of a queue on the same master."""
         return next(name for name in (f"out{n}" for n in range(1000)) if self.master(name) is self.master(queue))
 
-    def kill_master(self, queue: str) -> RedisServer:
+    def kill_master(self, queue: str) -> EmbeddedRedis:
         """SIGKILL once its replica has everything that anybody was told is stored."""
         master = self.master(queue)
         master.command("CLIENT", "PAUSE", 20_000, "WRITE")
@@ -46,7 +46,7 @@ class Scene:
         return master
 
 
-@pytest.fixture(params=[SentinelServers, ClusterServers], ids=["sentinel", "cluster"])
+@pytest.fixture(params=[EmbeddedSentinel, EmbeddedCluster], ids=["sentinel", "cluster"])
 def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
     with request.param() as group:
         yield Scene(group)
@@ -65,7 +65,7 @@ def test_a_master_killed_in_the_middle_of_a_query_costs_a_pause_and_no_message(s
     assert run.attempts == 1
 
 
-def test_slots_that_move_under_load_cost_a_pause_and_no_message(cluster_servers: ClusterServers, workshop: DriverProcess, tmp_path: Path) -> None:
+def test_slots_that_move_under_load_cost_a_pause_and_no_message(cluster_servers: EmbeddedCluster, workshop: DriverProcess, tmp_path: Path) -> None:
     bus = Bus(**{"redis.url": cluster_servers.urls[0], "redis.layout": "cluster"})
     run = Pipeline(bus, tmp_path, source="moved-in", sink="moved-out", maxMessagesPerTrigger=STEP)
     run.feed(ROWS)

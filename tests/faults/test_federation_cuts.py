@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from tests.faults.process import DriverProcess
 from tests.faults.scene import Bus
 from tests.federation.bulk_site import SECRET, site
@@ -26,8 +26,8 @@ ROWS, BACKLOG = 35_000, 25_000
 def centres() -> Iterator[tuple[tuple[Bus, Cutter], tuple[Bus, Cutter]]]:
     """Where rows come from and where they go; each with the line to it."""
     with (
-        RedisServer() as one,
-        RedisServer() as other,
+        EmbeddedRedis() as one,
+        EmbeddedRedis() as other,
         site(one.url) as source,
         site(other.url) as target,
         cutter(source.port) as there,

@@ -13,7 +13,7 @@ import pytest
 from busmq_spark.core import queue as queues
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from tests.faults.process import DriverProcess
 from tests.faults.proxy import Command, Proxy
 from tests.faults.scene import Bus, Pipeline
@@ -150,7 +150,7 @@ RETURNS = [
 ]
 
 
-def restore(server: RedisServer, copy: Path) -> None:
+def restore(server: EmbeddedRedis, copy: Path) -> None:
     """The data that ``copy`` holds, as an operator would restore a backup."""
     server.kill()
     for file in server.folder.glob("appendonly*"):

@@ -13,7 +13,7 @@ import pytest
 
 from busmq_spark.core import mirror as flows
 from busmq_spark.core import queue as queues
-from busmq_spark.embedded import RedisServer, SentinelServers
+from busmq_spark.embedded import EmbeddedRedis, EmbeddedSentinel
 from busmq_spark.errors import BusError, MirrorStopped
 from busmq_spark.federation.bulk import blocking_socket
 from busmq_spark.options import RedisOptions
@@ -85,7 +85,7 @@ class Scene(Place):
 @pytest.fixture(params=["direct", "federated"])
 def scene(request: pytest.FixtureRequest) -> Iterator[Scene]:
     with ExitStack() as stack:
-        there, here = (stack.enter_context(RedisServer(aof=True)) for _ in range(2))
+        there, here = (stack.enter_context(EmbeddedRedis(aof=True)) for _ in range(2))
         port = stack.enter_context(site(there.url)).port if request.param == "federated" else there.port
         line = stack.enter_context(cutter(port))
         far, near = (stack.enter_context(centre(server.url)) for server in (there, here))
@@ -136,7 +136,7 @@ def test_while_its_process_is_killed_and_the_copies_are_on_servers_of_every_layo
     layout: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     where = RedisOptions(**servers_of(layout, request.getfixturevalue))
-    with RedisServer() as there, centre(there.url) as far, centre(where) as near:
+    with EmbeddedRedis() as there, centre(there.url) as far, centre(where) as near:
         kill_again_and_again(Place(far, near, there.url), 2 * FACTOR, tmp_path)
 
 
@@ -174,8 +174,8 @@ def kill_again_and_again(place: Place, kills: int, folder: Path) -> None:
 @pytest.mark.parametrize("killed", ["origin", "here"])
 def test_while_one_of_the_servers_is_killed(killed: str) -> None:
     with (
-        RedisServer(aof=True) as there,
-        RedisServer(aof=True) as here,
+        EmbeddedRedis(aof=True) as there,
+        EmbeddedRedis(aof=True) as here,
         centre(there.url) as far,
         centre(here.url) as near,
         cutter(there.port) as line,
@@ -195,7 +195,7 @@ def test_while_one_of_the_servers_is_killed(killed: str) -> None:
 
 
 def test_servers_here_that_lost_everything_are_filled_anew() -> None:
-    with RedisServer() as there, RedisServer() as here, centre(there.url) as far, centre(here.url) as near:
+    with EmbeddedRedis() as there, EmbeddedRedis() as here, centre(there.url) as far, centre(here.url) as near:
         born = far.create("a")
         far.push("a", 2_000, size=100)
         with mirroring(there.url, near, "a") as runner:
@@ -244,7 +244,7 @@ def test_calls_that_a_mirror_has_sent_before_it_was_promoted_change_nothing_afte
 
 def test_a_fail_over_at_the_origin_that_lost_pushes_and_gave_their_ids_anew_is_told_and_nothing_of_two_histories_mixed() -> None:
     """The new master gives the ids of messages that were copied, and of some that the mirror was about to read, to others."""
-    with SentinelServers(down_after_ms=2500) as group, RedisServer() as here, centre(here.url) as near:
+    with EmbeddedSentinel(down_after_ms=2500) as group, EmbeddedRedis() as here, centre(here.url) as near:
         options = RedisOptions(url=",".join(group.urls), layout="sentinel")
         with centre(options) as far, ExitStack() as stack:
             far.create("q")

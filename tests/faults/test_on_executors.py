@@ -16,7 +16,7 @@ from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import TopicKeys
 from busmq_spark.core.retention import parse_limits, set_retention
 from busmq_spark.core.topic import open_topic, partition_of, partition_queues
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from tests.clocks import HOUR, pass_by
 from tests.faults.job_scene import GROUP, JobPipeline, sending, settles
 from tests.faults.process import DriverProcess, is_over
@@ -122,7 +122,7 @@ def test_what_is_kept_is_run_again_from_ten_minutes_ago_beside_the_running_query
 def test_a_query_goes_on_at_the_promoted_mirror_with_the_other_engine(driver: DriverProcess, tmp_path: Path, first: str) -> None:
     need(module.missing())
     second = next(name for name in FORMATS if name != first)
-    with RedisServer() as there, RedisServer() as here, centre(there.url) as far, centre(here.url) as near:
+    with EmbeddedRedis() as there, EmbeddedRedis() as here, centre(there.url) as far, centre(here.url) as near:
 
         def run_until(place: Centre, name: str, rows: int) -> None:
             source = {"redis.url": url(place), "subscribe": "orders", "subscription": "billing", "maxMessagesPerPartition": "50"}

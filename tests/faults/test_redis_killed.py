@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from tests.faults.process import DriverProcess
 from tests.faults.proxy import Command, Proxy
 from tests.faults.scene import Bus, Pipeline
@@ -56,7 +56,7 @@ POINTS = [
 
 
 def test_redis_killed_again_and_again_in_the_middle_of_a_query_that_never_stops(
-    server: RedisServer, bus: Bus, proxy: Proxy, workshop: DriverProcess, tmp_path: Path
+    server: EmbeddedRedis, bus: Bus, proxy: Proxy, workshop: DriverProcess, tmp_path: Path
 ) -> None:
     run = Pipeline(bus, tmp_path, maxMessagesPerTrigger="2500")
     run.start(workshop, proxy.url)
@@ -77,7 +77,7 @@ def test_redis_killed_again_and_again_in_the_middle_of_a_query_that_never_stops(
 
 
 def test_a_query_that_redis_left_alone_for_too_long_says_so_and_goes_on_after_a_restart(
-    server: RedisServer, bus: Bus, workshop: DriverProcess, tmp_path: Path
+    server: EmbeddedRedis, bus: Bus, workshop: DriverProcess, tmp_path: Path
 ) -> None:
     run = Pipeline(bus, tmp_path)
     run.start(workshop)
@@ -92,7 +92,7 @@ def test_a_query_that_redis_left_alone_for_too_long_says_so_and_goes_on_after_a_
     run.check_whole(workshop)
 
 
-def test_scripts_flushed_all_the_time_change_nothing(bus: Bus, server: RedisServer, workshop: DriverProcess, tmp_path: Path) -> None:
+def test_scripts_flushed_all_the_time_change_nothing(bus: Bus, server: EmbeddedRedis, workshop: DriverProcess, tmp_path: Path) -> None:
     run = Pipeline(bus, tmp_path, maxMessagesPerTrigger="1000")
     done, flushed = threading.Event(), 0
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from busmq_spark.embedded import ClusterServers, RedisServer, SentinelServers
+from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis, EmbeddedSentinel
 from busmq_spark.errors import DataLoss, IdsReissued, RedisRolledBack
 from tests.faults.scene import Bus
 from tests.spark.engine import Engine
@@ -18,22 +18,22 @@ pytestmark = [pytest.mark.fault, pytest.mark.redis, pytest.mark.slow]
 class Split:
     """A master and its replica, which does not hear from it any more; both behind a layout."""
 
-    def __init__(self, group: SentinelServers | ClusterServers) -> None:
-        clustered = isinstance(group, ClusterServers)
+    def __init__(self, group: EmbeddedSentinel | EmbeddedCluster) -> None:
+        clustered = isinstance(group, EmbeddedCluster)
         self.bus = Bus(**{"redis.url": ",".join(group.urls), "redis.layout": "cluster" if clustered else "sentinel"})
         self.bus.create("q")
-        self.master: RedisServer = group.owner(self.bus.keys("q").metadata) if isinstance(group, ClusterServers) else group.master
+        self.master: EmbeddedRedis = group.owner(self.bus.keys("q").metadata) if isinstance(group, EmbeddedCluster) else group.master
         self.group = group
 
-    def replica(self) -> RedisServer:
+    def replica(self) -> EmbeddedRedis:
         role = self.master.command("ROLE")
         assert isinstance(role, list)
         assert isinstance(role[2], list)
         ports = {int(each[1]) for each in role[2] if isinstance(each, list)}
-        servers = self.group.nodes if isinstance(self.group, ClusterServers) else self.group.servers
+        servers = self.group.nodes if isinstance(self.group, EmbeddedCluster) else self.group.servers
         return next(server for server in servers if server.port in ports)
 
-    def part(self) -> RedisServer:
+    def part(self) -> EmbeddedRedis:
         """The replica has everything up to now, and nothing of what comes."""
         wait_in_sync(self.master)
         replica = self.replica()
@@ -41,7 +41,7 @@ class Split:
         self.master.command("CLIENT", "KILL", "TYPE", "replica")
         return replica
 
-    def fail_over_to(self, replica: RedisServer) -> None:
+    def fail_over_to(self, replica: EmbeddedRedis) -> None:
         self.master.kill()
         replica.resume()
 
@@ -49,7 +49,7 @@ class Split:
 @pytest.fixture
 def split(layout: str) -> Iterator[Split]:
     # Long enough that a replica which is stopped for a moment is neither missed nor too old to be chosen.
-    with SentinelServers(down_after_ms=2500) if layout == "sentinel" else ClusterServers(node_timeout_ms=3000) as group:
+    with EmbeddedSentinel(down_after_ms=2500) if layout == "sentinel" else EmbeddedCluster(node_timeout_ms=3000) as group:
         yield Split(group)
 
 

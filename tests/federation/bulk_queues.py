@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from busmq_spark.core.position import Range
-from busmq_spark.federation.bulk.store import FederatedStore
+from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.store.protocol import FullQueueWait, QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore
 
-Store = RedisStore | FederatedStore
+Store = RedisStore | FederationBulkStore
 HOUR = QueueCreateOptions(allowed=True, ttl_s=3600)
 NEVER = FullQueueWait(0)
 

@@ -12,7 +12,7 @@ from typing import Any
 from websockets.asyncio.server import ServerConnection, serve
 
 from busmq_spark.federation.address import FederationAddress
-from busmq_spark.federation.bulk.server import BulkServer
+from busmq_spark.federation.bulk.server import FederationBulkServer
 from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
@@ -34,7 +34,7 @@ class Site:
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
         self._end: asyncio.Event
-        self.bulk: BulkServer
+        self.bulk: FederationBulkServer
         self.connections: set[ServerConnection] = set()
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(self._run(),), daemon=True)
 
@@ -75,7 +75,7 @@ class Site:
             connection.identity = identity  # type: ignore[attr-defined]
             return None
 
-        async with BulkServer(self._options, self._limits) as bulk:
+        async with FederationBulkServer(self._options, self._limits) as bulk:
             self.bulk = bulk
 
             async def answer(socket: ServerConnection) -> None:

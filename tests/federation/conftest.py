@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.embedded import RedisServer
-from busmq_spark.federation.bulk.store import FederatedStore
+from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.serve.server import FederationServer
 from busmq_spark.options import RedisOptions
@@ -43,7 +43,7 @@ def served(redis_url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 @pytest.fixture(scope="module")
-def wire(redis_server: RedisServer) -> Iterator[Cutter]:
+def wire(redis_server: EmbeddedRedis) -> Iterator[Cutter]:
     """Between the federation server and its Redis."""
     with cutter(redis_server.port) as made:
         yield made
@@ -57,7 +57,7 @@ def direct(redis_url: str) -> Iterator[RedisStore]:
 
 
 @pytest.fixture
-def store(here: Site) -> Iterator[FederatedStore]:
-    made = FederatedStore(here.address())
+def store(here: Site) -> Iterator[FederationBulkStore]:
+    made = FederationBulkStore(here.address())
     yield made
     made.close()

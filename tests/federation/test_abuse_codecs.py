@@ -10,20 +10,20 @@ import pytest
 
 from busmq_spark.errors import BusError, ProtocolError
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
+from busmq_spark.federation.bulk.frames import BulkFrameKind, FederationBulkFrame
 from busmq_spark.federation.bulk.operations import OPERATIONS, decode_error
 from busmq_spark.federation.gate.grants import Grants
-from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL, Acceptance, HandshakePolicy, decide_handshake
+from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL, HandshakeAcceptance, WebSocketHandshakePolicy, decide_handshake
 from busmq_spark.federation.gate.keyring import Keyring
-from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, ObjectCreation, make_creation
+from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, ObjectCreationMessage, make_creation
 from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LineBuffer
-from busmq_spark.federation.npm_wire.mux import Packet
+from busmq_spark.federation.npm_wire.mux import MuxPacket
 from tests.federation.hostile import Bender
 from tests.support import FACTOR
 
 SECRET = "a-secret-of-some-length"
 RING = Keyring({"all": (SECRET, Grants.all_allowed()), "other": ("another-secret-of-some-length", Grants.all_allowed())})
-POLICY = HandshakePolicy(RING, origins=("https://app.example.com",))
+POLICY = WebSocketHandshakePolicy(RING, origins=("https://app.example.com",))
 TOKEN = RING.sign("all", 3600, {"read": ["orders-*"]})
 
 LINES = [
@@ -40,9 +40,9 @@ CREATIONS = [
     make_creation("pubsub", "bus:notifications").encode(),
     make_creation("persistify", "state", {}, ["a", "b"]).encode(),
     make_creation("service", "sums").encode(),
-    ObjectCreation("service", METHODS_OF_TYPE["service"], None).encode(),
+    ObjectCreationMessage("service", METHODS_OF_TYPE["service"], None).encode(),
 ]
-PACKETS = [Packet("0123456789abcdef", body).encode() for body in (*LINES, *CREATIONS, None, b"ready")]
+PACKETS = [MuxPacket("0123456789abcdef", body).encode() for body in (*LINES, *CREATIONS, None, b"ready")]
 REQUESTS = [
     f"/bus?secret={SECRET}",
     f"/bus?secret={TOKEN}\nOrigin: https://app.example.com",
@@ -53,20 +53,22 @@ REQUESTS = [
 
 BULK_SCHEMA = frames.rows_schema(pa.array([b"x"]))
 FRAMES = [
-    Frame(BulkFrameKind.CALL, 1, {"op": "hello", "args": [1, "client"]}).encode(),
-    Frame(BulkFrameKind.CALL, 2, {"op": "stage", "args": ["orders", "bus:queue:orders:stage:x", 9]}, frames.pack_values([b"a", b"bc"])).encode(),
-    Frame(BulkFrameKind.CALL, 3, {"op": "ack", "args": [{"orders": ["5f", 9, "", None, 0]}, ""]}).encode(),
-    Frame(BulkFrameKind.CALL, 4, {"op": "read", "args": [["orders", "5f", 1, 9, 0], True, 1000]}).encode(),
-    Frame(BulkFrameKind.REPLY, 1, [1, False, 1000]).encode(),
-    Frame(BulkFrameKind.ERROR, 1, {"code": "BUSMQ_QUEUE_MISSING", "details": {"queue": "h"}, "text": "it is missing"}).encode(),
-    Frame(BulkFrameKind.ROWS, 1, {"first": 1}, frames.encode_rows(pa.array([b"a", b"", b"ccc"])).to_pybytes()).encode(),
-    Frame(BulkFrameKind.CREDIT, 1, 4096).encode(),
+    FederationBulkFrame(BulkFrameKind.CALL, 1, {"op": "hello", "args": [1, "client"]}).encode(),
+    FederationBulkFrame(
+        BulkFrameKind.CALL, 2, {"op": "stage", "args": ["orders", "bus:queue:orders:stage:x", 9]}, frames.pack_values([b"a", b"bc"])
+    ).encode(),
+    FederationBulkFrame(BulkFrameKind.CALL, 3, {"op": "ack", "args": [{"orders": ["5f", 9, "", None, 0]}, ""]}).encode(),
+    FederationBulkFrame(BulkFrameKind.CALL, 4, {"op": "read", "args": [["orders", "5f", 1, 9, 0], True, 1000]}).encode(),
+    FederationBulkFrame(BulkFrameKind.REPLY, 1, [1, False, 1000]).encode(),
+    FederationBulkFrame(BulkFrameKind.ERROR, 1, {"code": "BUSMQ_QUEUE_MISSING", "details": {"queue": "h"}, "text": "it is missing"}).encode(),
+    FederationBulkFrame(BulkFrameKind.ROWS, 1, {"first": 1}, frames.encode_rows(pa.array([b"a", b"", b"ccc"])).to_pybytes()).encode(),
+    FederationBulkFrame(BulkFrameKind.CREDIT, 1, 4096).encode(),
 ]
 
 
 def read_packet(data: bytes) -> None:
-    packet = Packet.decode(data)
-    assert Packet.decode(packet.encode()) == packet
+    packet = MuxPacket.decode(data)
+    assert MuxPacket.decode(packet.encode()) == packet
 
 
 def read_line(data: bytes) -> None:
@@ -84,7 +86,7 @@ def read_lines(data: bytes) -> None:
 
 
 def read_creation(data: bytes) -> None:
-    made = ObjectCreation.decode(data)
+    made = ObjectCreationMessage.decode(data)
     assert made.type in METHODS_OF_TYPE
     assert isinstance(made.name, str)
     assert len(made.roles) == 2
@@ -95,7 +97,7 @@ def read_request(data: bytes) -> None:
     target, *lines = data.decode("latin-1").split("\n")
     headers = [(name, value.strip()) for name, _, value in (line.partition(":") for line in lines)]
     found = decide_handshake(target, headers, POLICY)
-    if isinstance(found, Acceptance):
+    if isinstance(found, HandshakeAcceptance):
         assert SECRET in target + str(headers) or TOKEN in target + str(headers)
 
 

@@ -10,11 +10,11 @@ import pytest
 from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.command_generators import command
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.npm_wire.creation_message import make_creation
-from busmq_spark.federation.npm_wire.mux import Packet
+from busmq_spark.federation.npm_wire.mux import MuxPacket
 from busmq_spark.federation.serve.objects import base
 from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import until
@@ -71,7 +71,7 @@ async def test_pushes_before_attaching_are_bounded_for_all_queues_of_a_connectio
 
 
 async def test_consuming_goes_on_when_redis_may_write_again_and_the_peer_has_had_the_error(fresh: Fresh) -> None:
-    with RedisServer() as redis:
+    with EmbeddedRedis() as redis:
         async with Bus(redis.url) as bus, bus.queue(fresh()) as stored, FederationServer(bus, Keyring.single(SECRET)) as server, Wire(server) as wire:
             await stored.push("kept")
             queue = await wire.open("queue", stored.name)
@@ -130,7 +130,7 @@ async def test_a_service_whose_requests_would_be_the_replies_of_another_is_refus
 async def test_text_messages_are_read_as_npms_server_reads_them(federation: Serve, fresh: Fresh) -> None:
     async with federation() as (_, server), Wire(server) as wire:
         channel, name = wire.channel(), fresh("é")
-        await wire.socket.send(Packet(channel, make_creation("queue", name).encode()).encode().decode())
+        await wire.socket.send(MuxPacket(channel, make_creation("queue", name).encode()).encode().decode())
         assert await wire.next(channel) == b"ready"
         [connection] = server._connections
         [session] = connection._sessions.values()

@@ -18,17 +18,17 @@ from busmq_spark import errors
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
 from busmq_spark.core.reader_operations import AckResult, QueueState
-from busmq_spark.core.sink import FullQueueStop, StagedList
+from busmq_spark.core.sink import CommitStoppedAtMaxsize, StagedList
 from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.core.times_of_ids import TimeLookupResult, TimesOfIds
-from busmq_spark.errors import BusError, FederationRefused, QueueFlushed, QueueFull, RemoteError, WireError
+from busmq_spark.errors import BusError, FederationRefused, QueueFlushed, QueueFull, UnknownRemoteError, WireFormatError
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
-from busmq_spark.federation.bulk.operations import OPERATIONS, ServedBy, ServerHello, decode_error, encode_error
-from busmq_spark.federation.bulk.served_store import ServedStore
+from busmq_spark.federation.bulk.frames import BulkFrameKind, FederationBulkFrame
+from busmq_spark.federation.bulk.operations import OPERATIONS, RpcTarget, ServerHello, decode_error, encode_error
+from busmq_spark.federation.bulk.rpc_handler import BulkRpcHandler
 from busmq_spark.federation.bulk.server import _BulkSession
-from busmq_spark.federation.bulk.store import FederatedStore
-from busmq_spark.store.multi_link_store import MultiLinkStore
+from busmq_spark.federation.bulk.store import FederationBulkStore
+from busmq_spark.store.multi_source_store import MultiSourceStore
 from busmq_spark.store.protocol import LossCauseEvidence, QueueCreateOptions, ReadStore, WriteStore
 from busmq_spark.store.redis_store import RedisStore
 
@@ -110,7 +110,7 @@ RESULTS: dict[str, st.SearchStrategy[Any]] = {
     "begin": RUN,
     "stage": st.tuples(WHOLE, WHOLE),
     "record": st.lists(STAGED, max_size=3).map(tuple),
-    "commit": st.none() | st.builds(FullQueueStop, TEXT, WHOLE, WHOLE),
+    "commit": st.none() | st.builds(CommitStoppedAtMaxsize, TEXT, WHOLE, WHOLE),
     "ends": by_queue(WHOLE),
     "trim": st.none(),
 }
@@ -118,7 +118,7 @@ RESULTS: dict[str, st.SearchStrategy[Any]] = {
 
 def through(head: Any) -> Any:
     """As it comes out at the other end."""
-    return frames.decode_frame(Frame(BulkFrameKind.CALL, 1, head).encode()).head
+    return frames.decode_frame(FederationBulkFrame(BulkFrameKind.CALL, 1, head).encode()).head
 
 
 # -- frames ------------------------------------------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def through(head: Any) -> Any:
 
 @given(st.sampled_from(BulkFrameKind), st.integers(0, frames.MAX_CALL_ID), JSON, st.binary(max_size=100))
 def test_a_frame_comes_through_as_it_was(kind: BulkFrameKind, id: int, head: Any, body: bytes) -> None:
-    message = Frame(kind, id, head, body).encode()
+    message = FederationBulkFrame(kind, id, head, body).encode()
     found = frames.decode_frame(message)
     assert (found.kind, found.id, found.head, bytes(found.body)) == (kind, id, head, body)
     assert not body or (len(message) - len(body)) % 64 == 0
@@ -134,7 +134,7 @@ def test_a_frame_comes_through_as_it_was(kind: BulkFrameKind, id: int, head: Any
 
 @pytest.mark.parametrize("case", GOLDEN["frames"], ids=lambda case: case["name"])
 def test_frames_are_those_of_the_golden_file(case: dict[str, Any]) -> None:
-    frame = Frame(BulkFrameKind[case["kind"]], case["id"], case["head"], bytes.fromhex(case["body"]))
+    frame = FederationBulkFrame(BulkFrameKind[case["kind"]], case["id"], case["head"], bytes.fromhex(case["body"]))
     assert frame.encode().hex() == case["message"]
     found = frames.decode_frame(bytes.fromhex(case["message"]))
     assert (found.kind, found.id, found.head, bytes(found.body)) == (frame.kind, frame.id, frame.head, frame.body)
@@ -153,7 +153,7 @@ def test_values_to_store_are_packed_as_in_the_golden_file() -> None:
 @given(VALUES, st.booleans())
 def test_rows_come_through_and_use_the_memory_of_the_message(values: list[bytes], wide: bool) -> None:
     array = pa.array(values, pa.large_binary() if wide else pa.binary())
-    message = Frame(BulkFrameKind.ROWS, 1, {"first": 7}, memoryview(frames.encode_rows(array))).encode()
+    message = FederationBulkFrame(BulkFrameKind.ROWS, 1, {"first": 7}, memoryview(frames.encode_rows(array))).encode()
     body = frames.decode_frame(message).body
     found = frames.decode_rows(body, frames.decode_schema(memoryview(frames.encode_schema(frames.rows_schema(array)))))
     assert found.to_pylist() == values
@@ -174,11 +174,11 @@ def test_rows_and_schema_of_the_golden_file_are_still_read() -> None:
 @settings(max_examples=500)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_a_frame_or_a_wire_error(data: bytes) -> None:
-    with suppress(WireError):
+    with suppress(WireFormatError):
         frames.decode_frame(data)
-    with suppress(WireError):
+    with suppress(WireFormatError):
         frames.unpack_values(data)
-    with suppress(WireError):
+    with suppress(WireFormatError):
         frames.decode_schema(data)
 
 
@@ -191,7 +191,7 @@ def test_a_damaged_record_batch_is_rows_or_a_wire_error(values: list[bytes], dat
         damaged[data.draw(st.integers(0, len(damaged) - 1))] = data.draw(st.integers(0, 255))
     stop = data.draw(st.integers(0, len(damaged)))
     for body in (bytes(damaged), bytes(damaged[:stop])):
-        with suppress(WireError):
+        with suppress(WireFormatError):
             assert len(frames.decode_rows(body, frames.rows_schema(array)).to_pylist()) > 0
 
 
@@ -205,23 +205,23 @@ def test_a_damaged_record_batch_is_rows_or_a_wire_error(values: list[bytes], dat
         (b"\x01\0\0\0\0\x03\0\0\0NaN", "no JSON"),
         (b"\x01\0\0\0\0\x03\0\0\x001.5", "no JSON"),
         (b"\x01\0\0\0\0\x02\0\0\0\xff\xff", "no JSON"),
-        (Frame(BulkFrameKind.CALL, 1, 0).encode_head()[:5] + b"\x40\x9c\0\0" + b"[" * 40_000, "no JSON"),
+        (FederationBulkFrame(BulkFrameKind.CALL, 1, 0).encode_head()[:5] + b"\x40\x9c\0\0" + b"[" * 40_000, "no JSON"),
     ],
 )
 def test_a_message_that_is_no_frame_is_recognized(message: Any, found: str) -> None:
-    with pytest.raises(WireError, match=found):
+    with pytest.raises(WireFormatError, match=found):
         frames.decode_frame(message)
 
 
 @pytest.mark.parametrize("body", [b"", b"\0\0\0\0", b"\xff\xff\xff\xff\0\0\0\0", b"\x01\0\0\0\x05\0\0\0abc", b"\x01\0\0\0\x01\0\0\0abc"])
 def test_values_whose_lengths_do_not_add_up_are_refused(body: bytes) -> None:
-    with pytest.raises(WireError):
+    with pytest.raises(WireFormatError):
         frames.unpack_values(body)
 
 
 def test_only_our_two_schemas_are_taken() -> None:
     other = pa.schema([pa.field("value", pa.string())])
-    with pytest.raises(WireError, match="an Arrow schema of 1 columns"):
+    with pytest.raises(WireFormatError, match="an Arrow schema of 1 columns"):
         frames.decode_schema(other.serialize().to_pybytes())
 
 
@@ -230,7 +230,7 @@ def test_rows_that_point_beyond_their_message_are_refused(last: int) -> None:
     array = pa.array([b"aaaa", b"bbbb"], pa.binary())
     body, borders = frames.encode_rows(array).to_pybytes(), struct.pack("<iii", 0, 4, 8)
     assert body.count(borders) == 1
-    with pytest.raises(WireError):
+    with pytest.raises(WireFormatError):
         frames.decode_rows(body.replace(borders, struct.pack("<iii", 0, 4, last)), frames.rows_schema(array))
 
 
@@ -239,7 +239,7 @@ def test_rows_that_are_compressed_are_refused_before_they_are_unpacked(monkeypat
     packed = bulk_compressed(pa.RecordBatch.from_arrays([pa.array([bytes(50_000_000)], pa.binary())], schema=narrow))
     assert len(packed) < 1_000_000
     monkeypatch.setattr(pa.ipc, "read_record_batch", lambda *_: pytest.fail("it was unpacked"))
-    with pytest.raises(WireError, match="not compressed"):
+    with pytest.raises(WireFormatError, match="not compressed"):
         frames.decode_rows(packed, narrow)
 
 
@@ -247,10 +247,10 @@ def test_rows_that_are_compressed_or_null_are_refused() -> None:
     narrow = frames.rows_schema(pa.array([b""], pa.binary()))
     batch = pa.RecordBatch.from_arrays([pa.array([b"x" * 100_000], pa.binary())], schema=narrow)
     packed = bulk_compressed(batch)
-    with pytest.raises(WireError, match="not compressed"):
+    with pytest.raises(WireFormatError, match="not compressed"):
         frames.decode_rows(packed, narrow)
     null = pa.RecordBatch.from_arrays([pa.array([None, b"1"], pa.binary())], ["value"]).serialize().to_pybytes()
-    with pytest.raises(WireError):
+    with pytest.raises(WireFormatError):
         frames.decode_rows(null, narrow)
 
 
@@ -273,9 +273,9 @@ def test_every_operation_is_tried_here() -> None:
 
 
 SERVERS = {
-    ServedBy.STORE: (RedisStore, "{}"),
-    ServedBy.PEER: (ServedStore, "{}"),
-    **dict.fromkeys((ServedBy.SESSION, ServedBy.CONCURRENT), (_BulkSession, "_{}")),
+    RpcTarget.STORE: (RedisStore, "{}"),
+    RpcTarget.PEER: (BulkRpcHandler, "{}"),
+    **dict.fromkeys((RpcTarget.SESSION, RpcTarget.CONCURRENT), (_BulkSession, "_{}")),
 }
 """Who serves, and how the method of an operation is called there. One beside the others is given the call's id, too."""
 PROTOCOL = {name for store in (ReadStore, WriteStore) for name, found in vars(store).items() if isfunction(found) and not name.startswith("_")}
@@ -289,7 +289,7 @@ LOCAL = {"keys", "locate", "topic_queues", "appender", "commit_many", "truncate"
 def test_an_operation_that_is_declared_is_served(name: str) -> None:
     operation = OPERATIONS[name]
     served, spelling = SERVERS[operation.served_by]
-    given = [None, *([1] if operation.served_by is ServedBy.CONCURRENT else []), *ARGUMENTS[name], *([[b""]] if operation.has_body else [])]
+    given = [None, *([1] if operation.served_by is RpcTarget.CONCURRENT else []), *ARGUMENTS[name], *([[b""]] if operation.has_body else [])]
     signature(getattr(served, spelling.format(name))).bind(*given)  # raises TypeError where it takes others
 
 
@@ -298,9 +298,9 @@ def test_what_source_and_sink_ask_is_an_operation_and_passed_on() -> None:
     assert {*OPERATIONS} - PROTOCOL == OTHERS
     for name in PROTOCOL:
         wanted = getattr(ReadStore if hasattr(ReadStore, name) else WriteStore, name)
-        assert [*signature(getattr(FederatedStore, name)).parameters] == [*signature(wanted).parameters]
+        assert [*signature(getattr(FederationBulkStore, name)).parameters] == [*signature(wanted).parameters]
         if hasattr(ReadStore, name):
-            assert [*signature(getattr(MultiLinkStore, name)).parameters] == [*signature(wanted).parameters]
+            assert [*signature(getattr(MultiSourceStore, name)).parameters] == [*signature(wanted).parameters]
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
@@ -325,9 +325,9 @@ def test_results_come_through_as_they_were(name: str, data: st.DataObject) -> No
 @settings(max_examples=30)
 @given(head=JSON)
 def test_arguments_and_results_of_any_other_form_are_a_wire_error(name: str, head: Any) -> None:
-    with suppress(WireError):
+    with suppress(WireFormatError):
         OPERATIONS[name].decode_arguments(head)
-    with suppress(WireError):
+    with suppress(WireFormatError):
         OPERATIONS[name].decode_result(head)
 
 
@@ -345,7 +345,7 @@ def test_arguments_and_results_of_any_other_form_are_a_wire_error(name: str, hea
     ],
 )
 def test_arguments_of_the_wrong_type_are_an_error(name: str, head: Any) -> None:
-    with pytest.raises(WireError, match="arguments or a result of another form"):
+    with pytest.raises(WireFormatError, match="arguments or a result of another form"):
         OPERATIONS[name].decode_arguments(head)
 
 
@@ -387,7 +387,7 @@ def test_an_error_of_a_later_version_is_a_remote_error() -> None:
         {"code": "BUSMQ_QUEUE_FULL", "details": {"self": "q"}, "text": "a detail no call takes"},
     ):
         found = decode_error(head, "ws://there")
-        assert type(found) is RemoteError
+        assert type(found) is UnknownRemoteError
         assert "\x1b" not in str(found)
         assert "\n" not in str(found)
 
@@ -396,5 +396,5 @@ def test_an_error_of_a_later_version_is_a_remote_error() -> None:
     JSON | st.fixed_dictionaries({"code": st.sampled_from([cls.code for cls in known()]), "details": st.dictionaries(st.text(), JSON), "text": JSON})
 )
 def test_any_head_of_an_error_is_an_error_or_a_wire_error(head: Any) -> None:
-    with suppress(WireError):
+    with suppress(WireFormatError):
         assert isinstance(decode_error(head, "ws://there"), BusError)

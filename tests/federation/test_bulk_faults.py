@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from busmq_spark.core.position import Range
-from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import FederationLost, LinkLost, WireError
+from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.errors import FederationLost, LinkLost, WireFormatError
 from busmq_spark.federation.bulk import blocking_socket as bulk_socket
-from busmq_spark.federation.bulk.row_frames import RowFrameProducer
-from busmq_spark.federation.bulk.store import FederatedStore
+from busmq_spark.federation.bulk.row_frames import RangeReadFrameProducer
+from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.store.protocol import FullQueueWait
 from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.redis, pytest.mark.fault]
 
 
 @pytest.fixture(scope="module")
-def here(redis_server: RedisServer) -> Iterator[Site]:
+def here(redis_server: EmbeddedRedis) -> Iterator[Site]:
     with site(redis_server.url) as made:
         yield made
 
@@ -43,9 +43,9 @@ def proxy(here: Site) -> Iterator[Cutter]:
 
 
 @pytest.fixture
-def store(here: Site, proxy: Cutter) -> Iterator[FederatedStore]:
+def store(here: Site, proxy: Cutter) -> Iterator[FederationBulkStore]:
     """Patient: a link that lives for less than a call needs fails many times in a row, by chance, which is not what is tested."""
-    made = FederatedStore(here.address(port=proxy.port, patience_s=PATIENCE_S))
+    made = FederationBulkStore(here.address(port=proxy.port, patience_s=PATIENCE_S))
     yield made
     made.close()
 
@@ -56,11 +56,13 @@ def short_lives(least: int, most: int) -> Iterator[int]:
     return iter(lambda: chance.randrange(least, most), None)
 
 
-def staged_key(store: FederatedStore, queue: str) -> str:
+def staged_key(store: FederationBulkStore, queue: str) -> str:
     return store.keys(queue).stage(f"batch:0:0:{secrets.token_hex(8)}")
 
 
-def test_a_range_comes_whole_and_in_order_wherever_the_link_is_cut(store: FederatedStore, direct: RedisStore, proxy: Cutter, fresh: Fresh) -> None:
+def test_a_range_comes_whole_and_in_order_wherever_the_link_is_cut(
+    store: FederationBulkStore, direct: RedisStore, proxy: Cutter, fresh: Fresh
+) -> None:
     values = [b"%d" % i + b"x" * (i % 300) for i in range(6000)]
     part = filled(direct, fresh(), values)
     for at in (0, 1, 130, 250, 400, 1_000, 70_000, 200_001, 500_000, 900_000):
@@ -70,7 +72,7 @@ def test_a_range_comes_whole_and_in_order_wherever_the_link_is_cut(store: Federa
         assert proxy.connections >= before + 2
 
 
-def test_a_range_comes_whole_although_no_link_lives_for_long(store: FederatedStore, direct: RedisStore, proxy: Cutter, fresh: Fresh) -> None:
+def test_a_range_comes_whole_although_no_link_lives_for_long(store: FederationBulkStore, direct: RedisStore, proxy: Cutter, fresh: Fresh) -> None:
     values = [b"%d" % i + b"x" * (i % 300) for i in range(30_000)]
     part = filled(direct, fresh(), values)
     proxy.down = short_lives(0, 700_000)
@@ -79,7 +81,7 @@ def test_a_range_comes_whole_although_no_link_lives_for_long(store: FederatedSto
 
 
 def test_staged_commits_lose_and_repeat_nothing_although_no_link_lives_for_long(
-    store: FederatedStore, direct: RedisStore, proxy: Cutter, fresh: Fresh
+    store: FederationBulkStore, direct: RedisStore, proxy: Cutter, fresh: Fresh
 ) -> None:
     queue, sink = fresh(), fresh("sink")
     part = filled(direct, queue, [b"before"])
@@ -101,7 +103,7 @@ def test_staged_commits_lose_and_repeat_nothing_although_no_link_lives_for_long(
     assert direct.states({queue: -1})[queue].count == len(expected)
 
 
-def test_at_least_once_pushes_lose_nothing_and_keep_their_order(store: FederatedStore, direct: RedisStore, proxy: Cutter, fresh: Fresh) -> None:
+def test_at_least_once_pushes_lose_nothing_and_keep_their_order(store: FederationBulkStore, direct: RedisStore, proxy: Cutter, fresh: Fresh) -> None:
     queue = fresh()
     part = filled(direct, queue, [b"0"])
     store.keys(queue)
@@ -115,7 +117,7 @@ def test_at_least_once_pushes_lose_nothing_and_keep_their_order(store: Federated
     assert proxy.connections > 5
 
 
-def test_a_slow_link_only_takes_longer(store: FederatedStore, direct: RedisStore, proxy: Cutter, fresh: Fresh) -> None:
+def test_a_slow_link_only_takes_longer(store: FederationBulkStore, direct: RedisStore, proxy: Cutter, fresh: Fresh) -> None:
     part = filled(direct, fresh(), [b"%d" % i for i in range(3000)])
     proxy.delay_s = 0.02
     assert len(read(store, part)) == 3000
@@ -123,7 +125,7 @@ def test_a_slow_link_only_takes_longer(store: FederatedStore, direct: RedisStore
 
 
 def test_a_link_that_goes_silent_is_noticed_and_replaced(
-    store: FederatedStore, direct: RedisStore, proxy: Cutter, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+    store: FederationBulkStore, direct: RedisStore, proxy: Cutter, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bulk_socket, "PING_AFTER_SILENCE_S", 1.0)
     values = [b"%d" % i + b"x" * 1000 for i in range(20_000)]
@@ -145,10 +147,12 @@ def test_a_link_that_goes_silent_is_noticed_and_replaced(
     assert proxy.connections == 2
 
 
-def test_a_server_that_is_restarted_elsewhere_on_the_same_address_is_found_again(redis_server: RedisServer, direct: RedisStore, fresh: Fresh) -> None:
+def test_a_server_that_is_restarted_elsewhere_on_the_same_address_is_found_again(
+    redis_server: EmbeddedRedis, direct: RedisStore, fresh: Fresh
+) -> None:
     part = filled(direct, fresh(), [b"%d" % i + b"x" * 1000 for i in range(30_000)])
     first = Site(redis_server.url, port=lasting_port()).start()
-    store = FederatedStore(first.address())
+    store = FederationBulkStore(first.address())
     rows = store.read(part, True)
     found = [next(rows).first]
     first.stop()
@@ -162,7 +166,7 @@ def test_a_server_that_is_restarted_elsewhere_on_the_same_address_is_found_again
 
 def test_a_server_that_stays_away_is_an_error_that_says_where(here: Site) -> None:
     port = lasting_port()
-    store = FederatedStore(here.address(port=port, patience_s=0.3))
+    store = FederationBulkStore(here.address(port=port, patience_s=0.3))
     with pytest.raises(FederationLost, match=rf"cannot reach the federation server at ws://127\.0\.0\.1:{port}/bus") as caught:
         store.states({"q": -1})
     assert isinstance(caught.value, LinkLost)
@@ -171,7 +175,9 @@ def test_a_server_that_stays_away_is_an_error_that_says_where(here: Site) -> Non
         next(store.read(Range("q", "born", 1, 5), True))
 
 
-def test_a_link_that_broke_between_calls_is_replaced_before_anything_is_sent(store: FederatedStore, proxy: Cutter, here: Site, fresh: Fresh) -> None:
+def test_a_link_that_broke_between_calls_is_replaced_before_anything_is_sent(
+    store: FederationBulkStore, proxy: Cutter, here: Site, fresh: Fresh
+) -> None:
     queue = fresh()
     store.attach([queue], HOUR)
     proxy.cut()
@@ -183,7 +189,7 @@ def test_a_link_that_broke_between_calls_is_replaced_before_anything_is_sent(sto
 
 
 def test_a_read_ends_at_the_server_when_the_client_goes_away(
-    here: Site, direct: RedisStore, proxy: Cutter, store: FederatedStore, fresh: Fresh
+    here: Site, direct: RedisStore, proxy: Cutter, store: FederationBulkStore, fresh: Fresh
 ) -> None:
     part = filled(direct, fresh(), [b"x" * 1000] * 50_000)
     before = here.call(lambda: set(here.connections))
@@ -195,7 +201,7 @@ def test_a_read_ends_at_the_server_when_the_client_goes_away(
     assert sum(len(piece.values) for piece in rows) > 0  # and the client goes on, on a new one
 
 
-def test_frames_of_a_read_that_was_left_are_not_taken_for_those_of_the_next(store: FederatedStore, direct: RedisStore, fresh: Fresh) -> None:
+def test_frames_of_a_read_that_was_left_are_not_taken_for_those_of_the_next(store: FederationBulkStore, direct: RedisStore, fresh: Fresh) -> None:
     one = filled(direct, fresh(), [b"1" * 1000] * 20_000)
     two = filled(direct, fresh(), [b"2" * 1000] * 20_000)
     left, kept = store.read(one, True), store.read(two, True)
@@ -206,12 +212,12 @@ def test_frames_of_a_read_that_was_left_are_not_taken_for_those_of_the_next(stor
 
 
 def test_a_server_that_skips_or_repeats_ids_is_refused(
-    store: FederatedStore, direct: RedisStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+    store: FederationBulkStore, direct: RedisStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part = filled(direct, fresh(), [b"1"] * 3000)
-    plain = RowFrameProducer.next_frame
+    plain = RangeReadFrameProducer.next_frame
     monkeypatch.setattr(
-        RowFrameProducer, "next_frame", lambda bodies: (body := plain(bodies)) and replace(body, head={"first": body.head["first"] + 1})
+        RangeReadFrameProducer, "next_frame", lambda bodies: (body := plain(bodies)) and replace(body, head={"first": body.head["first"] + 1})
     )
-    with pytest.raises(WireError, match=r"rows from id 2; expected ids 1\.\.3000"):
+    with pytest.raises(WireFormatError, match=r"rows from id 2; expected ids 1\.\.3000"):
         read(store, part)

@@ -12,7 +12,7 @@ import pytest
 from busmq_spark.core.position import Range
 from busmq_spark.errors import StateError
 from busmq_spark.federation.bulk import store_executor
-from busmq_spark.federation.bulk.client import BulkLink
+from busmq_spark.federation.bulk.client import FederationBulkClient
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
@@ -73,7 +73,7 @@ def stored(direct: RedisStore, queue: str) -> int:
 
 
 def test_nothing_is_sent_to_redis_for_a_connection_that_is_gone(here: Site, direct: RedisStore, queue: str, held: Held) -> None:
-    link = BulkLink(here.address())
+    link = FederationBulkClient(here.address())
     link.send_call("push", queue, values=[b"old"])
     assert held.under_way.wait(PATIENCE_S)
     link.drop_connection()
@@ -88,7 +88,7 @@ def test_a_call_that_waits_for_redis_is_not_sent_once_its_connection_is_gone(
     here: Site, wire: Cutter, direct: RedisStore, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store_executor, "PEER_PATIENCE_S", 2 * PATIENCE_S)
-    link = BulkLink(here.address())
+    link = FederationBulkClient(here.address())
     link.call("counters", (queue,))
     before = wire.connections
     target, wire.target = wire.target, 1
@@ -110,7 +110,7 @@ def test_a_call_that_waits_for_redis_is_not_sent_once_its_connection_is_gone(
 def test_a_client_that_comes_back_is_answered_once_its_old_call_has_ended(
     here: Site, direct: RedisStore, queue: str, held: Held, *, known: bool
 ) -> None:
-    link = BulkLink(here.address())
+    link = FederationBulkClient(here.address())
     link.send_call("push", queue, values=[b"old"])
     assert held.under_way.wait(PATIENCE_S)
     socket = link._socket
@@ -139,7 +139,7 @@ def piece_of(direct: RedisStore, queue: str) -> Range:
 
 
 def test_clients_of_the_same_secret_do_not_wait_for_each_other(here: Site, queue: str, held: Held) -> None:
-    one, other = BulkLink(here.address()), BulkLink(here.address())
+    one, other = FederationBulkClient(here.address()), FederationBulkClient(here.address())
     one.send_call("push", queue, values=[b"old"])
     assert held.under_way.wait(PATIENCE_S)
     assert other.call("push", queue, values=[b"new"]) == (1, 0)

@@ -14,15 +14,15 @@ import pytest
 
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.position import Range
-from busmq_spark.embedded import ClusterServers, IndependentServers, RedisServer
-from busmq_spark.errors import FederationLost, FederationRefused, MessageRefused, TlsFailed, WireError
+from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis, EmbeddedStandaloneServers
+from busmq_spark.errors import FederationLost, FederationRefused, MessageRefused, TlsFailed, WireFormatError
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
-from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
+from busmq_spark.federation.bulk.frames import BulkFrameKind, FederationBulkFrame
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.server import MAX_UNANSWERED_CALLS
-from busmq_spark.federation.bulk.store import FederatedStore
+from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.sync_link import SyncLink
@@ -43,13 +43,13 @@ ENOUGH = 2**40
 
 
 @pytest.fixture(scope="module")
-def here(redis_server: RedisServer) -> Iterator[Site]:
+def here(redis_server: EmbeddedRedis) -> Iterator[Site]:
     with site(redis_server.url, limits=LIMITS) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def strict(redis_server: RedisServer) -> Iterator[Site]:
+def strict(redis_server: EmbeddedRedis) -> Iterator[Site]:
     """A server with a short send time-out."""
     with site(redis_server.url, limits=PeerLimits(send_s=0.3)) as made:
         yield made
@@ -72,12 +72,12 @@ class Peer:
         [self.at_server] = here.call(lambda: here.connections - before)
 
     def call(self, id: int, name: str, *arguments: Any) -> None:
-        self.send(Frame(BulkFrameKind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}))
+        self.send(FederationBulkFrame(BulkFrameKind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}))
 
-    def send(self, frame: Frame) -> None:
+    def send(self, frame: FederationBulkFrame) -> None:
         self.socket.send(frame.encode())
 
-    def next(self) -> Frame:
+    def next(self) -> FederationBulkFrame:
         return frames.decode_frame(self.socket.receive())
 
 
@@ -93,7 +93,7 @@ class CountingSemaphore(asyncio.Semaphore):
         return await super().acquire()
 
 
-def count(store: RedisStore | FederatedStore, part: Range) -> int:
+def count(store: RedisStore | FederationBulkStore, part: Range) -> int:
     return sum(len(piece.values) for piece in store.read(part, True))
 
 
@@ -107,9 +107,9 @@ def test_without_credit_nothing_is_sent(peer: Peer, direct: RedisStore, fresh: F
     for id in range(2, 30):
         peer.call(id, "counters", (part.queue,))
         assert (frame := peer.next()).id == id, f"{frame.kind.name} came without credit"
-    peer.send(Frame(BulkFrameKind.CREDIT, 1, 2 * MIB))
+    peer.send(FederationBulkFrame(BulkFrameKind.CREDIT, 1, 2 * MIB))
     assert peer.next().kind is BulkFrameKind.ROWS
-    peer.send(Frame(BulkFrameKind.CREDIT, 1, ENOUGH))
+    peer.send(FederationBulkFrame(BulkFrameKind.CREDIT, 1, ENOUGH))
     while (frame := peer.next()).kind is BulkFrameKind.ROWS:
         pass
     assert frame.kind is BulkFrameKind.END
@@ -121,7 +121,7 @@ def test_a_cancelled_read_sends_nothing_more_and_makes_room_for_another(peer: Pe
         peer.call(id, "read", part, True, 1)
         while (frame := peer.next()).kind is not BulkFrameKind.ROWS or frame.id != id:
             assert frame.kind is BulkFrameKind.SCHEMA
-        peer.send(Frame(BulkFrameKind.CANCEL, id))
+        peer.send(FederationBulkFrame(BulkFrameKind.CANCEL, id))
         peer.call(id + 1, "counters", (part.queue,))
         assert peer.next().id == id + 1
 
@@ -146,14 +146,14 @@ def test_a_peer_that_reads_slowly_is_not(redis_url: str, direct: RedisStore, fre
     part = filled(direct, fresh(), [b"x" * 10_000] * 1_000)
     with site(redis_url, limits=PeerLimits(send_s=2.0)) as strict, cutter(strict.port) as proxy:
         proxy.bytes_per_s = 2.5e6  # so that the read takes twice as long as a peer may stand still
-        slow = FederatedStore(strict.address(port=proxy.port))
+        slow = FederationBulkStore(strict.address(port=proxy.port))
         assert count(slow, part) == 1_000
         assert proxy.connections == 1
         slow.close()
 
 
 def test_a_reader_that_was_cut_off_since_it_was_busy_goes_on_where_it_was(strict: Site, direct: RedisStore, fresh: Fresh) -> None:
-    part, store = filled(direct, fresh(), [b"%d" % i + b"x" * 10_000 for i in range(5_000)]), FederatedStore(strict.address())
+    part, store = filled(direct, fresh(), [b"%d" % i + b"x" * 10_000 for i in range(5_000)]), FederationBulkStore(strict.address())
     before = strict.call(lambda: set(strict.connections))
     found: list[bytes] = []
     for piece in store.read(part, True):
@@ -165,7 +165,7 @@ def test_a_reader_that_was_cut_off_since_it_was_busy_goes_on_where_it_was(strict
 
 
 def test_reads_wait_in_line_when_too_many_are_under_way(
-    here: Site, direct: RedisStore, store: FederatedStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+    here: Site, direct: RedisStore, store: FederationBulkStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     part, peer = filled(direct, fresh(), [b"x" * 1000] * 20_000), Peer(here)
     semaphore = here.call(CountingSemaphore)
@@ -177,7 +177,7 @@ def test_reads_wait_in_line_when_too_many_are_under_way(
     waiting.start()
     wait_until(lambda: semaphore.asked == 2, what="it stands in line")
     assert not done
-    peer.send(Frame(BulkFrameKind.CANCEL, 1))
+    peer.send(FederationBulkFrame(BulkFrameKind.CANCEL, 1))
     waiting.join(PATIENCE_S)
     assert done == [20_000]
     peer.socket.close()
@@ -201,7 +201,7 @@ def test_nothing_is_left_at_the_server_of_a_peer_that_is_gone(here: Site, redis_
     wait_until(lambda: clients() <= before, what="its connections to Redis are closed")
 
 
-def test_a_value_larger_than_a_message_to_the_server_is_refused_by_the_client(store: FederatedStore, direct: RedisStore, fresh: Fresh) -> None:
+def test_a_value_larger_than_a_message_to_the_server_is_refused_by_the_client(store: FederationBulkStore, direct: RedisStore, fresh: Fresh) -> None:
     part = filled(direct, fresh(), [b"y" * 3 * MIB])
     with pytest.raises(MessageRefused, match="over what the federation server takes"):
         store.appender().push(part.queue, [b"x" * MIB], FullQueueWait(0))
@@ -225,13 +225,13 @@ def test_calls_are_answered_in_their_order_however_many_come(peer: Peer, direct:
     [
         b"",
         b"\x09" + bytes(20),
-        Frame(BulkFrameKind.REPLY, 1, 1).encode(),
-        Frame(BulkFrameKind.CREDIT, 1, -5).encode(),
-        Frame(BulkFrameKind.CREDIT, 1, "much").encode(),
+        FederationBulkFrame(BulkFrameKind.REPLY, 1, 1).encode(),
+        FederationBulkFrame(BulkFrameKind.CREDIT, 1, -5).encode(),
+        FederationBulkFrame(BulkFrameKind.CREDIT, 1, "much").encode(),
     ],
     ids=["empty", "no such frame", "a reply", "credit below 0", "no number"],
 )
-def test_a_client_that_breaks_the_rules_is_cut_off_and_no_other(peer: Peer, store: FederatedStore, message: bytes, fresh: Fresh) -> None:
+def test_a_client_that_breaks_the_rules_is_cut_off_and_no_other(peer: Peer, store: FederationBulkStore, message: bytes, fresh: Fresh) -> None:
     peer.socket.send(message)
     with pytest.raises(FederationLost, match="code 1008"):
         peer.next()
@@ -253,15 +253,15 @@ def test_a_client_that_breaks_the_rules_is_cut_off_and_no_other(peer: Peer, stor
     ],
 )
 def test_a_call_that_is_none_is_answered_with_an_error(peer: Peer, head: Any) -> None:
-    peer.send(Frame(BulkFrameKind.CALL, 7, head))
+    peer.send(FederationBulkFrame(BulkFrameKind.CALL, 7, head))
     frame = peer.next()
-    assert (frame.kind, frame.id, frame.head["code"]) == (BulkFrameKind.ERROR, 7, WireError.code)
+    assert (frame.kind, frame.id, frame.head["code"]) == (BulkFrameKind.ERROR, 7, WireFormatError.code)
     peer.call(8, "hello", 1, "peer")
     assert peer.next().kind is BulkFrameKind.REPLY
 
 
 def test_a_body_where_none_belongs_is_an_error(peer: Peer, fresh: Fresh) -> None:
-    peer.send(Frame(BulkFrameKind.CALL, 1, {"op": "states", "args": [{fresh(): 1}]}, b"more"))
+    peer.send(FederationBulkFrame(BulkFrameKind.CALL, 1, {"op": "states", "args": [{fresh(): 1}]}, b"more"))
     assert peer.next().kind is BulkFrameKind.ERROR
 
 
@@ -273,11 +273,11 @@ def test_a_wait_ends_by_itself_and_one_at_a_time(peer: Peer) -> None:
     assert ((refused := peer.next()).kind, refused.id) == (BulkFrameKind.ERROR, 3)
 
 
-def test_a_notifier_notifies_again_after_its_link_broke(here: Site, direct: RedisStore, fresh: Fresh) -> None:
+def test_a_listener_notifies_again_after_its_link_broke(here: Site, direct: RedisStore, fresh: Fresh) -> None:
     queue, notified = filled(direct, fresh(), [b"1"]).queue, threading.Event()
     with cutter(here.port) as proxy:
-        [notifier] = FederatedStore(here.address(port=proxy.port)).push_notifiers(notified)
-        notifier.listen([queue])
+        [listener] = FederationBulkStore(here.address(port=proxy.port)).push_listeners(notified)
+        listener.listen([queue])
         for _ in range(2):
             wait_until(notified.is_set, what="it listens")
             notified.clear()
@@ -286,7 +286,7 @@ def test_a_notifier_notifies_again_after_its_link_broke(here: Site, direct: Redi
             time.sleep(0.01)  # the same push may ring twice
             notified.clear()
             proxy.cut()
-        notifier.stop()
+        listener.stop()
 
 
 # -- ways there --------------------------------------------------------------------------------------------------------------------------------
@@ -302,7 +302,7 @@ def test_tls_trusts_the_authority_that_it_is_given(here: Site, direct: RedisStor
     ours, theirs = Authority.in_(tmp_path / "ours"), Authority.in_(tmp_path / "theirs")
     with tls(here.port, ours, "localhost") as proxy:
         named, numbered = (f"wss://{host}:{proxy.port}/bus" for host in ("localhost", "127.0.0.1"))
-        store = FederatedStore(FederationAddress(named, SECRET, tls_ca=str(ours.file)))
+        store = FederationBulkStore(FederationAddress(named, SECRET, tls_ca=str(ours.file)))
         for _ in range(3):
             queue = fresh()
             assert not store.states({queue: -1})[queue].exists
@@ -315,8 +315,8 @@ def test_tls_trusts_the_authority_that_it_is_given(here: Site, direct: RedisStor
             FederationAddress(numbered, SECRET, tls_ca=str(ours.file)),
         ):
             with pytest.raises(TlsFailed, match=r"federation\.tls"):
-                FederatedStore(address).states({"q": -1})
-        store = FederatedStore(FederationAddress(numbered, SECRET, tls_ca=str(ours.file), tls_check_hostname=False))
+                FederationBulkStore(address).states({"q": -1})
+        store = FederationBulkStore(FederationAddress(numbered, SECRET, tls_ca=str(ours.file), tls_check_hostname=False))
         assert store.discover(lambda _: False) == []
         store.close()
 
@@ -324,13 +324,13 @@ def test_tls_trusts_the_authority_that_it_is_given(here: Site, direct: RedisStor
 @pytest.mark.parametrize("layout", ["three servers", "cluster"])
 def test_which_server_has_a_queue_is_the_other_sides_business(request: pytest.FixtureRequest, fresh: Fresh, layout: str) -> None:
     if layout == "cluster":
-        group: ClusterServers = request.getfixturevalue("cluster_servers")
+        group: EmbeddedCluster = request.getfixturevalue("cluster_servers")
         options = RedisOptions(url=",".join(group.urls), layout="cluster")
     else:
-        three: IndependentServers = request.getfixturevalue("three_servers")
+        three: EmbeddedStandaloneServers = request.getfixturevalue("three_servers")
         options = RedisOptions(url=",".join(three.urls))
     with site(options) as there:
-        store, direct = FederatedStore(there.address()), open_store(options)
+        store, direct = FederationBulkStore(there.address()), open_store(options)
         names = [fresh() for _ in range(8)]
         store.attach(names, HOUR)
         appender, sink = store.appender(), fresh("sink")
@@ -359,7 +359,7 @@ async def test_a_federation_server_serves_bulk_beside_busmqs_own_protocol(federa
 
 def talk(url: str, queue: str) -> None:
     secret = "correct-horse-battery"
-    store = FederatedStore(FederationAddress(url, secret))
+    store = FederationBulkStore(FederationAddress(url, secret))
     assert store.states({queue: -1})[queue].count == 2
     assert store.attach([queue], HOUR)[queue].existed
     born = store.states({queue: -1})[queue].born
@@ -371,5 +371,5 @@ def talk(url: str, queue: str) -> None:
     ]
     for address, status in refused:
         with pytest.raises(FederationRefused) as caught:
-            FederatedStore(address).states({queue: -1})
+            FederationBulkStore(address).states({queue: -1})
         assert caught.value.details["status"] == status

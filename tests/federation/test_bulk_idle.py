@@ -37,7 +37,7 @@ def test_an_idle_query_asks_about_once_a_second_and_is_woken_by_a_push(redis_url
     with site(redis_url) as there:
         query = Engine({"federation.url": there.url, "federation.secret": SECRET, "subscribe": queue, "idlePollMs": "50"})
         query.drain()
-        wait_until(lambda: query.step() is None and asked["wait"], what="the notifier waits")
+        wait_until(lambda: query.step() is None and asked["wait"], what="the listener waits")
         for _ in range(100):  # 10 ms and more each, as Spark does
             assert query.step() is None
         before, now, tenths = asked.copy(), time.monotonic(), 0
@@ -47,7 +47,7 @@ def test_an_idle_query_asks_about_once_a_second_and_is_woken_by_a_push(redis_url
             tenths += 1
         assert asked["counters"] - before["counters"] <= tenths / 10 + 2
         monkeypatch.setattr(polling, "LINK_POLL_S", 600.0)
-        for value in (b"2", b"3", b"4"):  # the first may be found by asking; after that only the notifier can show
+        for value in (b"2", b"3", b"4"):  # the first may be found by asking; after that only the listener can show
             direct.push(queue, [value])
             assert next_value(query) == value
         query.reader.stop()

@@ -13,24 +13,24 @@ import pytest
 
 from busmq_spark.core.position import Range
 from busmq_spark.core.sink import StagedList
-from busmq_spark.embedded import IndependentServers, RedisServer
-from busmq_spark.errors import FederationLost, LinkLost, MessageRefused, RemoteError, WireError
+from busmq_spark.embedded import EmbeddedRedis, EmbeddedStandaloneServers
+from busmq_spark.errors import FederationLost, LinkLost, MessageRefused, UnknownRemoteError, WireFormatError
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk import store as federated
 from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
-from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
+from busmq_spark.federation.bulk.frames import BulkFrameKind, FederationBulkFrame
 from busmq_spark.federation.bulk.operations import OPERATIONS
-from busmq_spark.federation.bulk.served_store import ServedStore
+from busmq_spark.federation.bulk.rpc_handler import BulkRpcHandler
 from busmq_spark.federation.bulk.server import MAX_READS_IN_ALL, MAX_READS_PER_CONNECTION, SMALL_HEAD_BYTES
-from busmq_spark.federation.bulk.store import FederatedStore
+from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.federation.bulk.store_executor import StoreExecutor, StoreThreadPool
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
+from busmq_spark.federation.gate.per_secret_quotas import PerSecretQuota
 from busmq_spark.federation.gate.rights import ANYONE
-from busmq_spark.federation.gate.secret_budgets import SecretBudget
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.server_layout import redis_layout
+from busmq_spark.redis_io.redis_layout import redis_layout
 from busmq_spark.store.protocol import FullQueueWait
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
@@ -43,19 +43,19 @@ MIB = 1024 * 1024
 
 
 @pytest.fixture(scope="module")
-def here(redis_server: RedisServer) -> Iterator[Site]:
+def here(redis_server: EmbeddedRedis) -> Iterator[Site]:
     with site(redis_server.url, limits=PeerLimits(message_bytes=8 * MIB)) as made:
         yield made
 
 
 def call(id: int, name: str, *arguments: Any) -> bytes:
-    return Frame(BulkFrameKind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}).encode()
+    return FederationBulkFrame(BulkFrameKind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}).encode()
 
 
-def test_a_large_head_is_taken_apart_and_checked_beside_the_loop(here: Site, store: FederatedStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_head_is_taken_apart_and_checked_beside_the_loop(here: Site, store: FederationBulkStore, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = here.call(threading.get_ident)
     seen: dict[str, set[int]] = {"decode": set(), "check": set(), "reply": set()}
-    decode, check, encode = frames.decode_frame, type(OPERATIONS["states"]).decode_arguments, Frame.encode
+    decode, check, encode = frames.decode_frame, type(OPERATIONS["states"]).decode_arguments, FederationBulkFrame.encode
 
     def decoding(message: Any) -> Any:
         if len(message) > SMALL_HEAD_BYTES:
@@ -66,7 +66,7 @@ def test_a_large_head_is_taken_apart_and_checked_beside_the_loop(here: Site, sto
         seen["check"].add(threading.get_ident())
         return check(self, head)
 
-    def encoding(self: Frame) -> bytes:
+    def encoding(self: FederationBulkFrame) -> bytes:
         if self.kind is BulkFrameKind.REPLY and len(self.head) > 500:
             seen["reply"].add(threading.get_ident())
         return encode(self)
@@ -74,7 +74,7 @@ def test_a_large_head_is_taken_apart_and_checked_beside_the_loop(here: Site, sto
     store.keys("q")
     monkeypatch.setattr(frames, "decode_frame", decoding)
     monkeypatch.setattr(type(OPERATIONS["states"]), "decode_arguments", checking)
-    monkeypatch.setattr(Frame, "encode", encoding)
+    monkeypatch.setattr(FederationBulkFrame, "encode", encoding)
     assert len(store.states({f"{i}-{'x' * 100}": -1 for i in range(1000)})) == 1000
     assert all(seen.values())
     assert loop not in set.union(*seen.values())
@@ -88,15 +88,15 @@ def test_a_head_that_is_too_long_is_refused_unread(here: Site) -> None:
     socket.close()
 
 
-def test_questions_about_many_queues_are_cut_into_calls(store: FederatedStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_questions_about_many_queues_are_cut_into_calls(store: FederationBulkStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(federated, "QUEUES_PER_CALL", 10)
-    plain, most = ServedStore.run_call, []
+    plain, most = BulkRpcHandler.run_call, []
 
-    def doing(self: ServedStore, name: str, arguments: Any, body: Any) -> Any:
+    def doing(self: BulkRpcHandler, name: str, arguments: Any, body: Any) -> Any:
         most.append(max(len(argument) for argument in arguments if isinstance(argument, dict | tuple)))
         return plain(self, name, arguments, body)
 
-    monkeypatch.setattr(ServedStore, "run_call", doing)
+    monkeypatch.setattr(BulkRpcHandler, "run_call", doing)
     queues = [fresh() for _ in range(25)]
     assert {*store.attach(queues, HOUR)} == {*queues}
     assert {*store.states(dict.fromkeys(queues, -1))} == {*queues}
@@ -108,14 +108,14 @@ def test_questions_about_many_queues_are_cut_into_calls(store: FederatedStore, f
     assert len(most) == 6 * 3
 
 
-def test_a_call_that_the_server_would_not_take_is_refused_by_the_client(store: FederatedStore, fresh: Fresh) -> None:
+def test_a_call_that_the_server_would_not_take_is_refused_by_the_client(store: FederationBulkStore, fresh: Fresh) -> None:
     lists = [StagedList("q", 0, store.keys("q").stage(f"batch:0:0:{i:016x}") + "x" * 1000, ((1, 1),)) for i in range(5000)]
     with pytest.raises(MessageRefused, match=r"a call 'record' of \d+ bytes is over what the federation server takes"):
         store.record("sink", 0, lists)
     assert store.counters([fresh()]) == [None]
 
 
-def test_the_first_retry_is_logged(store: FederatedStore, here: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_first_retry_is_logged(store: FederationBulkStore, here: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     store.keys("q")
     plain, lost = BulkWebSocket.receive, []
 
@@ -133,7 +133,7 @@ def test_the_first_retry_is_logged(store: FederatedStore, here: Site, monkeypatc
     ]
 
 
-def test_reads_that_are_cancelled_before_they_begin_give_their_place_back(here: Site, store: FederatedStore, fresh: Fresh) -> None:
+def test_reads_that_are_cancelled_before_they_begin_give_their_place_back(here: Site, store: FederationBulkStore, fresh: Fresh) -> None:
     queue = fresh()
     part = Range(queue, store.attach([queue], HOUR)[queue].born, 1, 1)
     store.appender().push(queue, [b"1"], NEVER)
@@ -141,7 +141,7 @@ def test_reads_that_are_cancelled_before_they_begin_give_their_place_back(here: 
     here.call(lambda: session.extend(here.connections))
     for id in range(1, 3 * MAX_READS_PER_CONNECTION):
         socket.send(call(id, "read", part, True, MIB))
-        socket.send(Frame(BulkFrameKind.CANCEL, id).encode())
+        socket.send(FederationBulkFrame(BulkFrameKind.CANCEL, id).encode())
     socket.send(call(99, "counters", (queue,)))
     while frames.decode_frame(socket.receive()).id != 99:
         pass
@@ -152,33 +152,35 @@ def test_reads_that_are_cancelled_before_they_begin_give_their_place_back(here: 
     socket.close()
 
 
-def test_a_queue_without_a_name_is_none(store: FederatedStore) -> None:
+def test_a_queue_without_a_name_is_none(store: FederationBulkStore) -> None:
     for ask in (lambda: store.attach([""], HOUR), lambda: store.states({"": 1}), lambda: store.traces("")):
-        with pytest.raises(WireError, match="an empty name of a queue"):
+        with pytest.raises(WireFormatError, match="an empty name of a queue"):
             ask()
 
 
 def test_an_unexpected_exception_is_an_error_of_the_call_alone(
-    store: FederatedStore, here: Site, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store: FederationBulkStore, here: Site, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     store.keys("q")
     before = here.call(lambda: set(here.connections))
     monkeypatch.setattr(RedisStore, "traces", lambda *_: 1 // 0)
     monkeypatch.setattr(RedisStore, "read", lambda *_: 1 // 0)
-    with pytest.raises(RemoteError, match=r"BUSMQ_INTERNAL.*the server's log says how"):
+    with pytest.raises(UnknownRemoteError, match=r"BUSMQ_INTERNAL.*the server's log says how"):
         store.traces("q")
-    with pytest.raises(RemoteError, match="BUSMQ_INTERNAL"):
+    with pytest.raises(UnknownRemoteError, match="BUSMQ_INTERNAL"):
         next(store.read(Range(fresh(), "", 1, 2), True))
     assert "ZeroDivisionError" in caplog.text
     assert store.counters([fresh()]) == [None]
     assert here.call(lambda: set(here.connections)) == before
 
 
-def test_a_server_that_speaks_nonsense_is_not_listened_to_any_longer(store: FederatedStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_speaks_nonsense_is_not_listened_to_any_longer(
+    store: FederationBulkStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+) -> None:
     store.keys("q")
     with monkeypatch.context() as patch:
         patch.setattr(BulkWebSocket, "receive", lambda _: memoryview(b"nonsense"))
-        with pytest.raises(WireError):
+        with pytest.raises(WireFormatError):
             store.counters(["q"])
     assert store._link._socket is None
     assert store.counters([fresh()]) == [None]
@@ -191,7 +193,7 @@ async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis
     def away() -> None:
         raise LinkLost(url="", reason="away")
 
-    executors = [StoreExecutor(where, pool, ANYONE, 200, SecretBudget(PeerLimits())) for _ in range(6)]
+    executors = [StoreExecutor(where, pool, ANYONE, 200, PerSecretQuota(PeerLimits())) for _ in range(6)]
     for executor in executors:
         with pytest.raises(LinkLost):
             await executor.run_in_thread(away)
@@ -200,7 +202,7 @@ async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis
         async with asyncio.timeout(PATIENCE_S):
             for _ in range(3):
                 await asyncio.sleep(0)
-            assert await StoreExecutor(where, pool, ANYONE, 200, SecretBudget(PeerLimits())).run_in_thread(lambda: 7) == 7
+            assert await StoreExecutor(where, pool, ANYONE, 200, PerSecretQuota(PeerLimits())).run_in_thread(lambda: 7) == 7
     finally:
         silent.set()
         assert await asyncio.gather(*waiting) == [True] * 6
@@ -212,7 +214,7 @@ async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis
 def test_one_secret_does_not_take_all_places_of_readers(redis_url: str, fresh: Fresh) -> None:
     keyring = Keyring({name: (f"{name}-" + "s" * 40, Grants.all_allowed()) for name in ("greedy", "second", "other")})
     with site(redis_url, keyring) as there:
-        store = FederatedStore(there.address("other-" + "s" * 40))
+        store = FederationBulkStore(there.address("other-" + "s" * 40))
         queue = fresh()
         part = Range(queue, store.attach([queue], HOUR)[queue].born, 1, 20_000)
         store.appender().push(queue, [b"x" * 1000] * 20_000, FullQueueWait(0))
@@ -228,7 +230,7 @@ def test_one_secret_does_not_take_all_places_of_readers(redis_url: str, fresh: F
 
 
 def test_readers_of_a_redis_that_is_silent_hold_up_no_readers_of_another(
-    three_servers: IndependentServers, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+    three_servers: EmbeddedStandaloneServers, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options, silent = RedisOptions(url=",".join(three_servers.urls)), threading.Event()
     direct, parts = open_store(options), dict[int, Range]()
@@ -248,7 +250,7 @@ def test_readers_of_a_redis_that_is_silent_hold_up_no_readers_of_another(
 
     monkeypatch.setattr(RedisStore, "read", read)
     with site(options) as there:
-        store, sockets = FederatedStore(there.address()), [BulkWebSocket(there.address()) for _ in range(MAX_READS_IN_ALL)]
+        store, sockets = FederationBulkStore(there.address()), [BulkWebSocket(there.address()) for _ in range(MAX_READS_IN_ALL)]
         for socket in sockets:
             socket.send(call(1, "read", stuck, True, MIB))
         wait_until(lambda: under_way, what="some are under way")

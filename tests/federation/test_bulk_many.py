@@ -12,14 +12,14 @@ import pytest
 
 from busmq_spark.core.position import Range
 from busmq_spark.core.sink import StagedList, attempt_name
-from busmq_spark.embedded import IndependentServers, RedisServer
-from busmq_spark.errors import DataLoss, QueueMissing, WireError
+from busmq_spark.embedded import EmbeddedRedis, EmbeddedStandaloneServers
+from busmq_spark.errors import DataLoss, QueueMissing, WireFormatError
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
+from busmq_spark.federation.bulk.frames import BulkFrameKind, FederationBulkFrame
 from busmq_spark.federation.bulk.row_frames import RemainingRanges
-from busmq_spark.federation.bulk.store import QUEUES_PER_CALL, FederatedStore
+from busmq_spark.federation.bulk.store import QUEUES_PER_CALL, FederationBulkStore
 from busmq_spark.options import RedisOptions
-from busmq_spark.store.protocol import MessageRows
+from busmq_spark.store.protocol import ConsecutiveMessages
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.redis
 
 
 @pytest.fixture(scope="module")
-def here(redis_server: RedisServer) -> Iterator[Site]:
+def here(redis_server: EmbeddedRedis) -> Iterator[Site]:
     with site(redis_server.url) as made:
         yield made
 
@@ -44,11 +44,11 @@ def ranges(direct: RedisStore, fresh: Fresh, sizes: list[int], width: int = 10) 
     return [Range(name, born[name].born, 1, size) for name, size in zip(names, sizes, strict=True)]
 
 
-def flat(rows: Iterator[MessageRows]) -> list[tuple[str, int, bytes]]:
+def flat(rows: Iterator[ConsecutiveMessages]) -> list[tuple[str, int, bytes]]:
     return [(piece.queue, piece.first + at, value) for piece in rows for at, value in enumerate(piece.values.to_pylist())]
 
 
-def posted(store: FederatedStore) -> list[str]:
+def posted(store: FederationBulkStore) -> list[str]:
     """What is asked from now on, once it is connected."""
     store.connect()
     names: list[str] = []
@@ -62,11 +62,11 @@ def posted(store: FederatedStore) -> list[str]:
     return names
 
 
-def connections(server: RedisServer) -> int:
+def connections(server: EmbeddedRedis) -> int:
     return int(server.command("INFO", "stats").split("total_connections_received:")[1].split()[0])
 
 
-def test_many_ranges_come_in_one_call_as_one_by_one(store: FederatedStore, direct: RedisStore, fresh: Fresh) -> None:
+def test_many_ranges_come_in_one_call_as_one_by_one(store: FederationBulkStore, direct: RedisStore, fresh: Fresh) -> None:
     parts = ranges(direct, fresh, [5, 1, 300, 7, 3000, 2] + [4] * 60, 40)
     parts = [Range(part.queue, part.born, 2, part.last) if part.last > 1 else part for part in parts]
     one_by_one = [row for part in parts for row in flat(store.read(part, True))]
@@ -75,13 +75,13 @@ def test_many_ranges_come_in_one_call_as_one_by_one(store: FederatedStore, direc
     assert asked == ["read_many"]
 
 
-def test_a_range_cut_into_several_is_whole(store: FederatedStore, direct: RedisStore, fresh: Fresh) -> None:
+def test_a_range_cut_into_several_is_whole(store: FederationBulkStore, direct: RedisStore, fresh: Fresh) -> None:
     [whole] = ranges(direct, fresh, [100])
     cut = [Range(whole.queue, whole.born, first + 1, last) for first, last in pairwise([0, 10, 11, 60, 100])]
     assert flat(store.read_many(cut, True)) == flat(store.read(whole, True))
 
 
-def test_more_ranges_than_fit_a_call_take_several(store: FederatedStore, direct: RedisStore, fresh: Fresh) -> None:
+def test_more_ranges_than_fit_a_call_take_several(store: FederationBulkStore, direct: RedisStore, fresh: Fresh) -> None:
     [whole] = ranges(direct, fresh, [QUEUES_PER_CALL + 10])
     each = [Range(whole.queue, whole.born, id, id) for id in range(1, QUEUES_PER_CALL + 11)]
     asked = posted(store)
@@ -90,7 +90,7 @@ def test_more_ranges_than_fit_a_call_take_several(store: FederatedStore, direct:
     assert 1 < len(asked) < 4
 
 
-def test_what_is_gone_of_one_of_them_is_an_error_or_left_out(store: FederatedStore, direct: RedisStore, fresh: Fresh) -> None:
+def test_what_is_gone_of_one_of_them_is_an_error_or_left_out(store: FederationBulkStore, direct: RedisStore, fresh: Fresh) -> None:
     parts = ranges(direct, fresh, [5, 5, 5])
     direct.trim({parts[1].queue: 3})
     with pytest.raises(DataLoss):
@@ -107,18 +107,18 @@ def test_reads_over_a_link_that_is_cut_bring_each_row_once(here: Site, direct: R
     chance = random.Random(7)
     with cutter(here.port) as man:
         man.down = iter([chance.randint(2_000, 300_000) for _ in range(6)])
-        store = FederatedStore(here.address(port=man.port, patience_s=60.0))
+        store = FederationBulkStore(here.address(port=man.port, patience_s=60.0))
         assert flat(store.read_many(parts, True)) == expected
         assert man.connections > 2
         store.close()
 
 
-def test_ranges_of_several_servers_come_in_their_order(three_servers: IndependentServers, fresh: Fresh) -> None:
+def test_ranges_of_several_servers_come_in_their_order(three_servers: EmbeddedStandaloneServers, fresh: Fresh) -> None:
     with site(RedisOptions(url=",".join(three_servers.urls))) as there:
         direct = open_store(RedisOptions(url=",".join(three_servers.urls)))
         parts = ranges(direct, fresh, [3] * 30)
         assert len({*direct.locate([part.queue for part in parts]).values()}) > 1
-        store = FederatedStore(there.address())
+        store = FederationBulkStore(there.address())
         assert flat(store.read_many(parts, True)) == [
             (part.queue, id, f"{part.queue}-{id}".encode().ljust(10, b".")) for part in parts for id in (1, 2, 3)
         ]
@@ -126,7 +126,7 @@ def test_ranges_of_several_servers_come_in_their_order(three_servers: Independen
         direct.close()
 
 
-def test_reads_share_the_servers_connections(store: FederatedStore, direct: RedisStore, redis_server: RedisServer, fresh: Fresh) -> None:
+def test_reads_share_the_servers_connections(store: FederationBulkStore, direct: RedisStore, redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     parts = ranges(direct, fresh, [5] * 20)
     flat(store.read(parts[0], True))
     before = connections(redis_server)
@@ -135,7 +135,7 @@ def test_reads_share_the_servers_connections(store: FederatedStore, direct: Redi
     assert connections(redis_server) - before <= 1  # the question itself
 
 
-def test_questions_about_more_queues_than_fit_a_call_are_under_way_together(store: FederatedStore, direct: RedisStore, fresh: Fresh) -> None:
+def test_questions_about_more_queues_than_fit_a_call_are_under_way_together(store: FederationBulkStore, direct: RedisStore, fresh: Fresh) -> None:
     names = [fresh() for _ in range(QUEUES_PER_CALL + 5)]
     asked = posted(store)
     attached = store.attach(names, HOUR)
@@ -146,7 +146,7 @@ def test_questions_about_more_queues_than_fit_a_call_are_under_way_together(stor
     }
 
 
-def staged_in(store: FederatedStore, names: list[str]) -> list[StagedList]:
+def staged_in(store: FederationBulkStore, names: list[str]) -> list[StagedList]:
     appender = store.appender()
     for name in names:
         appender.stage(name, store.keys(name).stage(attempt_name("", "0", 0, secrets.token_hex(8))), [b"a", b"b"])
@@ -157,7 +157,7 @@ def staged_in(store: FederatedStore, names: list[str]) -> list[StagedList]:
 def test_many_queues_are_committed_with_all_calls_under_way(here: Site, direct: RedisStore, fresh: Fresh, cut: bool) -> None:
     names = [fresh() for _ in range(150)]
     with cutter(here.port) as man:
-        store = FederatedStore(here.address(port=man.port, patience_s=60.0))
+        store = FederationBulkStore(here.address(port=man.port, patience_s=60.0))
         store.attach(names, HOUR)
         staged = staged_in(store, names)
         held = store.record(sink := fresh(), 0, staged)
@@ -169,7 +169,7 @@ def test_many_queues_are_committed_with_all_calls_under_way(here: Site, direct: 
         store.close()
 
 
-def test_a_queue_that_is_missing_keeps_no_other_from_its_commit(store: FederatedStore, direct: RedisStore, fresh: Fresh) -> None:
+def test_a_queue_that_is_missing_keeps_no_other_from_its_commit(store: FederationBulkStore, direct: RedisStore, fresh: Fresh) -> None:
     names = [fresh() for _ in range(3)]
     store.attach([names[0], names[2]], HOUR)
     held = store.record(sink := fresh(), 0, staged_in(store, names))
@@ -200,6 +200,6 @@ def test_a_queue_that_is_missing_keeps_no_other_from_its_commit(store: Federated
 def test_rows_that_are_not_those_that_come_next_are_refused(runs: object) -> None:
     parts = [Range("a", "b", 1, 2), Range("c", "d", 1, 2)]
     values = pa.array([b"x", b"y"], pa.binary())
-    frame = Frame(BulkFrameKind.ROWS, 1, {"runs": runs}, frames.encode_rows(values).to_pybytes())
-    with pytest.raises(WireError):
+    frame = FederationBulkFrame(BulkFrameKind.ROWS, 1, {"runs": runs}, frames.encode_rows(values).to_pybytes())
+    with pytest.raises(WireFormatError):
         list(RemainingRanges(parts, True).take_rows(frame, frames.rows_schema(values)))

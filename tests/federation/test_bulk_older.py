@@ -5,14 +5,14 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import WireError
+from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.errors import WireFormatError
 from busmq_spark.federation.bulk import server
 from busmq_spark.federation.bulk.operations import OPERATIONS
-from busmq_spark.federation.bulk.store import FederatedStore
+from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.spark.id_time_recorder import IdTimeRecorder
 from busmq_spark.spark.message_times import TimestampColumn
-from busmq_spark.store.protocol import MessageRows
+from busmq_spark.store.protocol import ConsecutiveMessages
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import filled, read
 from tests.federation.bulk_site import site
@@ -21,19 +21,19 @@ pytestmark = pytest.mark.redis
 
 
 def test_a_query_goes_on_at_a_server_that_knows_no_clock(
-    redis_server: RedisServer, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    redis_server: EmbeddedRedis, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     queue = fresh()
     older = {name: operation for name, operation in OPERATIONS.items() if name not in {"note_times", "find_times", "times", "ages"}}
     monkeypatch.setattr(server, "OPERATIONS", older)
     with site(redis_server.url) as here:
-        store = FederatedStore(here.address())
+        store = FederationBulkStore(here.address())
         part = filled(store, queue, [b"1"])
         IdTimeRecorder().note_new_times({queue: store.states({queue: -1})[queue].last_id}, store)
         assert read(store, part) == [(1, b"1")]
-        with pytest.raises(WireError, match="an unknown operation"):
+        with pytest.raises(WireFormatError, match="an unknown operation"):
             store.find_times({queue: -1000})
         times = TimestampColumn.fetch(store, [part])
-        assert times.column(MessageRows(queue, 1, pa.array([b"1"], pa.binary()))).to_pylist() == [None]
+        assert times.column(ConsecutiveMessages(queue, 1, pa.array([b"1"], pa.binary()))).to_pylist() == [None]
         assert "the column timestamp is NULL" in caplog.text
         store.close()

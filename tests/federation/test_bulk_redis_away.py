@@ -14,7 +14,7 @@ from busmq_spark.errors import LinkLost
 from busmq_spark.federation.bulk import push_subscriptions, store_executor
 from busmq_spark.federation.bulk import server as bulk_server
 from busmq_spark.federation.bulk.error_replies import make_error_frame
-from busmq_spark.federation.bulk.store import FederatedStore
+from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.store.protocol import FullQueueWait
 from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh
@@ -35,8 +35,8 @@ def here(wire: Cutter) -> Iterator[Site]:
 
 
 @pytest.fixture
-def store(here: Site) -> Iterator[FederatedStore]:
-    made = FederatedStore(here.address(patience_s=60.0))
+def store(here: Site) -> Iterator[FederationBulkStore]:
+    made = FederationBulkStore(here.address(patience_s=60.0))
     yield made
     made.close()
 
@@ -81,20 +81,20 @@ def refusals(monkeypatch: pytest.MonkeyPatch) -> Refusals:
     return Refusals(monkeypatch)
 
 
-def test_a_call_waits(wire: Cutter, store: FederatedStore, part: Range, here: Site, refusals: Refusals) -> None:
+def test_a_call_waits(wire: Cutter, store: FederationBulkStore, part: Range, here: Site, refusals: Refusals) -> None:
     store.keys(part.queue)
     before = here.call(lambda: set(here.connections))
     assert list(while_away(wire, refusals, lambda: store.counters([part.queue]))) == [b"1000"]
     assert here.call(lambda: set(here.connections)) == before  # on the link it had
 
 
-def test_a_read_goes_on(wire: Cutter, store: FederatedStore, part: Range, refusals: Refusals) -> None:
+def test_a_read_goes_on(wire: Cutter, store: FederationBulkStore, part: Range, refusals: Refusals) -> None:
     found = while_away(wire, refusals, lambda: [value for rows in store.read(part, True) for value in rows.values.to_pylist()])
     assert found == [b"%d" % i for i in range(1, 1001)]
 
 
 def test_what_is_staged_meanwhile_is_there_once_and_in_order(
-    wire: Cutter, store: FederatedStore, direct: RedisStore, part: Range, fresh: Fresh, refusals: Refusals
+    wire: Cutter, store: FederationBulkStore, direct: RedisStore, part: Range, fresh: Fresh, refusals: Refusals
 ) -> None:
     rows = [b"%d" % i for i in range(40_000)]
     key = store.keys(part.queue).stage(f"batch:0:0:{secrets.token_hex(8)}")
@@ -112,14 +112,14 @@ def test_what_is_staged_meanwhile_is_there_once_and_in_order(
     assert [value for piece in found for value in piece.values.to_pylist()] == rows
 
 
-def test_at_least_once_waits(wire: Cutter, store: FederatedStore, direct: RedisStore, part: Range, refusals: Refusals) -> None:
+def test_at_least_once_waits(wire: Cutter, store: FederationBulkStore, direct: RedisStore, part: Range, refusals: Refusals) -> None:
     while_away(wire, refusals, lambda: (store.appender().push(part.queue, [b"new"], FullQueueWait(0)), True)[1])
     assert direct.states({part.queue: -1})[part.queue].count >= 1001
 
 
 def test_not_for_ever(wire: Cutter, here: Site, part: Range, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("busmq_spark.federation.bulk.client.FAILOVER_PATIENCE_S", 0.1)
-    store = FederatedStore(here.address(patience_s=0.1))
+    store = FederationBulkStore(here.address(patience_s=0.1))
     store.keys(part.queue)
     target, wire.target = wire.target, 1
     try:
@@ -132,7 +132,7 @@ def test_not_for_ever(wire: Cutter, here: Site, part: Range, monkeypatch: pytest
 
 
 def test_what_is_subscribed_meanwhile_is_notified_once_redis_is_back(
-    wire: Cutter, store: FederatedStore, direct: RedisStore, part: Range, monkeypatch: pytest.MonkeyPatch
+    wire: Cutter, store: FederationBulkStore, direct: RedisStore, part: Range, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(push_subscriptions, "CONFIRM_TIMEOUT_S", 0.1)
     ask = store._link.call
@@ -151,7 +151,7 @@ def test_what_is_subscribed_meanwhile_is_notified_once_redis_is_back(
     assert ask("wait", 60_000)
 
 
-def test_a_push_notifier_tries_again_when_redis_was_down(store: FederatedStore, part: Range, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_push_listener_tries_again_when_redis_was_down(store: FederationBulkStore, part: Range, monkeypatch: pytest.MonkeyPatch) -> None:
     plain, calls = RedisStore.locate, []
 
     def away(self: RedisStore, queues: Any) -> Any:
@@ -162,7 +162,7 @@ def test_a_push_notifier_tries_again_when_redis_was_down(store: FederatedStore, 
 
     monkeypatch.setattr(RedisStore, "locate", away)
     notified = threading.Event()
-    [notifier] = store.push_notifiers(notified)
-    notifier.listen([part.queue])
-    wait_until(notified.is_set, what="the notifier notifies")
-    notifier.stop()
+    [listener] = store.push_listeners(notified)
+    listener.listen([part.queue])
+    wait_until(notified.is_set, what="the listener notifies")
+    listener.stop()

@@ -13,11 +13,11 @@ import pytest
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.sink import StagedList
-from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import BusError, ConfigError, FederationRefused, QueueMissing, WireError
+from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.errors import BusError, ConfigError, FederationRefused, QueueMissing, WireFormatError
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.operations import OPERATIONS
-from busmq_spark.federation.bulk.store import FederatedStore
+from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.store.protocol import FullQueueWait
 from busmq_spark.store.redis_store import RedisStore
@@ -56,7 +56,7 @@ write = ["elsewhere-*"]
 
 
 @pytest.fixture(scope="module")
-def here(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+def here(redis_server: EmbeddedRedis, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     path = tmp_path_factory.mktemp("keys") / "secrets.toml"
     path.write_text(FILE)
     path.chmod(0o600)
@@ -65,11 +65,11 @@ def here(redis_server: RedisServer, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture
-def as_(here: Site) -> Iterator[Callable[[str], FederatedStore]]:
-    made: list[FederatedStore] = []
+def as_(here: Site) -> Iterator[Callable[[str], FederationBulkStore]]:
+    made: list[FederationBulkStore] = []
 
-    def open_as(name: str) -> FederatedStore:
-        made.append(FederatedStore(here.address(SECRETS[name])))
+    def open_as(name: str) -> FederationBulkStore:
+        made.append(FederationBulkStore(here.address(SECRETS[name])))
         return made[-1]
 
     yield open_as
@@ -86,14 +86,14 @@ def key_of(queue: str) -> str:
     return QueueKeys(queue).stage(f"batch:0:0:{secrets.token_hex(8)}")
 
 
-def staged(store: FederatedStore, queue: str) -> StagedList:
+def staged(store: FederationBulkStore, queue: str) -> StagedList:
     appender = store.appender()
     appender.stage(queue, key_of(queue), [b"4"])
     [found] = appender.finish()
     return found
 
 
-def calls(store: FederatedStore, queue: str) -> dict[str, Callable[[], object]]:
+def calls(store: FederationBulkStore, queue: str) -> dict[str, Callable[[], object]]:
     """Every operation on a queue."""
     part = StagedList(queue, 0, key_of(queue), ((1, 1),))
     return {
@@ -137,7 +137,7 @@ def calls(store: FederatedStore, queue: str) -> dict[str, Callable[[], object]]:
 
 @pytest.mark.parametrize("name", sorted({*OPERATIONS} - OF_NO_QUEUE))
 def test_an_operation_needs_its_verb_on_the_queue(
-    as_: Callable[[str], FederatedStore], direct: RedisStore, open_queue: Range, fresh: Fresh, name: str
+    as_: Callable[[str], FederationBulkStore], direct: RedisStore, open_queue: Range, fresh: Fresh, name: str
 ) -> None:
     queue, private = open_queue.queue, filled(direct, fresh("open-private"), THREE).queue
     [needs] = [verb for verb, names in NEEDS.items() if name in names.split()]
@@ -159,12 +159,12 @@ def test_an_operation_needs_its_verb_on_the_queue(
     assert [row for piece in direct.read(open_queue, True) for row in piece.values.to_pylist()] == [b"1", b"2", b"3"]
 
 
-def test_every_operation_on_a_queue_is_tried_here(as_: Callable[[str], FederatedStore]) -> None:
+def test_every_operation_on_a_queue_is_tried_here(as_: Callable[[str], FederationBulkStore]) -> None:
     assert {*calls(as_("all"), "q")} | OF_NO_QUEUE == {*OPERATIONS}
 
 
 def test_who_may_only_read_finds_what_it_may_read_and_creates_nothing(
-    as_: Callable[[str], FederatedStore], direct: RedisStore, open_queue: Range, fresh: Fresh
+    as_: Callable[[str], FederationBulkStore], direct: RedisStore, open_queue: Range, fresh: Fresh
 ) -> None:
     private, new = filled(direct, fresh("open-private"), THREE).queue, fresh("open")
     found = as_("reader").discover(lambda name: True)
@@ -190,7 +190,7 @@ def test_who_may_only_read_finds_what_it_may_read_and_creates_nothing(
     ],
 )
 def test_only_keys_of_staged_lists_of_the_queue_itself_can_be_named(
-    as_: Callable[[str], FederatedStore], direct: RedisStore, open_queue: Range, fresh: Fresh, key: str
+    as_: Callable[[str], FederationBulkStore], direct: RedisStore, open_queue: Range, fresh: Fresh, key: str
 ) -> None:
     store, queue, other = as_("all"), open_queue.queue, filled(direct, fresh(), THREE).queue
     named = StagedList(queue, 0, key.format(queue=queue, other=other), ((1, 1),))
@@ -203,7 +203,7 @@ def test_only_keys_of_staged_lists_of_the_queue_itself_can_be_named(
         lambda: store.commit(queue, "sink", 0, [named]),
         lambda: store.forget("sink", [named]),
     ):
-        with pytest.raises(WireError, match="not one of a staged list of the queue"):
+        with pytest.raises(WireFormatError, match="not one of a staged list of the queue"):
             attempt()
     assert direct.states({queue: -1, other: -1})[queue].count == 3
     assert direct.states({other: -1})[other].count == 3
@@ -214,35 +214,35 @@ def test_only_keys_of_staged_lists_of_the_queue_itself_can_be_named(
     [{"server": 1}, {"server": -1}, {"chunks": ((1001, 1),)}, {"chunks": ((0, 5),)}, {"chunks": ((1, -1),)}],
     ids=["no such server", "server below 0", "a chunk too large", "an empty chunk", "a negative number"],
 )
-def test_a_staged_list_that_no_sink_makes_is_refused(as_: Callable[[str], FederatedStore], open_queue: Range, change: dict[str, object]) -> None:
+def test_a_staged_list_that_no_sink_makes_is_refused(as_: Callable[[str], FederationBulkStore], open_queue: Range, change: dict[str, object]) -> None:
     store = as_("all")
     wrong = replace(staged(store, open_queue.queue), **change)  # type: ignore[arg-type]
-    with pytest.raises(WireError):
+    with pytest.raises(WireFormatError):
         store.record("sink", 0, [wrong])
-    with pytest.raises(WireError):
+    with pytest.raises(WireFormatError):
         store.commit(open_queue.queue, "sink", 0, [wrong])
 
 
 def test_a_commit_takes_lists_of_its_own_queue_only(
-    as_: Callable[[str], FederatedStore], direct: RedisStore, open_queue: Range, fresh: Fresh
+    as_: Callable[[str], FederationBulkStore], direct: RedisStore, open_queue: Range, fresh: Fresh
 ) -> None:
     store = as_("all")
     part = staged(store, open_queue.queue)
-    with pytest.raises(WireError, match="all of the queue itself"):
+    with pytest.raises(WireFormatError, match="all of the queue itself"):
         store.commit(filled(direct, fresh(), THREE).queue, "sink", 0, [part])
-    with pytest.raises(WireError, match="at least one"):
+    with pytest.raises(WireFormatError, match="at least one"):
         store.commit(open_queue.queue, "sink", 0, [])
 
 
 @pytest.mark.parametrize("sink", ["", "x" * 201, "a\nb", "a\x00b"])
-def test_a_sink_id_is_a_short_text(as_: Callable[[str], FederatedStore], open_queue: Range, sink: str) -> None:
-    with pytest.raises(WireError, match=r"a sink id|an empty name of a queue or sink"):
+def test_a_sink_id_is_a_short_text(as_: Callable[[str], FederationBulkStore], open_queue: Range, sink: str) -> None:
+    with pytest.raises(WireFormatError, match=r"a sink id|an empty name of a queue or sink"):
         as_("all").record(sink, 0, [staged(as_("all"), open_queue.queue)])
 
 
 @pytest.mark.parametrize("name", ["x:messages", "x:stage:y", ":born", "a\x00"])
-def test_a_subscription_cannot_be_called_like_another_key(as_: Callable[[str], FederatedStore], open_queue: Range, name: str) -> None:
-    with pytest.raises(WireError, match="a subscription whose name"):
+def test_a_subscription_cannot_be_called_like_another_key(as_: Callable[[str], FederationBulkStore], open_queue: Range, name: str) -> None:
+    with pytest.raises(WireFormatError, match="a subscription whose name"):
         as_("all").lease([open_queue.queue], name, "me", {})
 
 
@@ -251,14 +251,14 @@ def test_a_wrong_secret_and_none_are_refused_and_not_repeated_to_anybody(here: S
     for secret in ("a-guess-that-is-wrong", ""):
         address = here.address(secret)
         with pytest.raises(FederationRefused, match="does not know the secret") as caught:
-            FederatedStore(address).states({"q": 1})
+            FederationBulkStore(address).states({"q": 1})
         assert caught.value.details["status"] == 401
         assert not secret or secret not in f"{caught.value} {caught.value.details} {address!r} {caplog.text}"
 
 
 def test_a_token_lets_in_until_it_expires(here: Site, open_queue: Range, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     token = here.keyring.sign("all", 60, {"read": ["open-*"]})
-    store = FederatedStore(here.address(token))
+    store = FederationBulkStore(here.address(token))
     assert store.states({open_queue.queue: -1})[open_queue.queue].count == 3
     with pytest.raises(FederationRefused, match="may not push"):
         store.appender().push(open_queue.queue, [b"1"], FullQueueWait(0))
@@ -276,12 +276,12 @@ def test_a_token_lets_in_until_it_expires(here: Site, open_queue: Range, fresh: 
 def test_an_address_is_checked_before_anything_is_connected() -> None:
     for url in ("http://x", "ws://", "nonsense", "wss://user:word@x/bus", "wss://x/bus?secret=a"):
         with pytest.raises(ConfigError, match=r"federation\.url") as caught:
-            FederatedStore(FederationAddress(url, "s"))
+            FederationBulkStore(FederationAddress(url, "s"))
         assert "word" not in str(caught.value)
     with pytest.raises(ConfigError, match=r"federation\.secret"):
-        FederatedStore(FederationAddress("ws://x/bus", "two words"))
+        FederationBulkStore(FederationAddress("ws://x/bus", "two words"))
     with pytest.raises(ConfigError, match=r"federation\.tls"):
-        FederatedStore(FederationAddress("wss://localhost:1/bus", "s", tls_ca="/nowhere.pem"))
+        FederationBulkStore(FederationAddress("wss://localhost:1/bus", "s", tls_ca="/nowhere.pem"))
 
 
 def test_an_address_pickles(here: Site) -> None:

@@ -11,9 +11,9 @@ from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.sink import STAGE_TTL_S, StagedList, attempt_name
 from busmq_spark.core.sink_runs import SinkRun
-from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import StaleRun, WireError
-from busmq_spark.federation.bulk.store import FederatedStore
+from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.errors import StaleRun, WireFormatError
+from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
@@ -26,14 +26,14 @@ ROWS = [b"%d" % i for i in range(2500)]
 
 
 @pytest.fixture(scope="module")
-def here(redis_server: RedisServer) -> Iterator[Site]:
+def here(redis_server: EmbeddedRedis) -> Iterator[Site]:
     with site(redis_server.url) as made:
         yield made
 
 
 @pytest.fixture(params=["redis", "federated"])
 def store(request: pytest.FixtureRequest, redis_url: str, here: Site) -> Iterator[Store]:
-    made: Store = open_store(RedisOptions(url=redis_url)) if request.param == "redis" else FederatedStore(here.address())
+    made: Store = open_store(RedisOptions(url=redis_url)) if request.param == "redis" else FederationBulkStore(here.address())
     yield made
     made.close()
 
@@ -107,7 +107,7 @@ def test_all_lists_of_a_run_are_renewed_in_whichever_queue_they_are(store: Store
 
 @pytest.mark.parametrize("run", ["", "a=1", ";", "a\nb", "x" * 65])
 def test_a_run_has_a_plain_name(here: Site, fresh: Fresh, run: str) -> None:
-    store: FederatedStore = FederatedStore(here.address())
-    with pytest.raises(WireError, match="a run whose name"):
+    store: FederationBulkStore = FederationBulkStore(here.address())
+    with pytest.raises(WireFormatError, match="a run whose name"):
         store.begin(fresh("sink"), run, [fresh()])
     store.close()

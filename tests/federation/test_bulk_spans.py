@@ -9,10 +9,10 @@ import pytest
 
 from busmq_spark.core.mirror import NEWEST_MESSAGE
 from busmq_spark.core.position import Range
-from busmq_spark.embedded import IndependentServers, RedisServer
+from busmq_spark.embedded import EmbeddedRedis, EmbeddedStandaloneServers
 from busmq_spark.federation.bulk import server
 from busmq_spark.federation.bulk.row_frames import ask_spans_and_stored_ranges
-from busmq_spark.federation.bulk.store import FederatedStore
+from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
@@ -25,12 +25,12 @@ pytestmark = pytest.mark.redis
 
 
 @pytest.fixture(scope="module")
-def here(redis_server: RedisServer) -> Iterator[Site]:
+def here(redis_server: EmbeddedRedis) -> Iterator[Site]:
     with site(redis_server.url) as made:
         yield made
 
 
-def test_spans_and_rows_come_in_one_call(store: FederatedStore, direct: RedisStore, fresh: Fresh) -> None:
+def test_spans_and_rows_come_in_one_call(store: FederationBulkStore, direct: RedisStore, fresh: Fresh) -> None:
     parts = ranges(direct, fresh, [5, 1, 300, 3000, 2], 40)
     wanted = [
         part._replace(first=part.last // 2 + 1, last=last) for part, last in zip(parts, (NEWEST_MESSAGE, NEWEST_MESSAGE, 200, 2999, 2), strict=True)
@@ -45,7 +45,7 @@ def test_spans_and_rows_come_in_one_call(store: FederatedStore, direct: RedisSto
     assert (again, flat(rows)) == (spans, expected)
 
 
-def test_the_state_is_from_before_the_rows(store: FederatedStore, direct: RedisStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_state_is_from_before_the_rows(store: FederationBulkStore, direct: RedisStore, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the two the origin may lose its last pushes, and give their ids anew: the fingerprints show that the rows are others."""
     [part] = ranges(direct, fresh, [3])
 
@@ -59,7 +59,7 @@ def test_the_state_is_from_before_the_rows(store: FederatedStore, direct: RedisS
     assert (spans[part.queue].last_id, len(flat(rows)), direct.counters([part.queue])) == (3, 3, [b"4"])
 
 
-def test_of_what_is_not_there_only_the_state_comes(store: FederatedStore, direct: RedisStore, fresh: Fresh) -> None:
+def test_of_what_is_not_there_only_the_state_comes(store: FederationBulkStore, direct: RedisStore, fresh: Fresh) -> None:
     parts = ranges(direct, fresh, [3, 3, 3, 3])
     direct.trim({parts[0].queue: 3})
     wanted = [
@@ -83,7 +83,7 @@ def test_rows_over_a_link_that_is_cut_come_once(here: Site, direct: RedisStore, 
     chance = random.Random(8)
     with cutter(here.port) as man:
         man.down = iter([chance.randint(2_000, 300_000) for _ in range(6)])
-        store = FederatedStore(here.address(port=man.port, patience_s=60.0))
+        store = FederationBulkStore(here.address(port=man.port, patience_s=60.0))
         spans, rows = store.read_with_spans([part._replace(last=NEWEST_MESSAGE) for part in parts])
         assert flat(rows) == expected
         assert {*spans} == {part.queue for part in parts}
@@ -91,7 +91,7 @@ def test_rows_over_a_link_that_is_cut_come_once(here: Site, direct: RedisStore, 
         store.close()
 
 
-def test_a_read_that_is_closed_ends_and_the_connection_goes_on(store: FederatedStore, direct: RedisStore, fresh: Fresh) -> None:
+def test_a_read_that_is_closed_ends_and_the_connection_goes_on(store: FederationBulkStore, direct: RedisStore, fresh: Fresh) -> None:
     whole = filled(direct, fresh(), [b"x" * 1000] * 40_000)
     for _ in range(6):  # more than a connection may have at once
         _, rows = store.read_with_spans([whole])
@@ -100,10 +100,10 @@ def test_a_read_that_is_closed_ends_and_the_connection_goes_on(store: FederatedS
     assert store.counters([whole.queue]) == [b"40000"]
 
 
-def test_queues_of_several_servers(three_servers: IndependentServers, fresh: Fresh) -> None:
+def test_queues_of_several_servers(three_servers: EmbeddedStandaloneServers, fresh: Fresh) -> None:
     options = RedisOptions(url=",".join(three_servers.urls))
     with site(options) as there:
-        direct, store = open_store(options), FederatedStore(there.address())
+        direct, store = open_store(options), FederationBulkStore(there.address())
         parts = ranges(direct, fresh, [3] * 30)
         assert len({*direct.locate([part.queue for part in parts]).values()}) > 1
         for each in (store, direct):

@@ -10,14 +10,14 @@ from dataclasses import replace
 import pytest
 
 from busmq_spark.core.position import Position, Range
-from busmq_spark.core.sink import FullQueueStop, StagedList
-from busmq_spark.embedded import RedisServer
+from busmq_spark.core.sink import CommitStoppedAtMaxsize, StagedList
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import BatchChanged, DataLoss, QueueFull, QueueMissing, QueueRecreated, StagingLost, StaleBatch
-from busmq_spark.federation.bulk.store import FederatedStore
+from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.options import RedisOptions
 from busmq_spark.spark.message_times import fetch_times
-from busmq_spark.store.protocol import PushNotifiers, QueueCreateOptions
-from busmq_spark.store.redis_push_notifiers import RedisPushNotifiers
+from busmq_spark.store.protocol import PushListeners, QueueCreateOptions
+from busmq_spark.store.redis_push_listeners import RedisPushListeners
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
 from tests.federation.bulk_queues import HOUR, NEVER, Store, filled, read
@@ -28,14 +28,14 @@ pytestmark = pytest.mark.redis
 
 
 @pytest.fixture(scope="module")
-def here(redis_server: RedisServer) -> Iterator[Site]:
+def here(redis_server: EmbeddedRedis) -> Iterator[Site]:
     with site(redis_server.url) as made:
         yield made
 
 
 @pytest.fixture(params=["redis", "federated"])
 def store(request: pytest.FixtureRequest, redis_url: str, here: Site) -> Iterator[Store]:
-    made: Store = open_store(RedisOptions(url=redis_url)) if request.param == "redis" else FederatedStore(here.address())
+    made: Store = open_store(RedisOptions(url=redis_url)) if request.param == "redis" else FederationBulkStore(here.address())
     yield made
     made.close()
 
@@ -181,7 +181,7 @@ def test_a_full_queue_says_how_many_are_left(store: Store, fresh: Fresh) -> None
         store.appender().push(queue, [b"3", b"4", b"5"], NEVER)
     found = staged(store, queue, [b"6"])
     store.record(sink, 0, [found])
-    assert store.commit(queue, sink, 0, [found]) == FullQueueStop(queue, 4, 1)
+    assert store.commit(queue, sink, 0, [found]) == CommitStoppedAtMaxsize(queue, 4, 1)
     store.truncate([queue])
     assert store.commit(queue, sink, 0, [found]) is None
 
@@ -206,13 +206,13 @@ def test_what_a_task_staged_in_vain_is_taken_back(store: Store, direct: RedisSto
 
 def test_a_push_wakes_an_idle_reader(store: Store, direct: RedisStore, fresh: Fresh) -> None:
     queue, other, notified = filled(store, fresh(), [b"0"]).queue, filled(store, fresh(), [b"0"]).queue, threading.Event()
-    notifier: PushNotifiers = store.push_notifiers(notified)[0] if isinstance(store, FederatedStore) else RedisPushNotifiers(store, notified)
-    notifier.listen([queue])
-    wait_until(notified.is_set, what="the notifier listens")
+    listener: PushListeners = store.push_listeners(notified)[0] if isinstance(store, FederationBulkStore) else RedisPushListeners(store, notified)
+    listener.listen([queue])
+    wait_until(notified.is_set, what="the listener listens")
     for _ in range(3):
         notified.clear()
         direct.push(queue, [b"1"])
-        wait_until(notified.is_set, what="the notifier notifies")
+        wait_until(notified.is_set, what="the listener notifies")
 
     def wakes_for_another() -> bool:
         notified.clear()
@@ -220,4 +220,4 @@ def test_a_push_wakes_an_idle_reader(store: Store, direct: RedisStore, fresh: Fr
         return notified.wait(0.2)
 
     assert not all(wakes_for_another() for _ in range(5))  # what comes late is from those before
-    notifier.stop()
+    listener.stop()

@@ -9,8 +9,8 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.keys import announced_name
-from busmq_spark.embedded import RedisServer
-from busmq_spark.federation.client.queue_announcement_receiver import MAX_ANNOUNCED_TTL_S, _parse_announcement
+from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.federation.client.queue_location_listener import MAX_ANNOUNCED_TTL_S, _parse_announcement
 from tests.bus.tools import redis, until
 from tests.conftest import Fresh
 from tests.federation.far import far
@@ -20,7 +20,7 @@ from tests.federation.tools import SECRET
 @pytest.fixture(scope="module")
 def elsewhere() -> Iterator[str]:
     """The Redis of the client's own data centre."""
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         yield server.url
 
 

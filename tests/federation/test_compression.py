@@ -13,8 +13,8 @@ from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFact
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.federation.gate.limits import MIB, PeerLimits
-from busmq_spark.federation.npm_wire.mux import Packet
-from busmq_spark.federation.serve.connection import NpmPeerConnection
+from busmq_spark.federation.npm_wire.mux import MuxPacket
+from busmq_spark.federation.serve.connection import NpmProtocolServerConnection
 from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import until
 from tests.conftest import Fresh
@@ -46,7 +46,7 @@ async def test_messages_are_compressed_where_both_sides_say_so(federation: Serve
 async def test_a_message_is_as_long_as_it_is_once_it_is_read(federation: Serve) -> None:
     async with federation(compression=True, limits=PeerLimits(message_bytes=MIB)) as (_, server), asking(server) as peer:
         assert peer.protocol.extensions
-        await peer.send(Packet("0" * 16, bytes(2 * MIB)).encode())
+        await peer.send(MuxPacket("0" * 16, bytes(2 * MIB)).encode())
         with pytest.raises(ConnectionClosedError) as closed:
             await peer.recv()
         assert closed.value.rcvd is not None
@@ -56,11 +56,11 @@ async def test_a_message_is_as_long_as_it_is_once_it_is_read(federation: Serve) 
 async def test_many_messages_in_a_few_bytes_are_read_as_they_are_taken(federation: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     go_on, taken = asyncio.Event(), []
 
-    async def taking(_: NpmPeerConnection, message: str | bytes) -> None:
+    async def taking(_: NpmProtocolServerConnection, message: str | bytes) -> None:
         await go_on.wait()
         taken.append(len(message))
 
-    monkeypatch.setattr(NpmPeerConnection, "_handle_message", taking)
+    monkeypatch.setattr(NpmProtocolServerConnection, "_handle_message", taking)
     many, size = 60, 2 * MIB
     async with federation(compression=True) as (_, server), asking(server) as peer:
         for _ in range(many):

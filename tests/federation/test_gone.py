@@ -8,7 +8,7 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.npm_wire.creation_message import make_creation
-from busmq_spark.federation.serve.send_buffer import SendBuffer
+from busmq_spark.federation.serve.send_buffer import PeerSendBuffer
 from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import until
 from tests.conftest import Fresh
@@ -23,7 +23,7 @@ async def test_a_send_that_waits_for_room_fails_when_the_peer_is_gone() -> None:
     async def sent(_: bytes) -> None:
         await asyncio.Event().wait()
 
-    buffer = SendBuffer(sent, high=10, most=100)
+    buffer = PeerSendBuffer(sent, high=10, most=100)
     running = asyncio.create_task(buffer.run())
     buffer.put(b"x" * 11)
     waiting, emptied = asyncio.create_task(buffer.wait_room()), asyncio.create_task(buffer.wait_sent())

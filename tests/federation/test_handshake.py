@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.gate.handshake import (
     BULK_SUBPROTOCOL,
-    Acceptance,
-    HandshakePolicy,
-    Refusal,
+    HandshakeAcceptance,
+    HandshakeRefusal,
+    WebSocketHandshakePolicy,
     decide_handshake,
     page_path,
     query_parameters,
@@ -28,26 +28,26 @@ from busmq_spark.federation.gate.keyring import Keyring
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "handshake.json").read_text("utf-8"))
 SECRET = "a-secret-of-some-length"
-POLICY = HandshakePolicy(Keyring.single(SECRET))
+POLICY = WebSocketHandshakePolicy(Keyring.single(SECRET))
 OFFER = ("Sec-WebSocket-Protocol", BULK_SUBPROTOCOL)
 BEARER = ("Authorization", f"Bearer {SECRET}")
 
 
-def status(target: str, *headers: tuple[str, str], policy: HandshakePolicy = POLICY) -> int:
+def status(target: str, *headers: tuple[str, str], policy: WebSocketHandshakePolicy = POLICY) -> int:
     found = decide_handshake(target, headers, policy)
-    return 101 if isinstance(found, Acceptance) else found.status
+    return 101 if isinstance(found, HandshakeAcceptance) else found.status
 
 
 @pytest.mark.parametrize("case", GOLDEN["vectors"], ids=lambda case: case["target"])
 def test_outcomes_are_those_of_a_node_server(case: dict[str, Any]) -> None:
-    policy = HandshakePolicy(Keyring.single(case.get("server_secret", "notsosecret"), shortest=1), path="/")
+    policy = WebSocketHandshakePolicy(Keyring.single(case.get("server_secret", "notsosecret"), shortest=1), path="/")
     expected = 404 if case["outcome"].startswith("no response") else int(case["outcome"])
     assert status(case["target"], policy=policy) == expected
 
 
 def test_a_refusal_is_the_bytes_of_a_node_server() -> None:
     found = decide_handshake("/bus?secret=no", (), POLICY)
-    assert isinstance(found, Refusal)
+    assert isinstance(found, HandshakeRefusal)
     head = [f"HTTP/1.1 {found.status} {found.phrase}", *(f"{name}: {value}" for name, value in found.headers), "", ""]
     assert "\r\n".join(head).encode() + found.body == bytes.fromhex(GOLDEN["response_401_hex"])
 
@@ -76,14 +76,14 @@ def test_whatever_is_no_secret_is_refused(text: str) -> None:
 
 
 def test_bulk_looks_at_the_header_and_never_at_the_url() -> None:
-    assert decide_handshake("/bus", (OFFER, BEARER), POLICY) == Acceptance(POLICY.keyring.identify(SECRET), BULK_SUBPROTOCOL)  # type: ignore[arg-type]  # it is one
+    assert decide_handshake("/bus", (OFFER, BEARER), POLICY) == HandshakeAcceptance(POLICY.keyring.identify(SECRET), BULK_SUBPROTOCOL)  # type: ignore[arg-type]  # it is one
     assert status(f"/bus?secret={SECRET}", OFFER) == 401
     assert status("/bus?secret=wrong", OFFER, BEARER) == 101
     assert status("/bus", ("Sec-WebSocket-Protocol", f"chat, {BULK_SUBPROTOCOL}"), ("AUTHORIZATION", f"bearer  {SECRET}")) == 101
 
 
 def test_busmqs_own_protocol_takes_the_header_only_when_the_url_names_no_secret() -> None:
-    assert decide_handshake("/bus", (BEARER,), POLICY) == Acceptance(POLICY.keyring.identify(SECRET), "busmq")  # type: ignore[arg-type]  # it is one
+    assert decide_handshake("/bus", (BEARER,), POLICY) == HandshakeAcceptance(POLICY.keyring.identify(SECRET), "busmq")  # type: ignore[arg-type]  # it is one
     assert status("/bus?secret=wrong", BEARER) == 401
     assert status(f"/bus?secret={SECRET}&secret={SECRET}", BEARER) == 401
 
@@ -106,9 +106,9 @@ def test_a_token_opens_as_its_secret_does() -> None:
 
 
 def test_a_secret_beyond_ascii_passes_in_a_header_in_either_encoding() -> None:
-    policy = HandshakePolicy(Keyring.single("žluťoučký-kůň-úpěl"))
+    policy = WebSocketHandshakePolicy(Keyring.single("žluťoučký-kůň-úpěl"))
     assert status("/bus", OFFER, ("Authorization", "Bearer " + "žluťoučký-kůň-úpěl".encode().decode("latin-1")), policy=policy) == 101
-    policy = HandshakePolicy(Keyring.single("élégant-élégant-élégant"))
+    policy = WebSocketHandshakePolicy(Keyring.single("élégant-élégant-élégant"))
     assert status("/bus", OFFER, ("Authorization", "Bearer élégant-élégant-élégant"), policy=policy) == 101
 
 
@@ -129,7 +129,7 @@ def test_a_secret_beyond_ascii_passes_in_a_header_in_either_encoding() -> None:
     ids=str,
 )
 def test_a_browser_must_come_from_a_listed_origin(origins: tuple[str, ...], expected: int) -> None:
-    policy = HandshakePolicy(POLICY.keyring, origins=("https://app.example.com", "https://other.example.com"))
+    policy = WebSocketHandshakePolicy(POLICY.keyring, origins=("https://app.example.com", "https://other.example.com"))
     headers = [("Origin", origin) for origin in origins]
     assert status(f"/bus?secret={SECRET}", *headers, policy=policy) == expected
     assert status(f"/bus?secret={SECRET}", *headers) == 101
@@ -138,13 +138,13 @@ def test_a_browser_must_come_from_a_listed_origin(origins: tuple[str, ...], expe
 @pytest.mark.parametrize("path", ["bus", "", "/bus?x", "/bus#x", "/b us", "/healthz", "/metrics", "/é"])
 def test_a_path_that_no_client_could_ask_for_is_an_error(path: str) -> None:
     with pytest.raises(ConfigError):
-        HandshakePolicy(POLICY.keyring, path)
+        WebSocketHandshakePolicy(POLICY.keyring, path)
 
 
 @pytest.mark.parametrize("origin", ["*", "app.example.com", "https://app.example.com/", "https://app.example.com/x", ""])
 def test_an_origin_that_no_browser_sends_is_an_error(origin: str) -> None:
     with pytest.raises(ConfigError):
-        HandshakePolicy(POLICY.keyring, origins=(origin,))
+        WebSocketHandshakePolicy(POLICY.keyring, origins=(origin,))
 
 
 PIECES = [
@@ -192,5 +192,7 @@ def test_queries_are_decoded_exactly_as_node_does() -> None:
 def test_decoding_takes_any_text(text: str) -> None:
     assert isinstance(unescape_percent(text), str)
     decide_handshake(
-        text, [("Origin", text), ("Authorization", text), ("Sec-WebSocket-Protocol", text)], HandshakePolicy(POLICY.keyring, origins=("https://x",))
+        text,
+        [("Origin", text), ("Authorization", text), ("Sec-WebSocket-Protocol", text)],
+        WebSocketHandshakePolicy(POLICY.keyring, origins=("https://x",)),
     )

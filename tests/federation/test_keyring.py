@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.errors import ConfigError, FederationRefused
-from busmq_spark.federation.gate.grants import OBJECT_KINDS, VERBS, Grants, NamePattern
+from busmq_spark.federation.gate.grants import OBJECT_KINDS, VERBS, GrantPattern, Grants
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.rights import Identity
@@ -91,19 +91,19 @@ def test_an_unknown_verb_or_kind_is_not_granted_by_a_star() -> None:
 @given(st.text("ab:*?[\n", min_size=1, max_size=8), st.text("ab:?[\n", max_size=12))
 def test_a_pattern_matches_what_the_shell_would_with_stars_only(pattern: str, name: str) -> None:
     escaped = pattern.replace("[", "[[]").replace("?", "[?]")
-    assert NamePattern.parse(pattern).matches("queue", name) == fnmatch.fnmatchcase(name, escaped)
+    assert GrantPattern.parse(pattern).matches("queue", name) == fnmatch.fnmatchcase(name, escaped)
 
 
 def test_a_pattern_full_of_stars_costs_no_more_than_the_name_is_long() -> None:
     name = "a" * 1_000_000
-    assert not NamePattern.parse("*".join("a" * 200) + "b").matches("queue", name)
-    assert NamePattern.parse("*".join("a" * 200)).matches("queue", name)
+    assert not GrantPattern.parse("*".join("a" * 200) + "b").matches("queue", name)
+    assert GrantPattern.parse("*".join("a" * 200)).matches("queue", name)
 
 
 def test_a_kind_stands_before_a_colon_and_other_colons_are_part_of_the_name() -> None:
-    assert NamePattern.parse("eu:orders").matches("channel", "eu:orders")
-    assert NamePattern.parse("queue:queue:x").matches("queue", "queue:x")
-    assert not NamePattern.parse("queue:x").matches("channel", "queue:x")
+    assert GrantPattern.parse("eu:orders").matches("channel", "eu:orders")
+    assert GrantPattern.parse("queue:queue:x").matches("queue", "queue:x")
+    assert not GrantPattern.parse("queue:x").matches("channel", "queue:x")
 
 
 @pytest.mark.parametrize(

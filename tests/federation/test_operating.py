@@ -12,8 +12,8 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
-from busmq_spark.federation.bulk.served_store import ServedStore
+from busmq_spark.federation.bulk.frames import BulkFrameKind, FederationBulkFrame
+from busmq_spark.federation.bulk.rpc_handler import BulkRpcHandler
 from busmq_spark.federation.gate.handshake import client_address, parse_networks
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
@@ -98,12 +98,12 @@ async def test_pages_say_whether_it_lives_and_whether_it_is_ready(federation: Se
 async def test_a_server_that_leaves_answers_the_calls_under_way(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     begun, released = threading.Event(), threading.Event()
 
-    def doing(self: ServedStore, name: str, arguments: Any, body: Any) -> Any:
+    def doing(self: BulkRpcHandler, name: str, arguments: Any, body: Any) -> Any:
         begun.set()
         assert released.wait(PATIENCE_S)
         return [None]
 
-    monkeypatch.setattr(ServedStore, "run_call", doing)
+    monkeypatch.setattr(BulkRpcHandler, "run_call", doing)
     async with Bus(redis_url) as bus:
         server = await FederationServer(bus, Keyring.single(SECRET), limits=PeerLimits(drain_s=PATIENCE_S)).__aenter__()
         raw, idle = [await Raw.open(server.port, "/bus", *BULK) for _ in range(2)]
@@ -114,7 +114,7 @@ async def test_a_server_that_leaves_answers_the_calls_under_way(redis_url: str, 
         assert await page(server.port, "/readyz") == 503
         released.set()
         _, payload = await raw.message()
-        assert frames.decode_frame(payload) == Frame(BulkFrameKind.REPLY, 1, [None], frames.decode_frame(payload).body)
+        assert frames.decode_frame(payload) == FederationBulkFrame(BulkFrameKind.REPLY, 1, [None], frames.decode_frame(payload).body)
         assert (await raw.message())[0] == CLOSE
         for each in (raw, idle):
             each.send(frame(b"\x03\xe9", CLOSE))

@@ -14,9 +14,9 @@ from busmq_spark.core.queue import close
 from busmq_spark.core.reader_subscriptions import register, unsubscribe
 from busmq_spark.core.sink import StagedList, attempt_name
 from busmq_spark.core.sink_runs import SinkRun
-from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import FederationRefused, QueueMissing, StaleBatch, WireError
-from busmq_spark.federation.bulk.store import FederatedStore
+from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.errors import FederationRefused, QueueMissing, StaleBatch, WireFormatError
+from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
@@ -38,11 +38,11 @@ GRANTS = {
     "chief": {"read": ["open-*"], "admin": ["open-*"]},
 }
 SECRETS = {name: f"the-secret-of-{name}-{secrets.token_hex(8)}" for name in GRANTS}
-As = Callable[[str], FederatedStore]
+As = Callable[[str], FederationBulkStore]
 
 
 @pytest.fixture(scope="module")
-def here(redis_server: RedisServer) -> Iterator[Site]:
+def here(redis_server: EmbeddedRedis) -> Iterator[Site]:
     ring = Keyring({name: (SECRETS[name], Grants.parse(table, name)) for name, table in GRANTS.items()})
     with site(redis_server.url, ring, PeerLimits(subscriptions=3)) as made:
         yield made
@@ -50,10 +50,10 @@ def here(redis_server: RedisServer) -> Iterator[Site]:
 
 @pytest.fixture
 def as_(here: Site) -> Iterator[As]:
-    made: list[FederatedStore] = []
+    made: list[FederationBulkStore] = []
 
-    def open_as(name: str) -> FederatedStore:
-        made.append(FederatedStore(here.address(SECRETS.get(name, name), patience_s=PATIENCE_S)))
+    def open_as(name: str) -> FederationBulkStore:
+        made.append(FederationBulkStore(here.address(SECRETS.get(name, name), patience_s=PATIENCE_S)))
         return made[-1]
 
     yield open_as
@@ -66,13 +66,13 @@ def queue(direct: RedisStore, fresh: Fresh) -> str:
     return filled(direct, fresh("open"), [b"1", b"2", b"3"]).queue
 
 
-def staged(store: FederatedStore | RedisStore, queue: str, query: str, batch: int, rows: int = 2) -> list[StagedList]:
+def staged(store: FederationBulkStore | RedisStore, queue: str, query: str, batch: int, rows: int = 2) -> list[StagedList]:
     appender = store.appender()
     appender.stage(queue, store.keys(queue).stage(attempt_name(query, str(batch), 0, secrets.token_hex(8))), [b"row"] * rows)
     return appender.finish()
 
 
-def write(store: FederatedStore | RedisStore, queue: str, sink: str, query: str, batch: int) -> None:
+def write(store: FederationBulkStore | RedisStore, queue: str, sink: str, query: str, batch: int) -> None:
     """A batch of two rows, as the writer of Spark does it."""
     parts = staged(store, queue, query, batch)
     held = store.record(sink, batch, parts, query)
@@ -221,7 +221,7 @@ def test_the_holder_of_a_lease_is_shown_to_its_own_secret_only(as_: As, direct: 
 
 @pytest.mark.parametrize("name", ["lease:", "lease:x", "hand:x", "stage:x", "messages", "metadata", "owners", "a:lease:b"])
 def test_a_subscription_cannot_be_a_key_of_a_queue_with_a_longer_name(as_: As, queue: str, name: str) -> None:
-    with pytest.raises(WireError, match="a subscription whose name"):
+    with pytest.raises(WireFormatError, match="a subscription whose name"):
         as_("victim").lease([queue], name, "me", {})
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.federation.npm_servers.npm_server_queue import NpmServerQueue, find_position
+from busmq_spark.federation.npm_servers.npm_queue import FederationNpmQueue, find_position
 
 
 class Stored:
@@ -67,7 +67,7 @@ def test_what_comes_behind_a_refused_message_does_not_overtake_it() -> None:
         return remote
 
     async def push() -> None:
-        queue, left = NpmServerQueue("q", open_object), ["a", "b", "c", "d"]
+        queue, left = FederationNpmQueue("q", open_object), ["a", "b", "c", "d"]
         assert await queue.push(left) == 3
         assert (remote.stored, left) == (["a"], ["b", "c", "d"])
         await queue.push(left)

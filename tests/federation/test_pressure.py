@@ -15,11 +15,11 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.errors import FederationLost
 from busmq_spark.federation.client import remote_reconnector
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.gate.socket_limiter import CountedSocket
+from busmq_spark.federation.gate.socket_limiter import LimitedServerConnection
 from busmq_spark.federation.npm_wire.creation_message import make_creation
-from busmq_spark.federation.npm_wire.dnode import LocalFunctions
-from busmq_spark.federation.npm_wire.mux import Packet
-from busmq_spark.federation.serve.connection import NpmPeerConnection
+from busmq_spark.federation.npm_wire.dnode import DnodeCallbacks
+from busmq_spark.federation.npm_wire.mux import MuxPacket
+from busmq_spark.federation.serve.connection import NpmProtocolServerConnection
 from busmq_spark.federation.serve.send_buffer import MAX_WAITING_BYTES
 from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import UNTIL_S, until
@@ -41,23 +41,23 @@ async def deaf(server: FederationServer) -> AsyncIterator[ClientConnection]:
 
 async def say(socket: ClientConnection, channel: str, *bodies: bytes) -> None:
     for body in bodies:
-        await socket.send(Packet(channel, body).encode())
+        await socket.send(MuxPacket(channel, body).encode())
 
 
 def call(method: int, *arguments: Any) -> bytes:
-    return pack_call(method, arguments, LocalFunctions()).encode()
+    return pack_call(method, arguments, DnodeCallbacks()).encode()
 
 
 def listen(event: str) -> bytes:
     return call(0, event, print)
 
 
-def waits(connection: NpmPeerConnection) -> bool:
+def waits(connection: NpmProtocolServerConnection) -> bool:
     """Whether something waits for the peer, and nothing has left for a while."""
-    return connection.send_buffer.waiting > 0 and cast(CountedSocket, connection._socket).stalled_s(asyncio.get_running_loop().time()) > 0.3
+    return connection.send_buffer.waiting > 0 and cast(LimitedServerConnection, connection._socket).stalled_s(asyncio.get_running_loop().time()) > 0.3
 
 
-def stuck(connection: NpmPeerConnection) -> bool:
+def stuck(connection: NpmProtocolServerConnection) -> bool:
     """Whether nothing more is read from the peer until it reads."""
     return connection._over_limits and waits(connection)
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import LinkLost
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, ObjectCreation, ObjectType, make_creation
-from busmq_spark.federation.npm_wire.dnode import DnodeMessage, RemoteFunction, methods_message
+from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, ObjectCreationMessage, ObjectType, make_creation
+from busmq_spark.federation.npm_wire.dnode import DnodeCallbackRef, DnodeMessage, methods_message
 from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import UNTIL_S, until
 from tests.conftest import Fresh
@@ -60,7 +60,7 @@ async def test_a_queue_attached_pushed_to_and_consumed(federation: Serve, fresh:
 async def test_ready_comes_alone_then_the_methods_in_the_order_asked_for(federation: Serve, fresh: Fresh, kind: ObjectType) -> None:
     async with federation() as (_, server), Wire(server) as wire:
         channel, methods = wire.channel(), METHODS_OF_TYPE[kind][::-1]
-        await wire.send(channel, ObjectCreation(kind, methods, [fresh()]).encode())
+        await wire.send(channel, ObjectCreationMessage(kind, methods, [fresh()]).encode())
         assert [await wire.next(channel), await wire.next(channel)] == [b"ready", methods_message(methods).encode()]
 
 
@@ -305,7 +305,7 @@ async def test_a_throttled_consumption_can_be_stopped_and_begun_again(federation
         await queue.send("push", "held")
         while not nexts:
             await queue.step()
-        assert isinstance(nexts[0], RemoteFunction)
+        assert isinstance(nexts[0], DnodeCallbackRef)
         await queue.send("stop")
         await queue.event("consuming")
         [session] = next(iter(server._connections))._sessions.values()
@@ -343,7 +343,7 @@ async def test_no_secret_is_logged(federation: Serve, fresh: Fresh, caplog: pyte
 
 
 async def test_what_is_called_while_redis_is_away_is_answered_and_consuming_goes_on(fresh: Fresh) -> None:
-    with RedisServer() as redis:
+    with EmbeddedRedis() as redis:
         async with Bus(redis.url) as bus, FederationServer(bus, Keyring.single(SECRET)) as server, Wire(server) as wire:
             queue = await wire.open("queue", fresh())
             await queue.listen("message", "error", "consuming")
@@ -362,7 +362,7 @@ async def test_what_is_called_while_redis_is_away_is_answered_and_consuming_goes
 
 
 async def test_a_server_leaves_although_redis_is_away(fresh: Fresh) -> None:
-    with RedisServer() as redis:
+    with EmbeddedRedis() as redis:
         async with Bus(redis.url) as bus, asyncio.timeout(UNTIL_S):
             async with FederationServer(bus, Keyring.single(SECRET), limits=PeerLimits(close_s=0.3)) as server, Wire(server) as wire:
                 queue = await wire.open("queue", fresh())

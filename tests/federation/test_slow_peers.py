@@ -10,9 +10,9 @@ import pytest
 
 from busmq_spark.core.keys import channel_queue
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.gate.socket_limiter import CountedSocket
+from busmq_spark.federation.gate.socket_limiter import LimitedServerConnection
 from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, make_creation
-from busmq_spark.federation.serve.memory_trim import TrimTrigger
+from busmq_spark.federation.serve.memory_trim import MemoryTrimTrigger
 from tests.bus.tools import until
 from tests.conftest import Fresh
 from tests.federation.conftest import Serve
@@ -28,13 +28,13 @@ LONG = "x" * (SOCKETS + 2 * 1024 * 1024)
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One more entry each time a server has looked at its peers."""
     found: list[int] = []
-    looked = TrimTrigger.is_due
+    looked = MemoryTrimTrigger.is_due
 
     def counted(trim_trigger: Any, now: int, gone_bytes: int) -> bool:
         found.append(now)
         return looked(trim_trigger, now, gone_bytes)
 
-    monkeypatch.setattr(TrimTrigger, "is_due", counted)
+    monkeypatch.setattr(MemoryTrimTrigger, "is_due", counted)
     return found
 
 
@@ -53,9 +53,9 @@ async def small(port: int) -> Raw:
 async def test_a_peer_that_reads_slowly_gets_a_long_message_however_long_it_takes(
     federation: Serve, fresh: Fresh, looks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, stalled_s = asyncio.get_running_loop().time(), CountedSocket.stalled_s
+    begun, stalled_s = asyncio.get_running_loop().time(), LimitedServerConnection.stalled_s
     # The clock goes on by a fifth of a second with each look: a machine that is busy between two of them makes no peer slower.
-    monkeypatch.setattr(CountedSocket, "stalled_s", lambda socket, _: stalled_s(socket, begun + 0.2 * len(looks)))
+    monkeypatch.setattr(LimitedServerConnection, "stalled_s", lambda socket, _: stalled_s(socket, begun + 0.2 * len(looks)))
     limits = PeerLimits(send_s=0.8, kernel_bytes=65_536)
     async with federation(limits=limits) as (bus, server), bus.queue(fresh()) as queue:
         await queue.push("x" * (5 * 1024 * 1024))

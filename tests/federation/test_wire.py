@@ -12,19 +12,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.errors import WireError
-from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, ObjectCreation, make_creation
+from busmq_spark.errors import WireFormatError
+from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, ObjectCreationMessage, make_creation
 from busmq_spark.federation.npm_wire.dnode import (
+    DnodeCallbackRef,
+    DnodeCallbacks,
     DnodeMessage,
     LineBuffer,
-    LocalFunctions,
-    RemoteFunction,
     call_message,
     message_line,
     methods_message,
     result_line,
 )
-from busmq_spark.federation.npm_wire.mux import Packet
+from busmq_spark.federation.npm_wire.mux import MuxPacket
 from tests.federation.tools import UNDEFINED, pack_call
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "federation-wire.json").read_text("utf-8"))
@@ -42,9 +42,9 @@ PATHS = st.lists(st.text(max_size=5).filter(lambda step: step not in ("__proto__
 
 @pytest.mark.parametrize("packet", GOLDEN["packets"])
 def test_packets_are_those_of_npm(packet: dict[str, str]) -> None:
-    value = Packet(packet["channel"], packet["body"].encode() if packet["type"] == "1" else None)
+    value = MuxPacket(packet["channel"], packet["body"].encode() if packet["type"] == "1" else None)
     assert value.encode().hex() == packet["payload_hex"]
-    assert Packet.decode(bytes.fromhex(packet["payload_hex"])) == value
+    assert MuxPacket.decode(bytes.fromhex(packet["payload_hex"])) == value
 
 
 @pytest.mark.parametrize("line", [*GOLDEN["lines"], *(line.decode() for case in CASES.values() for line in case)])
@@ -54,18 +54,18 @@ def test_every_captured_line_is_read_and_written_again_byte_by_byte(line: str) -
 
 @pytest.mark.parametrize("body", GOLDEN["creations"])
 def test_every_captured_creation_message_is_read_and_written_again_byte_by_byte(body: str) -> None:
-    assert ObjectCreation.decode(body.encode()).encode() == body.encode()
+    assert ObjectCreationMessage.decode(body.encode()).encode() == body.encode()
 
 
 @pytest.mark.parametrize("large", GOLDEN["large"])
 def test_a_large_line_is_the_one_whose_digest_was_captured(large: dict[str, str]) -> None:
     body = f"{large['head']}{'y' * 100_000}{large['tail']}".encode()
-    packet = Packet(large["channel"], DnodeMessage.decode(body).encode()).encode()
+    packet = MuxPacket(large["channel"], DnodeMessage.decode(body).encode()).encode()
     assert hashlib.sha256(packet).hexdigest() == large["sha256"]
 
 
 def test_the_lists_of_methods_and_their_numbers_are_those_of_npm() -> None:
-    made = [ObjectCreation.decode(body.encode()) for body in GOLDEN["creations"]]
+    made = [ObjectCreationMessage.decode(body.encode()) for body in GOLDEN["creations"]]
     for kind, methods in METHODS_OF_TYPE.items():
         assert methods in [one.methods for one in made if one.type == kind]
     captured = [line.encode() for line in GOLDEN["lines"] if line.startswith('{"method":"methods"') and '"on"' in line]
@@ -89,7 +89,7 @@ def nothing() -> None: ...
 
 
 def calls(*calls: list[Any]) -> list[bytes]:
-    functions = LocalFunctions()
+    functions = DnodeCallbacks()
     return [pack_call(0, arguments, functions).encode() for arguments in calls]
 
 
@@ -114,7 +114,7 @@ def test_a_circular_argument_becomes_a_link_and_is_read_without_its_circle() -> 
 def test_functions_are_found_at_any_depth_and_the_line_stays_as_it_was() -> None:
     text = '{"method":18,"arguments":[{"0":{"a":[{"b":"[Function]"}],"c":"[Function]"},"1":"[Function]"}],"callbacks":{"3":["0","0","a","0","b"],'
     line = DnodeMessage.decode(f'{text}"4":["0","1"]}}}}'.encode())
-    assert line.call_values() == [{"a": [{"b": RemoteFunction(3)}], "c": "[Function]"}, RemoteFunction(4)]
+    assert line.call_values() == [{"a": [{"b": DnodeCallbackRef(3)}], "c": "[Function]"}, DnodeCallbackRef(4)]
     assert line.arguments == [{"0": {"a": [{"b": "[Function]"}], "c": "[Function]"}, "1": "[Function]"}]
 
 
@@ -134,13 +134,13 @@ def test_the_arguments_of_a_call(arguments: str, values: list[Any]) -> None:
 
 
 def test_what_a_server_invokes_has_a_plain_list() -> None:
-    assert call_message(3, [nothing], LocalFunctions()).encode() == b'{"method":3,"arguments":["[Function]"],"callbacks":{"0":["0"]},"links":[]}\n'
+    assert call_message(3, [nothing], DnodeCallbacks()).encode() == b'{"method":3,"arguments":["[Function]"],"callbacks":{"0":["0"]},"links":[]}\n'
 
 
 def test_numbers_are_never_used_twice_and_bounded_in_number() -> None:
-    functions = LocalFunctions(most=2)
+    functions = DnodeCallbacks(most=2)
     assert [functions.register(nothing), functions.register(other), functions.register(nothing)] == [0, 1, 0]
-    with pytest.raises(WireError, match="more than 2 functions"):
+    with pytest.raises(WireFormatError, match="more than 2 functions"):
         functions.register(calls)
     functions.forget(0)
     functions.forget(77)
@@ -165,21 +165,21 @@ def test_lines_come_out_whole_however_packets_cut_them(texts: list[str], size: i
 @pytest.mark.parametrize("packets", [[b"123456\n"], [b"123", b"456"], [b"1"] * 6])
 def test_a_line_that_gets_too_long_is_refused(packets: list[bytes]) -> None:
     lines = LineBuffer(most=5)
-    with pytest.raises(WireError, match="more than 5 bytes"):
+    with pytest.raises(WireFormatError, match="more than 5 bytes"):
         [line for packet in packets for line in lines.feed(packet)]
 
 
 @pytest.mark.parametrize("index", ["00", "01", "+0", " 0", "٠"])
 def test_a_place_in_a_list_has_one_spelling_so_that_no_list_is_copied_many_times(index: str) -> None:
-    with pytest.raises(WireError, match="leads nowhere"):
+    with pytest.raises(WireFormatError, match="leads nowhere"):
         DnodeMessage(5, [[1, 2]], {"0": (index, "1")}).values()
-    with pytest.raises(WireError, match="leads nowhere"):
+    with pytest.raises(WireFormatError, match="leads nowhere"):
         DnodeMessage(5, [1, 2], {"0": (index,)}).values()
 
 
 def test_a_line_with_very_many_functions_is_refused() -> None:
     callbacks = {str(number): ["0"] for number in range(1001)}
-    with pytest.raises(WireError, match="1001 functions"):
+    with pytest.raises(WireFormatError, match="1001 functions"):
         DnodeMessage.decode(json.dumps({"method": 0, "arguments": [1], "callbacks": callbacks}).encode())
 
 
@@ -202,18 +202,18 @@ def test_paths_come_back_as_they_were(callbacks: dict[str, Any], links: Any) -> 
 
 @given(st.text(alphabet="0123456789abcdef", min_size=16, max_size=16), st.none() | st.binary(min_size=1))
 def test_packets_come_back_as_they_were(channel: str, body: bytes | None) -> None:
-    assert Packet.decode(Packet(channel, body).encode()) == Packet(channel, body)
+    assert MuxPacket.decode(MuxPacket(channel, body).encode()) == MuxPacket(channel, body)
 
 
 @given(st.sampled_from(sorted(METHODS_OF_TYPE)), st.text(min_size=1, max_size=20, alphabet=st.characters(exclude_categories=["Cs"])))
 def test_creation_messages_come_back_as_they_were(kind: Any, name: str) -> None:
-    assert ObjectCreation.decode(make_creation(kind, name).encode()) == make_creation(kind, name)
+    assert ObjectCreationMessage.decode(make_creation(kind, name).encode()) == make_creation(kind, name)
 
 
 @given(st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode("utf-8", "replace")))
 def test_any_bytes_are_read_or_refused_as_no_wire(data: bytes) -> None:
-    for decode in (Packet.decode, DnodeMessage.decode, ObjectCreation.decode):
-        with suppress(WireError):
+    for decode in (MuxPacket.decode, DnodeMessage.decode, ObjectCreationMessage.decode):
+        with suppress(WireFormatError):
             decode(data)
 
 
@@ -226,13 +226,13 @@ def test_damaged_messages_are_read_or_refused_as_no_wire(data: st.DataObject) ->
             st.binary(max_size=3) | st.sampled_from([b"{", b"]", b"[[", b'"', b"1e999", b"-"])
         )
         body = body or bytearray(b"x")
-    with suppress(WireError):
+    with suppress(WireFormatError):
         line = DnodeMessage.decode(bytes(body))
         line.call_values()
         line.values()
         line.encode()
-    with suppress(WireError):
-        made = ObjectCreation.decode(bytes(body))
+    with suppress(WireFormatError):
+        made = ObjectCreationMessage.decode(bytes(body))
         made.encode()
         assert (made.name, made.roles) is not None
 
@@ -269,7 +269,7 @@ BAD_LINES = {
 
 @pytest.mark.parametrize("name", BAD_LINES)
 def test_a_bad_line_is_refused(name: str) -> None:
-    with pytest.raises(WireError):
+    with pytest.raises(WireFormatError):
         DnodeMessage.decode(BAD_LINES[name])
 
 
@@ -282,13 +282,13 @@ def test_a_bad_line_is_refused(name: str) -> None:
     ],
 )
 def test_a_path_that_leads_nowhere_is_refused(members: bytes) -> None:
-    with pytest.raises(WireError, match="leads nowhere"):
+    with pytest.raises(WireFormatError, match="leads nowhere"):
         DnodeMessage.decode(b'{"method":1,' + members + b"}").values()
 
 
 @pytest.mark.parametrize("arguments", [b'["hello"]', b"[1]", b'[{"a":1}]', b'[{"-1":1,"0":2}]', '[{"²":1}]'.encode(), b'[{"99999":1}]', b"[null]"])
 def test_a_call_without_places_is_refused(arguments: bytes) -> None:
-    with pytest.raises(WireError):
+    with pytest.raises(WireFormatError):
         DnodeMessage.decode(b'{"method":1,"arguments":' + arguments + b"}").call_values()
 
 
@@ -296,8 +296,8 @@ def test_a_call_without_places_is_refused(arguments: bytes) -> None:
     "message", [b"", b"0123456789abcdef", b"0123456789abcdef1", b"0123456789abcdef3x", b"012345678\xff\xff\xff\xff\xff\xffx1x", b"\x00" * 16 + b"1x"]
 )
 def test_a_bad_packet_is_refused(message: bytes) -> None:
-    with pytest.raises(WireError):
-        Packet.decode(message)
+    with pytest.raises(WireFormatError):
+        MuxPacket.decode(message)
 
 
 @pytest.mark.parametrize(
@@ -327,14 +327,14 @@ def test_a_bad_packet_is_refused(message: bytes) -> None:
     ],
 )
 def test_a_bad_creation_message_is_refused(body: bytes) -> None:
-    with pytest.raises(WireError):
-        ObjectCreation.decode(body)
+    with pytest.raises(WireFormatError):
+        ObjectCreationMessage.decode(body)
 
 
 def test_a_channel_without_roles_has_the_default_ones() -> None:
-    assert ObjectCreation("channel", (), ["chat"]).roles == ("local", "remote")
-    assert ObjectCreation("channel", (), ["chat", "server"]).roles == ("server", "remote")
-    assert ObjectCreation("channel", (), ["chat", "server", "client"]).roles == ("server", "client")
+    assert ObjectCreationMessage("channel", (), ["chat"]).roles == ("local", "remote")
+    assert ObjectCreationMessage("channel", (), ["chat", "server"]).roles == ("server", "remote")
+    assert ObjectCreationMessage("channel", (), ["chat", "server", "client"]).roles == ("server", "client")
 
 
 def test_what_cannot_be_written_is_refused() -> None:
@@ -342,5 +342,5 @@ def test_what_cannot_be_written_is_refused() -> None:
     for _ in range(100_000):
         deep = [deep]
     for value in (float("nan"), {1, 2}, b"bytes", deep):
-        with pytest.raises(WireError):
-            pack_call(0, [value], LocalFunctions()).encode()
+        with pytest.raises(WireFormatError):
+            pack_call(0, [value], DnodeCallbacks()).encode()

@@ -12,9 +12,9 @@ from typing import Any, Self
 from websockets.asyncio.client import ClientConnection, connect
 
 from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, ObjectType, make_creation
-from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LocalFunctions, RemoteFunction, call_message
-from busmq_spark.federation.npm_wire.mux import Packet
-from busmq_spark.federation.serve.connection import NpmPeerConnection
+from busmq_spark.federation.npm_wire.dnode import DnodeCallbackRef, DnodeCallbacks, DnodeMessage, call_message
+from busmq_spark.federation.npm_wire.mux import MuxPacket
+from busmq_spark.federation.serve.connection import NpmProtocolServerConnection
 from busmq_spark.federation.serve.server import FederationServer
 from tests.support import PATIENCE_S
 
@@ -23,7 +23,7 @@ UNDEFINED = object()
 """An argument that JSON drops: later ones keep their place in a call, and move up when it is read (protocol Q18)."""
 
 
-def pack_call(method: int, arguments: Iterable[Any], functions: LocalFunctions) -> DnodeMessage:
+def pack_call(method: int, arguments: Iterable[Any], functions: DnodeCallbacks) -> DnodeMessage:
     """The line of a client's call: one object keyed by place; UNDEFINED leaves a gap."""
     return call_message(method, [{str(place): value for place, value in enumerate(arguments) if value is not UNDEFINED}], functions)
 
@@ -48,11 +48,11 @@ class Wire:
     async def _read(self) -> None:
         async for message in self.socket:
             assert isinstance(message, bytes), "a server sends binary messages only"
-            packet = Packet.decode(message)
+            packet = MuxPacket.decode(message)
             self.got[packet.channel].put_nowait(packet.body)
 
     async def send(self, channel: str, body: bytes | None) -> None:
-        await self.socket.send(Packet(channel, body).encode())
+        await self.socket.send(MuxPacket(channel, body).encode())
 
     async def next(self, channel: str) -> bytes | None:
         async with asyncio.timeout(PATIENCE_S):
@@ -78,7 +78,7 @@ class Thing:
 
     def __init__(self, wire: Wire, channel: str, kind: ObjectType, name: str) -> None:
         self.wire, self.channel, self.kind, self.name = wire, channel, kind, name
-        self.functions = LocalFunctions()
+        self.functions = DnodeCallbacks()
         self.heard: list[tuple[str, list[Any]]] = []
 
     async def send(self, method: str, *arguments: Any) -> None:
@@ -118,7 +118,7 @@ class Thing:
         assert function is not None
         function(*line.values())
 
-    async def invoke(self, remote: RemoteFunction, *arguments: Any) -> None:
+    async def invoke(self, remote: DnodeCallbackRef, *arguments: Any) -> None:
         """Call a function that the server has handed out."""
         await self.wire.send(self.channel, DnodeMessage(remote.id, list(arguments)).encode())
 
@@ -129,7 +129,7 @@ class Thing:
         return lambda *values: self.heard.append((event, list(values)))
 
 
-def most_in_work(connection: NpmPeerConnection) -> Callable[[], int]:
+def most_in_work(connection: NpmProtocolServerConnection) -> Callable[[], int]:
     """Observe a connection: the result counts how many calls have been in work at once."""
     most, began = 0, connection.count_begun_call
 
@@ -142,7 +142,7 @@ def most_in_work(connection: NpmPeerConnection) -> Callable[[], int]:
     return lambda: most
 
 
-def most_waiting(connection: NpmPeerConnection) -> Callable[[], int]:
+def most_waiting(connection: NpmProtocolServerConnection) -> Callable[[], int]:
     """Observe a connection: the result says how many bytes have waited for its peer at most."""
     most, put = 0, connection.send_buffer.put
 

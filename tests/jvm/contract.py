@@ -32,7 +32,18 @@ from busmq_spark.core import (
 from busmq_spark.errors import BusError, DataLoss
 from busmq_spark.option_parsing import KAFKA_CLIENT_HINT, KAFKA_OPTION_HINTS, SPARK_ENGINE_OPTIONS
 from busmq_spark.redis_io import cluster_pipeline, cluster_seeds, connection_factory, eviction, lease_token, sentinel, slots, translate, urls
-from busmq_spark.spark import acks, checkpoint_offset_log, compat, discovery, jar, lease, polling, queue_acquisition, sink_schema, staging_renewal
+from busmq_spark.spark import (
+    acks,
+    checkpoint_offset_log,
+    compat,
+    discovery,
+    jar,
+    lease,
+    polling,
+    sink_schema,
+    staging_renewal,
+    stream_queue_acquirer,
+)
 from busmq_spark.store import redis_range
 from tests.jvm.module import MODULE
 
@@ -151,7 +162,7 @@ def _of_streams() -> dict[str, int]:
         "idleBeforeEmptyBatchMs": _ms(empty_batch_trigger.IDLE_BEFORE_EMPTY_BATCH_S),
         "maxEmptyBatches": empty_batch_trigger.MAX_EMPTY_BATCHES,
         "synchronousAckCommits": acks.SYNCHRONOUS_ACK_COMMITS,
-        "shortTtlS": queue_acquisition.SHORT_TTL_S,
+        "shortTtlS": stream_queue_acquirer.SHORT_TTL_S,
         "maxUnpackedRanges": read_tasks.MAX_UNPACKED_RANGES,
         "rowsPerPackedTask": read_tasks.ROWS_PER_PACKED_TASK,
         "offsetVersion": offsets.OFFSET_VERSION,

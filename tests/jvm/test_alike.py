@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from busmq_spark.core import scripts
-from busmq_spark.errors import ConfigError, UnreadBacklog
+from busmq_spark.errors import BacklogWouldBeDeleted, ConfigError
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, RedisOptions, WriteOptions
-from busmq_spark.redis_io.server_layout import redis_layout
+from busmq_spark.redis_io.redis_layout import redis_layout
 from tests.jvm.contract import FILE, contract
 from tests.jvm.probe import Probe, Refused
 from tests.spark.conftest import ROOT
@@ -184,7 +184,7 @@ def test_options_that_source_and_sink_share_are_the_same_in_both() -> None:
 def test_details_are_put_into_a_template_in_the_same_way(probe: Probe, queue: str) -> None:
     """The templates are those of the contract."""
     details = {"queue": queue, "count": "3", "last": "7", "start": "latest"}
-    assert probe("error", "", kind="UNREAD_BACKLOG", details=details) == str(UnreadBacklog(**details))
+    assert probe("error", "", kind="UNREAD_BACKLOG", details=details) == str(BacklogWouldBeDeleted(**details))
 
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in (Path(scripts.__file__).parent / "lua").glob("*.lua")))

@@ -8,9 +8,9 @@ import pytest
 
 from busmq_spark.core import scripts
 from busmq_spark.core.keys import QueueKeys, server_index
-from busmq_spark.embedded import ClusterServers, IndependentServers, RedisServer, SentinelServers
+from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis, EmbeddedSentinel, EmbeddedStandaloneServers
 from busmq_spark.redis_io import queue_location
-from busmq_spark.redis_io.urls import Server
+from busmq_spark.redis_io.urls import RedisServerAddress
 from tests.conftest import Fresh, link_to
 from tests.faults.test_acl import rights
 from tests.jvm.probe import Links, Probe, Refused, call
@@ -28,7 +28,7 @@ MASTER = b"*3\r\n$6\r\nmaster\r\n:0\r\n*0\r\n"
 REPLICA = b"*5\r\n$5\r\nslave\r\n$1\r\na\r\n:1\r\n$9\r\nconnected\r\n:0\r\n"
 
 
-def url(server: Server) -> str:
+def url(server: RedisServerAddress) -> str:
     return f"redis://127.0.0.1:{server.port}"
 
 
@@ -100,7 +100,7 @@ def test_pushes_of_one_step_travel_with_their_script_so_that_a_forgotten_one_can
 
 
 def test_a_redis_that_was_restarted_is_found_before_a_push_is_sent(probe: Probe) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         links = probe.open(server.url)
         assert links.run_all([ONCE]) == [1]
         server.kill()
@@ -128,7 +128,7 @@ def test_a_server_that_is_away_is_lost_when_patience_is_and_no_secret_shows(impa
 
 @pytest.mark.parametrize("password", [{"redis_password": "wrong-secret"}, {"redis_password": "wrong-secret", "redis_username": "some-user"}, {}])
 def test_a_wrong_or_missing_password_is_unauthorized_at_once_and_not_shown(probe: Probe, password: dict[str, str]) -> None:
-    with RedisServer(password="right-secret") as server:
+    with EmbeddedRedis(password="right-secret") as server:
         links = probe.open(f"redis://127.0.0.1:{server.port}", **password)
         with pytest.raises(Refused) as caught:
             links.run_all([call("SET", "a", 1)])
@@ -138,18 +138,18 @@ def test_a_wrong_or_missing_password_is_unauthorized_at_once_and_not_shown(probe
 
 
 @pytest.mark.parametrize("user", ["user", "username"])
-def test_words_of_redis_that_look_like_the_user_stay_whole(probe: Probe, redis_server: RedisServer, user: str) -> None:
+def test_words_of_redis_that_look_like_the_user_stay_whole(probe: Probe, redis_server: EmbeddedRedis, user: str) -> None:
     with pytest.raises(Refused, match="invalid username-password pair or user is disabled"):
         probe.open(f"redis://{user}:word-of-mine@127.0.0.1:{redis_server.port}").run_all([AGAIN])
 
 
 def test_the_right_password_is_taken_from_the_url(probe: Probe) -> None:
-    with RedisServer(password="right@,secret+%") as server:
+    with EmbeddedRedis(password="right@,secret+%") as server:
         assert probe.open(server.url).run_all([call("PING")]) == ["PONG"]
 
 
 def test_a_user_without_the_right_to_run_a_script_is_unauthorized(probe: Probe) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         server.command("ACL", "SETUSER", "reader", "on", ">reader-secret", "~*", "+@all", "-rpush")
         server.command("HSET", QueueKeys("q").metadata, "ttl", 60)
         links = probe.open(f"redis://127.0.0.1:{server.port}", redis_username="reader", redis_password="reader-secret")
@@ -158,7 +158,7 @@ def test_a_user_without_the_right_to_run_a_script_is_unauthorized(probe: Probe) 
 
 
 def test_the_rights_of_the_page_are_enough_and_without_subscribe_only_notifications_are_missing(probe: Probe) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         for missing, rings in (("+ping", True), ("-subscribe", False)):
             server.command("ACL", "SETUSER", "spark", "reset", "on", ">secret", *rights(), missing)
             links, keys = probe.open(f"redis://127.0.0.1:{server.port}", redis_username="spark", redis_password="secret"), QueueKeys("q")
@@ -170,7 +170,7 @@ def test_the_rights_of_the_page_are_enough_and_without_subscribe_only_notificati
 
 
 def test_a_server_out_of_memory_is_full(probe: Probe) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         server.command("HSET", QueueKeys("q").metadata, "ttl", 60)
         server.command("CONFIG", "SET", "maxmemory", "1")
         with pytest.raises(Refused, match=r"BUSMQ_SERVER_FULL.*Nothing of this call was stored"):
@@ -180,7 +180,7 @@ def test_a_server_out_of_memory_is_full(probe: Probe) -> None:
 # Several servers
 
 
-def test_a_queue_is_where_it_exists_else_where_its_name_hashes_to(probe: Probe, three_servers: IndependentServers, fresh: Fresh) -> None:
+def test_a_queue_is_where_it_exists_else_where_its_name_hashes_to(probe: Probe, three_servers: EmbeddedStandaloneServers, fresh: Fresh) -> None:
     links = probe.open(",".join(three_servers.urls))
     names = [fresh() for _ in range(6)]
     strange = QueueKeys(names[0])
@@ -192,7 +192,9 @@ def test_a_queue_is_where_it_exists_else_where_its_name_hashes_to(probe: Probe, 
 
 
 @pytest.mark.parametrize("with_home", [True, False])
-def test_of_two_servers_that_have_a_queue_its_hash_decides(probe: Probe, three_servers: IndependentServers, fresh: Fresh, with_home: bool) -> None:
+def test_of_two_servers_that_have_a_queue_its_hash_decides(
+    probe: Probe, three_servers: EmbeddedStandaloneServers, fresh: Fresh, with_home: bool
+) -> None:
     keys = next(keys for keys in (QueueKeys(fresh()) for _ in range(100)) if server_index(keys.metadata, 3) == 2)
     for server in [1, 2] if with_home else [0, 1]:
         three_servers.servers[server].command("HSET", keys.metadata, "ttl", 60)
@@ -204,7 +206,7 @@ def test_of_two_servers_that_have_a_queue_its_hash_decides(probe: Probe, three_s
         link.close()
 
 
-def test_while_one_of_several_servers_is_away_no_place_is_guessed(impatient: Probe, redis_server: RedisServer) -> None:
+def test_while_one_of_several_servers_is_away_no_place_is_guessed(impatient: Probe, redis_server: EmbeddedRedis) -> None:
     with pytest.raises(Refused, match="BUSMQ_LINK_LOST"):
         impatient.open(f"{redis_server.url},redis://127.0.0.1:{absent().port}").locate("q")
 
@@ -236,8 +238,8 @@ def test_a_name_that_no_sentinel_knows_is_an_error_of_the_options(probe: Probe) 
 
 
 @pytest.mark.slow
-def test_a_link_and_its_push_notifier_follow_the_master_through_a_failover(probe: Probe) -> None:
-    with SentinelServers(password="right") as group:
+def test_a_link_and_its_push_listener_follow_the_master_through_a_failover(probe: Probe) -> None:
+    with EmbeddedSentinel(password="right") as group:
         links = probe.open(",".join(group.urls), redis_layout="sentinel", redis_sentinelMaster=group.name, redis_password="right")
         links.run_all([call("SET", "a", "before")])
         assert links.run("WAIT", 1, 10_000) == 1
@@ -255,13 +257,13 @@ def test_a_link_and_its_push_notifier_follow_the_master_through_a_failover(probe
 
 
 @pytest.fixture
-def clustered(probe: Probe, cluster_servers: ClusterServers) -> Iterator[Links]:
+def clustered(probe: Probe, cluster_servers: EmbeddedCluster) -> Iterator[Links]:
     links = probe.open(cluster_servers.urls[0], redis_layout="cluster")
     yield links
     probe("close", links.name)
 
 
-def test_a_step_is_spread_over_all_masters_and_its_replies_stand_in_order(clustered: Links, cluster_servers: ClusterServers, fresh: Fresh) -> None:
+def test_a_step_is_spread_over_all_masters_and_its_replies_stand_in_order(clustered: Links, cluster_servers: EmbeddedCluster, fresh: Fresh) -> None:
     keys = [f"{fresh()}-{i}" for i in range(100)]
     clustered.run_all([call("SET", key, i) for i, key in enumerate(keys)])
     assert clustered.run_all([call("GET", key) for key in keys]) == [str(i) for i in range(100)]
@@ -269,7 +271,7 @@ def test_a_step_is_spread_over_all_masters_and_its_replies_stand_in_order(cluste
 
 
 def test_queues_of_all_nodes_are_discovered_and_scripts_are_sent_to_nodes_that_forgot_them(
-    clustered: Links, cluster_servers: ClusterServers, fresh: Fresh
+    clustered: Links, cluster_servers: EmbeddedCluster, fresh: Fresh
 ) -> None:
     names = [fresh(hint) for hint in "abcd"]
     for name in names:
@@ -281,7 +283,7 @@ def test_queues_of_all_nodes_are_discovered_and_scripts_are_sent_to_nodes_that_f
 
 
 def test_a_slot_that_moved_is_found_and_a_call_that_is_not_idempotent_is_executed_once(
-    clustered: Links, cluster_servers: ClusterServers, fresh: Fresh
+    clustered: Links, cluster_servers: EmbeddedCluster, fresh: Fresh
 ) -> None:
     key = fresh()
     clustered.run_all([call("SET", key, 41)])
@@ -291,7 +293,7 @@ def test_a_slot_that_moved_is_found_and_a_call_that_is_not_idempotent_is_execute
     assert cluster_servers.owner(key) is move.target
 
 
-def test_while_a_slot_moves_each_key_is_asked_for_where_it_is(clustered: Links, cluster_servers: ClusterServers, fresh: Fresh) -> None:
+def test_while_a_slot_moves_each_key_is_asked_for_where_it_is(clustered: Links, cluster_servers: EmbeddedCluster, fresh: Fresh) -> None:
     tag = fresh()
     moved, there, new = (f"{{{tag}}}{name}" for name in ("moved", "there", "new"))
     clustered.run_all([call("SET", moved, 1), call("SET", there, 1)])
@@ -306,7 +308,7 @@ def test_while_a_slot_moves_each_key_is_asked_for_where_it_is(clustered: Links, 
     assert clustered.run_all([call("GET", key) for key in (moved, there, new)]) == ["3", "2", "1"]
 
 
-def test_a_push_waits_while_the_keys_of_its_queue_are_on_two_nodes(clustered: Links, cluster_servers: ClusterServers, fresh: Fresh) -> None:
+def test_a_push_waits_while_the_keys_of_its_queue_are_on_two_nodes(clustered: Links, cluster_servers: EmbeddedCluster, fresh: Fresh) -> None:
     keys = QueueKeys(fresh(), cluster=True)
     clustered.run_all([call("HSET", keys.metadata, "ttl", 60), push(keys, "before")])
     move = Move(cluster_servers, keys.metadata)
@@ -324,15 +326,15 @@ def test_a_push_waits_while_the_keys_of_its_queue_are_on_two_nodes(clustered: Li
     assert clustered.probe.answer() == [[2, 1]]
 
 
-def test_a_server_that_is_no_node_of_a_cluster_is_an_error_of_the_options(probe: Probe, redis_server: RedisServer) -> None:
+def test_a_server_that_is_no_node_of_a_cluster_is_an_error_of_the_options(probe: Probe, redis_server: EmbeddedRedis) -> None:
     with pytest.raises(Refused, match=r"no node of a cluster; leave redis\.layout at direct"):
         probe.open(redis_server.url, redis_layout="cluster").run_all([AGAIN])
 
 
-# PushNotifiers
+# PushListeners
 
 
-def test_a_push_is_signalled_at_once_and_one_to_another_queue_is_not(probe: Probe, redis_server: RedisServer, fresh: Fresh) -> None:
+def test_a_push_is_signalled_at_once_and_one_to_another_queue_is_not(probe: Probe, redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     links, name = probe.open(redis_server.url), fresh()
     links.listen(**{name: 0})
     assert links.rings(10_000), "a subscription that is new rings"
@@ -343,8 +345,8 @@ def test_a_push_is_signalled_at_once_and_one_to_another_queue_is_not(probe: Prob
     assert probe.answer() is True
 
 
-def test_a_push_notifier_signals_again_after_redis_was_down(probe: Probe) -> None:
-    with RedisServer() as server:
+def test_a_push_listener_signals_again_after_redis_was_down(probe: Probe) -> None:
+    with EmbeddedRedis() as server:
         links = probe.open(server.url)
         links.listen(q=0)
         assert links.rings(10_000)
@@ -355,8 +357,8 @@ def test_a_push_notifier_signals_again_after_redis_was_down(probe: Probe) -> Non
         assert links.rings(30_000)
 
 
-def test_an_idle_push_notifier_keeps_its_connection(probe: Probe) -> None:
-    with RedisServer() as server:
+def test_an_idle_push_listener_keeps_its_connection(probe: Probe) -> None:
+    with EmbeddedRedis() as server:
         links = probe.open(server.url)
         links.listen(q=0)
         assert links.rings(10_000)
@@ -374,7 +376,7 @@ def test_an_idle_push_notifier_keeps_its_connection(probe: Probe) -> None:
 
 
 def test_readers_share_one_subscription_to_a_server(probe: Probe) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         probes = [probe.open(server.url) for _ in range(5)]
         for links in probes:
             links.listen(q=0)
@@ -386,7 +388,7 @@ def test_readers_share_one_subscription_to_a_server(probe: Probe) -> None:
 
 @pytest.mark.slow
 def test_a_failover_of_a_cluster_is_waited_for(probe: Probe, fresh: Fresh) -> None:
-    with ClusterServers() as group:
+    with EmbeddedCluster() as group:
         links, keys = probe.open(group.urls[0], redis_layout="cluster"), [fresh() for _ in range(20)]
         links.run_all([call("SET", key, "before") for key in keys])
         dead = group.owner(keys[0])

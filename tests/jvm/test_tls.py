@@ -6,7 +6,7 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from tests.jvm.probe import Probe, Refused, call
 from tests.tls import Authority, TlsProxy
 
@@ -62,7 +62,7 @@ def test_a_server_of_another_authority_is_not_trusted(probe: Probe, plain_tls: T
 
 
 def test_a_certificate_for_another_host_is_refused_unless_the_name_is_not_checked(
-    probe: Probe, authority: Authority, redis_server: RedisServer
+    probe: Probe, authority: Authority, redis_server: EmbeddedRedis
 ) -> None:
     with TlsProxy(redis_server.port, authority.server_context("elsewhere.example")) as proxy:
         with pytest.raises(Refused, match="BUSMQ_TLS"):
@@ -71,6 +71,6 @@ def test_a_certificate_for_another_host_is_refused_unless_the_name_is_not_checke
         assert unchecked.run_all(PING) == ["PONG"]
 
 
-def test_a_port_without_tls_is_named_as_such(impatient: Probe, redis_server: RedisServer, authority: Authority) -> None:
+def test_a_port_without_tls_is_named_as_such(impatient: Probe, redis_server: EmbeddedRedis, authority: Authority) -> None:
     with pytest.raises(Refused, match="TLS"):
         impatient.open(f"rediss://127.0.0.1:{redis_server.port}", redis_tls_ca=str(authority.file)).run_all(PING)

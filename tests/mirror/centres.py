@@ -16,7 +16,7 @@ from busmq_spark.mirror.status import MirroredQueueStatus
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.link_factory import sync_links
 from busmq_spark.redis_io.queue_location import locate, new_token
-from busmq_spark.redis_io.server_layout import redis_layout
+from busmq_spark.redis_io.redis_layout import redis_layout
 from tests.support import wait_until
 
 

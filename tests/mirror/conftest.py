@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from tests.mirror.centres import Centre, centre
 
 
 @pytest.fixture(scope="module")
 def far() -> Iterator[Centre]:
     """A data centre, of which this file has the only mirrors."""
-    with RedisServer() as server, centre(server.url) as made:
+    with EmbeddedRedis() as server, centre(server.url) as made:
         yield made
 
 

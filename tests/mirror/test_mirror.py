@@ -14,16 +14,16 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.core import queue as queues
 from busmq_spark.core import reader_operations
 from busmq_spark.core.reader_subscriptions import register
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import ConfigError, FederationRefused, LinkLost
 from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
-from busmq_spark.federation.bulk.client import BulkLink
+from busmq_spark.federation.bulk.client import FederationBulkClient
 from busmq_spark.mirror import runner as runners
-from busmq_spark.mirror.copy_planning import MAX_CALL_BYTES, CopyWindow, CopyWindowMessages
+from busmq_spark.mirror.copy_planning import MAX_CALL_BYTES, CopyRange, CopyRangeReadResult
 from busmq_spark.mirror.origin_reader import read_windows
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.options import RedisOptions
-from busmq_spark.store.protocol import OriginStore
+from busmq_spark.store.protocol import MirrorOriginReadStore
 from tests.clocks import npm_push
 from tests.conftest import Fresh
 from tests.federation.bulk_site import SECRET, site
@@ -63,13 +63,13 @@ def test_queues_behind_a_federation_server_are_copied_too(far: Centre, near: Cen
     far.create(name)
     far.push(name, 3_000, size=500)
     far.run(name, register(far.keys(name), "billing", 7))
-    asked, send = list[str](), BulkLink._send_call_on
+    asked, send = list[str](), FederationBulkClient._send_call_on
 
-    def noted(link: BulkLink, socket: BulkWebSocket, operation: str, *more: Any) -> int:
+    def noted(link: FederationBulkClient, socket: BulkWebSocket, operation: str, *more: Any) -> int:
         asked.append(operation)
         return send(link, socket, operation, *more)
 
-    monkeypatch.setattr(BulkLink, "_send_call_on", noted)
+    monkeypatch.setattr(FederationBulkClient, "_send_call_on", noted)
     with site(url(far)) as served:
         with mirroring(served.url, near, f"{name}*", secret=SECRET, groups=True) as runner:
             copied(runner, far, [name])
@@ -156,7 +156,7 @@ def test_what_is_read_in_one_call_is_bounded_over_all_of_its_queues(far: Centre,
         far.push(name, 10, size=100_000)
     came = list[int]()
 
-    def noted(store: OriginStore, windows: Sequence[CopyWindow]) -> list[CopyWindowMessages]:
+    def noted(store: MirrorOriginReadStore, windows: Sequence[CopyRange]) -> list[CopyRangeReadResult]:
         found = read_windows(store, windows)
         came.append(sum(rows.bytes for rows in found))
         return found
@@ -295,7 +295,7 @@ def test_the_rights_of_the_page_are_enough_at_the_origin_and_here(fresh: Fresh) 
     [here] = [line for line in page.splitlines() if line.startswith("ACL SETUSER spark")]
     [there] = [line.strip("`.") for line in page.splitlines() if line.startswith("`+client|setname +ping +role +eval")]
     name = fresh("acl")
-    with RedisServer() as first, RedisServer() as second, centre(first.url) as far, centre(second.url) as near:
+    with EmbeddedRedis() as first, EmbeddedRedis() as second, centre(first.url) as far, centre(second.url) as near:
         first.command("ACL", "SETUSER", "reader", "on", ">secret", "~bus:*", "resetchannels", "&bus:*", *there.split())
         second.command(*here.split())
         far.create(name)

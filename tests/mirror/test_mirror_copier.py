@@ -10,7 +10,7 @@ import pytest
 from busmq_spark.core.mirror import OriginQueueState
 from busmq_spark.core.reader_operations import fingerprint
 from busmq_spark.metrics import Metrics
-from busmq_spark.mirror.copy_planning import CopyWindow, CopyWindowMessages, MirroredQueue, drop_copied_rows
+from busmq_spark.mirror.copy_planning import CopyRange, CopyRangeReadResult, MirroredQueue, drop_copied_rows
 from busmq_spark.mirror.encoded_messages import EncodedMessages
 from busmq_spark.mirror.mirror_copier import MirrorCopier
 from busmq_spark.mirror.settings import MirrorSettings
@@ -67,7 +67,7 @@ def test_counters_from_before_do_not_hide_what_is_known_to_be_there(copier: Mirr
 
 def test_of_what_was_read_the_rest_is_taken_and_compared_with_the_message_copied_last() -> None:
     parts = [EncodedMessages.of(11, pa.array([b"11"])), EncodedMessages.of(12, pa.array([b"12", b"13"]))]
-    rows = CopyWindowMessages(CopyWindow("q", "b", 10, 0, 13), span(13, "of 10"), 13, 10, parts)
+    rows = CopyRangeReadResult(CopyRange("q", "b", 10, 0, 13), span(13, "of 10"), 13, 10, parts)
     assert drop_copied_rows(rows, 10).after_mark == "of 10"
     found = drop_copied_rows(rows, 12)
     assert (rows.count, rows.last, rows.after, rows.mark(12), rows.mark(13)) == (1, 13, 12, "", fingerprint(b"13"))
@@ -75,7 +75,7 @@ def test_of_what_was_read_the_rest_is_taken_and_compared_with_the_message_copied
 
 
 def test_where_what_was_copied_meanwhile_was_not_read_its_fingerprint_is_not_known() -> None:
-    rows = CopyWindowMessages(CopyWindow("q", "b", 10, 0, 13), span(13, "of 10"), 13, 10, [EncodedMessages.of(13, pa.array([b"13"]))])
+    rows = CopyRangeReadResult(CopyRange("q", "b", 10, 0, 13), span(13, "of 10"), 13, 10, [EncodedMessages.of(13, pa.array([b"13"]))])
     assert drop_copied_rows(rows, 12).after_mark == ""
     assert rows.count == 1
 
@@ -86,7 +86,7 @@ def test_as_long_as_nobody_knows_how_long_values_are_one_window_is_under_way(cop
     [[window]] = [copier.plan(0.0)]
     assert (window.after, window.upto) == (100, 1_100)
     assert copier.plan(0.0) == []
-    copier.append([CopyWindowMessages(window, span(5_000, "of 100"), 1_100, 100, [EncodedMessages.of(1_100, pa.array([b"x" * 1_000]))], 1_000)])
+    copier.append([CopyRangeReadResult(window, span(5_000, "of 100"), 1_100, 100, [EncodedMessages.of(1_100, pa.array([b"x" * 1_000]))], 1_000)])
     assert [(each.after, each.rows) for _ in range(2) for each in copier.plan(0.0)] == [(100, 3_145), (3_245, 1_755)]
     assert queue.row_bytes == 1_000
 

@@ -10,7 +10,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core import mirror as flows
 from busmq_spark.core import queue as queues
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import LinkLost, MirrorStopped, QueueIsMirror, StateError
 from busmq_spark.metrics import Metrics
 from busmq_spark.mirror.origin_reader import look_at_queues
@@ -75,7 +75,7 @@ def test_a_new_life_stops_the_mirror_and_the_copy_of_the_old_one_is_kept(far: Ce
 def test_an_origin_that_comes_back_empty_does_not_take_the_copy_with_it(near: Centre, fresh: Fresh) -> None:
     """The disaster that mirrors are for. Whether the copy or the new life is wanted, a person decides, who then says so."""
     name = fresh("empty")
-    with RedisServer() as there, centre(there.url) as far:
+    with EmbeddedRedis() as there, centre(there.url) as far:
         far.create(name)
         far.push(name, 50)
         with mirroring(there.url, near, f"{name}*") as runner:
@@ -111,7 +111,7 @@ def test_a_new_life_is_followed_where_nothing_was_copied_of_the_one_before(far: 
 def test_a_copy_lives_while_its_origin_is_away(near: Centre, fresh: Fresh) -> None:
     """Else what is copied for the day on which a data centre is lost would expire on that day: npm's queues have a ttl of 30 s."""
     name = fresh("away")
-    with RedisServer() as server, centre(server.url) as away, mirroring(server.url, near, name) as runner:
+    with EmbeddedRedis() as server, centre(server.url) as away, mirroring(server.url, near, name) as runner:
         away.create(name, ttl_s=600)
         away.push(name, 2)
         copied(runner, away, [name])
@@ -127,7 +127,7 @@ def test_a_copy_lives_while_its_origin_is_away(near: Centre, fresh: Fresh) -> No
 def test_a_mirror_that_starts_while_its_origin_is_away_keeps_its_copies_alive_and_raises(near: Centre, fresh: Fresh, pattern: str) -> None:
     """Whoever supervises it starts it again and again, for as long as the outage lasts."""
     name, others, mine = fresh("away"), fresh("away"), fresh("away")
-    with RedisServer() as server, RedisServer() as third, centre(server.url) as away, centre(third.url) as asia:
+    with EmbeddedRedis() as server, EmbeddedRedis() as third, centre(server.url) as away, centre(third.url) as asia:
         for place, each in ((away, name), (asia, others)):
             place.create(each, ttl_s=600)
             place.push(each, 2)
@@ -157,7 +157,7 @@ def test_an_origin_that_goes_away_before_the_first_look_at_a_queue_keeps_its_cop
 ) -> None:
     """Its name is known by then, and what is here is the copy of another process."""
     name, mine = fresh("first"), fresh("first")
-    with RedisServer(aof=True) as server, centre(server.url) as away:
+    with EmbeddedRedis(aof=True) as server, centre(server.url) as away:
         for each in (name, mine):
             away.create(each, ttl_s=600)
             away.push(each, 2)
@@ -271,7 +271,7 @@ def test_two_origins_do_not_end_each_other_s_copies(far: Centre, near: Centre, f
     name = fresh("taken")
     far.create(name)
     far.push(name, 3)
-    with RedisServer() as third, centre(third.url) as asia:
+    with EmbeddedRedis() as third, centre(third.url) as asia:
         asia.create(name)
         asia.push(name, 5, word="asia")
         with mirroring(url(far), near, name) as first:
@@ -322,7 +322,7 @@ def test_after_a_promotion_ids_go_on_and_what_the_old_origin_has_besides_is_told
 
 def test_both_sides_promoted_keep_what_they_have(far: Centre, near: Centre, fresh: Fresh) -> None:
     name = fresh("both")
-    with RedisServer() as third, centre(third.url) as root:
+    with EmbeddedRedis() as third, centre(third.url) as root:
         root.create(name)
         root.push(name, 5)
         with mirroring(url(root), far, name) as one, mirroring(url(root), near, name) as other:
@@ -340,7 +340,7 @@ def test_both_sides_promoted_keep_what_they_have(far: Centre, near: Centre, fres
 
 def test_a_mirror_of_a_mirror_names_its_path_and_none_is_its_own_origin(far: Centre, near: Centre, fresh: Fresh) -> None:
     name = fresh("chain")
-    with RedisServer() as third, centre(third.url) as asia:
+    with EmbeddedRedis() as third, centre(third.url) as asia:
         far.create(name)
         far.push(name, 5)
         with (

@@ -16,12 +16,12 @@ import pytest
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.command_generators import command
-from busmq_spark.embedded import ClusterServers, RedisServer
+from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis
 from busmq_spark.options import RedisOptions
 from busmq_spark.outbox import forwarder, report
 from busmq_spark.outbox.outbox import SyncOutbox
 from busmq_spark.redis_io import connection_factory
-from busmq_spark.redis_io.server_layout import redis_layout
+from busmq_spark.redis_io.redis_layout import redis_layout
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.store.redis_store import RedisStore
 from tests.conftest import Fresh
@@ -43,14 +43,14 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def server() -> Iterator[RedisServer]:
+def server() -> Iterator[EmbeddedRedis]:
     """A Redis that survives a kill: AOF, fsync always."""
-    with RedisServer(aof=True) as made:
+    with EmbeddedRedis(aof=True) as made:
         yield made
 
 
 @pytest.fixture
-def cutter(redis_server: RedisServer) -> Iterator[Cutter]:
+def cutter(redis_server: EmbeddedRedis) -> Iterator[Cutter]:
     made = Cutter(redis_server.port)
     yield made
     made.close()
@@ -67,7 +67,7 @@ def check_rounds(found: list[int], kept: list[int]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(FACTOR))
-def test_publisher_forwarder_and_redis_are_killed_at_any_moment(server: RedisServer, path: Path, fresh: Fresh, seed: int) -> None:
+def test_publisher_forwarder_and_redis_are_killed_at_any_moment(server: EmbeddedRedis, path: Path, fresh: Fresh, seed: int) -> None:
     """Publisher and forwarder are one process: it is killed while both are at work, some rounds right after a call has returned.
 
     With seed 0 Redis is there in some rounds, is killed in some, and is killed and back again in one: its eight rounds are enough for ``make test``.
@@ -125,7 +125,7 @@ def test_the_link_is_cut_at_any_byte(cutter: Cutter, here: Place, path: Path, fr
 
 
 def test_a_link_that_is_silent_is_given_up_and_what_it_still_brings_is_known(
-    redis_server: RedisServer, here: Place, path: Path, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
+    redis_server: EmbeddedRedis, here: Place, path: Path, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The packet arrives after its repetition, and again after what follows."""
     monkeypatch.setattr(connection_factory, "REPLY_TIMEOUT_S", 0.5)
@@ -184,7 +184,7 @@ def test_what_was_returned_for_is_there_after_a_loss_of_power(tmp_path: Path, re
 def test_a_node_of_a_cluster_that_is_silent_holds_up_its_own_queues_only(path: Path, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     """One thread sends to all nodes, and does not ask the silent one for each queue that is there."""
     monkeypatch.setattr(connection_factory, "REPLY_TIMEOUT_S", 0.5)
-    with ClusterServers(node_timeout_ms=120_000) as cluster:  # nobody takes over meanwhile
+    with EmbeddedCluster(node_timeout_ms=120_000) as cluster:  # nobody takes over meanwhile
         there = Place({"url": ",".join(cluster.urls), "layout": "cluster"})
         queues = [fresh("orders") for _ in range(12)]
         with there.outbox(path) as outbox:
@@ -212,7 +212,7 @@ def test_a_node_of_a_cluster_that_is_silent_holds_up_its_own_queues_only(path: P
 # -- the sign-up story ------------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_sign_up_is_one_mail_though_the_bus_is_down_and_the_web_is_killed_right_after_publish_returned(server: RedisServer, path: Path) -> None:
+def test_a_sign_up_is_one_mail_though_the_bus_is_down_and_the_web_is_killed_right_after_publish_returned(server: EmbeddedRedis, path: Path) -> None:
     port, url = server.port, server.url
     with Bus.sync(url) as bus:
         bus.subscribe(["signup"], into="mail")
@@ -246,7 +246,7 @@ def test_who_subscribes_while_the_publisher_is_down_has_what_it_still_keeps(anyw
     assert [json.loads(value)["data"] for value in anywhere.values(mail)] == [1, 2]
 
 
-def test_of_four_destinations_three_of_which_have_confirmed_only_the_fourth_is_sent_again(server: RedisServer, path: Path) -> None:
+def test_of_four_destinations_three_of_which_have_confirmed_only_the_fourth_is_sent_again(server: EmbeddedRedis, path: Path) -> None:
     queues = [f"into-{n}" for n in range(4)]
     with Bus.sync(server.url) as bus, Proxy(server.port) as proxy:
         for queue in queues:

@@ -11,9 +11,9 @@ from random import Random
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import BusError, ConfigError, FederationRefused
-from busmq_spark.federation.bulk.store import FederatedStore
+from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.outbox import forwarder, report
@@ -36,7 +36,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="module")
-def bulk(redis_server: RedisServer) -> Iterator[Site]:
+def bulk(redis_server: EmbeddedRedis) -> Iterator[Site]:
     with site(redis_server.url) as made:
         yield made
 
@@ -112,7 +112,7 @@ def test_peers_do_not_reach_each_others_senders(tmp_path: Path, redis_url: str, 
         bus.queue(queue).attach()
     with site(redis_url, Keyring.load(keys)) as there:
         for name, number in (("a", 1000), ("b", 1), ("b", 1)):
-            store = FederatedStore(there.address(shown[name]))
+            store = FederationBulkStore(there.address(shown[name]))
             assert store.push_from(queue, "same", [number], [name.encode()]) == (1, 0)
             for sender, given in (("a:b", (2,)), ("", (2,)), ("same", (0,)), ("same", (3, 3)), ("same", (2, 3, 4)), ("same", ())):
                 with pytest.raises(BusError, match="expected"):

@@ -15,8 +15,8 @@ from busmq_spark import Outbox
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.cloud_event import Event
 from busmq_spark.core.message import CHUNK_MESSAGES
-from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import ConfigError, MessageRefused, OutboxWaits, QueueBusy, StateError
+from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.errors import ConfigError, MessageRefused, OutboxNotDrained, QueueBusy, StateError
 from busmq_spark.outbox import forwarder, report, sql
 from busmq_spark.outbox.outbox import SyncOutbox
 from busmq_spark.outbox.target_opener import lane_of
@@ -153,14 +153,14 @@ def test_a_publisher_started_before_redis_delivers_when_it_comes_and_says_what_i
         outbox.push(queue, 1, 2)
         outbox.subscribe([word], into=into)
         outbox.publish([word], 3)
-        with pytest.raises(OutboxWaits, match="still has 4 messages to forward") as waits:
+        with pytest.raises(OutboxNotDrained, match="still has 4 messages to forward") as waits:
             outbox.wait_drained(0)
         assert waits.value.retriable
         wait_until(lambda: f"127.0.0.1:{port}" in report.read_status(path).error)
         wait_until(lambda: [each.failing_s is not None for each in report.read_outgoing(path)] == [True], what="its queue counts as failing")
         [each] = report.read_outgoing(path)
         assert (each.queue, each.messages) == (queue, 2)
-        with RedisServer(port=port) as server:
+        with EmbeddedRedis(port=port) as server:
             drain(outbox)
             there = Place({"url": server.url})
             assert there.values(queue) == [b"1", b"2"]
@@ -188,7 +188,7 @@ def test_of_a_long_backlog_the_next_chunk_is_read_ahead_and_used_if_the_one_befo
     """The queue takes a part of each."""
     queue, got, count, read, next_chunk = fresh("orders"), [], 5 * CHUNK_MESSAGES, [], sql.next_chunk
 
-    def noted(*about: Any) -> sql.Chunk | None:
+    def noted(*about: Any) -> sql.OutboxChunk | None:
         read.append(threading.current_thread().name)
         return next_chunk(*about)
 
@@ -208,7 +208,7 @@ def test_of_a_long_backlog_the_next_chunk_is_read_ahead_and_used_if_the_one_befo
 
 def test_a_full_redis_keeps_messages_waiting_and_gets_each_once(path: Path, fresh: Fresh) -> None:
     queue = fresh("orders")
-    with RedisServer(maxmemory="8mb") as server, SyncOutbox(path, server.url) as outbox:
+    with EmbeddedRedis(maxmemory="8mb") as server, SyncOutbox(path, server.url) as outbox:
         there = Place({"url": server.url})
         outbox.push(queue, *[b"%5d" % n + b"x" * 10_000 for n in range(2000)])
         wait_until(lambda: "out of memory" in report.read_status(path).error)
@@ -289,7 +289,7 @@ def test_of_a_copy_of_the_store_nothing_old_comes_twice_and_nothing_new_is_lost(
 @pytest.mark.parametrize("more", [["+hrandfield"], []], ids=["all", "without hrandfield"])
 def test_the_rights_of_the_page_are_enough_for_an_outbox(path: Path, fresh: Fresh, more: list[str]) -> None:
     queue, word, into = fresh("orders"), fresh("k"), fresh("into")
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         server.command("ACL", "SETUSER", "spark", "reset", "on", ">secret", *rights(), *more)
         for n in range(3):
             with SyncOutbox(path, server.url, user="spark", password="secret") as outbox:
@@ -309,7 +309,7 @@ def test_a_forwarder_that_cannot_read_its_store_says_so_once_and_goes_on_when_it
 ) -> None:
     queue, failed, waiting = fresh("orders"), [], sql.waiting_destinations
 
-    def unreadable(connection: sqlite3.Connection) -> list[sql.Destination]:
+    def unreadable(connection: sqlite3.Connection) -> list[sql.OutboxDestinationQueue]:
         if len(failed) < 4:
             failed.append(connection)
             raise sqlite3.DatabaseError("disk I/O error")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.outbox import schema, sql
-from busmq_spark.outbox.sql import EntryKind
+from busmq_spark.outbox.sql import OutboxEntryKind
 
 QUEUES = ("a", "b", "c")
 STEPS = st.lists(
@@ -56,13 +56,13 @@ class Modelled:
         self.connection = schema.create_or_open(self.path)
         self.do(lambda: setattr(self, "opening", sql.begin_opening(self.connection, f"sender {self.made}")))
 
-    def push(self, queue: str, count: int, kind: EntryKind = EntryKind.PUSH) -> None:
+    def push(self, queue: str, count: int, kind: OutboxEntryKind = OutboxEntryKind.PUSH) -> None:
         values = self.values(count)
         self.expected[queue] += values
         self.do(lambda: sql.store_messages(self.connection, self.opening, kind, sql.find_or_add_destination(self.connection, queue), values))
 
     def send(self, queue: str, count: int) -> None:
-        self.push(queue, count, EntryKind.SEND)
+        self.push(queue, count, OutboxEntryKind.SEND)
 
     def publish(self, queues: list[str], count: int) -> None:
         values = self.values(count)
@@ -143,7 +143,7 @@ def test_a_chunk_keeps_to_its_bytes_but_for_one_message(path: Path, size: int) -
     model = Modelled(path)
     model.do(
         lambda: sql.store_messages(
-            model.connection, model.opening, EntryKind.PUSH, sql.find_or_add_destination(model.connection, "a"), [b"x" * size] * 3
+            model.connection, model.opening, OutboxEntryKind.PUSH, sql.find_or_add_destination(model.connection, "a"), [b"x" * size] * 3
         )
     )
     [to] = sql.waiting_destinations(model.connection)

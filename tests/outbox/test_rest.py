@@ -10,7 +10,7 @@ import pytest
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES
 from busmq_spark.outbox import forwarder, sql
 from busmq_spark.outbox.outbox import SyncOutbox
-from busmq_spark.outbox.target_bus import RedisTarget
+from busmq_spark.outbox.target_bus import RedisOutboxTarget
 from tests.conftest import Fresh
 from tests.outbox.conftest import Place, drain
 from tests.support import PATIENCE_S, lasting_port, wait_until
@@ -26,19 +26,19 @@ class Rests:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._begun, self._awaited, self._sent, self._missed = 0, 0, False, False
         self.over = threading.Semaphore(0)
-        push, wait = RedisTarget.push, forwarder.Forwarder._wait_for_change
+        push, wait = RedisOutboxTarget.push, forwarder.OutboxForwarder._wait_for_change
 
-        def noted(target: RedisTarget, queue: str, chunk: sql.Chunk) -> tuple[int, int]:
+        def noted(target: RedisOutboxTarget, queue: str, chunk: sql.OutboxChunk) -> tuple[int, int]:
             self._sent = True
             return push(target, queue, chunk)
 
-        def idle(of: forwarder.Forwarder, for_s: float | None) -> None:
+        def idle(of: forwarder.OutboxForwarder, for_s: float | None) -> None:
             self._missed = self._missed or self._sent
             wait(of, for_s)
 
-        monkeypatch.setattr(RedisTarget, "push", noted)
-        monkeypatch.setattr(forwarder.Forwarder, "_wait_for_change", idle)
-        monkeypatch.setattr(forwarder.Forwarder, "_pause_between_turns", self._rest)
+        monkeypatch.setattr(RedisOutboxTarget, "push", noted)
+        monkeypatch.setattr(forwarder.OutboxForwarder, "_wait_for_change", idle)
+        monkeypatch.setattr(forwarder.OutboxForwarder, "_pause_between_turns", self._rest)
 
     def _rest(self) -> None:
         self._sent = False
@@ -53,13 +53,13 @@ class Rests:
 
 
 def test_what_comes_while_the_forwarder_rests_goes_together(path: Path, here: Place, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
-    queue, rests, sent, push = fresh("orders"), Rests(monkeypatch), [], RedisTarget.push
+    queue, rests, sent, push = fresh("orders"), Rests(monkeypatch), [], RedisOutboxTarget.push
 
-    def noted(target: RedisTarget, queue: str, chunk: sql.Chunk) -> tuple[int, int]:
+    def noted(target: RedisOutboxTarget, queue: str, chunk: sql.OutboxChunk) -> tuple[int, int]:
         sent.append(len(chunk.numbers))
         return push(target, queue, chunk)
 
-    monkeypatch.setattr(RedisTarget, "push", noted)
+    monkeypatch.setattr(RedisOutboxTarget, "push", noted)
     with here.outbox(path) as outbox:
         for count in (1, 3, 5):
             for n in range(count):

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from busmq_spark.errors import OutboxBusy, OutboxFull, OutboxUnusable, StateError
+from busmq_spark.errors import OutboxBusy, OutboxDiskFull, OutboxUnusable, StateError
 from busmq_spark.outbox import lock, report, schema, sql
-from busmq_spark.outbox.disk_reserve import DiskReserve
-from busmq_spark.outbox.group_commit import GroupCommitWriter, PendingWrite
+from busmq_spark.outbox.disk_reserve import DiskReserveFile
+from busmq_spark.outbox.group_commit import GroupCommitFuture, SqliteGroupCommitWriter
 from busmq_spark.outbox.outbox import SyncOutbox
 from tests.conftest import Fresh
 from tests.outbox.conftest import Place, drain
@@ -266,11 +266,11 @@ def test_on_a_full_file_system_forwarding_makes_room(tmp_path: Path, here: Place
         kept = 0
         with SyncOutbox(path, nowhere) as outbox:
             for size in (200_000, 2_000):
-                with suppress(OutboxFull):
+                with suppress(OutboxDiskFull):
                     while True:
                         outbox.push(queue, b"%d %s" % (kept + 1, b"x" * size))
                         kept += 1
-            with pytest.raises(OutboxFull, match="takes no more"):
+            with pytest.raises(OutboxDiskFull, match="takes no more"):
                 outbox.push(queue, b"x" * 2_000)
             assert report.read_outgoing(path)[0].messages == kept > 10
         (disk / "other").write_bytes(bytes(os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize))
@@ -291,7 +291,7 @@ def test_calls_under_way_together_share_a_transaction_and_one_that_fails_fails_a
     connection = schema.create_or_open(path)
     said: list[str] = []
     connection.set_trace_callback(said.append)
-    writer = GroupCommitWriter(connection, path, DiskReserve(path))
+    writer = SqliteGroupCommitWriter(connection, path, DiskReserveFile(path))
     opening = writer.submit(lambda c: sql.begin_opening(c, "s")).result()
     said.clear()
 
@@ -301,14 +301,16 @@ def test_calls_under_way_together_share_a_transaction_and_one_that_fails_fails_a
         writer.submit(lambda _: begun.set() or wait_until(lambda: len(futures) == until))
         begun.wait()
 
-    futures: list[PendingWrite[object]] = []
+    futures: list[GroupCommitFuture[object]] = []
     held(20)
     for n in range(20):
         if n == 7:
             futures.append(writer.submit(lambda _: 1 / 0))
         else:
             futures.append(
-                writer.submit(lambda c, n=n: sql.store_messages(c, opening, sql.EntryKind.PUSH, sql.find_or_add_destination(c, "q"), [b"%d" % n]))
+                writer.submit(
+                    lambda c, n=n: sql.store_messages(c, opening, sql.OutboxEntryKind.PUSH, sql.find_or_add_destination(c, "q"), [b"%d" % n])
+                )
             )
     with pytest.raises(ZeroDivisionError):
         futures[7].result()
@@ -318,7 +320,7 @@ def test_calls_under_way_together_share_a_transaction_and_one_that_fails_fails_a
     held(40)
     for _ in range(20):
         futures += [writer.submit(lambda c: sql.find_or_add_destination(c, "q"))]
-    assert {future.result() for future in futures[20:]} == {sql.Destination(1, "q")}
+    assert {future.result() for future in futures[20:]} == {sql.OutboxDestinationQueue(1, "q")}
     assert said.count("COMMIT") == 2
     writer.close()
     with pytest.raises(StateError):

@@ -18,8 +18,8 @@ import pytest
 
 from busmq_spark.errors import StateError
 from busmq_spark.outbox import forwarder, report, schema, sql
-from busmq_spark.outbox.disk_reserve import DiskReserve
-from busmq_spark.outbox.group_commit import GroupCommitWriter, PendingWrite
+from busmq_spark.outbox.disk_reserve import DiskReserveFile
+from busmq_spark.outbox.group_commit import GroupCommitFuture, SqliteGroupCommitWriter
 from busmq_spark.outbox.outbox import SyncOutbox
 from tests.conftest import Fresh
 from tests.outbox.conftest import Place, drain
@@ -39,15 +39,17 @@ class Store:
         connection = schema.create_or_open(path)
         self.said: list[str] = []
         connection.set_trace_callback(self.said.append)
-        self.writer = GroupCommitWriter(connection, path, DiskReserve(path))
+        self.writer = SqliteGroupCommitWriter(connection, path, DiskReserveFile(path))
         opening = self.writer.write(lambda c: sql.begin_opening(c, "s"))
-        self.append: Callable[[Any], int] = lambda c: sql.store_messages(c, opening, sql.EntryKind.PUSH, sql.find_or_add_destination(c, "q"), [b"x"])
+        self.append: Callable[[Any], int] = lambda c: sql.store_messages(
+            c, opening, sql.OutboxEntryKind.PUSH, sql.find_or_add_destination(c, "q"), [b"x"]
+        )
 
     def stored(self) -> int:
         return self.writer.write(lambda c: int(c.execute("SELECT count(*) FROM entry").fetchone()[0]))
 
     @contextmanager
-    def held(self) -> Iterator[PendingWrite[None]]:
+    def held(self) -> Iterator[GroupCommitFuture[None]]:
         """The thread is busy; afterwards it begins with what was asked for meanwhile."""
         begun, over = threading.Event(), threading.Event()
 
@@ -166,14 +168,14 @@ def test_what_an_interrupted_call_left_open_is_rolled_back_by_the_next_one(store
 
 
 def test_what_is_interrupted_behind_its_commit_is_forwarded(opened: SyncOutbox, here: Place, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
-    queue, together = fresh("orders"), GroupCommitWriter._run_in_one_transaction
+    queue, together = fresh("orders"), SqliteGroupCommitWriter._run_in_one_transaction
 
     def interrupted(*arguments: Any, **named: Any) -> Any:
         together(*arguments, **named)
         raise Interrupted
 
     with monkeypatch.context() as patch:
-        patch.setattr(GroupCommitWriter, "_run_in_one_transaction", interrupted)
+        patch.setattr(SqliteGroupCommitWriter, "_run_in_one_transaction", interrupted)
         with pytest.raises(Interrupted):
             opened.push(queue, 1)
     drain(opened)
@@ -315,9 +317,9 @@ def test_a_loop_that_ends_before_its_calls_are_written_leaves_them_to_be_written
 def test_calls_for_a_queue_whose_server_is_away_do_not_wake_the_forwarder(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It looks there when its pause is over, so that calls need not share the processor with it."""
     turns: list[object] = []
-    turn = forwarder.Forwarder._run_turn
+    turn = forwarder.OutboxForwarder._run_turn
     monkeypatch.setattr(forwarder, "RETRY_PAUSES_S", (600.0, 600.0))
-    monkeypatch.setattr(forwarder.Forwarder, "_run_turn", lambda its: (turns.append(its), turn(its))[1])
+    monkeypatch.setattr(forwarder.OutboxForwarder, "_run_turn", lambda its: (turns.append(its), turn(its))[1])
     with SyncOutbox(path, f"redis://127.0.0.1:{lasting_port()}") as outbox:
         outbox.push("q", 0)
         outbox.publish(["k"], 0)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.spark import lease, polling, stores
-from busmq_spark.store import source_caller
+from busmq_spark.store import store_caller
 from tests.federation.far import quick
 from tests.layouts import servers_of
 from tests.peers.node import Peer, missing, need
@@ -65,8 +65,8 @@ def npm_server(npm: None, redis_url: str) -> Iterator[Npm]:
 @pytest.fixture
 def queries(npm_server: Npm, monkeypatch: pytest.MonkeyPatch) -> Iterator[Queries]:
     """Streaming queries on it, with pauses short enough for a test."""
-    monkeypatch.setattr(source_caller, "ANSWER_BUDGET_S", PATIENCE_S)  # a busy machine does not make it look away
-    monkeypatch.setattr(source_caller, "PROBE_PAUSES_S", (0.02, 0.1))
+    monkeypatch.setattr(store_caller, "ANSWER_BUDGET_S", PATIENCE_S)  # a busy machine does not make it look away
+    monkeypatch.setattr(store_caller, "PROBE_PAUSES_S", (0.02, 0.1))
     monkeypatch.setattr(lease, "STOPPING_READER_GRACE_S", 0.5)
     monkeypatch.setattr(polling, "LINK_POLL_S", 0.02)
     monkeypatch.setattr(stores, "_shared_stores", {})

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import FederationLost, FederationRefused
 from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
 from tests.bus.tools import ids
@@ -191,7 +191,7 @@ async def test_a_wrong_secret_is_refused(server: Npm, fresh: Fresh) -> None:
 @pytest.mark.slow
 async def test_redis_going_away_over_there_neither_ends_the_server_nor_us(npm: None, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
     quick(monkeypatch)
-    with RedisServer(aof=True) as redis:
+    with EmbeddedRedis(aof=True) as redis:
         server = Npm(redis.url)
         try:
             async with server.bus() as (bus, _), bus.federate(bus.queue(fresh())) as queue:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.serve.server import FederationServer
@@ -18,13 +18,13 @@ from tests.peers.test_federation_server import SECRET, serving
 
 
 @pytest.fixture(scope="module")
-def elsewhere() -> Iterator[RedisServer]:
+def elsewhere() -> Iterator[EmbeddedRedis]:
     """The Redis of the other data centre."""
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         yield server
 
 
-async def federating(elsewhere: RedisServer, url: str) -> Peer:
+async def federating(elsewhere: EmbeddedRedis, url: str) -> Peer:
     """An npm bus there that federates to ours, and receives its notifications."""
     return await asyncio.to_thread(Peer, [elsewhere.url], federate={"urls": [url], "secret": SECRET, "poolSize": 1})
 
@@ -37,7 +37,7 @@ async def found(peer: Peer, name: str, source: str | None) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_an_npm_bus_finds_our_discoverable_queue_and_then_uses_it(npm: None, redis_url: str, elsewhere: RedisServer, fresh: Fresh) -> None:
+async def test_an_npm_bus_finds_our_discoverable_queue_and_then_uses_it(npm: None, redis_url: str, elsewhere: EmbeddedRedis, fresh: Fresh) -> None:
     async with serving(redis_url) as (bus, server):
         peer = await federating(elsewhere, server.url)
         try:
@@ -56,7 +56,7 @@ async def test_an_npm_bus_finds_our_discoverable_queue_and_then_uses_it(npm: Non
 
 
 async def test_a_queue_that_a_federated_client_attaches_is_announced_to_others(
-    npm: None, redis_url: str, elsewhere: RedisServer, fresh: Fresh
+    npm: None, redis_url: str, elsewhere: EmbeddedRedis, fresh: Fresh
 ) -> None:
     async with serving(redis_url) as (_, server):
         peer = await federating(elsewhere, server.url)
@@ -72,7 +72,7 @@ async def test_a_queue_that_a_federated_client_attaches_is_announced_to_others(
             await asyncio.to_thread(other.kill)
 
 
-async def test_what_a_peer_may_not_use_it_does_not_hear_of(npm: None, redis_url: str, elsewhere: RedisServer, fresh: Fresh) -> None:
+async def test_what_a_peer_may_not_use_it_does_not_hear_of(npm: None, redis_url: str, elsewhere: EmbeddedRedis, fresh: Fresh) -> None:
     keyring = Keyring({"peer": (SECRET, Grants.parse({"read": ["queue:mine-*"]}, "test"))})
     async with Bus(redis_url) as bus, FederationServer(bus, keyring) as server:
         peer = await federating(elsewhere, server.url)

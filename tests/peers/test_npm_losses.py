@@ -19,7 +19,7 @@ from busmq_spark.errors import (
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.npm_servers import remote_npm_queue
 from busmq_spark.federation.npm_servers.remote_npm_queue import RemoteNpmQueue
-from busmq_spark.federation.npm_servers.store import NpmServerStore
+from busmq_spark.federation.npm_servers.store import FederationNpmStore
 from busmq_spark.store.protocol import QueueCreateOptions
 from tests.conftest import Fresh
 from tests.peers.queries import SECRET, Queries, gather, settle, upto
@@ -183,7 +183,7 @@ def test_a_removal_that_was_cut_short_or_took_too_much_removes_nothing_that_was_
     queries.server.peer.consume(queue, reliable=True, max=25)  # as a removal would do that took 5 too many and died
     queries.server.peer.received(queue, 25)
     assert (queries.ids(queue, "toack"), queries.ids(queue)) == (upto(25), upto(30, 26))
-    store = NpmServerStore(FederationAddress(f"ws://127.0.0.1:{queries.port}/bus", SECRET, secret_in_url=True))
+    store = FederationNpmStore(FederationAddress(f"ws://127.0.0.1:{queries.port}/bus", SECRET, secret_in_url=True))
     try:
         born = queries.fields(queue)["born"]
         assert store.ack({queue: Position(born, 20)}, "")[queue].status == "ok"
@@ -224,7 +224,7 @@ def test_a_look_behind_the_end_ends_there(queries: Queries, fresh: Fresh, monkey
     """A consumption that finds nothing waits for pushes, without a word."""
     monkeypatch.setattr(remote_npm_queue, "ANSWER_TIMEOUT_S", 1000.0)
     queries.fill(queue := fresh(), 1, 10)
-    store = NpmServerStore(FederationAddress(f"ws://127.0.0.1:{queries.port}/bus", SECRET, secret_in_url=True))
+    store = FederationNpmStore(FederationAddress(f"ws://127.0.0.1:{queries.port}/bus", SECRET, secret_in_url=True))
     try:
         born = store.attach([queue], QueueCreateOptions(allowed=False, ttl_s=600))[queue].born
         read = [(rows.first, len(rows.values)) for rows in store.read(Range(queue, born, 1, 50), fail_on_data_loss=False)]

@@ -11,15 +11,15 @@ from pyspark.sql.types import StructType, TimestampType
 
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.errors import (
+    BacklogWouldBeDeleted,
     ConfigError,
     FederationRefused,
     MessageRefused,
     QueueBusy,
     QueueFull,
-    UnreadBacklog,
 )
 from busmq_spark.federation.npm_servers import remote_npm_queue
-from busmq_spark.federation.npm_servers.store import NpmServerStore
+from busmq_spark.federation.npm_servers.store import FederationNpmStore
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.queue_location import new_token
@@ -86,14 +86,14 @@ def test_an_empty_queue_that_has_not_entered_is_asked_about_as_seldom_as_any_oth
     monkeypatch.setattr(polling, "LINK_POLL_S", 1000.0)
     assert [query.step() for _ in range(3)] == [None] * 3
     asked: list[object] = []
-    monkeypatch.setattr(NpmServerStore, "states", lambda *args: asked.append(args))
+    monkeypatch.setattr(FederationNpmStore, "states", lambda *args: asked.append(args))
     assert [query.step() for _ in range(10)] == [None] * 10
     assert asked == []
 
 
 def test_latest_leaves_out_what_is_stored(queries: Queries, fresh: Fresh) -> None:
     queries.fill(queue := fresh(), 1, 5)
-    with pytest.raises(UnreadBacklog, match="holds 5 unread messages up to id 5"):
+    with pytest.raises(BacklogWouldBeDeleted, match="holds 5 unread messages up to id 5"):
         queries.query(queue, startingOffsets="latest").step()
     query = queries.query(queue, startingOffsets="latest", discardBacklog="true")
     assert query.step() == []

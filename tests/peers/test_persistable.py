@@ -8,7 +8,7 @@ from typing import Any
 
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.command_generators import command
-from busmq_spark.embedded import IndependentServers
+from busmq_spark.embedded import EmbeddedStandaloneServers
 from tests.conftest import Fresh
 from tests.peers.node import Peer
 
@@ -102,7 +102,7 @@ async def test_what_node_breaks_with_undefined_we_load_and_mend(node: Peer, plac
         assert await call(node, "persistGet", name=name, attributes=["good", "bad"]) == [1, None]
 
 
-async def test_with_three_servers_both_find_the_same_one(npm: None, three_servers: IndependentServers, fresh: Fresh) -> None:
+async def test_with_three_servers_both_find_the_same_one(npm: None, three_servers: EmbeddedStandaloneServers, fresh: Fresh) -> None:
     with Peer(three_servers.urls) as peer:
         async with Bus(",".join(three_servers.urls)) as bus:
             for n in range(6):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.embedded import IndependentServers
+from busmq_spark.embedded import EmbeddedStandaloneServers
 from tests.conftest import Fresh
 from tests.peers.node import Peer
 
@@ -40,12 +40,12 @@ async def test_what_we_publish_node_receives_until_it_unsubscribes(node: Peer, p
 
 
 @pytest.fixture
-def peer_of_three(npm: None, three_servers: IndependentServers) -> Any:
+def peer_of_three(npm: None, three_servers: EmbeddedStandaloneServers) -> Any:
     with Peer(three_servers.urls) as made:
         yield made
 
 
-async def test_with_three_servers_both_meet_on_the_first(peer_of_three: Peer, three_servers: IndependentServers, fresh: Fresh) -> None:
+async def test_with_three_servers_both_meet_on_the_first(peer_of_three: Peer, three_servers: EmbeddedStandaloneServers, fresh: Fresh) -> None:
     for _ in range(6):  # names of every hash
         name = fresh()
         await asyncio.to_thread(peer_of_three.call, "pubsubSubscribe", name=name)

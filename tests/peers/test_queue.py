@@ -11,9 +11,9 @@ from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import Message
 from busmq_spark.core.range_reader import RangeCursor
-from busmq_spark.core.reader_operations import CumulativeAck
+from busmq_spark.core.reader_operations import CumulativeAckRequest
 from busmq_spark.core.sink import StagedList
-from busmq_spark.redis_io.push_notifier import PushNotifier
+from busmq_spark.redis_io.push_listener import RedisPushListenerThread
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 from tests.conftest import Fresh
@@ -237,7 +237,7 @@ def test_a_queue_recreated_by_node_is_another_incarnation(peer: Peer, link: Sync
     peer.close(keys.name)
     peer.attach(keys.name)
     assert peer.push(keys.name, "y") == 1
-    assert link.run(reader_operations.ack_to([CumulativeAck(keys, 1, there.born, "")]))[0].status == "recreated"
+    assert link.run(reader_operations.ack_to([CumulativeAckRequest(keys, 1, there.born, "")]))[0].status == "recreated"
     assert link.run(queue.attach(keys, "second", ttl_s=60)).born == "second"
 
 
@@ -266,7 +266,7 @@ def test_a_node_producer_works_on_while_we_ack_behind_it(peer: Peer, link: SyncL
     for round_ in range(1, 21):
         assert peer.push_all(keys.name, [f"{round_}.{i}" for i in range(5)]) == list(range(5 * round_ - 4, 5 * round_ + 1))
         seen = link.run(reader_operations.states([(keys, -1)]))[0]
-        assert link.run(reader_operations.ack_to([CumulativeAck(keys, seen.newest - 1, there.born, "")], "spark"))[0].status == "ok"
+        assert link.run(reader_operations.ack_to([CumulativeAckRequest(keys, seen.newest - 1, there.born, "")], "spark"))[0].status == "ok"
         assert [m.id for m in link.run(read_at(keys, 0, 99))] == [5 * round_]
     assert peer.count(keys.name) == 1
     assert life.given_to(keys.metadata, keys.messages, keys.msgid)
@@ -274,13 +274,13 @@ def test_a_node_producer_works_on_while_we_ack_behind_it(peer: Peer, link: SyncL
 
 def test_a_push_by_node_notifies_us(peer: Peer, redis_url: str, link: SyncLink, keys: QueueKeys) -> None:
     notified = threading.Event()
-    notifier = PushNotifier(parse(redis_url)[0], notified)
+    listener = RedisPushListenerThread(parse(redis_url)[0], notified)
     peer.attach(keys.name)
-    notifier.listen([keys.available])
+    listener.listen([keys.available])
     assert notified.wait(PATIENCE_S)  # its subscription is confirmed
     wait_until(lambda: link.execute(command("PUBSUB", "NUMSUB", keys.available))[1] == 1)
     while notified.wait(0.2):
         notified.clear()
     peer.push(keys.name, "x")
     assert notified.wait(PATIENCE_S)
-    notifier.stop()
+    listener.stop()

@@ -9,7 +9,7 @@ import pytest
 from busmq_spark.core import queue
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import IndependentServers
+from busmq_spark.embedded import EmbeddedStandaloneServers
 from busmq_spark.redis_io.queue_location import discover_queues, locate
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.conftest import Fresh
@@ -19,7 +19,7 @@ HINTS = ["orders", "audit", "a", "héllo", "日本語", "😀", "𝒳𝒴", "wit
 
 
 @pytest.fixture(scope="module")
-def peer(npm: None, three_servers: IndependentServers) -> Iterator[Peer]:
+def peer(npm: None, three_servers: EmbeddedStandaloneServers) -> Iterator[Peer]:
     with Peer(three_servers.urls) as made:
         yield made
         assert made.errors == []

@@ -14,10 +14,10 @@ from busmq_spark.redis_io import connection_factory
 from busmq_spark.redis_io.async_cluster_link import AsyncClusterLink
 from busmq_spark.redis_io.async_link import AsyncLink
 from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
-from busmq_spark.redis_io.endpoint import Endpoint
+from busmq_spark.redis_io.endpoint import RedisEndpoint
 from busmq_spark.redis_io.sync_cluster_link import SyncClusterLink
 from busmq_spark.redis_io.sync_link import SyncLink
-from busmq_spark.redis_io.urls import Server, parse
+from busmq_spark.redis_io.urls import RedisServerAddress, parse
 from tests.tls import authority, mutual_tls, plain_tls, stranger  # noqa: F401  # fixtures
 
 MAX_PATIENCE_S = 30.0
@@ -31,7 +31,7 @@ class Driver:
         self._runner = asyncio.Runner() if way == "async" else None
         self._links: list[Any] = []
 
-    def __call__(self, server: Endpoint | str, patience_s: float = MAX_PATIENCE_S) -> Driver:
+    def __call__(self, server: RedisEndpoint | str, patience_s: float = MAX_PATIENCE_S) -> Driver:
         endpoint = parse(server)[0] if isinstance(server, str) else server
         kinds: tuple[type[Any], type[Any]] = (SyncClusterLink, AsyncClusterLink) if isinstance(endpoint, ClusterSeeds) else (SyncLink, AsyncLink)
         # Looked up now: a test may have made the timeout shorter.
@@ -68,6 +68,6 @@ def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
     made.close()
 
 
-def absent() -> Server:
+def absent() -> RedisServerAddress:
     with socket.create_server(("127.0.0.1", 0)) as held:
-        return Server("127.0.0.1", held.getsockname()[1], password="hidden-secret")
+        return RedisServerAddress("127.0.0.1", held.getsockname()[1], password="hidden-secret")

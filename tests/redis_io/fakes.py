@@ -10,7 +10,7 @@ from contextlib import suppress
 import hiredis
 
 from busmq_spark.errors import LinkLost
-from busmq_spark.redis_io.urls import Server
+from busmq_spark.redis_io.urls import RedisServerAddress
 from tests.support import wait_until
 
 CLOSE = b"CLOSE"
@@ -27,7 +27,7 @@ class FakeRedis:
         self.connections = 0
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
-        self.server = Server("127.0.0.1", self._listener.getsockname()[1])
+        self.server = RedisServerAddress("127.0.0.1", self._listener.getsockname()[1])
         self._thread = threading.Thread(target=self._accept)
 
     def __enter__(self) -> FakeRedis:

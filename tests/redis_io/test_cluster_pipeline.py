@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 import redis.exceptions as rx
 
-from busmq_spark.core.command_generators import Call, command, script
+from busmq_spark.core.command_generators import RedisCall, command, script
 from busmq_spark.embedded.cluster import SLOTS
-from busmq_spark.errors import LinkLost, ServerRefused
+from busmq_spark.errors import LinkLost, RedisCommandRefused
 from busmq_spark.redis_io.async_cluster_link import _as_link_lost
 from busmq_spark.redis_io.cluster_pipeline import ASKING_COMMAND, ClusterPipeline
 from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
 from busmq_spark.redis_io.slots import SlotMap, slot_of_key
-from busmq_spark.redis_io.urls import Server
+from busmq_spark.redis_io.urls import RedisServerAddress
 
 A, B = ("a", 1), ("b", 2)
 MAP = SlotMap.parse([[0, slot_of_key("far") - 1, [b"a", 1]], [slot_of_key("far"), SLOTS - 1, [b"b", 2]]], "x")
@@ -24,12 +24,12 @@ assert MAP.owner(slot_of_key(NEAR)) == A
 LOST = LinkLost(url="u", reason="r")
 
 
-def once(key: str) -> Call:
+def once(key: str) -> RedisCall:
     return command("INCR", key, idempotent=False)
 
 
-def cluster_pipeline(*calls: Call) -> ClusterPipeline:
-    return ClusterPipeline(calls, ClusterSeeds((Server("seed", 1),)))
+def cluster_pipeline(*calls: RedisCall) -> ClusterPipeline:
+    return ClusterPipeline(calls, ClusterSeeds((RedisServerAddress("seed", 1),)))
 
 
 def round_(made: ClusterPipeline, *answers: Any, slot_map: SlotMap = MAP) -> None:
@@ -154,11 +154,11 @@ def test_the_first_error_is_raised_when_every_call_is_answered() -> None:
     round_(made, rx.ResponseError("WRONGTYPE first"), rx.ResponseError("TRYAGAIN"), rx.ResponseError("ERR last"))
     made.raise_if_failed()
     round_(made, 1)
-    with pytest.raises(ServerRefused, match="first"):
+    with pytest.raises(RedisCommandRefused, match="first"):
         made.raise_if_failed()
 
 
 def test_a_connection_that_tls_breaks_under_way_is_a_lost_link() -> None:
-    found = _as_link_lost(rx.ConnectionError("[SSL: BAD_RECORD_MAC] bad record mac"), Server("node", 1))
+    found = _as_link_lost(rx.ConnectionError("[SSL: BAD_RECORD_MAC] bad record mac"), RedisServerAddress("node", 1))
     assert isinstance(found, LinkLost)
     assert "redis://node:1" in str(found)

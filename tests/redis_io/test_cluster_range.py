@@ -9,8 +9,8 @@ import pytest
 from busmq_spark.core import queue
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import ClusterServers
-from busmq_spark.errors import LinkLost, ServerRefused
+from busmq_spark.embedded import EmbeddedCluster
+from busmq_spark.errors import LinkLost, RedisCommandRefused
 from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
 from busmq_spark.redis_io.range_connection import ClusterRangeConnection
 from busmq_spark.redis_io.sync_cluster_link import SyncClusterLink
@@ -22,7 +22,7 @@ VALUES = [b"%d" % i for i in range(1, 8)]
 
 
 @pytest.fixture
-def single(cluster_servers: ClusterServers) -> Iterator[SyncClusterLink]:
+def single(cluster_servers: EmbeddedCluster) -> Iterator[SyncClusterLink]:
     link = SyncClusterLink(ClusterSeeds(parse(cluster_servers.urls[0])))
     yield link
     link.close()
@@ -64,7 +64,7 @@ def test_each_queue_is_read_from_its_node(single: SyncClusterLink, many: Cluster
 
 
 def test_a_list_whose_slot_has_moved_is_lost_once_and_then_found(
-    cluster_servers: ClusterServers, single: SyncClusterLink, many: ClusterRangeConnection, keys: QueueKeys
+    cluster_servers: EmbeddedCluster, single: SyncClusterLink, many: ClusterRangeConnection, keys: QueueKeys
 ) -> None:
     assert read(many, keys) == WHOLE
     Move(cluster_servers, keys.messages).whole()
@@ -76,7 +76,7 @@ def test_a_list_whose_slot_has_moved_is_lost_once_and_then_found(
 
 @pytest.mark.parametrize("ahead", ["messages", "metadata"])
 def test_while_the_slot_moves_each_key_is_read_where_it_is(
-    cluster_servers: ClusterServers, single: SyncClusterLink, many: ClusterRangeConnection, keys: QueueKeys, ahead: str
+    cluster_servers: EmbeddedCluster, single: SyncClusterLink, many: ClusterRangeConnection, keys: QueueKeys, ahead: str
 ) -> None:
     move = Move(cluster_servers, keys.messages)
     move.begin()
@@ -95,7 +95,7 @@ def test_while_the_slot_moves_each_key_is_read_where_it_is(
 
 
 def test_an_empty_list_is_empty_on_the_detour_too(
-    many: ClusterRangeConnection, cluster_servers: ClusterServers, keys: QueueKeys, single: SyncClusterLink
+    many: ClusterRangeConnection, cluster_servers: EmbeddedCluster, keys: QueueKeys, single: SyncClusterLink
 ) -> None:
     single.run(queue.flush(keys))
     move = Move(cluster_servers, keys.messages)
@@ -109,5 +109,5 @@ def test_an_empty_list_is_empty_on_the_detour_too(
 
 def test_an_error_of_another_kind_stays_what_it_is(many: ClusterRangeConnection, keys: QueueKeys) -> None:
     many.post(command("LRANGE", keys.metadata, 0, -1))
-    with pytest.raises(ServerRefused, match="wrong kind of value"):
+    with pytest.raises(RedisCommandRefused, match="wrong kind of value"):
         many.fetch_values()

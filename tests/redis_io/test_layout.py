@@ -9,15 +9,15 @@ import pytest
 from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.link_factory import async_links, sync_links
+from busmq_spark.redis_io.redis_layout import redis_layout
 from busmq_spark.redis_io.sentinel import SentinelMaster
-from busmq_spark.redis_io.server_layout import redis_layout
-from busmq_spark.redis_io.urls import DefaultCredentials, Server, TlsFiles
+from busmq_spark.redis_io.urls import DefaultCredentials, RedisServerAddress, TlsFiles
 from tests.tls import Authority
 
 
 def test_direct_servers_are_the_endpoints_in_their_order() -> None:
     found = redis_layout(RedisOptions(url="redis://b,redis://a:7"))
-    assert found.endpoints == (Server("b", 6379), Server("a", 7))
+    assert found.endpoints == (RedisServerAddress("b", 6379), RedisServerAddress("a", 7))
     assert not found.cluster
 
 
@@ -29,7 +29,9 @@ def test_credentials_of_the_options_are_for_urls_without_any() -> None:
 
 def test_sentinels_are_one_endpoint_and_the_credentials_are_the_masters() -> None:
     found = redis_layout(RedisOptions(url="redis://s1,redis://:sentinels@s2:7", user="u", password="p", layout="sentinel", master="blue"))
-    assert found.endpoints == (SentinelMaster((Server("s1", 26379), Server("s2", 7, password="sentinels")), "blue", DefaultCredentials("u", "p")),)
+    assert found.endpoints == (
+        SentinelMaster((RedisServerAddress("s1", 26379), RedisServerAddress("s2", 7, password="sentinels")), "blue", DefaultCredentials("u", "p")),
+    )
     assert not found.cluster
 
 

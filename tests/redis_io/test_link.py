@@ -11,18 +11,18 @@ from typing import Any
 import pytest
 
 from busmq_spark.core import queue
-from busmq_spark.core.command_generators import Call, command, script
+from busmq_spark.core.command_generators import RedisCall, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.retry import PATIENCE_S
-from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import LinkLost, ServerRefused, Unauthorized
+from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.errors import LinkLost, RedisCommandRefused, RedisUnauthorized
 from busmq_spark.redis_io import async_link as async_link_module
 from busmq_spark.redis_io import connection_factory
 from busmq_spark.redis_io import sync_link as link_module
 from busmq_spark.redis_io.async_link import AsyncLink
-from busmq_spark.redis_io.endpoint import Endpoint
+from busmq_spark.redis_io.endpoint import RedisEndpoint
 from busmq_spark.redis_io.sync_link import SyncLink
-from busmq_spark.redis_io.urls import Server
+from busmq_spark.redis_io.urls import RedisServerAddress
 from tests.redis_io.conftest import Driver, absent
 from tests.redis_io.fakes import CLOSE, FakeRedis, answered, says
 
@@ -89,7 +89,7 @@ def test_a_reply_that_is_waited_for_longer_than_all_patience_is_asked_for_again(
 def test_a_host_that_drops_packets_is_given_up_when_connecting_has_taken_all_patience(
     driver: Driver, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dialled: list[Endpoint] = []
+    dialled: list[RedisEndpoint] = []
     for module, name in ((link_module, "dial"), (async_link_module, "dial_async")):
         monkeypatch.setattr(module, name, counted(getattr(module, name), dialled))
     with deaf() as url, pytest.raises(LinkLost):
@@ -97,8 +97,8 @@ def test_a_host_that_drops_packets_is_given_up_when_connecting_has_taken_all_pat
     assert len(dialled) == 1
 
 
-def counted(dial: Callable[..., Any], dialled: list[Endpoint]) -> Callable[..., Any]:
-    def wrapper(endpoint: Endpoint, *rest: Any) -> Any:
+def counted(dial: Callable[..., Any], dialled: list[RedisEndpoint]) -> Callable[..., Any]:
+    def wrapper(endpoint: RedisEndpoint, *rest: Any) -> Any:
         dialled.append(endpoint)
         return dial(endpoint, *rest)
 
@@ -135,7 +135,7 @@ def test_a_step_with_one_call_that_is_not_idempotent_is_not_sent_again_as_a_whol
 
 @pytest.mark.parametrize("code", ["LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "CLUSTERDOWN"])
 @pytest.mark.parametrize("call", [ONCE, AGAIN], ids=["once", "again"])
-def test_a_call_that_redis_put_off_is_sent_again(driver: Driver, code: str, call: Call) -> None:
+def test_a_call_that_redis_put_off_is_sent_again(driver: Driver, code: str, call: RedisCall) -> None:
     put_off = f"-{code} not now, please\r\n".encode()
     with FakeRedis(says(put_off, put_off, b":5\r\n")) as fake:
         assert driver(fake.server).execute(call) == 5
@@ -161,7 +161,7 @@ def test_a_script_that_redis_does_not_know_is_sent_with_its_text_even_if_not_ide
 
 
 def test_replies_stand_where_their_calls_stood_when_some_scripts_were_unknown(driver: Driver) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         made = driver(server.url)
         known, unknown = script("lease", ["known-lease"], ("me", 1000, "")), script("pop", ["no-such-list"], (1, 1, 1))
         made.execute(known)
@@ -170,14 +170,14 @@ def test_replies_stand_where_their_calls_stood_when_some_scripts_were_unknown(dr
 
 def test_a_refusal_by_redis_is_not_repeated(driver: Driver) -> None:
     with FakeRedis(says(b"-ERR no such thing\r\n")) as fake:
-        with pytest.raises(ServerRefused, match="no such thing"):
+        with pytest.raises(RedisCommandRefused, match="no such thing"):
             driver(fake.server).execute(AGAIN)
         assert len(fake.seen) == 1
 
 
 def test_after_a_refused_call_the_replies_of_the_step_do_not_reach_the_next(driver: Driver, redis_url: str) -> None:
     made = driver(redis_url)
-    with pytest.raises(ServerRefused):
+    with pytest.raises(RedisCommandRefused):
         made.execute([command("ECHO", "a"), command("NOSUCHCOMMAND"), command("ECHO", "b")])
     assert made.execute(command("ECHO", "c")) == b"c"
 
@@ -190,9 +190,9 @@ def test_no_calls_need_no_server(driver: Driver) -> None:
 
 
 @pytest.mark.parametrize("user", ["user", "username"])
-def test_words_of_redis_that_look_like_the_user_stay_whole(driver: Driver, redis_server: RedisServer, user: str) -> None:
-    with pytest.raises(Unauthorized) as caught:
-        driver(Server("127.0.0.1", redis_server.port, user=user, password="word-of-mine")).execute(AGAIN)
+def test_words_of_redis_that_look_like_the_user_stay_whole(driver: Driver, redis_server: EmbeddedRedis, user: str) -> None:
+    with pytest.raises(RedisUnauthorized) as caught:
+        driver(RedisServerAddress("127.0.0.1", redis_server.port, user=user, password="word-of-mine")).execute(AGAIN)
     assert "invalid username-password pair or user is disabled" in str(caught.value)
     assert "word-of-mine" not in str(caught.value)
 
@@ -230,7 +230,7 @@ def test_patience_and_one_connect_stay_under_ten_seconds() -> None:
 
 @pytest.mark.parametrize("connected", [True, False])
 def test_a_server_that_does_not_reply_is_lost_and_its_late_reply_is_dropped(driver: Driver, impatient: None, connected: bool) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         made = driver(server.url, patience_s=0.1)
         if connected:
             assert answered(lambda: made.execute(command("SET", "a", "late"))) == b"OK"
@@ -242,7 +242,7 @@ def test_a_server_that_does_not_reply_is_lost_and_its_late_reply_is_dropped(driv
 
 
 def test_a_server_that_went_away_and_came_back_between_calls_is_no_reason_to_lose_a_push(driver: Driver) -> None:
-    with RedisServer(aof=True) as server:
+    with EmbeddedRedis(aof=True) as server:
         made, keys = driver(server.url), QueueKeys("q")
         made.run(queue.attach(keys, "b", ttl_s=600))
         made.run(queue.push(keys, b"one"))
@@ -255,7 +255,7 @@ def test_a_server_that_went_away_and_came_back_between_calls_is_no_reason_to_los
 
 
 def test_a_call_waits_for_a_server_that_is_restarting(driver: Driver) -> None:
-    with RedisServer(aof=True) as server:
+    with EmbeddedRedis(aof=True) as server:
         made = driver(server.url)
         made.execute(command("SET", "a", 1))
         server.kill()

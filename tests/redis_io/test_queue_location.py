@@ -7,15 +7,15 @@ import pytest
 from busmq_spark.core import queue, reader_operations
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys, server_index
-from busmq_spark.core.reader_operations import CumulativeAck
-from busmq_spark.embedded import ClusterServers, RedisServer
+from busmq_spark.core.reader_operations import CumulativeAckRequest
+from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis
 from busmq_spark.errors import LinkLost
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.link_factory import sync_links
 from busmq_spark.redis_io.queue_location import discover_queues, locate, new_token
-from busmq_spark.redis_io.server_layout import redis_layout
+from busmq_spark.redis_io.redis_layout import redis_layout
 from busmq_spark.redis_io.sync_link import SyncLink
-from busmq_spark.redis_io.urls import Server
+from busmq_spark.redis_io.urls import RedisServerAddress
 from tests.conftest import Fresh, FreshKeys
 from tests.stored import read_at
 
@@ -38,13 +38,13 @@ def test_an_existing_queue_is_used_where_it_is_whatever_its_hash(three_links: li
 
 
 def test_with_one_server_no_command_is_sent() -> None:
-    assert locate([QueueKeys("a"), QueueKeys("b")], [SyncLink(Server("127.0.0.1", 1))]) == [0, 0]
+    assert locate([QueueKeys("a"), QueueKeys("b")], [SyncLink(RedisServerAddress("127.0.0.1", 1))]) == [0, 0]
 
 
 def test_while_a_server_is_down_no_place_is_guessed(three_links: list[SyncLink], fresh_keys: FreshKeys) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         port = server.port
-    down = SyncLink(Server("127.0.0.1", port), patience_s=0.05)
+    down = SyncLink(RedisServerAddress("127.0.0.1", port), patience_s=0.05)
     with pytest.raises(LinkLost):
         locate([fresh_keys()], [three_links[0], down])
 
@@ -80,7 +80,7 @@ def test_a_queue_lives_its_whole_life_on_its_server(three_links: list[SyncLink],
     assert link.run(queue.push_many(keys, [b"a", b"b", b"c"])) == 3
     assert [m.id for m in link.run(queue.pop(keys, reliable=True, ttl_s=60, most=2))] == [1, 2]
     link.run(queue.ack(keys, 1, ttl_s=60, restore=True))
-    assert [result.status for result in link.run(reader_operations.ack_to([CumulativeAck(keys, 2, there.born, "")]))] == ["ok"]
+    assert [result.status for result in link.run(reader_operations.ack_to([CumulativeAckRequest(keys, 2, there.born, "")]))] == ["ok"]
     assert [(m.id, m.value) for m in link.run(read_at(keys, 0, 9))] == [(3, b"c")]
     others = [other for other in three_links if other is not link]
     assert [other.execute(command("EXISTS", *keys.all)) for other in others] == [0, 0]
@@ -95,7 +95,7 @@ def test_tokens_are_of_their_length_and_unlike_each_other() -> None:
     assert len(new_token(128)) == 32
 
 
-def test_discover_finds_the_queues_of_every_node_of_a_cluster(cluster_servers: ClusterServers, fresh: Fresh) -> None:
+def test_discover_finds_the_queues_of_every_node_of_a_cluster(cluster_servers: EmbeddedCluster, fresh: Fresh) -> None:
     [link] = sync_links(redis_layout(RedisOptions(url=cluster_servers.urls[0], layout="cluster")))
     names = [fresh(name) for name in NAMES]
     for name in names:

@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busmq_spark.core.command_generators import Call, command
+from busmq_spark.core.command_generators import RedisCall, command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.range_reply_parser import ValueSpans
-from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import LinkLost, ServerRefused
+from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.errors import LinkLost, RedisCommandRefused
 from busmq_spark.redis_io import connection_factory
 from busmq_spark.redis_io.range_connection import RangeConnection
 from busmq_spark.redis_io.sync_link import SyncLink
-from busmq_spark.redis_io.urls import Server, parse
+from busmq_spark.redis_io.urls import RedisServerAddress, parse
 from tests.conftest import Fresh, FreshKeys
 from tests.redis_io.fakes import CLOSE, FakeRedis, answered, says
 
@@ -36,7 +36,7 @@ def fill(link: SyncLink, keys: QueueKeys, values: list[bytes], first: int = 1) -
     link.execute([command("RPUSH", keys.messages, id, value) for id, value in enumerate(values, first)])
 
 
-def window(keys: QueueKeys, start: int, many: int) -> Call:
+def window(keys: QueueKeys, start: int, many: int) -> RedisCall:
     return command("LRANGE", keys.messages, 2 * start, 2 * (start + many) - 1)
 
 
@@ -88,9 +88,9 @@ def test_after_an_error_reply_the_next_reply_is_the_next_calls(ranges: RangeConn
     fill(link, keys, [b"x"])
     link.execute(command("SET", keys.msgid, 1))
     ranges.post(command("LRANGE", keys.msgid, 0, 1), command("HGET", keys.msgid, "f"), window(keys, 0, 1))
-    with pytest.raises(ServerRefused, match="wrong kind"):
+    with pytest.raises(RedisCommandRefused, match="wrong kind"):
         ranges.fetch_values()
-    with pytest.raises(ServerRefused, match="wrong kind"):
+    with pytest.raises(RedisCommandRefused, match="wrong kind"):
         ranges.fetch()
     assert values_of(ranges.fetch_values()) == [b"x"]
     assert ranges.waiting == 0
@@ -131,7 +131,7 @@ def test_replies_out_of_step_are_not_taken_for_messages() -> None:
 
 def test_a_server_that_falls_silent_in_the_middle_is_lost(monkeypatch: pytest.MonkeyPatch, fresh_keys: FreshKeys) -> None:
     monkeypatch.setattr(connection_factory, "REPLY_TIMEOUT_S", 0.2)
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         ranges = RangeConnection(parse(server.url)[0])
 
         def asked() -> bytes:
@@ -148,7 +148,7 @@ def test_a_server_that_falls_silent_in_the_middle_is_lost(monkeypatch: pytest.Mo
 
 
 def test_a_server_that_is_not_there_is_lost_with_its_address_masked() -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         port = server.port
     with pytest.raises(LinkLost, match=rf"\*\*\*@127.0.0.1:{port}"):
-        RangeConnection(Server("127.0.0.1", port, password="secret")).post(command("GET", "a"))
+        RangeConnection(RedisServerAddress("127.0.0.1", port, password="secret")).post(command("GET", "a"))

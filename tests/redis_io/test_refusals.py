@@ -8,62 +8,62 @@ from busmq_spark.core import queue
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import MAX_VALUE_BYTES
-from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import LinkLost, MessageRefused, ServerFull, ServerReadOnly, Unauthorized
-from busmq_spark.redis_io.urls import Server
+from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.errors import LinkLost, MessageRefused, RedisFull, RedisReadOnly, RedisUnauthorized
+from busmq_spark.redis_io.urls import RedisServerAddress
 from tests.redis_io.conftest import Driver, absent
 from tests.stored import read_at
 
 
 @pytest.mark.parametrize("password", ["wrong-secret", None])
 def test_a_wrong_or_missing_password_is_unauthorized_at_once_and_not_shown(driver: Driver, password: str | None) -> None:
-    with RedisServer(password="right-secret") as server:
-        made = driver(Server("127.0.0.1", server.port, password=password))
-        with pytest.raises(Unauthorized) as caught:
+    with EmbeddedRedis(password="right-secret") as server:
+        made = driver(RedisServerAddress("127.0.0.1", server.port, password=password))
+        with pytest.raises(RedisUnauthorized) as caught:
             made.execute(command("SET", "a", 1))
         assert "-secret" not in str(caught.value) + repr(caught.value.details)
         assert not caught.value.retriable
 
 
 def test_the_right_password_is_taken_from_the_url(driver: Driver) -> None:
-    with RedisServer(password="right@,secret") as server:
+    with EmbeddedRedis(password="right@,secret") as server:
         assert driver(server.url).execute(command("PING")) == b"PONG"
 
 
-def test_a_user_without_the_right_to_run_scripts_is_unauthorized(driver: Driver, redis_server: RedisServer) -> None:
+def test_a_user_without_the_right_to_run_scripts_is_unauthorized(driver: Driver, redis_server: EmbeddedRedis) -> None:
     redis_server.command("ACL", "SETUSER", "reader", "on", ">reader-secret", "~*", "+@all", "-rpush")
-    made = driver(Server("127.0.0.1", redis_server.port, user="reader", password="reader-secret"))
+    made = driver(RedisServerAddress("127.0.0.1", redis_server.port, user="reader", password="reader-secret"))
     made.run(queue.attach(QueueKeys("acl"), "b", ttl_s=30))
-    with pytest.raises(Unauthorized):
+    with pytest.raises(RedisUnauthorized):
         made.run(queue.push(QueueKeys("acl"), b"x"))
 
 
-def test_a_replica_is_read_only(driver: Driver, redis_server: RedisServer) -> None:
-    with RedisServer(replica_of=("127.0.0.1", redis_server.port)) as replica, pytest.raises(ServerReadOnly, match=str(replica.port)):
+def test_a_replica_is_read_only(driver: Driver, redis_server: EmbeddedRedis) -> None:
+    with EmbeddedRedis(replica_of=("127.0.0.1", redis_server.port)) as replica, pytest.raises(RedisReadOnly, match=str(replica.port)):
         driver(replica.url).run(queue.attach(QueueKeys("ro"), "b", ttl_s=30))
 
 
 def test_a_replica_that_lost_its_master_and_may_not_serve_is_waited_for(driver: Driver) -> None:
     settings = {"replica-serve-stale-data": "no"}
-    with RedisServer(replica_of=("127.0.0.1", absent().port), settings=settings) as replica, pytest.raises(LinkLost, match="MASTER is down"):
+    with EmbeddedRedis(replica_of=("127.0.0.1", absent().port), settings=settings) as replica, pytest.raises(LinkLost, match="MASTER is down"):
         driver(replica.url, patience_s=0.05).execute(command("GET", "a"))
 
 
 def test_a_master_without_its_replicas_does_not_take_writes(driver: Driver) -> None:
-    with RedisServer(settings={"min-replicas-to-write": "1"}) as server, pytest.raises(ServerReadOnly):
+    with EmbeddedRedis(settings={"min-replicas-to-write": "1"}) as server, pytest.raises(RedisReadOnly):
         driver(server.url).run(queue.attach(QueueKeys("q"), "b", ttl_s=30))
 
 
 def test_a_server_out_of_memory_is_full_and_has_stored_nothing_of_the_call(driver: Driver) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         made, keys = driver(server.url), QueueKeys("q")
         made.run(queue.attach(keys, "b", ttl_s=600))
         made.run(queue.push(keys, b"one"))
         server.command("CONFIG", "SET", "maxmemory", "1")
         for flow in (queue.push(keys, b"two"), queue.push_many(keys, [b"two", b"three"])):
-            with pytest.raises(ServerFull, match="out of memory"):
+            with pytest.raises(RedisFull, match="out of memory"):
                 made.run(flow)
-        with pytest.raises(ServerFull):
+        with pytest.raises(RedisFull):
             made.execute(command("RPUSH", "stage", "row"))
         assert made.run(queue.pop(keys, reliable=True, ttl_s=600, most=9))[0].value == b"one"  # what makes room works
         made.run(queue.ack(keys, 0, ttl_s=600, restore=True))

@@ -8,11 +8,11 @@ import pytest
 
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.retry import FAILOVER_PATIENCE_S, PATIENCE_S
-from busmq_spark.embedded import SentinelServers
-from busmq_spark.errors import BusError, ConfigError, LinkLost, Unauthorized
+from busmq_spark.embedded import EmbeddedSentinel
+from busmq_spark.errors import BusError, ConfigError, LinkLost, RedisUnauthorized
 from busmq_spark.redis_io.endpoint import NoServerReachable, retry_time_s
 from busmq_spark.redis_io.sentinel import SentinelMaster
-from busmq_spark.redis_io.urls import DefaultCredentials, Server, parse
+from busmq_spark.redis_io.urls import DefaultCredentials, RedisServerAddress, parse
 from tests.redis_io.conftest import Driver, absent
 from tests.redis_io.fakes import FakeRedis, says
 
@@ -27,7 +27,7 @@ def way(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def find(master: SentinelMaster, way: str) -> Server:
+def find(master: SentinelMaster, way: str) -> RedisServerAddress:
     return master.resolve() if way == "sync" else asyncio.run(master.resolve_async())
 
 
@@ -51,7 +51,7 @@ def test_sentinels_that_are_all_down_are_unreachable_and_no_secret_shows(way: st
 
 
 def test_a_sentinel_that_requires_a_password_is_named_as_such(way: str) -> None:
-    with FakeRedis(says(b"-NOAUTH Authentication required.\r\n")) as fake, pytest.raises(Unauthorized):
+    with FakeRedis(says(b"-NOAUTH Authentication required.\r\n")) as fake, pytest.raises(RedisUnauthorized):
         find(SentinelMaster((absent(), fake.server)), way)
 
 
@@ -64,16 +64,16 @@ def test_a_sentinel_that_requires_a_password_is_named_as_such(way: str) -> None:
     ],
 )
 def test_a_failover_is_waited_for_only_while_a_server_answers(moves: bool, error: LinkLost, expected: float) -> None:
-    assert retry_time_s(SentinelMaster(()) if moves else Server("h", 1), error) == expected
+    assert retry_time_s(SentinelMaster(()) if moves else RedisServerAddress("h", 1), error) == expected
 
 
-class Elsewhere(Server):
+class Elsewhere(RedisServerAddress):
     """A server that stands for whichever is master, as SentinelMaster does without sentinels."""
 
     may_move = True
 
 
-def elsewhere(server: Server) -> Server:
+def elsewhere(server: RedisServerAddress) -> RedisServerAddress:
     return Elsewhere(server.host, server.port)
 
 
@@ -92,7 +92,7 @@ def test_a_write_that_a_demoted_master_refuses_goes_to_the_next_master_even_if_i
 
 @pytest.mark.parametrize("driver", ["async"], indirect=True)  # tests/faults has the blocking link follow one
 def test_a_link_follows_the_master_through_a_failover(driver: Driver) -> None:
-    with SentinelServers(password="right") as group:
+    with EmbeddedSentinel(password="right") as group:
         made = driver(SentinelMaster(parse(",".join(group.urls)), group.name, DefaultCredentials(password="right")), patience_s=60)
         made.execute(command("SET", "a", "before"))
         assert made.execute(command("WAIT", 1, 10_000)) == 1
@@ -102,9 +102,9 @@ def test_a_link_follows_the_master_through_a_failover(driver: Driver) -> None:
 
 
 def test_credentials_that_the_master_refuses_end_the_call_at_once(driver: Driver) -> None:
-    with SentinelServers(replicas=0, sentinels=1, password="right") as group:
+    with EmbeddedSentinel(replicas=0, sentinels=1, password="right") as group:
         made = driver(SentinelMaster(parse(",".join(group.urls)), group.name, DefaultCredentials(password="wrong-one")), patience_s=60)
         with pytest.raises(BusError) as caught:
             made.execute(command("GET", "a"))
-        assert isinstance(caught.value, Unauthorized)
+        assert isinstance(caught.value, RedisUnauthorized)
         assert "wrong-one" not in str(caught.value)

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.command_generators import Call, command, script
+from busmq_spark.core.command_generators import RedisCall, command, script
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.embedded.cluster import SLOTS
 from busmq_spark.redis_io.slots import Redirect, SlotMap, key_of, parse_redirect, slot_of_key
 from busmq_spark.redis_io.sync_link import SyncLink
@@ -23,7 +23,7 @@ MAP = SlotMap.parse([[100, 200, [b"a", 1], [b"replica", 9]], [0, 50, [b"", 2]], 
 @pytest.fixture(scope="module")
 def clustered() -> Iterator[SyncLink]:
     """One node of a cluster without slots: enough to be asked for the slot of a key."""
-    with RedisServer(settings={"cluster-enabled": "yes"}) as server:
+    with EmbeddedRedis(settings={"cluster-enabled": "yes"}) as server:
         link = SyncLink(parse(server.url)[0])
         yield link
         link.close()
@@ -68,7 +68,7 @@ def test_all_keys_of_a_queue_share_a_slot_in_a_cluster() -> None:
         (command("PING"), None),
     ],
 )
-def test_the_key_that_routes_a_call(call: Call, key: bytes | str | None) -> None:
+def test_the_key_that_routes_a_call(call: RedisCall, key: bytes | str | None) -> None:
     assert key_of(call) == key
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from busmq_spark.core import queue
-from busmq_spark.core.command_generators import Call, command, script
-from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import LinkLost, ServerRefused
+from busmq_spark.core.command_generators import RedisCall, command, script
+from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.errors import LinkLost, RedisCommandRefused
 from busmq_spark.redis_io.async_link import AsyncLink
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
@@ -28,7 +28,7 @@ AGAIN = command("GET", "n")
 def test_a_stream_gives_replies_in_order_with_calls_under_way(link: SyncLink) -> None:
     taken: list[int] = []
 
-    def calls() -> Iterator[Call]:
+    def calls() -> Iterator[RedisCall]:
         for n in range(50):
             taken.append(n)
             yield command("ECHO", n)
@@ -39,7 +39,7 @@ def test_a_stream_gives_replies_in_order_with_calls_under_way(link: SyncLink) ->
 
 
 def test_a_stream_survives_a_script_cache_flushed_in_its_middle(fresh_keys: FreshKeys) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         keys, link = fresh_keys(), link_to(server.url)
         link.run(queue.attach(keys, "b", ttl_s=60))
         calls = [script("push", keys.peer_keys, (keys.available, b"%d" % n), idempotent=False) for n in range(1, 40)]
@@ -69,7 +69,7 @@ def test_a_call_in_the_middle_of_a_stream_is_a_mistake_and_takes_no_reply_of_it(
 def test_an_error_in_a_stream_is_translated_and_the_link_is_usable_again(link: SyncLink) -> None:
     stream = link.stream([command("ECHO", "a"), command("NOSUCHCOMMAND"), command("ECHO", "b")], 3)
     assert next(stream) == b"a"
-    with pytest.raises(ServerRefused):
+    with pytest.raises(RedisCommandRefused):
         next(stream)
     assert link.execute(command("ECHO", "mine")) == b"mine"
 
@@ -96,7 +96,7 @@ def test_posted_calls_are_answered_in_order(link: SyncLink) -> None:
 
 @pytest.mark.parametrize("connected", [True, False])
 def test_a_cancelled_call_leaves_no_reply_for_the_next(connected: bool) -> None:
-    async def scenario(server: RedisServer) -> Any:
+    async def scenario(server: EmbeddedRedis) -> Any:
         link = AsyncLink(parse(server.url)[0])
         if connected:
             await link.execute(command("PING"))
@@ -112,7 +112,7 @@ def test_a_cancelled_call_leaves_no_reply_for_the_next(connected: bool) -> None:
         finally:
             await link.close()
 
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         assert asyncio.run(scenario(server)) == b"mine"
 
 

@@ -12,8 +12,8 @@ import pytest
 from busmq_spark.core import queue
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import ClusterServers, RedisServer
-from busmq_spark.errors import ConfigError, LinkLost, ServerRefused, Unauthorized
+from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis
+from busmq_spark.errors import ConfigError, LinkLost, RedisCommandRefused, RedisUnauthorized
 from busmq_spark.redis_io import async_link
 from busmq_spark.redis_io.async_cluster_link import AsyncClusterLink
 from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
@@ -21,7 +21,7 @@ from busmq_spark.redis_io.dial import dial_async
 from busmq_spark.redis_io.endpoint import NoServerReachable
 from busmq_spark.redis_io.sync_cluster_link import SyncClusterLink
 from busmq_spark.redis_io.sync_link import SyncLink
-from busmq_spark.redis_io.urls import Server, parse
+from busmq_spark.redis_io.urls import RedisServerAddress, parse
 from tests.conftest import Fresh
 from tests.moves import Move
 from tests.redis_io.conftest import Driver, absent
@@ -30,15 +30,15 @@ from tests.stored import read_at
 from tests.support import wait_in_sync, wait_until
 
 
-def seeds(group: ClusterServers) -> ClusterSeeds:
+def seeds(group: EmbeddedCluster) -> ClusterSeeds:
     return ClusterSeeds(parse(group.urls[0]))
 
 
-def stored(group: ClusterServers, key: str) -> object:
+def stored(group: EmbeddedCluster, key: str) -> object:
     return group.owner(key).command("GET", key)
 
 
-def test_a_step_is_spread_over_all_masters_and_its_replies_stand_in_order(driver: Driver, cluster_servers: ClusterServers, fresh: Fresh) -> None:
+def test_a_step_is_spread_over_all_masters_and_its_replies_stand_in_order(driver: Driver, cluster_servers: EmbeddedCluster, fresh: Fresh) -> None:
     made, base = driver(seeds(cluster_servers)), fresh()
     keys = [f"{base}-{i}" for i in range(200)]
     made.execute([command("SET", key, i) for i, key in enumerate(keys)])
@@ -46,7 +46,7 @@ def test_a_step_is_spread_over_all_masters_and_its_replies_stand_in_order(driver
     assert len({cluster_servers.owner(key).port for key in keys}) == 3
 
 
-def test_a_queue_works_and_scripts_are_sent_to_nodes_that_forgot_them(driver: Driver, cluster_servers: ClusterServers, fresh: Fresh) -> None:
+def test_a_queue_works_and_scripts_are_sent_to_nodes_that_forgot_them(driver: Driver, cluster_servers: EmbeddedCluster, fresh: Fresh) -> None:
     made = driver(seeds(cluster_servers))
     for hint in "abcd":
         keys = QueueKeys(fresh(hint), cluster=True)
@@ -56,15 +56,15 @@ def test_a_queue_works_and_scripts_are_sent_to_nodes_that_forgot_them(driver: Dr
         assert [m.value for m in made.run(queue.pop(keys, reliable=False, ttl_s=60, most=9))] == [b"1", b"2"]
 
 
-def test_a_refused_call_does_not_disturb_the_others(driver: Driver, cluster_servers: ClusterServers, fresh: Fresh) -> None:
+def test_a_refused_call_does_not_disturb_the_others(driver: Driver, cluster_servers: EmbeddedCluster, fresh: Fresh) -> None:
     made, key = driver(seeds(cluster_servers)), fresh()
-    with pytest.raises(ServerRefused, match="value is not an integer"):
+    with pytest.raises(RedisCommandRefused, match="value is not an integer"):
         made.execute([command("SET", key, "text"), command("INCR", key), command("SET", f"{key}-2", "set")])
     assert made.execute(command("GET", f"{key}-2")) == b"set"
 
 
 def test_a_slot_that_moved_is_found_and_a_call_that_is_not_idempotent_is_executed_once(
-    driver: Driver, cluster_servers: ClusterServers, fresh: Fresh
+    driver: Driver, cluster_servers: EmbeddedCluster, fresh: Fresh
 ) -> None:
     made, key = driver(seeds(cluster_servers)), fresh()
     made.execute(command("SET", key, 41))
@@ -75,7 +75,7 @@ def test_a_slot_that_moved_is_found_and_a_call_that_is_not_idempotent_is_execute
     assert stored(cluster_servers, key) == "42"
 
 
-def test_while_a_slot_moves_each_key_is_asked_for_where_it_is(driver: Driver, cluster_servers: ClusterServers, fresh: Fresh) -> None:
+def test_while_a_slot_moves_each_key_is_asked_for_where_it_is(driver: Driver, cluster_servers: EmbeddedCluster, fresh: Fresh) -> None:
     made, tag = driver(seeds(cluster_servers)), fresh()
     moved, there, new = (f"{{{tag}}}{name}" for name in ("moved", "there", "new"))
     made.execute([command("SET", moved, 1), command("SET", there, 1)])
@@ -97,7 +97,7 @@ def put_off(move: Move) -> int:
     return sum(int(count) for each in stats for count in re.findall(r"errorstat_TRYAGAIN:count=(\d+)", each))
 
 
-def test_a_push_waits_while_the_keys_of_its_queue_are_on_two_nodes(driver: Driver, cluster_servers: ClusterServers, fresh: Fresh) -> None:
+def test_a_push_waits_while_the_keys_of_its_queue_are_on_two_nodes(driver: Driver, cluster_servers: EmbeddedCluster, fresh: Fresh) -> None:
     made, keys = driver(seeds(cluster_servers)), QueueKeys(fresh(), cluster=True)
     made.run(queue.attach(keys, "b", ttl_s=60))
     made.run(queue.push(keys, b"before"))
@@ -167,24 +167,24 @@ def test_a_cluster_of_which_no_node_answers_is_unreachable(driver: Driver) -> No
     assert "hidden-secret" not in str(caught.value)
 
 
-def test_a_server_that_is_no_node_of_a_cluster_is_an_error_of_the_options(driver: Driver, redis_server: RedisServer) -> None:
+def test_a_server_that_is_no_node_of_a_cluster_is_an_error_of_the_options(driver: Driver, redis_server: EmbeddedRedis) -> None:
     with pytest.raises(ConfigError, match=r"no node of a cluster; leave redis\.layout at direct"):
         driver(ClusterSeeds(parse(redis_server.url))).execute(command("GET", "n"))
 
 
 def test_a_cluster_that_refuses_the_password_says_so_at_once(driver: Driver) -> None:
-    with RedisServer(password="right-one") as server, pytest.raises(Unauthorized):
-        driver(ClusterSeeds((absent(), Server("127.0.0.1", server.port, password="wrong-one")))).execute(command("GET", "n"))
+    with EmbeddedRedis(password="right-one") as server, pytest.raises(RedisUnauthorized):
+        driver(ClusterSeeds((absent(), RedisServerAddress("127.0.0.1", server.port, password="wrong-one")))).execute(command("GET", "n"))
 
 
-def test_posted_calls_go_to_their_nodes_and_are_fetched_in_their_order(cluster_servers: ClusterServers, fresh: Fresh) -> None:
+def test_posted_calls_go_to_their_nodes_and_are_fetched_in_their_order(cluster_servers: EmbeddedCluster, fresh: Fresh) -> None:
     link, base = SyncClusterLink(seeds(cluster_servers)), fresh()
     calls = [command("APPEND", f"{base}-{i}", "x" * i) for i in range(50)]
     assert list(link.stream(calls, depth=7)) == list(range(50))
     link.close()
 
 
-def test_a_posted_call_whose_slot_moved_is_lost_and_the_next_finds_it(cluster_servers: ClusterServers, fresh: Fresh) -> None:
+def test_a_posted_call_whose_slot_moved_is_lost_and_the_next_finds_it(cluster_servers: EmbeddedCluster, fresh: Fresh) -> None:
     link, key = SyncClusterLink(seeds(cluster_servers)), fresh()
     link.execute(command("SET", key, 1))
     Move(cluster_servers, key).whole()
@@ -198,7 +198,7 @@ def test_a_posted_call_whose_slot_moved_is_lost_and_the_next_finds_it(cluster_se
 
 @pytest.mark.parametrize("driver", ["async"], indirect=True)  # tests/faults has the blocking link follow one
 def test_a_link_follows_a_dead_master_to_its_successor(driver: Driver, fresh: Fresh) -> None:
-    with ClusterServers() as group:
+    with EmbeddedCluster() as group:
         made, keys = driver(seeds(group), patience_s=60), [fresh() for _ in range(20)]
         made.execute([command("SET", key, "before") for key in keys])
         dead = group.owner(keys[0])
@@ -209,7 +209,7 @@ def test_a_link_follows_a_dead_master_to_its_successor(driver: Driver, fresh: Fr
         assert group.owner(keys[0]) is not dead
 
 
-def test_tasks_that_share_a_link_survive_a_move_each_with_its_own_reply(cluster_servers: ClusterServers, fresh: Fresh) -> None:
+def test_tasks_that_share_a_link_survive_a_move_each_with_its_own_reply(cluster_servers: EmbeddedCluster, fresh: Fresh) -> None:
     key = fresh()
 
     async def many() -> None:
@@ -224,7 +224,7 @@ def test_tasks_that_share_a_link_survive_a_move_each_with_its_own_reply(cluster_
 
 
 def test_a_node_that_lost_its_slots_while_a_task_connected_to_it_is_closed_with_the_link(
-    cluster_servers: ClusterServers, monkeypatch: pytest.MonkeyPatch
+    cluster_servers: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     replica = cluster_servers.replicas[0]
     dial = dial_async
@@ -232,7 +232,7 @@ def test_a_node_that_lost_its_slots_while_a_task_connected_to_it_is_closed_with_
     async def connect_during_a_refresh() -> bool:
         link, connecting, refreshed = AsyncClusterLink(seeds(cluster_servers)), asyncio.Event(), asyncio.Event()
 
-        async def dial_slowly(endpoint: Server, reply_s: float) -> Any:
+        async def dial_slowly(endpoint: RedisServerAddress, reply_s: float) -> Any:
             connecting.set()
             await refreshed.wait()
             return await dial(endpoint, reply_s)
@@ -249,7 +249,7 @@ def test_a_node_that_lost_its_slots_while_a_task_connected_to_it_is_closed_with_
     assert not asyncio.run(connect_during_a_refresh())
 
 
-def test_what_is_asked_of_each_master_is_asked_anew_when_one_does_not_answer(cluster_servers: ClusterServers) -> None:
+def test_what_is_asked_of_each_master_is_asked_anew_when_one_does_not_answer(cluster_servers: EmbeddedCluster) -> None:
     link, asked = SyncClusterLink(seeds(cluster_servers)), []
 
     def ask(node: SyncLink) -> int:

@@ -10,12 +10,12 @@ import redis.exceptions as rx
 from busmq_spark.core import queue
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import ConfigError, LinkLost, TlsFailed
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.endpoint import Endpoint
+from busmq_spark.redis_io.endpoint import RedisEndpoint
 from busmq_spark.redis_io.range_connection import RangeConnection
-from busmq_spark.redis_io.server_layout import redis_layout
+from busmq_spark.redis_io.redis_layout import redis_layout
 from busmq_spark.redis_io.translate import translate_redis_error
 from busmq_spark.redis_io.urls import parse
 from tests.conftest import FreshKeys
@@ -24,7 +24,7 @@ from tests.stored import read_at
 from tests.tls import Authority, TlsProxy
 
 
-def to(proxy: TlsProxy, **options: object) -> Endpoint:
+def to(proxy: TlsProxy, **options: object) -> RedisEndpoint:
     [endpoint] = redis_layout(RedisOptions(url=f"rediss://127.0.0.1:{proxy.port}", **options)).endpoints  # type: ignore[arg-type]
     return endpoint
 
@@ -37,7 +37,7 @@ def test_a_server_of_the_own_authority_is_trusted(driver: Driver, plain_tls: Tls
     assert [m.value for m in made.run(read_at(keys, 0, 300))] == values
 
 
-def test_ranges_are_read_through_tls(plain_tls: TlsProxy, authority: Authority, redis_server: RedisServer, fresh_keys: FreshKeys) -> None:
+def test_ranges_are_read_through_tls(plain_tls: TlsProxy, authority: Authority, redis_server: EmbeddedRedis, fresh_keys: FreshKeys) -> None:
     keys: QueueKeys = fresh_keys()
     for i in range(1, 50):
         redis_server.command("RPUSH", keys.messages, i, b"x" * 100_000)
@@ -76,7 +76,7 @@ def test_a_server_of_another_authority_is_not_trusted_and_not_asked_again(
 
 
 def test_a_certificate_for_another_host_is_refused_unless_the_name_is_not_checked(
-    driver: Driver, authority: Authority, redis_server: RedisServer
+    driver: Driver, authority: Authority, redis_server: EmbeddedRedis
 ) -> None:
     with TlsProxy(redis_server.port, authority.server_context("elsewhere.example")) as proxy:
         with pytest.raises(TlsFailed, match=r"(?i)hostname mismatch|IP address mismatch"):

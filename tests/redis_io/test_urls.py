@@ -11,31 +11,31 @@ from hypothesis import strategies as st
 
 from busmq_spark.errors import ConfigError
 from busmq_spark.redis_io.translate import translate_redis_error
-from busmq_spark.redis_io.urls import DefaultCredentials, Server, parse
+from busmq_spark.redis_io.urls import DefaultCredentials, RedisServerAddress, parse
 
 
 def test_a_plain_url_has_the_default_port() -> None:
-    assert parse("redis://example.com") == (Server("example.com", 6379),)
+    assert parse("redis://example.com") == (RedisServerAddress("example.com", 6379),)
 
 
 @pytest.mark.parametrize(
     ("url", "server"),
     [
-        ("redis://h:1", Server("h", 1)),
-        ("rediss://h:1", Server("h", 1, tls=True)),
-        ("redis://secret@h", Server("h", 6379, password="secret")),
-        ("redis://:secret@h", Server("h", 6379, password="secret")),
-        ("redis://me:secret@h", Server("h", 6379, user="me", password="secret")),
-        ("redis://me:a%2Cb%40c%2F%23d@h", Server("h", 6379, user="me", password="a,b@c/#d")),
-        ("redis://me:a@b@h", Server("h", 6379, user="me", password="a@b")),
-        ("redis://[::1]:7000", Server("::1", 7000)),
-        ("redis://h:1/3", Server("h", 1)),
-        ("unix:///var/run/redis.sock", Server("", 0, path="/var/run/redis.sock")),
-        ("unix://me:secret@/run/my%20redis.sock", Server("", 0, path="/run/my redis.sock", user="me", password="secret")),
-        ("  redis://h:1  ", Server("h", 1)),
+        ("redis://h:1", RedisServerAddress("h", 1)),
+        ("rediss://h:1", RedisServerAddress("h", 1, tls=True)),
+        ("redis://secret@h", RedisServerAddress("h", 6379, password="secret")),
+        ("redis://:secret@h", RedisServerAddress("h", 6379, password="secret")),
+        ("redis://me:secret@h", RedisServerAddress("h", 6379, user="me", password="secret")),
+        ("redis://me:a%2Cb%40c%2F%23d@h", RedisServerAddress("h", 6379, user="me", password="a,b@c/#d")),
+        ("redis://me:a@b@h", RedisServerAddress("h", 6379, user="me", password="a@b")),
+        ("redis://[::1]:7000", RedisServerAddress("::1", 7000)),
+        ("redis://h:1/3", RedisServerAddress("h", 1)),
+        ("unix:///var/run/redis.sock", RedisServerAddress("", 0, path="/var/run/redis.sock")),
+        ("unix://me:secret@/run/my%20redis.sock", RedisServerAddress("", 0, path="/run/my redis.sock", user="me", password="secret")),
+        ("  redis://h:1  ", RedisServerAddress("h", 1)),
     ],
 )
-def test_a_url_is_understood(url: str, server: Server) -> None:
+def test_a_url_is_understood(url: str, server: RedisServerAddress) -> None:
     assert parse(url) == (server,)
 
 
@@ -86,14 +86,14 @@ def test_a_bad_url_among_several_is_named_by_its_place() -> None:
 
 
 def test_a_masked_url_shows_the_address_and_that_there_are_credentials() -> None:
-    assert Server("h", 1, user="me", password="secret").masked_url == "redis://***@h:1"
-    assert Server("h", 1).masked_url == "redis://h:1"
-    assert Server("::1", 1, tls=True, password="secret").masked_url == "rediss://***@[::1]:1"
-    assert Server("", 0, path="/run/s", password="secret").masked_url == "unix://***@/run/s"
+    assert RedisServerAddress("h", 1, user="me", password="secret").masked_url == "redis://***@h:1"
+    assert RedisServerAddress("h", 1).masked_url == "redis://h:1"
+    assert RedisServerAddress("::1", 1, tls=True, password="secret").masked_url == "rediss://***@[::1]:1"
+    assert RedisServerAddress("", 0, path="/run/s", password="secret").masked_url == "unix://***@/run/s"
 
 
 def test_a_server_travels_with_its_password_though_it_never_shows_it() -> None:
-    server = Server("h", 1, user="me", password="secret")
+    server = RedisServerAddress("h", 1, user="me", password="secret")
     assert pickle.loads(pickle.dumps(server)) == server
 
 
@@ -132,6 +132,6 @@ def test_a_password_never_shows_however_it_breaks_its_url(secret: str, frame: st
     ],
 )
 def test_what_redis_echoes_of_a_command_is_not_repeated(said: str) -> None:
-    error = translate_redis_error(rx.ResponseError(said), Server("h", 1, password="XQsecretQX"))
+    error = translate_redis_error(rx.ResponseError(said), RedisServerAddress("h", 1, password="XQsecretQX"))
     assert "XQsecretQX" not in str(error) + repr(error.details)
     assert "a row of somebody" not in str(error) + repr(error.details)

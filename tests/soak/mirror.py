@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import MIRROR_REPORTS_PATTERN
 from busmq_spark.core.mirror import read_mirror_states
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.mirror.status import MirrorReport
 from tests.cli.conftest import COMMAND, environment
 from tests.faults.scene import Bus
@@ -28,7 +28,7 @@ class MirrorRun(Run):
         super().__init__(site, drivers, number, kind, chance)
         self.folder.mkdir(exist_ok=True)
         self._stack = ExitStack()
-        self.here = self._stack.enter_context(RedisServer(self.folder / "here", aof=True))
+        self.here = self._stack.enter_context(EmbeddedRedis(self.folder / "here", aof=True))
         self.sink_bus, self.sink_where = Bus(self.here), {"redis.url": self.here.url}
         self.whole = chance.random() < 0.7
         """Whether the mirror has everything when the site is lost. If not, the query may have read what it has not."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from tests.faults.proxy import Proxy
 from tests.faults.scene import Bus
 from tests.federation.cutting import Cutter, cutter
@@ -31,7 +31,7 @@ class Site:
             self.machines = {name: Machine(self.folder / f"machine-{name}") for name in ("spark", "redis", "serve")}
             self.flat = Flat()
             with self.machines["redis"].on():
-                self.server = stack.enter_context(RedisServer(self.folder / "redis", aof=True))
+                self.server = stack.enter_context(EmbeddedRedis(self.folder / "redis", aof=True))
             self.line: Cutter = stack.enter_context(cutter(self.server.port))
             self.proxy = stack.enter_context(Proxy(self.line.port))
             self.bus = Bus(self.server)

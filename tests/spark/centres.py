@@ -6,7 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from tests.serving import Serving, everything
 from tests.support import lasting_port
 
@@ -21,12 +21,12 @@ deny = ["*private*"]
 """
 
 
-class DataCentre:
+class DemoDataCentre:
     """``url`` is where its federation server listens, or will again."""
 
     def __init__(self, folder: Path, host: str) -> None:
         folder.mkdir()
-        self.redis = RedisServer()
+        self.redis = EmbeddedRedis()
         self._folder, self._listen = folder, f"{host}:{lasting_port()}"
 
     def __enter__(self) -> Self:

@@ -15,18 +15,18 @@ from pyspark.sql.streaming import StreamingQuery
 from busmq_spark.core import queue as core
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
 from busmq_spark.spark import discovery, lease, stores
 from busmq_spark.spark.java_runtime import ensure_java, ensure_python
 from busmq_spark.spark.tune import tune
-from busmq_spark.store import source_caller
+from busmq_spark.store import store_caller
 from tests.conftest import Fresh
 from tests.jvm import module
 from tests.peers.node import need
-from tests.spark.centres import DataCentre
+from tests.spark.centres import DemoDataCentre
 from tests.spark.engine import Engine
 from tests.spark.java_log import JavaLog, java_log
 from tests.spark.jvm_engine import JvmEngine
@@ -189,14 +189,14 @@ class Bus:
 class MakeBus(Protocol):
     """Opens the queues of a server of the test's own."""
 
-    def __call__(self, server: RedisServer | str) -> Bus: ...
+    def __call__(self, server: EmbeddedRedis | str) -> Bus: ...
 
 
 @pytest.fixture
 def bus_of() -> Iterator[MakeBus]:
     made: list[Bus] = []
 
-    def make(server: RedisServer | str) -> Bus:
+    def make(server: EmbeddedRedis | str) -> Bus:
         made.append(Bus(server if isinstance(server, str) else server.url))
         return made[-1]
 
@@ -361,23 +361,23 @@ def caplog(request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture) -> 
 
 
 @pytest.fixture(scope="session")
-def centre_servers() -> Iterator[dict[str, RedisServer]]:
-    with RedisServer() as own, RedisServer() as eu, RedisServer() as us:
+def centre_servers() -> Iterator[dict[str, EmbeddedRedis]]:
+    with EmbeddedRedis() as own, EmbeddedRedis() as eu, EmbeddedRedis() as us:
         yield {"": own, "eu": eu, "us": us}
 
 
 @pytest.fixture
-def buses(centre_servers: dict[str, RedisServer], bus_of: MakeBus) -> dict[str, Bus]:
+def buses(centre_servers: dict[str, EmbeddedRedis], bus_of: MakeBus) -> dict[str, Bus]:
     return {source: bus_of(server) for source, server in centre_servers.items()}
 
 
 @pytest.fixture
-def centres(centre_servers: dict[str, RedisServer], monkeypatch: pytest.MonkeyPatch) -> dict[str, Centre]:
+def centres(centre_servers: dict[str, EmbeddedRedis], monkeypatch: pytest.MonkeyPatch) -> dict[str, Centre]:
     made = {link: Centre(centre_servers[link].url) for link in ("eu", "us")}
     monkeypatch.setattr(stores, "open_link", leading_to(made))
     monkeypatch.setattr(stores, "_shared_stores", {})
-    monkeypatch.setattr(source_caller, "ANSWER_BUDGET_S", PATIENCE_S)  # none of them is slow
-    monkeypatch.setattr(source_caller, "PROBE_PAUSES_S", (0.002, 0.01))
+    monkeypatch.setattr(store_caller, "ANSWER_BUDGET_S", PATIENCE_S)  # none of them is slow
+    monkeypatch.setattr(store_caller, "PROBE_PAUSES_S", (0.002, 0.01))
     monkeypatch.setattr(lease, "STOPPING_READER_GRACE_S", 0.0)
     monkeypatch.setattr(discovery, "DISCOVERY_INTERVAL_S", 0.02)
     return made
@@ -391,8 +391,8 @@ def linked(centres: dict[str, Centre], buses: dict[str, Bus], engine: Callable[.
 
 
 @pytest.fixture(scope="session")
-def data_centres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, DataCentre]]:
+def data_centres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, DemoDataCentre]]:
     """Two, at different addresses of this machine. A test that ends the server of one starts it again."""
     folder = tmp_path_factory.mktemp("centres")
-    with DataCentre(folder / "eu", "127.0.0.1") as eu, DataCentre(folder / "us", "127.0.0.2") as us:
+    with DemoDataCentre(folder / "eu", "127.0.0.1") as eu, DemoDataCentre(folder / "us", "127.0.0.2") as us:
         yield {"eu": eu, "us": us}

@@ -20,10 +20,10 @@ class JvmReader:
     def __init__(self, spark: SparkSession, options: Mapping[str, str], schema: StructType, folder: str = "") -> None:
         self._spark = spark
         self._jvm: Any = spark._jvm
-        tail = self._jvm.java.lang.Class.forName("busmq.spark.source.BusmqStream").getDeclaredField("emptyBatchAfterNs")
+        tail = self._jvm.java.lang.Class.forName("busmq.spark.source.BusmqMicroBatchStream").getDeclaredField("emptyBatchAfterNs")
         tail.setAccessible(True)
         tail.setLong(None, 0)  # idle at once, as in engine.py
-        pause = self._jvm.java.lang.Class.forName("busmq.spark.source.DiscoveryThread").getDeclaredField("betweenWalksMs")
+        pause = self._jvm.java.lang.Class.forName("busmq.spark.source.QueueDiscoveryThread").getDeclaredField("betweenWalksMs")
         pause.setAccessible(True)
         pause.setLong(None, 20)
         given = self._jvm.java.util.HashMap()

@@ -11,7 +11,7 @@ from pyspark.sql.types import StringType, StructType
 from busmq_spark.core.position import Range
 from busmq_spark.errors import LinkLost
 from busmq_spark.options import RedisOptions
-from busmq_spark.store.protocol import MessageRows
+from busmq_spark.store.protocol import ConsecutiveMessages
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.spark.engine import SCHEMA, Engine
 from tests.support import wait_until
@@ -63,13 +63,13 @@ class Remote:
 
         return asked
 
-    def push_notifiers(self, notified: object) -> list[Any]:
+    def push_listeners(self, notified: object) -> list[Any]:
         return []
 
-    def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
+    def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[ConsecutiveMessages]:
         return self.read_many([part], fail_on_data_loss)
 
-    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
+    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[ConsecutiveMessages]:
         self._centre.check()
         for rows in self._store.read_many(parts, fail_on_data_loss):
             self._centre.rows_until_down -= len(rows.values)

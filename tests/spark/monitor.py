@@ -7,7 +7,7 @@ import socket
 from types import TracebackType
 from typing import Self
 
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from tests.spark.conftest import PATIENCE_S
 from tests.support import wait_until
 
@@ -15,7 +15,7 @@ from tests.support import wait_until
 class Monitor:
     """Between enter and exit, the commands clients send; those that scripts call inside the server are left out."""
 
-    def __init__(self, server: RedisServer) -> None:
+    def __init__(self, server: EmbeddedRedis) -> None:
         self._server = server
         self._socket: socket.socket
         self.commands: list[str] = []

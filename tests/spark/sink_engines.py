@@ -91,7 +91,7 @@ class JavaSink:
         info = jvm.org.apache.spark.sql.connector.write.LogicalWriteInfoImpl(
             "", schema, jvm.org.apache.spark.sql.util.CaseInsensitiveStringMap(given), empty, empty
         )
-        self._write = asked(lambda: jvm.busmq.spark.sink.SinkBuilder(info).build().toBatch())
+        self._write = asked(lambda: jvm.busmq.spark.sink.BusmqWriteBuilder(info).build().toBatch())
         self._factory = asked(lambda: self._write.createBatchWriterFactory(jvm.org.apache.spark.sql.connector.write.PhysicalWriteInfoImpl(1)))
         self._messages: list[Any] = []
 

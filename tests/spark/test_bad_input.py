@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import MAX_ID
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from tests.spark.conftest import PATIENCE_S, Bus, MakeBus, Sink, Stream
 from tests.support import wait_until
 
@@ -90,12 +90,12 @@ def test_a_null_in_a_stream_fails_the_batch_and_nothing_of_it_is_stored(spark: S
 
 
 @pytest.fixture(scope="module")
-def locked() -> Iterator[RedisServer]:
-    with RedisServer(password=SECRET) as server:
+def locked() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis(password=SECRET) as server:
         yield server
 
 
-def test_a_wrong_password_is_reported_without_it(spark: SparkSession, locked: RedisServer, one_row: DataFrame, stream: Stream) -> None:
+def test_a_wrong_password_is_reported_without_it(spark: SparkSession, locked: EmbeddedRedis, one_row: DataFrame, stream: Stream) -> None:
     wrong = {"redis.url": f"redis://:not-{SECRET}@127.0.0.1:{locked.port}"}
     for attempt in (
         lambda: read(spark, {**wrong, "subscribe": "q"}),
@@ -108,7 +108,7 @@ def test_a_wrong_password_is_reported_without_it(spark: SparkSession, locked: Re
         assert SECRET not in str(failed.value)
 
 
-def test_the_right_password_shows_nowhere(spark: SparkSession, locked: RedisServer, bus_of: MakeBus, stream: Stream, sink: Sink) -> None:
+def test_the_right_password_shows_nowhere(spark: SparkSession, locked: EmbeddedRedis, bus_of: MakeBus, stream: Stream, sink: Sink) -> None:
     bus = bus_of(locked)
     bus.push("in", "1", "2")
     options = {"redis.url": bus.url, "subscribe": "in", "ack": "none"}
@@ -144,7 +144,7 @@ def test_a_redis_that_is_not_there_ends_the_query_with_its_masked_address(stream
 
 
 def test_a_replica_is_named_as_one_and_its_master_is_asked_for(spark: SparkSession, bus_of: MakeBus, one_row: DataFrame, stream: Stream) -> None:
-    with RedisServer() as master, RedisServer(replica_of=("127.0.0.1", master.port)) as replica:
+    with EmbeddedRedis() as master, EmbeddedRedis(replica_of=("127.0.0.1", master.port)) as replica:
         bus_of(master).push("q", "1")
         wait_until(lambda: replica.command("EXISTS", QueueKeys("q").metadata), PATIENCE_S)
         options = {"redis.url": replica.url}

@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import IndependentServers
+from busmq_spark.embedded import EmbeddedStandaloneServers
 from tests.conftest import Fresh
 from tests.spark.conftest import Bus, MakeBus
 
@@ -50,7 +50,7 @@ def test_a_batch_read_goes_beside_a_running_query(spark: SparkSession, bus: Bus,
 
 
 def test_a_batch_read_takes_the_queues_of_a_pattern_on_every_server(
-    spark: SparkSession, three_servers: IndependentServers, bus_of: MakeBus, fresh: Fresh
+    spark: SparkSession, three_servers: EmbeddedStandaloneServers, bus_of: MakeBus, fresh: Fresh
 ) -> None:
     base = fresh("p")
     for number, url in enumerate(three_servers.urls):

@@ -14,7 +14,7 @@ from pyspark.sql.functions import col, expr, lit
 
 from busmq_spark import Event, dead_letters, json_columns
 from busmq_spark.core.dead_letter import decode_letter, make_dead_letter
-from busmq_spark.core.shared_group import Delivery
+from busmq_spark.core.shared_group import LeasedMessage
 from busmq_spark.errors import ConfigError
 from tests.cli import forked
 from tests.spark.conftest import Bus
@@ -42,7 +42,7 @@ def test_a_dead_letter_is_the_one_that_a_group_makes(spark: SparkSession) -> Non
         assert (letter.queue, letter.group, letter.id, letter.value, letter.tries, letter.error) == (queue, "g", row.id, value, 1, "why not")
         ours, theirs = (
             Event.decode(row.value.encode()),
-            Event.decode(make_dead_letter(queue, "g", Delivery(row.id, value, 1, 1, ""), "why\n\tnot", 1)),
+            Event.decode(make_dead_letter(queue, "g", LeasedMessage(row.id, value, 1, 1, ""), "why\n\tnot", 1)),
         )
         assert (ours.source, ours.type, ours.datacontenttype, ours.data) == (theirs.source, theirs.type, theirs.datacontenttype, theirs.data)
         assert [*json.loads(row.value)] == [*json.loads(theirs.encode())]

@@ -14,8 +14,8 @@ CLIENTS = {"asyncio", "hiredis", "redis", "ssl"}
 """What a process loads that talks to Redis: redis-py imports all of itself, and asyncio."""
 ARROW = {"numpy", "pyarrow"}
 LINKS = {"websockets", "busmq_spark.federation"}
-READING = {"busmq_spark.spark.batch_reader", "busmq_spark.spark.planning", "busmq_spark.spark.partition", "busmq_spark.core.batch_planner"}
-WRITING = {"busmq_spark.spark.writer", "busmq_spark.spark.task_writer", "busmq_spark.spark.sink_committer", "busmq_spark.spark.outcome_writers"}
+READING = {"busmq_spark.spark.batch_reader", "busmq_spark.spark.planning", "busmq_spark.spark.range_partition", "busmq_spark.core.batch_planner"}
+WRITING = {"busmq_spark.spark.writer", "busmq_spark.spark.task_writer", "busmq_spark.spark.sink_committer", "busmq_spark.spark.job_outcome_writers"}
 ALL = CLIENTS | ARROW | LINKS | READING | WRITING
 
 PROGRAM = """
@@ -52,17 +52,17 @@ PROCESSES = {
     "commits": (
         "python_streaming_sink_runner",
         SOURCE + "DefaultSource({**address, 'queue': 'q'}).streamWriter(rows, False)\nimport busmq_spark.spark.sink_committer",
-        LINKS | ARROW | READING | {"busmq_spark.spark.task_writer", "busmq_spark.spark.outcome_writers"},
+        LINKS | ARROW | READING | {"busmq_spark.spark.task_writer", "busmq_spark.spark.job_outcome_writers"},
     ),
     "reads in tasks": (
         "plan_data_source_read",
-        "import busmq_spark.spark.stream_reader, busmq_spark.spark.partition",
+        "import busmq_spark.spark.stream_reader, busmq_spark.spark.range_partition",
         LINKS | WRITING | {"busmq_spark.spark.planning", "busmq_spark.core.batch_planner", "pyarrow.compute"},
     ),
     "writes in tasks": (
         "write_into_data_source",
         "import busmq_spark.spark.writer, busmq_spark.spark.task_writer",
-        LINKS | READING | {"busmq_spark.spark.sink_committer", "busmq_spark.spark.outcome_writers", "pyarrow.compute"},
+        LINKS | READING | {"busmq_spark.spark.sink_committer", "busmq_spark.spark.job_outcome_writers", "pyarrow.compute"},
     ),
 }
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.redis_io.queue_location import queues_of
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.redis_io.urls import parse
@@ -21,9 +21,9 @@ OTHERS = 3_500
 
 
 @pytest.fixture
-def crowded() -> Iterator[RedisServer]:
+def crowded() -> Iterator[EmbeddedRedis]:
     """A server with keys of another program."""
-    with RedisServer() as made:
+    with EmbeddedRedis() as made:
         made.command("MSET", *[word for i in range(OTHERS) for word in (f"app:{i}", "x")])
         yield made
 
@@ -39,7 +39,7 @@ def walks(bus: Bus) -> int:
     return int(info.split(b"cmdstat_scan:calls=")[1].split(b",")[0]) if b"cmdstat_scan:" in info else 0
 
 
-def test_planning_walks_over_no_keys_once_the_query_runs(crowded: RedisServer, bus_of: MakeBus, engine: MakeEngine) -> None:
+def test_planning_walks_over_no_keys_once_the_query_runs(crowded: EmbeddedRedis, bus_of: MakeBus, engine: MakeEngine) -> None:
     bus = bus_of(crowded)
     bus.push("q1", "1")
     query = engine({"redis.url": bus.url, "subscribePattern": "q.", "idlePollMs": "1"})
@@ -57,7 +57,7 @@ def test_planning_walks_over_no_keys_once_the_query_runs(crowded: RedisServer, b
     assert others <= {"SCAN", "CLIENT", "PING"}
 
 
-def test_a_walk_pauses_after_each_thousand_keys(crowded: RedisServer, bus_of: MakeBus) -> None:
+def test_a_walk_pauses_after_each_thousand_keys(crowded: EmbeddedRedis, bus_of: MakeBus) -> None:
     bus = bus_of(crowded)
     bus.push("q", "1")
     link, at = SyncLink(parse(bus.url)[0]), []
@@ -67,7 +67,7 @@ def test_a_walk_pauses_after_each_thousand_keys(crowded: RedisServer, bus_of: Ma
     assert OTHERS // 1000 <= len(at) < OTHERS // 1000 + 2
 
 
-def test_available_now_reads_every_queue_that_is_there_and_none_that_comes_later(crowded: RedisServer, bus_of: MakeBus, engine: MakeEngine) -> None:
+def test_available_now_reads_every_queue_that_is_there_and_none_that_comes_later(crowded: EmbeddedRedis, bus_of: MakeBus, engine: MakeEngine) -> None:
     bus = bus_of(crowded)
     for number in range(20):
         bus.push(f"q{number}", "1")
@@ -82,7 +82,7 @@ def test_available_now_reads_every_queue_that_is_there_and_none_that_comes_later
     query.kill()
 
 
-def test_a_search_that_breaks_off_is_made_again(crowded: RedisServer, bus_of: MakeBus, engine: MakeEngine) -> None:
+def test_a_search_that_breaks_off_is_made_again(crowded: EmbeddedRedis, bus_of: MakeBus, engine: MakeEngine) -> None:
     bus = bus_of(crowded)
     query = engine({"redis.url": bus.url, "subscribePattern": "q.", "idlePollMs": "1"})
     assert query.drain() == []

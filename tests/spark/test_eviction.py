@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 import pytest
 
 from busmq_spark.bus.bus import Bus as AsyncBus
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import ConfigError
 from tests.spark.conftest import MakeBus
 from tests.spark.engine import Engine
@@ -23,14 +23,14 @@ def policy(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def policed(policy: str) -> Iterator[RedisServer]:
+def policed(policy: str) -> Iterator[EmbeddedRedis]:
     """A server with that ``maxmemory-policy``."""
-    with RedisServer(settings={"maxmemory-policy": policy}) as server:
+    with EmbeddedRedis(settings={"maxmemory-policy": policy}) as server:
         yield server
 
 
 def test_a_redis_that_evicts_is_warned_about_once(
-    policed: RedisServer, policy: str, bus_of: MakeBus, engine: MakeEngine, caplog: pytest.LogCaptureFixture
+    policed: EmbeddedRedis, policy: str, bus_of: MakeBus, engine: MakeEngine, caplog: pytest.LogCaptureFixture
 ) -> None:
     bus = bus_of(policed)
     bus.push("q", "1")
@@ -44,7 +44,7 @@ def test_a_redis_that_evicts_is_warned_about_once(
     assert policy == "noeviction" or f"is {policy}" in found[0]
 
 
-def test_a_redis_that_evicts_is_refused_where_that_is_asked_for(policed: RedisServer, policy: str, bus_of: MakeBus, engine: MakeEngine) -> None:
+def test_a_redis_that_evicts_is_refused_where_that_is_asked_for(policed: EmbeddedRedis, policy: str, bus_of: MakeBus, engine: MakeEngine) -> None:
     bus = bus_of(policed)
     bus.push("q", "1")
     query = engine({"redis.url": bus.url, "subscribe": "q", "requireNoEviction": "true"})
@@ -56,7 +56,7 @@ def test_a_redis_that_evicts_is_refused_where_that_is_asked_for(policed: RedisSe
         query.step()
 
 
-async def test_a_bus_warns_of_it_or_refuses_it_too(policed: RedisServer, policy: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_bus_warns_of_it_or_refuses_it_too(policed: EmbeddedRedis, policy: str, caplog: pytest.LogCaptureFixture) -> None:
     async with AsyncBus(policed.url):
         assert len([text for text in caplog.messages if "maxmemory-policy of Redis" in text]) == (policy != "noeviction")
     if policy == "noeviction":
@@ -66,7 +66,7 @@ async def test_a_bus_warns_of_it_or_refuses_it_too(policed: RedisServer, policy:
         await AsyncBus(policed.url, require_no_eviction=True).__aenter__()
 
 
-def test_a_sink_is_refused_it_where_that_is_asked_for(policed: RedisServer, policy: str, bus_of: MakeBus, sink_engine: MakeSink) -> None:
+def test_a_sink_is_refused_it_where_that_is_asked_for(policed: EmbeddedRedis, policy: str, bus_of: MakeBus, sink_engine: MakeSink) -> None:
     def write() -> None:
         sink = sink_engine({"redis.url": policed.url, "queue": "q", "requireNoEviction": "true"})
         sink.stage([b"1"])

@@ -7,8 +7,8 @@ import secrets
 import pytest
 
 from busmq_spark.core.sink import attempt_name
-from busmq_spark.embedded import RedisServer
-from busmq_spark.federation.bulk.store import FederatedStore
+from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import RedisOptions, WriteOptions
 from busmq_spark.spark.sink_committer import SinkCommitter
@@ -20,10 +20,10 @@ from tests.federation.bulk_site import site
 pytestmark = pytest.mark.redis
 
 
-def test_a_batch_over_many_queues_is_committed_with_all_calls_under_way(redis_server: RedisServer, fresh: Fresh) -> None:
+def test_a_batch_over_many_queues_is_committed_with_all_calls_under_way(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
     names = [fresh() for _ in range(40)]
     with site(redis_server.url) as here:
-        store, direct = FederatedStore(here.address()), open_store(RedisOptions(url=redis_server.url))
+        store, direct = FederationBulkStore(here.address()), open_store(RedisOptions(url=redis_server.url))
         store.attach(names[1:], HOUR)
         appender = store.appender()
         for name in names:

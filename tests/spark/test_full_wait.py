@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import QueueFull
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.server_layout import redis_layout
+from busmq_spark.redis_io.redis_layout import redis_layout
 from busmq_spark.store import protocol
 from busmq_spark.store.protocol import FullQueueWait, QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore
@@ -52,7 +52,7 @@ def test_every_bit_of_room_starts_the_deadline_anew(clock: Clock) -> None:
 
 
 def test_a_queue_that_is_full_again_later_is_waited_for_anew(
-    clock: Clock, redis_server: RedisServer, fresh: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+    clock: Clock, redis_server: EmbeddedRedis, fresh: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = fresh()
     store = RedisStore(redis_layout(RedisOptions(url=redis_server.url)))

@@ -9,8 +9,8 @@ import pytest
 
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.reader_subscriptions import register
-from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import QueueBusy, QueueExpired, QueueMissing, ServerFull
+from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.errors import QueueBusy, QueueExpired, QueueMissing, RedisFull
 from busmq_spark.options import WEEK_S
 from busmq_spark.spark import discovery, lease
 from tests.conftest import Fresh
@@ -314,9 +314,9 @@ def test_the_keep_alive_ends_with_the_reader(bus: Bus, engine: MakeEngine, queue
 
 @pytest.mark.parametrize("options", [{}, {"subscription": "s"}], ids=["alone", "subscription"])
 def test_a_redis_that_is_full_can_be_drained_and_then_takes_messages_again(bus_of: MakeBus, engine: MakeEngine, options: dict[str, str]) -> None:
-    with RedisServer(maxmemory="6mb") as server:
+    with EmbeddedRedis(maxmemory="6mb") as server:
         bus = bus_of(server)
-        with pytest.raises(ServerFull, match="drain"):
+        with pytest.raises(RedisFull, match="drain"):
             bus.push("q", *[b"x" * 100_000] * 200)
         stored = bus.ids("q")
         query = engine({"redis.url": bus.url, "subscribe": "q", "maxMessagesPerTrigger": len(stored) // 3, **options})

@@ -11,7 +11,7 @@ import pytest
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Range
 from busmq_spark.core.scripts import load
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.options import ReadOptions
 from busmq_spark.spark import polling, stream_reader
 from busmq_spark.store.redis_store import open_store
@@ -27,8 +27,8 @@ TOUCH = load("touch").digest
 
 
 @pytest.fixture
-def server() -> Iterator[RedisServer]:
-    with RedisServer() as made:
+def server() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as made:
         yield made
 
 
@@ -36,7 +36,7 @@ def server() -> Iterator[RedisServer]:
 @pytest.mark.parametrize("queues", [1, 300])
 @pytest.mark.parametrize("pattern", [False, True])
 def test_an_idle_query_sends_at_most_25_commands_a_second_however_many_queues_it_reads(
-    server: RedisServer, bus_of: MakeBus, engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, queues: int, pattern: bool
+    server: EmbeddedRedis, bus_of: MakeBus, engine: MakeEngine, monkeypatch: pytest.MonkeyPatch, queues: int, pattern: bool
 ) -> None:
     now = [0.0]
     for module in (stream_reader, polling):
@@ -56,7 +56,7 @@ def test_an_idle_query_sends_at_most_25_commands_a_second_however_many_queues_it
     assert 0 < len(asked) <= MOST_PER_S, asked
 
 
-def test_an_idle_query_asks_no_oftener_than_its_option_says(server: RedisServer, bus_of: MakeBus, engine: MakeEngine) -> None:
+def test_an_idle_query_asks_no_oftener_than_its_option_says(server: EmbeddedRedis, bus_of: MakeBus, engine: MakeEngine) -> None:
     bus = bus_of(server)
     bus.push("q", "1")
     query = engine({"redis.url": bus.url, "subscribe": "q", "idlePollMs": "600000"})
@@ -86,7 +86,7 @@ def test_a_push_wakes_a_query_that_would_not_look_for_minutes(bus: Bus, engine: 
 
 
 @pytest.mark.needs("limits")
-def test_planning_transfers_no_messages(server: RedisServer, bus_of: MakeBus, engine: MakeEngine) -> None:
+def test_planning_transfers_no_messages(server: EmbeddedRedis, bus_of: MakeBus, engine: MakeEngine) -> None:
     bus = bus_of(server)
     for _ in range(8):
         bus.push("q", b"x" * 1_000_000)

@@ -19,15 +19,15 @@ from pyspark.sql.types import StructType
 from busmq_spark.bus.bus import Bus as Program
 from busmq_spark.core import job as flows
 from busmq_spark.core import shared_group as groups
-from busmq_spark.core.job import JobDelivery
+from busmq_spark.core.job import LeasedJob
 from busmq_spark.core.keys import JobKeys, QueueKeys
 from busmq_spark.core.reader_subscriptions import register
-from busmq_spark.core.shared_group import Delivery
-from busmq_spark.embedded import RedisServer
+from busmq_spark.core.shared_group import LeasedMessage
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.options import WriteOptions
 from busmq_spark.spark.data_source import BusmqDataSource
-from busmq_spark.spark.outcome_task_writer import OutcomeColumns, OutcomeTaskWriter
+from busmq_spark.spark.job_outcome_task_writer import JobOutcomeColumns, JobOutcomeTaskWriter
 from busmq_spark.spark.stored_job_fields import check_job_field_names
 from tests.conftest import Fresh
 from tests.faults.job_scene import settles
@@ -129,7 +129,7 @@ def test_a_batch_that_comes_again_changes_nothing(write: Callable[..., None], jo
 def settle(url: str, queue: str, *rows: dict[str, Any]) -> None:
     """What a task does with these rows."""
     options = WriteOptions(url=url, queue=queue, settle="g")
-    OutcomeTaskWriter(options, OutcomeColumns(queue), {}).write(iter([pa.RecordBatch.from_pylist(list(rows))]))
+    JobOutcomeTaskWriter(options, JobOutcomeColumns(queue), {}).write(iter([pa.RecordBatch.from_pylist(list(rows))]))
 
 
 def test_rows_of_spark_4_0_are_written_too(bus: Bus, jobs: Any) -> None:
@@ -139,7 +139,9 @@ def test_rows_of_spark_4_0_are_written_too(bus: Bus, jobs: Any) -> None:
     assert [(job.load("a", "b"), job.outcomes()["g"].ok) for job in some] == [({"a": b"1", "b": None}, True), ({"a": None, "b": b"2"}, True)]
 
 
-def test_a_run_that_stopped_half_way_keeps_no_job_from_the_next_and_its_packets_come_too_late(redis_server: RedisServer, bus: Bus, jobs: Any) -> None:
+def test_a_run_that_stopped_half_way_keeps_no_job_from_the_next_and_its_packets_come_too_late(
+    redis_server: EmbeddedRedis, bus: Bus, jobs: Any
+) -> None:
     """The next one has another checkpoint, or another sinkId. Who waited has read the fields when what the first one has sent arrives."""
     job = sent(jobs)
     with Proxy(redis_server.port) as proxy:
@@ -165,7 +167,7 @@ def test_a_job_that_a_worker_has_is_left_to_it_and_that_is_logged(bus: Bus, jobs
     bus.link.run(register(keys, "g", "earliest", shared={"lease_ms": 60_000, "limit": 0}))
     for n in range(tries):
         [delivery] = bus.link.run(groups.lease(keys, "g", f"t{n}", 1)).deliveries
-        work = JobDelivery(delivery, JobKeys(job.id), "", "g", bus("HGET", keys.metadata, "born").decode(), "")
+        work = LeasedJob(delivery, JobKeys(job.id), "", "g", bus("HGET", keys.metadata, "born").decode(), "")
         assert bus.link.run(flows.begin_work([work], 60)) == [("ok", b"")]
         if n + 1 < tries:
             bus.link.run(groups.settle(keys, "g", work.life, groups.settlements_of([delivery], "retry")))
@@ -179,7 +181,7 @@ def test_a_job_that_a_worker_has_is_left_to_it_and_that_is_logged(bus: Bus, jobs
 def test_a_job_that_a_program_had_begun_before_first_leases_went_without_a_record_is_left_to_it(bus: Bus, jobs: Any, named: bool) -> None:
     job = sent(jobs)
     born = bus("HGET", QueueKeys(jobs.queue.name).metadata, "born").decode()
-    work = JobDelivery(Delivery(1, b"", 1, 4, "token", 5), JobKeys(job.id), "", "g", born, "")  # not leased at 4 first, as it were
+    work = LeasedJob(LeasedMessage(1, b"", 1, 4, "token", 5), JobKeys(job.id), "", "g", born, "")  # not leased at 4 first, as it were
     assert bus.link.run(flows.begin_work([work], 60)) == [("ok", b"")]
     settle(bus.url, jobs.queue.name, {"job": job.id, "fields": {"by": b"row"}, **({"id": 1} if named else {})})
     assert (job.outcomes(), job.load("by")) == ({}, {"by": None})
@@ -237,7 +239,7 @@ def test_a_query_needs_the_ids_of_the_messages_that_its_rows_answer(bus: Bus, jo
         source.streamWriter(schema, overwrite=False)
     source.streamWriter(schema.add("id", "long"), overwrite=False)
     job, name = sent(jobs), jobs.queue.name
-    writer = OutcomeTaskWriter(WriteOptions(url=bus.url, queue=name, settle="g"), OutcomeColumns.of(schema, name, needs_id=True), {})
+    writer = JobOutcomeTaskWriter(WriteOptions(url=bus.url, queue=name, settle="g"), JobOutcomeColumns.of(schema, name, needs_id=True), {})
     with pytest.raises(MessageRefused, match="column 'id' is NULL in some rows"):
         writer.write(iter([pa.RecordBatch.from_pylist([{"job": job.id, "id": None}])]))
     assert job.outcomes() == {}
@@ -279,9 +281,9 @@ def test_a_queue_that_does_not_exist_is_none_of_jobs(write: Callable[..., None],
 def test_columns_that_make_no_sense_are_refused(spark: SparkSession, columns: str, found: str) -> None:
     schema = spark.createDataFrame([], columns).schema
     with pytest.raises(ConfigError, match=found):
-        OutcomeColumns.of(schema, "q")
+        JobOutcomeColumns.of(schema, "q")
     with pytest.raises(ConfigError, match="no queue is named"):
-        OutcomeColumns.of(spark.createDataFrame([], "job string").schema, None)
+        JobOutcomeColumns.of(spark.createDataFrame([], "job string").schema, None)
 
 
 @pytest.mark.parametrize(

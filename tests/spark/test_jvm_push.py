@@ -11,7 +11,7 @@ from pyspark.errors import IllegalArgumentException
 from pyspark.sql import SparkSession
 
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from tests.conftest import Fresh
 from tests.spark.conftest import Bus, MakeBus
 from tests.support import PATIENCE_S, wait_until
@@ -20,7 +20,7 @@ from tests.support import PATIENCE_S, wait_until
 @pytest.fixture
 def own(bus_of: MakeBus) -> Iterator[Bus]:
     """A server whose statistics are this test's alone."""
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         yield bus_of(server)
 
 

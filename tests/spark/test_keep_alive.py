@@ -8,9 +8,9 @@ from itertools import pairwise
 import pytest
 
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import ClusterServers, IndependentServers, RedisServer
+from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis, EmbeddedStandaloneServers
 from busmq_spark.options import RedisOptions
-from busmq_spark.spark.keepalive import KeepAlive
+from busmq_spark.spark.keepalive import ReaderKeepAlive
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
@@ -25,32 +25,32 @@ ALONE = {"cluster-require-full-coverage": "no"}
 
 
 @pytest.fixture(params=["direct", "cluster"])
-def two(request: pytest.FixtureRequest) -> Iterator[IndependentServers | ClusterServers]:
+def two(request: pytest.FixtureRequest) -> Iterator[EmbeddedStandaloneServers | EmbeddedCluster]:
     """Two servers that know nothing of each other, or a cluster whose nodes serve their slots also when one of them is dead."""
     if request.param == "direct":
-        with IndependentServers(2) as group:
+        with EmbeddedStandaloneServers(2) as group:
             yield group
         return
-    with ClusterServers(3, 0, settings=ALONE) as cluster:
+    with EmbeddedCluster(3, 0, settings=ALONE) as cluster:
         yield cluster
 
 
-def servers_of(group: IndependentServers | ClusterServers) -> list[RedisServer]:
-    return group.nodes if isinstance(group, ClusterServers) else group.servers
+def servers_of(group: EmbeddedStandaloneServers | EmbeddedCluster) -> list[EmbeddedRedis]:
+    return group.nodes if isinstance(group, EmbeddedCluster) else group.servers
 
 
-def one_queue_each(store: RedisStore, group: IndependentServers | ClusterServers, fresh: Fresh) -> dict[RedisServer, QueueKeys]:
+def one_queue_each(store: RedisStore, group: EmbeddedStandaloneServers | EmbeddedCluster, fresh: Fresh) -> dict[EmbeddedRedis, QueueKeys]:
     """The keys of a queue on each server, created."""
-    found: dict[RedisServer, QueueKeys] = {}
+    found: dict[EmbeddedRedis, QueueKeys] = {}
     while len(found) < 2:
         keys = store.keys(fresh())
-        server = group.owner(keys.metadata) if isinstance(group, ClusterServers) else group.servers[store.locate([keys.name])[keys.name]]
+        server = group.owner(keys.metadata) if isinstance(group, EmbeddedCluster) else group.servers[store.locate([keys.name])[keys.name]]
         found.setdefault(server, keys)
     store.attach([keys.name for keys in found.values()], QueueCreateOptions(True, TTL_S))
     return found
 
 
-def wait_touched(server: RedisServer, times: int, *keys: str) -> None:
+def wait_touched(server: EmbeddedRedis, times: int, *keys: str) -> None:
     """Until each key has been given a longer life than it had left, so often."""
     left: dict[str, list[int]] = {key: [] for key in keys}
 
@@ -67,9 +67,9 @@ def wait_touched(server: RedisServer, times: int, *keys: str) -> None:
 
 @pytest.mark.parametrize("options", [{}, {"ack": "none"}], ids=["leased", "not leased"])
 def test_a_server_or_node_that_is_dead_ends_no_queue_and_no_lease_of_another(
-    two: IndependentServers | ClusterServers, engine: MakeEngine, fresh: Fresh, options: dict[str, str]
+    two: EmbeddedStandaloneServers | EmbeddedCluster, engine: MakeEngine, fresh: Fresh, options: dict[str, str]
 ) -> None:
-    url, layout = ",".join(two.urls), "cluster" if isinstance(two, ClusterServers) else "direct"
+    url, layout = ",".join(two.urls), "cluster" if isinstance(two, EmbeddedCluster) else "direct"
     store = open_store(RedisOptions(url=url, layout=layout))
     keys = one_queue_each(store, two, fresh)
     names = ",".join(each.name for each in keys.values())
@@ -97,13 +97,13 @@ class Failing:
 
 
 def test_an_unexpected_error_is_logged_and_does_not_end_the_keep_alive(
-    redis_server: RedisServer, fresh: Fresh, caplog: pytest.LogCaptureFixture
+    redis_server: EmbeddedRedis, fresh: Fresh, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = open_store(RedisOptions(url=redis_server.url))
     keys = store.keys(fresh())
     store.attach([keys.name], QueueCreateOptions(True, 60))
     failing = Failing(open_store(RedisOptions(url=redis_server.url)))
-    keep = KeepAlive(lambda: failing, "", "")  # type: ignore[arg-type,return-value]  # it has what it needs
+    keep = ReaderKeepAlive(lambda: failing, "", "")  # type: ignore[arg-type,return-value]  # it has what it needs
     keep.add_queues({keys.name: 3}, store.failure_domains([keys.name]))
     wait_touched(redis_server, 1, keys.metadata)
     assert failing.failed
@@ -113,10 +113,10 @@ def test_an_unexpected_error_is_logged_and_does_not_end_the_keep_alive(
 
 
 def test_a_queue_whose_slot_moves_is_kept_alive_with_those_of_its_new_node(fresh: Fresh) -> None:
-    with ClusterServers(3, 0, settings=ALONE) as cluster:
+    with EmbeddedCluster(3, 0, settings=ALONE) as cluster:
         store = open_store(RedisOptions(url=",".join(cluster.urls), layout="cluster"))
         keys = one_queue_each(store, cluster, fresh)
-        keep = KeepAlive(lambda: open_store(RedisOptions(url=",".join(cluster.urls), layout="cluster")), "", "")
+        keep = ReaderKeepAlive(lambda: open_store(RedisOptions(url=",".join(cluster.urls), layout="cluster")), "", "")
         keep.add_queues({each.name: TTL_S for each in keys.values()}, store.failure_domains([each.name for each in keys.values()]))
         moved = next(iter(keys.values()))
         move = Move(cluster, moved.metadata)

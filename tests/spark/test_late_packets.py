@@ -11,7 +11,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.core.scripts import load
 from busmq_spark.core.sink import STAGE_TTL_S
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from tests.faults.proxy import Command, Held, Proxy
 from tests.spark.conftest import Bus, MakeBus
 from tests.spark.sink_engines import SinkEngine
@@ -25,7 +25,7 @@ MakeSink = Callable[[Mapping[str, str]], SinkEngine]
 @pytest.fixture
 def lone(bus_of: MakeBus) -> Iterator[tuple[Bus, Proxy]]:
     """A Redis of its own that knows the script of a commit, so that each is sent once; and a proxy before it."""
-    with RedisServer() as server, Proxy(server.port) as proxy:
+    with EmbeddedRedis() as server, Proxy(server.port) as proxy:
         bus = bus_of(server)
         bus("SCRIPT", "LOAD", load("commit").text)
         yield bus, proxy

@@ -77,7 +77,7 @@ def test_a_message_larger_than_the_whole_budget_passes_alone(bus: Bus, engine: M
     assert sorted(len(rows) for rows in query.drain()) == [1, 1, 1]
 
 
-@pytest.mark.parametrize("size", [60, 1000], ids=["over its part of the budget", "over the whole budget"])
+@pytest.mark.parametrize("size", [60, 1000], ids=["over its part of the quota", "over the whole quota"])
 def test_a_large_message_waits_one_batch_at_most_while_other_queues_are_busy(bus: Bus, engine: MakeEngine, fresh: Fresh, size: int) -> None:
     busy, slow = fresh("a"), fresh("b")
     bus.push(busy, *["x" * 10] * 200)

@@ -18,7 +18,7 @@ from busmq_spark.options import ReadOptions
 from busmq_spark.redis_io.lease_token import my_token
 from busmq_spark.spark import lease
 from busmq_spark.spark.batch_reader import BatchReader
-from busmq_spark.store import source_caller
+from busmq_spark.store import store_caller
 from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus
 from tests.spark.engine import Engine, rows_of
@@ -200,7 +200,7 @@ def test_a_link_that_is_away_stops_its_own_queues_and_no_others_and_loses_nothin
 def test_a_link_that_does_not_answer_costs_one_budget_and_nothing_after_that(
     linked: Callable[..., Engine], buses: dict[str, Bus], centres: dict[str, Centre], queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_caller, "ANSWER_BUDGET_S", 5.0)
+    monkeypatch.setattr(store_caller, "ANSWER_BUDGET_S", 5.0)
     for bus in buses.values():
         bus.fill(queue, 1)
     query = linked(queue)
@@ -208,8 +208,8 @@ def test_a_link_that_does_not_answer_costs_one_budget_and_nothing_after_that(
     centres["us"].awake.clear()
     wait_until(lambda: query.step() is None and "us" in query.reader._planning.stream_queues.store.unavailable, PATIENCE_S)  # type: ignore[union-attr]
     waited: list[str] = []
-    answer = source_caller.ThreadedCaller._wait_for_answer
-    monkeypatch.setattr(source_caller.ThreadedCaller, "_wait_for_answer", lambda self, *of: waited.append(self._source) or answer(self, *of))
+    answer = store_caller.ThreadedStoreCaller._wait_for_answer
+    monkeypatch.setattr(store_caller.ThreadedStoreCaller, "_wait_for_answer", lambda self, *of: waited.append(self._source) or answer(self, *of))
     wait_until(lambda: query.step() is None and waited.count("eu") >= 5, PATIENCE_S)
     assert "us" not in waited, "a link that cannot be reached is not waited for"
     buses[""].fill(queue, 1, first=2)

@@ -15,14 +15,14 @@ from typing import Any, cast
 import pytest
 
 from busmq_spark.core.qualified_queue_names import qualified_name
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import LinkLost
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, WriteOptions
 from busmq_spark.spark import lease, stores
-from busmq_spark.spark.partition import Partition
-from busmq_spark.store import multi_link_store, source_caller
-from busmq_spark.store.source_caller import SameThreadCaller
+from busmq_spark.spark.range_partition import RangePartition
+from busmq_spark.store import multi_source_store, store_caller
+from busmq_spark.store.store_caller import SameThreadStoreCaller
 from tests.conftest import Fresh
 from tests.federation.bulk_site import SECRET, Site, site
 from tests.federation.cutting import Cutter, cutter
@@ -42,7 +42,7 @@ pytestmark = [
 class Far:
     """A data centre of the test's own behind a line that can be cut."""
 
-    redis: RedisServer
+    redis: EmbeddedRedis
     bus: Bus
     line: Cutter
     server: Site
@@ -50,15 +50,15 @@ class Far:
 
 @pytest.fixture
 def far(bus_of: MakeBus) -> Iterator[Far]:
-    with RedisServer(aof=True) as redis, site(redis.url) as server, cutter(server.port) as middle:
+    with EmbeddedRedis(aof=True) as redis, site(redis.url) as server, cutter(server.port) as middle:
         yield Far(redis, bus_of(redis), middle, server)
 
 
 @pytest.fixture
 def query(far: Far, bus: Bus, engine: Callable[..., Engine], queue: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     """Over the far queue and one of the same name here."""
-    monkeypatch.setattr(source_caller, "ANSWER_BUDGET_S", 3.0)
-    monkeypatch.setattr(source_caller, "PROBE_PAUSES_S", (0.01, 0.1))
+    monkeypatch.setattr(store_caller, "ANSWER_BUDGET_S", 3.0)
+    monkeypatch.setattr(store_caller, "PROBE_PAUSES_S", (0.01, 0.1))
     monkeypatch.setattr(lease, "STOPPING_READER_GRACE_S", 0.0)
     shared: dict[Any, Any] = {}
     monkeypatch.setattr(stores, "_shared_stores", shared)
@@ -99,7 +99,7 @@ def test_a_data_centre_whose_redis_is_away_is_as_one_that_is_away(far: Far, bus:
 def test_a_link_that_goes_away_between_planning_and_reading_does_not_hold_up_the_batch(
     far: Far, bus: Bus, query: Engine, queue: str, more: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module, budget in ((multi_link_store, "FETCH_BUDGET_S"), (source_caller, "ANSWER_BUDGET_S")):
+    for module, budget in ((multi_source_store, "FETCH_BUDGET_S"), (store_caller, "ANSWER_BUDGET_S")):
         monkeypatch.setattr(module, budget, PATIENCE_S)  # the link answers, or is gone: nothing is slow
     query.options |= more
     query.restart()
@@ -115,8 +115,8 @@ def test_a_link_that_goes_away_between_planning_and_reading_does_not_hold_up_the
 
 
 def test_rows_that_were_fetched_for_one_batch_are_not_taken_for_another(far: Far, query: Engine, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(multi_link_store, "FETCH_BUDGET_S", PATIENCE_S)
-    monkeypatch.setattr(source_caller, "ANSWER_BUDGET_S", PATIENCE_S)
+    monkeypatch.setattr(multi_source_store, "FETCH_BUDGET_S", PATIENCE_S)
+    monkeypatch.setattr(store_caller, "ANSWER_BUDGET_S", PATIENCE_S)
     far.bus.fill(queue, 10)
     query.step("planned")
     assert query.reader._planning.prefetched
@@ -124,12 +124,12 @@ def test_rows_that_were_fetched_for_one_batch_are_not_taken_for_another(far: Far
     other = copy.deepcopy(planned)
     other["sources"]["far"]["queues"][queue]["last"] = 5
     # A batch of the log, as the process before had planned it.
-    assert [cast("Partition", part).prefetched for part in query.reader.partitions(start, other)] == [{}]
+    assert [cast("RangePartition", part).prefetched for part in query.reader.partitions(start, other)] == [{}]
 
 
 def test_what_a_slow_link_has_not_brought_in_time_is_left_to_the_tasks(far: Far, query: Engine, queue: str, monkeypatch: pytest.MonkeyPatch) -> None:
     far.bus.fill(queue, 10)
-    monkeypatch.setattr(multi_link_store, "FETCH_BUDGET_S", -1.0)
+    monkeypatch.setattr(multi_source_store, "FETCH_BUDGET_S", -1.0)
     assert query.step("planned") is None
     assert query.reader._planning.prefetched == {}
     assert ids(gather(query, {"far": 10}), "far") == list(range(1, 11))
@@ -146,7 +146,7 @@ def test_a_call_that_cannot_do_without_a_link_waits_for_it_and_not_for_ever(far:
     assert store.states({name: -1})[name].newest == 2
     back.join()
     store.close()
-    away = SameThreadCaller("far", stores.open_link(parse(ReadOptions, where), "far", 0.0), 0.2)
+    away = SameThreadStoreCaller("far", stores.open_link(parse(ReadOptions, where), "far", 0.0), 0.2)
     far.line.close()
     for _ in range(2):
         with pytest.raises(LinkLost, match="link 'far'"):

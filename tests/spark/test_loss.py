@@ -9,7 +9,7 @@ import pytest
 
 from busmq_spark.core import queue as core
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import (
     CheckpointOlder,
     ConsumedElsewhere,
@@ -278,7 +278,7 @@ def test_holes_are_a_loss_unless_that_is_allowed(bus: Bus, engine: MakeEngine, q
 
 
 def test_an_empty_database_is_distinguished_from_an_expired_queue(bus_of: MakeBus, engine: MakeEngine) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         bus = bus_of(server)
         bus.fill("q", 5)
         query = engine({"redis.url": bus.url, "subscribe": "q"})

@@ -13,15 +13,15 @@ import pytest
 from busmq_spark.core.batch_planner import AcquiredQueues, BatchPlanner
 from busmq_spark.core.command_generators import run_sync
 from busmq_spark.core.position import Position, Range
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, WriteOptions
 from busmq_spark.spark import sink_schema
-from busmq_spark.spark.partition import Partition
 from busmq_spark.spark.queue_selection import QueueSelection
+from busmq_spark.spark.range_partition import RangePartition
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.writer import BatchWriter
-from busmq_spark.store.protocol import MessageRows, PlanningStore
+from busmq_spark.store.protocol import ConsecutiveMessages, PlanningStore
 from tests.core.plan_world import World
 from tests.spark.conftest import Bus, MakeBus
 
@@ -64,18 +64,17 @@ def test_what_is_held_already_is_not_looked_for_in_a_list(names: list[str]) -> N
 
 def test_a_task_travels_as_plain_tuples() -> None:
     ranges = tuple(Range(f"q{i}", "x", 3, 9, 1) for i in range(3))
-    rows = MessageRows("q0", 3, pa.array([b"a"] * 7))
+    rows = ConsecutiveMessages("q0", 3, pa.array([b"a"] * 7))
     ends = {part.queue: Position("x", 9, "m", 2, 1) for part in ranges}
-    text = pickle.dumps(Partition(ranges, {ranges[0]: [rows]}, ends))
-    assert b"Position" not in text
-    assert b"Range" not in text
+    text = pickle.dumps(RangePartition(ranges, {ranges[0]: [rows]}, ends))
+    assert b"core.position" not in text  # neither Position nor Range
     there: Any = pickle.loads(text)
     assert (there.ranges, there.prefetched, there.ends) == (ranges, {ranges[0]: [rows]}, ends)
 
 
 @pytest.fixture
-def server() -> Iterator[RedisServer]:
-    with RedisServer() as made:
+def server() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as made:
         yield made
 
 
@@ -88,7 +87,7 @@ def appended(bus: Bus) -> int:
 
 @pytest.mark.parametrize(("delivery", "written"), [("exactly-once", 2), ("at-least-once", 1)])
 def test_the_rows_of_a_queue_travel_together_however_many_queues_lie_between_them(
-    server: RedisServer, bus_of: MakeBus, delivery: str, written: int
+    server: EmbeddedRedis, bus_of: MakeBus, delivery: str, written: int
 ) -> None:
     """Once to its staged list and once from there, or once for all; not with each of Spark's record batches. And once its clock gets a time."""
     bus = bus_of(server)

@@ -8,7 +8,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from busmq_spark.core.scripts import load
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from tests.spark.conftest import Bus
 from tests.spark.monitor import Monitor
 from tests.support import PATIENCE_S
@@ -18,7 +18,7 @@ STATE, RECORD, ATTACH = (load(name).digest for name in ("state", "record", "atta
 
 
 def test_a_batch_of_the_java_engine_asks_for_nothing_twice(
-    spark: SparkSession, shim_jar: Path, bus: Bus, redis_server: RedisServer, queue: str, tmp_path: Path
+    spark: SparkSession, shim_jar: Path, bus: Bus, redis_server: EmbeddedRedis, queue: str, tmp_path: Path
 ) -> None:
     target = f"{queue}-out"
     bus.fill(queue, BATCHES)

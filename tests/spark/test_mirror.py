@@ -12,18 +12,18 @@ from pyspark.sql import SparkSession
 
 from busmq_spark.core import mirror as flows
 from busmq_spark.core.reader_operations import subscriptions
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from tests.mirror.centres import Centre, centre, copied, looked, mirroring, url
 from tests.support import PATIENCE_S
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
-Pair = tuple[RedisServer, Centre, Centre]
+Pair = tuple[EmbeddedRedis, Centre, Centre]
 
 
 @pytest.fixture
 def pair() -> Iterator[Pair]:
     with ExitStack() as stack:
-        there, here = (stack.enter_context(RedisServer()) for _ in range(2))
+        there, here = (stack.enter_context(EmbeddedRedis()) for _ in range(2))
         yield there, stack.enter_context(centre(there.url)), stack.enter_context(centre(here.url))
 
 

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from busmq_spark import __version__
-from busmq_spark.errors import EngineUnavailable, JarVersion
+from busmq_spark.errors import EngineUnavailable, JarVersionMismatch
 from busmq_spark.spark.data_source import BusmqDataSource
 from busmq_spark.spark.jar import VERSION_OPTION
 from tests.conftest import Fresh
@@ -177,7 +177,9 @@ def test_what_java_cannot_do_is_pythons_or_one_error(auto: SparkSession, what: s
 
 def test_a_jar_of_another_version_is_refused() -> None:
     assert VERSION_OPTION not in BusmqDataSource({VERSION_OPTION: __version__, "subscribe": "q"}).options
-    with pytest.raises(JarVersion, match=r"^\[BUSMQ_JAR_VERSION\] the jar on the class path of Spark is of version 0\.0\.9, and the Python package"):
+    with pytest.raises(
+        JarVersionMismatch, match=r"^\[BUSMQ_JAR_VERSION\] the jar on the class path of Spark is of version 0\.0\.9, and the Python package"
+    ):
         BusmqDataSource({VERSION_OPTION: "0.0.9", "subscribe": "q"})
 
 

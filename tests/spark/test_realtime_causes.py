@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import ClusterServers, RedisServer
+from busmq_spark.embedded import EmbeddedCluster, EmbeddedRedis
 from tests.spark.conftest import Bus
 from tests.support import PATIENCE_S, wait_until
 
@@ -36,7 +36,7 @@ class Causes:
         loss = self._jvm.busmq.spark.core.Loss("removed", "ids", "none", 1)
         return str(store.lossError(queue, loss).getCondition())
 
-    def listen(self, server: RedisServer, channel: str) -> None:
+    def listen(self, server: EmbeddedRedis, channel: str) -> None:
         line = self._stack.enter_context(socket.create_connection(("127.0.0.1", server.port), PATIENCE_S))
         line.sendall(f"SUBSCRIBE {channel}\r\n".encode())
         wait_until(lambda: b":1" in line.recv(1000), PATIENCE_S)
@@ -48,7 +48,7 @@ def causes(spark: SparkSession, shim_jar: Path) -> Iterator[Causes]:
         yield Causes(spark, stack)
 
 
-def test_a_consumer_that_listens_at_another_node_of_a_cluster_counts(causes: Causes, cluster_servers: ClusterServers, queue: str) -> None:
+def test_a_consumer_that_listens_at_another_node_of_a_cluster_counts(causes: Causes, cluster_servers: EmbeddedCluster, queue: str) -> None:
     keys = QueueKeys(queue, cluster=True)
     store = causes.store(redis_url=",".join(cluster_servers.urls), redis_layout="cluster")
     assert causes.code(store, queue) == "BUSMQ_QUEUE_FLUSHED"
@@ -57,7 +57,7 @@ def test_a_consumer_that_listens_at_another_node_of_a_cluster_counts(causes: Cau
     assert causes.code(store, queue) == "BUSMQ_CONSUMED_ELSEWHERE"
 
 
-def test_executors_that_have_followed_a_queue_are_no_other_consumers(causes: Causes, bus: Bus, redis_server: RedisServer, queue: str) -> None:
+def test_executors_that_have_followed_a_queue_are_no_other_consumers(causes: Causes, bus: Bus, redis_server: EmbeddedRedis, queue: str) -> None:
     store = causes.store(redis_url=bus.url)
     store.setOwnListeners(queue, 2)
     for expected in ("BUSMQ_QUEUE_FLUSHED", "BUSMQ_QUEUE_FLUSHED", "BUSMQ_CONSUMED_ELSEWHERE"):

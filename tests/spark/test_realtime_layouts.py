@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from busmq_spark.embedded import RedisServer, SentinelServers
+from busmq_spark.embedded import EmbeddedRedis, EmbeddedSentinel
 from tests.spark.conftest import MakeBus
 from tests.spark.live_engine import LiveEngine
 from tests.spark.test_layouts import Servers, expected, queues, servers  # noqa: F401  # two of them are fixtures
@@ -44,7 +44,7 @@ def test_queues_on_every_server_are_followed_and_acknowledged(servers: Servers, 
 
 
 def test_a_redis_that_dies_and_comes_back_costs_a_pause_and_its_pushes_are_signalled_again(live: MakeLive, bus_of: MakeBus) -> None:
-    with RedisServer(aof=True) as server:
+    with EmbeddedRedis(aof=True) as server:
         bus = bus_of(server)
         bus.fill("q", 3)
         query = live({"redis.url": server.url, "subscribe": "q", "idlePollMs": 600_000}).begin()
@@ -59,7 +59,7 @@ def test_a_redis_that_dies_and_comes_back_costs_a_pause_and_its_pushes_are_signa
 
 
 def test_a_fail_over_in_the_middle_of_a_batch_costs_a_pause_and_no_message(live: MakeLive, bus_of: MakeBus) -> None:
-    with SentinelServers() as group:
+    with EmbeddedSentinel() as group:
         bus_of(group.master).fill("q", 3)
         query = live({"redis.url": ",".join(group.urls), "redis.layout": "sentinel", "subscribe": "q"}).begin()
         assert len(query.rows(2)) == 2

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from busmq_spark.core import queue as core
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import ConfigError, DataLoss, QueueBusy, StateError
 from tests.conftest import Fresh
 from tests.spark.conftest import PATIENCE_S, Bus
@@ -335,7 +335,7 @@ def test_an_ack_that_failed_is_tried_again_though_nothing_came_since(bus: Bus, l
     wait_until(acknowledged, PATIENCE_S)
 
 
-def test_a_burst_of_large_messages_after_small_ones_comes_in_small_replies(bus: Bus, redis_server: RedisServer, live: MakeLive, queue: str) -> None:
+def test_a_burst_of_large_messages_after_small_ones_comes_in_small_replies(bus: Bus, redis_server: EmbeddedRedis, live: MakeLive, queue: str) -> None:
     bus.fill(queue, 2000)
     query = live(queue).begin()
     query.rows(2000)

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from busmq_spark.core import queue as core
 from busmq_spark.core.keys import QueueKeys, sink_record
-from busmq_spark.embedded import IndependentServers
+from busmq_spark.embedded import EmbeddedStandaloneServers
 from tests.conftest import Fresh
 from tests.spark.conftest import Bus, MakeBus
 from tests.spark.lines import Lines
@@ -34,7 +34,7 @@ def staged(bus: Bus, queue: str) -> Any:
 
 @pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
 def test_a_column_names_the_queue_of_each_row_on_whatever_server_it_is(
-    three_servers: IndependentServers, bus_of: MakeBus, lines: Lines, fresh: Fresh, delivery: str
+    three_servers: EmbeddedStandaloneServers, bus_of: MakeBus, lines: Lines, fresh: Fresh, delivery: str
 ) -> None:
     base = fresh("out")
     buses = [bus_of(url) for url in three_servers.urls]

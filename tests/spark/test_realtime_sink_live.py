@@ -14,7 +14,7 @@ from pyspark.sql.streaming import StreamingQuery
 from busmq_spark import realtime_foreach
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.topic import partition_of
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from tests.clocks import noted, npm_push
 from tests.conftest import Fresh
 from tests.faults.proxy import Command, Proxy
@@ -176,7 +176,7 @@ def test_batch_after_batch_nothing_is_lost_repeated_or_out_of_order(bus: Bus, li
 
 @pytest.mark.usefixtures("any_sink")
 def test_redis_dies_with_a_call_under_way_and_what_is_in_doubt_comes_again_in_order(live: Live, bus_of: MakeBus) -> None:
-    with RedisServer(aof=True) as server, Proxy(server.port) as proxy:
+    with EmbeddedRedis(aof=True) as server, Proxy(server.port) as proxy:
         bus = bus_of(server)
         live.start({"redis.url": proxy.url, "queue": "out"})
         live.feed(10)
@@ -210,7 +210,7 @@ def test_a_queue_that_vanishes_while_rows_flow_is_made_anew(bus: Bus, live: Live
 
 def test_what_one_server_took_comes_once_however_often_another_refuses(spark: SparkSession, bus_of: MakeBus) -> None:
     """Nor does what was refused wait for one more row."""
-    with RedisServer() as first, RedisServer() as second, Proxy(first.port) as proxy:
+    with EmbeddedRedis() as first, EmbeddedRedis() as second, Proxy(first.port) as proxy:
         taking, refusing = bus_of(first), bus_of(second)
         taking.attach("a")
         refusing.attach("b")  # where they are

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from tests.conftest import Fresh
 from tests.spark.conftest import Bus, MakeBus
 from tests.spark.live_engine import LiveEngine
@@ -27,14 +27,14 @@ Fill = Callable[[str, Sequence[bytes]], None]
 
 
 @pytest.fixture(scope="module")
-def strict() -> Iterator[RedisServer]:
-    with RedisServer() as server:
+def strict() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as server:
         server.command("CONFIG", "SET", "client-output-buffer-limit", f"normal {MOST_BYTES} 0 0")
         yield server
 
 
 @pytest.fixture
-def there(strict: RedisServer, bus_of: MakeBus) -> Iterator[Bus]:
+def there(strict: EmbeddedRedis, bus_of: MakeBus) -> Iterator[Bus]:
     before = len(strict.log)
     yield bus_of(strict)
     assert "output buffer limits" not in strict.log[before:]

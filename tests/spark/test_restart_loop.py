@@ -12,7 +12,7 @@ import pytest
 from busmq_spark.core.keys import QueueKeys, sink_record
 from busmq_spark.core.scripts import load
 from busmq_spark.core.sink import STAGE_TTL_S
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import BatchChanged, BusError, StaleRun
 from busmq_spark.spark import staging_renewal
 from tests.faults.proxy import Proxy
@@ -41,7 +41,7 @@ def make(request: pytest.FixtureRequest) -> Make:
 @pytest.fixture
 def lone(bus_of: MakeBus) -> Any:
     """A Redis of its own that knows the script of a commit, so that each is sent once."""
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         bus = bus_of(server)
         bus("SCRIPT", "LOAD", load("commit").text)
         yield bus

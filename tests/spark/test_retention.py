@@ -13,10 +13,10 @@ from pyspark.sql.streaming import StreamingQuery
 from busmq_spark.core import queue as core
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.reader_operations import CumulativeAck, ack_to
+from busmq_spark.core.reader_operations import CumulativeAckRequest, ack_to
 from busmq_spark.core.reader_subscriptions import seek
 from busmq_spark.core.retention import parse_limits, read_retention, set_retention
-from busmq_spark.errors import CheckpointOlder, ConsumedElsewhere, UnreadBacklog
+from busmq_spark.errors import BacklogWouldBeDeleted, CheckpointOlder, ConsumedElsewhere
 from busmq_spark.options import RedisOptions
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore, open_store
@@ -159,7 +159,7 @@ def test_only_what_nobody_has_read_is_a_backlog(bus: Bus, engine: MakeEngine, ke
     done(first)
     first.kill()
     bus.fill(kept.name, 2, first=7)
-    with pytest.raises(UnreadBacklog, match="2 "):
+    with pytest.raises(BacklogWouldBeDeleted, match="2 "):
         made(engine, bus, kept, startingOffsets="latest").step()
     assert ids(made(engine, bus, kept, startingOffsets=f'{{"{kept.name}": 6}}').drain()) == [7, 8]
 
@@ -185,7 +185,7 @@ def test_a_sink_has_room_where_all_is_acknowledged(sink_engine: Callable[..., Si
         write.stage([b"a", b"b", b"c", b"d"])
         write.commit()
         born = bus("HGET", keys.metadata, "born").decode()
-        bus.link.run(ack_to([CumulativeAck(keys, 4 * batch + 4, born, "")]))
+        bus.link.run(ack_to([CumulativeAckRequest(keys, 4 * batch + 4, born, "")]))
     assert waiting(bus, keys) == (0, 12)
 
 

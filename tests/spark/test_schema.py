@@ -12,8 +12,8 @@ from pyspark.sql.types import StructType
 
 from busmq_spark.core.qualified_queue_names import qualified_name, split_name
 from busmq_spark.errors import ConfigError
-from busmq_spark.spark.arrow_rows import BATCH_ROWS, SHARED_BATCH_BYTES, SHORT_PIECE_ROWS, ArrowRows
-from busmq_spark.store.protocol import MessageRows
+from busmq_spark.spark.arrow_batch_encoder import BATCH_ROWS, SHARED_BATCH_BYTES, SHORT_PIECE_ROWS, ArrowBatchEncoder
+from busmq_spark.store.protocol import ConsecutiveMessages
 
 BINARY = StructType().add("queue", "string").add("id", "long").add("value", "binary")
 TEXT = StructType().add("value", "string").add("source", "string").add("id", "long").add("queue", "string")
@@ -26,12 +26,12 @@ counts = st.one_of(
 pieces = st.lists(st.tuples(names, st.integers(1, 2**53), counts, st.sampled_from([0, 1, 100])), max_size=30)
 
 
-def piece(queue: str, first: int, rows: int, size: int) -> MessageRows:
-    return MessageRows(queue, first, pa.array([b"%d" % n + b"x" * size for n in range(rows)], pa.binary()))
+def piece(queue: str, first: int, rows: int, size: int) -> ConsecutiveMessages:
+    return ConsecutiveMessages(queue, first, pa.array([b"%d" % n + b"x" * size for n in range(rows)], pa.binary()))
 
 
-def batches(schema: StructType, *found: MessageRows) -> list[Any]:
-    return list(ArrowRows(schema).batches(found))
+def batches(schema: StructType, *found: ConsecutiveMessages) -> list[Any]:
+    return list(ArrowBatchEncoder(schema).batches(found))
 
 
 @given(pieces)
@@ -71,4 +71,4 @@ def test_columns_come_in_the_order_and_the_types_of_the_schema() -> None:
 
 def test_bytes_that_are_no_text_name_their_queue_and_ids() -> None:
     with pytest.raises(ConfigError, match=r"queue 'b': a message in ids 9\.\.10 is not UTF-8 text .* Read value as binary"):
-        batches(TEXT, piece("a", 1, 3, 1), MessageRows("b", 9, pa.array([b"good", b"\xff"], pa.binary())))
+        batches(TEXT, piece("a", 1, 3, 1), ConsecutiveMessages("b", 9, pa.array([b"good", b"\xff"], pa.binary())))

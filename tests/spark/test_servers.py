@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from busmq_spark.core import queue as core
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.embedded.binary import find_redis_server
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import RedisOptions
@@ -43,12 +43,12 @@ def has_tls() -> bool:
 
 
 @pytest.fixture
-def tls_server(authority: Authority) -> Iterator[tuple[RedisServer, dict[str, str]]]:  # noqa: F811  # the fixture
+def tls_server(authority: Authority) -> Iterator[tuple[EmbeddedRedis, dict[str, str]]]:  # noqa: F811  # the fixture
     """A server with TLS of its own, that asks clients for a certificate, and the options to reach it."""
     certificate, key = authority.issue("127.0.0.1")
     port = lasting_port()
     settings = {"tls-port": str(port), "tls-cert-file": str(certificate), "tls-key-file": str(key), "tls-ca-cert-file": str(authority.file)}
-    with RedisServer(settings=settings) as server:
+    with EmbeddedRedis(settings=settings) as server:
         trust = {"redis.tls.ca": str(authority.file), "redis.tls.certificate": str(certificate), "redis.tls.key": str(key)}
         yield server, {"redis.url": f"rediss://127.0.0.1:{port}", **trust}
 
@@ -59,7 +59,7 @@ class Place:
 
     where: dict[str, str]
     user: dict[str, str]
-    servers: list[RedisServer]
+    servers: list[EmbeddedRedis]
 
     def __post_init__(self) -> None:
         self.store = open_store(parse(RedisOptions, self.where))

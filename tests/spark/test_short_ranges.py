@@ -8,7 +8,7 @@ from itertools import cycle
 import pytest
 
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import QueueExpired
 from busmq_spark.store import redis_range
 from tests.conftest import Fresh
@@ -52,7 +52,7 @@ def test_each_message_of_many_queues_comes_once_and_in_order(bus: Bus, engine: M
     assert {queue: of(rows, queue) for queue in filled} == {queue: list(enumerate(values, 1)) for queue, values in filled.items()}
 
 
-def test_a_task_does_not_ask_for_its_ranges_one_by_one(bus: Bus, engine: MakeEngine, fresh: Fresh, redis_server: RedisServer) -> None:
+def test_a_task_does_not_ask_for_its_ranges_one_by_one(bus: Bus, engine: MakeEngine, fresh: Fresh, redis_server: EmbeddedRedis) -> None:
     base = fresh("short")
     queues = {f"{base}-{i:03}": [b"a", b"b"] for i in range(3 * QUEUES)}
     for queue, values in queues.items():
@@ -67,7 +67,7 @@ def test_a_task_does_not_ask_for_its_ranges_one_by_one(bus: Bus, engine: MakeEng
     assert reads(redis_server) - before < QUEUES
 
 
-def reads(server: RedisServer) -> int:
+def reads(server: EmbeddedRedis) -> int:
     """How often the server has received something from a client: once for all that was sent together, if it is not long."""
     [line] = [line for line in str(server.command("INFO", "stats")).splitlines() if line.startswith("total_reads_processed:")]
     return int(line.partition(":")[2])

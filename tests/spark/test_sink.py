@@ -12,7 +12,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from busmq_spark.core import queue as core
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.embedded import IndependentServers, RedisServer
+from busmq_spark.embedded import EmbeddedRedis, EmbeddedStandaloneServers
 from busmq_spark.errors import ConfigError
 from busmq_spark.spark.data_source import BusmqDataSource
 from tests.conftest import Fresh
@@ -68,7 +68,7 @@ def test_many_tasks_append_in_the_order_of_their_partitions(bus: Bus, rows: Call
 
 
 def test_a_column_names_the_queue_of_each_row_on_whatever_server_it_is(
-    three_servers: IndependentServers, bus_of: MakeBus, rows: Callable[..., DataFrame], sink: Sink, fresh: Fresh
+    three_servers: EmbeddedStandaloneServers, bus_of: MakeBus, rows: Callable[..., DataFrame], sink: Sink, fresh: Fresh
 ) -> None:
     base = fresh("out")
     buses = [bus_of(url) for url in three_servers.urls]
@@ -132,7 +132,7 @@ def test_a_queue_that_stays_full_fails_the_query_and_nothing_is_lost_or_twice(
 
 
 def test_a_redis_out_of_memory_fails_the_query_and_nothing_is_lost_or_twice(bus_of: MakeBus, rows: Callable[..., DataFrame], sink: Sink) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         full = bus_of(server)
         full.push("out", "first")
         full("CONFIG", "SET", "maxmemory", "1")

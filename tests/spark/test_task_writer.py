@@ -12,8 +12,8 @@ import pytest
 from busmq_spark.core import message
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.sink import STAGE_TTL_S
-from busmq_spark.embedded import RedisServer
-from busmq_spark.errors import MessageRefused, QueueFull, ServerFull
+from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.errors import MessageRefused, QueueFull, RedisFull
 from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.spark.sink_schema import SinkColumns
@@ -105,13 +105,13 @@ def test_a_task_that_meets_a_bad_row_takes_back_what_it_staged(bus: Bus, queue: 
 
 
 def test_a_task_that_fills_redis_takes_back_what_it_staged(bus_of: MakeBus, sink_engine: MakeSink) -> None:
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         full = bus_of(server)
         full.attach("q")
         used = int(full("INFO", "memory").split(b"used_memory:")[1].split()[0])
         full("CONFIG", "SET", "maxmemory", used + 4_000_000)
         write = sink_engine({"redis.url": full.url, "queue": "q"})
-        with pytest.raises(ServerFull):
+        with pytest.raises(RedisFull):
             write.stage([b"x" * 100_000] * 200)
         wait_until(lambda: not staged(full, "q"), PATIENCE_S)  # Java does so beside the task
         full("CONFIG", "SET", "maxmemory", 0)
@@ -120,7 +120,7 @@ def test_a_task_that_fills_redis_takes_back_what_it_staged(bus_of: MakeBus, sink
 
 
 def test_the_queues_of_a_batch_are_attached_in_one_round_trip(bus_of: MakeBus) -> None:
-    with RedisServer() as server, Proxy(server.port) as proxy:
+    with EmbeddedRedis() as server, Proxy(server.port) as proxy:
         names: list[str] = []
         proxy.seen.append(lambda command: names.append(command.name))
         gate = proxy.hold(lambda command: command.name == "attach", reply=True)
@@ -136,7 +136,7 @@ def test_the_queues_of_a_batch_are_attached_in_one_round_trip(bus_of: MakeBus) -
 
 
 def test_the_queues_of_a_batch_are_committed_in_one_round_trip(bus_of: MakeBus, sink_engine: MakeSink) -> None:
-    with RedisServer() as server, Proxy(server.port) as proxy:
+    with EmbeddedRedis() as server, Proxy(server.port) as proxy:
         names: list[str] = []
         proxy.seen.append(lambda command: names.append(command.name))
         write = sink_engine({"redis.url": proxy.url})

@@ -15,13 +15,13 @@ from pyspark.sql.types import DataType, LongType, StringType, StructType, Timest
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.position import Range
 from busmq_spark.core.scripts import load
-from busmq_spark.core.times_of_ids import IdAtTime, TimesOfIds
-from busmq_spark.embedded import RedisServer
+from busmq_spark.core.times_of_ids import NewestIdAtTime, TimesOfIds
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import ConfigError
-from busmq_spark.spark.arrow_rows import ArrowRows
+from busmq_spark.spark.arrow_batch_encoder import ArrowBatchEncoder
 from busmq_spark.spark.message_times import TimestampColumn
 from busmq_spark.spark.schema import check_source_schema
-from busmq_spark.store.protocol import MessageRows
+from busmq_spark.store.protocol import ConsecutiveMessages
 from tests.clocks import HOUR, SECOND, noted, npm_push, pass_by, store
 from tests.faults.proxy import Proxy
 from tests.spark.conftest import PATIENCE_S, Bus, MakeBus
@@ -76,7 +76,7 @@ def test_a_batch_read_has_the_second_of_each_message(snapshot: Callable[..., Sec
 
 
 def test_the_times_of_many_queues_come_in_one_round_trip_before_the_rows(snapshot: Callable[..., Seconds], bus_of: MakeBus, queue: str) -> None:
-    with RedisServer() as server, Proxy(server.port) as proxy, ThreadPoolExecutor() as pool:
+    with EmbeddedRedis() as server, Proxy(server.port) as proxy, ThreadPoolExecutor() as pool:
         bus, names = bus_of(server), list[str]()
         for name in ("short", "times"):
             bus("SCRIPT", "LOAD", load(name).text)
@@ -136,7 +136,7 @@ def test_more_times_than_fit_a_question_are_all_found(snapshot: Callable[..., Se
     rows = 5000
     bus.push(queue, *["v"] * rows)
     now = noted(bus, keys)[-1].ms
-    store(bus, keys, [IdAtTime(now - SECOND * (rows - id), id) for id in range(rows + 1)])
+    store(bus, keys, [NewestIdAtTime(now - SECOND * (rows - id), id) for id in range(rows + 1)])
     found = snapshot(queue, includeTimestamp="true")
     assert found == {id: (now - SECOND * (rows - id)) // SECOND for id in range(1, rows + 1)}
 
@@ -165,7 +165,9 @@ def test_times_of_another_life_of_the_queue_are_of_other_messages() -> None:
 
     def column(born: str) -> list[object]:
         times = TimestampColumn.fetch(Stores(), [Range("q", born, 1, 2, 0)])  # type: ignore[arg-type]  # asked for nothing else
-        [batch] = ArrowRows(StructType().add("timestamp", TimestampType()), times).batches([MessageRows("q", 1, pa.array([b"", b""], pa.binary()))])
+        [batch] = ArrowBatchEncoder(StructType().add("timestamp", TimestampType()), times).batches(
+            [ConsecutiveMessages("q", 1, pa.array([b"", b""], pa.binary()))]
+        )
         return [value and value.timestamp() for value in batch.column(0).to_pylist()]
 
     assert column("new") == [2.0, 2.0]
@@ -292,7 +294,7 @@ def test_in_real_time_too_more_times_than_fit_a_question_are_found(live: Callabl
     rows = 5000
     bus.push(queue, *["v"] * rows)
     now = noted(bus, keys)[-1].ms
-    store(bus, keys, [IdAtTime(now - SECOND * (rows - id), id) for id in range(rows + 1)])
+    store(bus, keys, [NewestIdAtTime(now - SECOND * (rows - id), id) for id in range(rows + 1)])
     found = live(queue, TIMED).rows(rows, of=live_row)
     assert found == [(id, (now - SECOND * (rows - id)) // SECOND * 1_000_000) for id in range(1, rows + 1)]
 
@@ -309,7 +311,7 @@ def test_in_real_time_messages_of_peers_are_noted_while_the_batch_lasts(live: Ca
 
 def test_in_real_time_a_redis_that_is_full_notes_nothing_and_is_read_on(spark: SparkSession, shim_jar: Path, bus_of: MakeBus) -> None:
     assert shim_jar.exists()
-    with RedisServer() as server:
+    with EmbeddedRedis() as server:
         bus, keys = bus_of(server), QueueKeys("q")
         bus.fill("q", 1)
         query = LiveEngine(spark, {"redis.url": bus.url, "subscribe": "q", "ack": "none"}, TIMED).begin()

@@ -9,7 +9,7 @@ import pytest
 
 from busmq_spark.core import sink as sinks
 from busmq_spark.core.command_generators import command
-from busmq_spark.core.sink import FullQueueStop, StagedList
+from busmq_spark.core.sink import CommitStoppedAtMaxsize, StagedList
 from busmq_spark.errors import QueueMissing, StagingLost
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.queue_location import new_token
@@ -63,7 +63,7 @@ def test_each_queue_gets_its_rows_once_and_has_its_own_answer(store: RedisStore,
     found = store.commit_many(sink, 1, held)
 
     assert isinstance(found.pop(crowd[0]), QueueMissing)
-    assert found.pop(full) == FullQueueStop(full, 2, 2)
+    assert found.pop(full) == CommitStoppedAtMaxsize(full, 2, 2)
     assert found == dict.fromkeys(crowd[2:])
     assert stored(store, full) == [b"1", b"2"]
     for queue in crowd[2:]:

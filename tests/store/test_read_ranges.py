@@ -16,7 +16,7 @@ from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.range_connection import RangeConnection
 from busmq_spark.redis_io.sync_link import SyncLink
 from busmq_spark.store import redis_range
-from busmq_spark.store.protocol import FullQueueWait, MessageRows, QueueCreateOptions
+from busmq_spark.store.protocol import ConsecutiveMessages, FullQueueWait, QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore, open_store
 from tests.conftest import Fresh
 from tests.layouts import LAYOUTS, servers_of
@@ -52,7 +52,7 @@ def spoil(store: RedisStore, part: Range, *words: Any) -> None:
     store._links[part.server].execute(command(*words))
 
 
-def until_it_ends(pieces: Iterator[MessageRows]) -> tuple[list[Row], str]:
+def until_it_ends(pieces: Iterator[ConsecutiveMessages]) -> tuple[list[Row], str]:
     """The rows, and the error after them."""
     rows: list[Row] = []
     try:
@@ -63,7 +63,7 @@ def until_it_ends(pieces: Iterator[MessageRows]) -> tuple[list[Row], str]:
     return rows, ""
 
 
-def one_by_one(store: RedisStore, parts: Sequence[Range], strict: bool) -> Iterator[MessageRows]:
+def one_by_one(store: RedisStore, parts: Sequence[Range], strict: bool) -> Iterator[ConsecutiveMessages]:
     for part in parts:
         yield from store.read(part, strict)
 

@@ -9,7 +9,7 @@ import pytest
 
 from busmq_spark.core import sink as sinks
 from busmq_spark.core.command_generators import command
-from busmq_spark.embedded import RedisServer
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import StagingLost
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.queue_location import new_token
@@ -23,13 +23,13 @@ QUEUES = 400
 
 
 @pytest.fixture
-def server() -> Iterator[RedisServer]:
-    with RedisServer() as made:
+def server() -> Iterator[EmbeddedRedis]:
+    with EmbeddedRedis() as made:
         yield made
 
 
 @pytest.fixture
-def store(server: RedisServer) -> Iterator[RedisStore]:
+def store(server: EmbeddedRedis) -> Iterator[RedisStore]:
     made = open_store(RedisOptions(url=server.url))
     yield made
     made.close()
@@ -89,7 +89,7 @@ def test_hundreds_of_small_chunks_are_under_way_and_few_full_ones(store: RedisSt
 
 @pytest.mark.parametrize("at", [1, 255, 256, 257, 1100])
 def test_a_link_that_breaks_under_many_small_chunks_costs_no_row_and_doubles_none(
-    store: RedisStore, server: RedisServer, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, at: int
+    store: RedisStore, server: EmbeddedRedis, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
     queues, under_way = names(store, fresh, QUEUES), UnderWay(store, monkeypatch)
     monkeypatch.setattr(under_way, "after", lambda sent: server.command("CLIENT", "KILL", "TYPE", "normal") if sent == at else None)
@@ -102,7 +102,7 @@ def test_a_link_that_breaks_under_many_small_chunks_costs_no_row_and_doubles_non
         assert flat[1::2] == [f"{queue}:{number}:{row}".encode() for number in range(3) for row in range(2)]
 
 
-def test_replies_to_a_piece_that_came_too_early_are_not_taken_for_those_of_the_next(store: RedisStore, server: RedisServer, fresh: Fresh) -> None:
+def test_replies_to_a_piece_that_came_too_early_are_not_taken_for_those_of_the_next(store: RedisStore, server: EmbeddedRedis, fresh: Fresh) -> None:
     """The error keeps the frames it was raised in alive, and with them what was under way."""
     queue = fresh()
     rows = [b"%d" % row for row in range(10_000)]

@@ -20,7 +20,7 @@ from websockets.http11 import Response
 from websockets.typing import Subprotocol
 from websockets.uri import WebSocketURI
 
-from busmq_spark.errors import FederationLost, FederationRefused, TlsFailed, WireError
+from busmq_spark.errors import FederationLost, FederationRefused, TlsFailed, WireFormatError
 from busmq_spark.federation.address import CONNECT_TIMEOUT_S, NOT_AUTHORIZED_REASON, FederationAddress, authorization_header
 from busmq_spark.federation.bulk.frames import make_wire_error
 from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL
@@ -87,7 +87,7 @@ class BulkWebSocket:
                     self._read_payload(length)  # rows of a read that was given up
                     continue
                 self._handle_control_frame(opcode, bytes(self._read_payload(length)))
-        except (FederationLost, WireError):
+        except (FederationLost, WireFormatError):
             return False
         return True
 

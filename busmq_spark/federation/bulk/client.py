@@ -14,11 +14,11 @@ from typing import Any
 from busmq_spark.core.mirror import OriginQueueState, stored_ranges
 from busmq_spark.core.position import Range
 from busmq_spark.core.retry import FAILOVER_PATIENCE_S, PATIENCE_S, LinkRetry
-from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, WireError
+from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, WireFormatError
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
-from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
+from busmq_spark.federation.bulk.frames import BulkFrameKind, FederationBulkFrame
 from busmq_spark.federation.bulk.operations import OPERATIONS, ServerHello, decode_error
 from busmq_spark.federation.bulk.row_frames import RemainingRanges
 from busmq_spark.store.protocol import RowStream
@@ -31,7 +31,7 @@ MAX_CALLS_UNDER_WAY = 64
 log = logging.getLogger("busmq_spark")
 
 
-class BulkLink:
+class FederationBulkClient:
     """One connection, opened when it is needed and again when it breaks. One thread."""
 
     def __init__(self, address: FederationAddress) -> None:
@@ -40,7 +40,7 @@ class BulkLink:
         """What the server said of itself; None before the first connection."""
         self._socket: BulkWebSocket | None = None
         self._ids = itertools.count(1)
-        self._inbox: dict[int, deque[Frame]] = {}
+        self._inbox: dict[int, deque[FederationBulkFrame]] = {}
         self._client = secrets.token_hex(16)
 
     def call(self, name: str, *arguments: Any, values: Sequence[bytes] = ()) -> Any:
@@ -68,7 +68,7 @@ class BulkLink:
             raise self._drop_connection_and_return(frames.make_wire_error(f"{frame.kind.name} in answer to {name}", "REPLY or ERROR"))
         try:
             return OPERATIONS[name].decode_result(frame.head)
-        except WireError as error:
+        except WireFormatError as error:
             raise self._drop_connection_and_return(error) from None
 
     def call_many(self, name: str, argument_lists: Sequence[Sequence[Any]], returned_errors: tuple[type[BusError], ...] = ()) -> list[Any]:
@@ -153,7 +153,7 @@ class BulkLink:
                 raise frames.make_wire_error(f"{frame.kind.name} in answer to read_with_spans", "SPANS or ERROR")
             found: Mapping[str, OriginQueueState] = OPERATIONS["read_with_spans"].decode_result(frame.head)
             return found
-        except WireError as error:
+        except WireFormatError as error:
             raise self._drop_connection_and_return(error) from None
 
     def drop_connection(self) -> None:
@@ -187,7 +187,7 @@ class BulkLink:
                     schema = frames.decode_schema(frame.body)
                 elif frame.kind is BulkFrameKind.ROWS and schema is not None and expected is not None:
                     # Before it is handed over: the next is on its way while the reader is busy with this one.
-                    socket.send(Frame(BulkFrameKind.CREDIT, id, len(frame.body)).encode())
+                    socket.send(FederationBulkFrame(BulkFrameKind.CREDIT, id, len(frame.body)).encode())
                     yield from expected.take_rows(frame, schema)
                 elif frame.kind is BulkFrameKind.END:
                     done = True
@@ -198,7 +198,7 @@ class BulkLink:
                     raise frames.make_wire_error(f"{frame.kind.name} in a range read", "SCHEMA, ROWS, END or ERROR")
         except BusError as error:
             done = True  # answered, or the link is gone
-            if isinstance(error, WireError):
+            if isinstance(error, WireFormatError):
                 self.drop_connection()
             raise
         finally:
@@ -208,18 +208,18 @@ class BulkLink:
     def _send_cancel(self, id: int) -> None:
         if self._socket is not None:
             try:
-                self._socket.send(Frame(BulkFrameKind.CANCEL, id).encode())
+                self._socket.send(FederationBulkFrame(BulkFrameKind.CANCEL, id).encode())
             except FederationLost:
                 self.drop_connection()
 
-    def _receive_frame(self, id: int) -> Frame:
+    def _receive_frame(self, id: int) -> FederationBulkFrame:
         """The next frame of a call. Frames of other open calls are kept for them, those of ended calls dropped. Raises the server's error."""
         while not self._inbox.get(id):
             if self._socket is None or id not in self._inbox:
                 raise FederationLost(url=self.address.url, reason="the connection broke while this was under way")
             try:
                 frame = frames.decode_frame(self._socket.receive())
-            except WireError as error:
+            except WireFormatError as error:
                 raise self._drop_connection_and_return(error) from None
             if frame.id in self._inbox:
                 self._inbox[frame.id].append(frame)
@@ -233,7 +233,7 @@ class BulkLink:
         id = next(self._ids) % frames.MAX_CALL_ID
         self._inbox[id] = deque()
         try:
-            call = Frame(BulkFrameKind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}, body).encode()
+            call = FederationBulkFrame(BulkFrameKind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}, body).encode()
             self._check_call_size(name, len(call), len(body))
             socket.send(call)
         except BaseException:

@@ -8,7 +8,7 @@ Rule 1. The client asks with CALL under an id of its own. REPLY or ERROR with th
 Rule 2. ``read`` is answered with SCHEMA, then ROWS (an Arrow IPC record batch each, the id of its first row in the head), then END or ERROR.
         Bodies of ROWS use up credit, which the call brings and CREDIT adds to. While there is none left, nothing is sent. CANCEL ends it.
         ``read_with_spans`` is answered with SPANS before that: what the queues were before anything of them was read.
-Rule 3. Whatever comes in, decoding gives a frame or raises WireError, and needs no more memory than a few times the message.
+Rule 3. Whatever comes in, decoding gives a frame or raises WireFormatError, and needs no more memory than a few times the message.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 from busmq_spark.core.message import refuse_constant
-from busmq_spark.errors import WireError
+from busmq_spark.errors import WireFormatError
 from busmq_spark.federation.json_value_count_limit import MAX_JSON_VALUES, has_too_many_values
 
 PROTOCOL_VERSION = 1
@@ -53,7 +53,7 @@ class BulkFrameKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class FederationBulkFrame:
     """One message. ``head`` is what JSON can express; ``body`` is bytes, or a view of them."""
 
     kind: BulkFrameKind
@@ -72,8 +72,8 @@ class Frame:
         return b"".join((struct.pack(_PREFIX_FORMAT, self.kind, self.id, len(head) + blanks), head, b" " * blanks))
 
 
-def decode_frame(message: bytes | memoryview | str) -> Frame:
-    """The frame of a message; its body is a view of the message. Raises WireError."""
+def decode_frame(message: bytes | memoryview | str) -> FederationBulkFrame:
+    """The frame of a message; its body is a view of the message. Raises WireFormatError."""
     if isinstance(message, str):
         raise make_wire_error("a text message", "binary ones only")
     view = memoryview(message)
@@ -85,7 +85,7 @@ def decode_frame(message: bytes | memoryview | str) -> Frame:
         raise make_wire_error(f"a head of {length} bytes in a message of {len(view)}", "one that is there")
     if kind not in BulkFrameKind._value2member_map_:
         raise make_wire_error(f"frame kind {kind}", f"one of {', '.join(k.name for k in BulkFrameKind)}")
-    return Frame(BulkFrameKind(kind), id, _decode_json(view[_PREFIX_BYTES:start]), view[start:])
+    return FederationBulkFrame(BulkFrameKind(kind), id, _decode_json(view[_PREFIX_BYTES:start]), view[start:])
 
 
 def announced_head_length(message: bytes | str) -> int:
@@ -102,9 +102,9 @@ def _decode_json(head: memoryview) -> Any:
         raise make_wire_error("a head that is no JSON of ours", "JSON in UTF-8, without fractions") from None
 
 
-def make_wire_error(found: str, expected: str) -> WireError:
+def make_wire_error(found: str, expected: str) -> WireFormatError:
     """The error for what a peer sent; both texts are ours, or numbers of the peer."""
-    return WireError(found=found, expected=expected)
+    return WireFormatError(found=found, expected=expected)
 
 
 def pack_values(values: Sequence[bytes]) -> bytes:
@@ -113,7 +113,7 @@ def pack_values(values: Sequence[bytes]) -> bytes:
 
 
 def unpack_values(body: bytes | memoryview) -> list[bytes]:
-    """The inverse. Raises WireError unless the lengths add up to exactly what is there."""
+    """The inverse. Raises WireFormatError unless the lengths add up to exactly what is there."""
     view = memoryview(body)
     count = struct.unpack_from(_COUNT_FORMAT, view)[0] if len(view) >= _COUNT_BYTES else 0
     at = _COUNT_BYTES * (1 + count)
@@ -140,7 +140,7 @@ def encode_schema(schema: Any) -> Any:
 
 
 def decode_schema(body: bytes | memoryview) -> Any:
-    """The schema in the body of SCHEMA. Raises WireError for any but our two."""
+    """The schema in the body of SCHEMA. Raises WireFormatError for any but our two."""
     for known in (_BINARY_SCHEMA, _LARGE_BINARY_SCHEMA):
         if bytes(body) == known.serialize().to_pybytes():
             return known
@@ -177,7 +177,7 @@ def _has_compressed_buffers(metadata: bytes) -> bool:
 
 
 def decode_rows(body: bytes | memoryview, schema: Any) -> Any:
-    """The Arrow array in the body of ROWS; it uses the memory of ``body``. Raises WireError."""
+    """The Arrow array in the body of ROWS; it uses the memory of ``body``. Raises WireFormatError."""
     buffer = pa.py_buffer(body)
     try:
         message = pa.ipc.read_message(buffer)

@@ -17,7 +17,7 @@ from busmq_spark.core.mirror import OriginQueueState
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
 from busmq_spark.core.reader_operations import AckResult, QueueState
-from busmq_spark.core.sink import FullQueueStop, StagedList
+from busmq_spark.core.sink import CommitStoppedAtMaxsize, StagedList
 from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.core.times_of_ids import TimeLookupResult, TimesOfIds
 from busmq_spark.core.topic import partition_queue
@@ -33,7 +33,7 @@ MAX_TEXT_LENGTH = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class JsonValueCodec:
+class BulkJsonCodec:
     """How one kind of value looks in JSON. ``decode`` raises ValueError, which says what was expected."""
 
     encode: Callable[[Any], Any]
@@ -77,27 +77,27 @@ def _decode_subscription_start(value: Any) -> str | int:
 
 
 TEXT, WHOLE_NUMBER, FLAG, START_CODEC = (
-    JsonValueCodec(_return_unchanged, _decode_text),
-    JsonValueCodec(_return_unchanged, _decode_whole_number),
-    JsonValueCodec(_return_unchanged, _decode_flag),
-    JsonValueCodec(_return_unchanged, _decode_subscription_start),
+    BulkJsonCodec(_return_unchanged, _decode_text),
+    BulkJsonCodec(_return_unchanged, _decode_whole_number),
+    BulkJsonCodec(_return_unchanged, _decode_flag),
+    BulkJsonCodec(_return_unchanged, _decode_subscription_start),
 )
-BASE64_CODEC = JsonValueCodec(lambda value: base64.b64encode(value).decode(), _decode_base64)
+BASE64_CODEC = BulkJsonCodec(lambda value: base64.b64encode(value).decode(), _decode_base64)
 
 
-def or_null(shape: JsonValueCodec) -> JsonValueCodec:
+def or_null(shape: BulkJsonCodec) -> BulkJsonCodec:
     """Null, or the shape."""
-    return JsonValueCodec(lambda v: None if v is None else shape.encode(v), lambda v: None if v is None else shape.decode(v))
+    return BulkJsonCodec(lambda v: None if v is None else shape.encode(v), lambda v: None if v is None else shape.decode(v))
 
 
-NULL_CODEC = or_null(JsonValueCodec(_return_unchanged, lambda _: _raise_value_error("null")))
+NULL_CODEC = or_null(BulkJsonCodec(_return_unchanged, lambda _: _raise_value_error("null")))
 
 
 def _raise_value_error(expected: str) -> None:
     raise ValueError(expected)
 
 
-def list_of(shape: JsonValueCodec) -> JsonValueCodec:
+def list_of(shape: BulkJsonCodec) -> BulkJsonCodec:
     """A list of them; decoded to a tuple."""
 
     def decode(value: Any) -> tuple[Any, ...]:
@@ -105,10 +105,10 @@ def list_of(shape: JsonValueCodec) -> JsonValueCodec:
             raise ValueError("a list")
         return tuple(shape.decode(item) for item in value)
 
-    return JsonValueCodec(lambda values: [shape.encode(item) for item in values], decode)
+    return BulkJsonCodec(lambda values: [shape.encode(item) for item in values], decode)
 
 
-def map_of(shape: JsonValueCodec) -> JsonValueCodec:
+def map_of(shape: BulkJsonCodec) -> BulkJsonCodec:
     """From texts to them."""
 
     def decode(value: Any) -> dict[str, Any]:
@@ -116,21 +116,21 @@ def map_of(shape: JsonValueCodec) -> JsonValueCodec:
             raise ValueError("an object")
         return {_decode_text(key): shape.decode(item) for key, item in value.items()}
 
-    return JsonValueCodec(lambda values: {key: shape.encode(item) for key, item in values.items()}, decode)
+    return BulkJsonCodec(lambda values: {key: shape.encode(item) for key, item in values.items()}, decode)
 
 
-def tuple_of(*shapes: JsonValueCodec) -> JsonValueCodec:
+def tuple_of(*shapes: BulkJsonCodec) -> BulkJsonCodec:
     """A tuple, each place with a shape of its own."""
     return codec_of_fields(lambda *values: values, lambda value: value, *shapes)
 
 
-def record_of(cls: type[Any], *shapes: JsonValueCodec) -> JsonValueCodec:
+def record_of(cls: type[Any], *shapes: BulkJsonCodec) -> BulkJsonCodec:
     """A dataclass, as the list of its fields."""
     names = list(cls.__dataclass_fields__)
     return codec_of_fields(cls, lambda value: [getattr(value, name) for name in names], *shapes)
 
 
-def codec_of_fields(make: Callable[..., Any], fields: Callable[[Any], Sequence[Any]], *shapes: JsonValueCodec) -> JsonValueCodec:
+def codec_of_fields(make: Callable[..., Any], fields: Callable[[Any], Sequence[Any]], *shapes: BulkJsonCodec) -> BulkJsonCodec:
     """Anything that is made of so many fields."""
 
     def decode(value: Any) -> Any:
@@ -138,7 +138,7 @@ def codec_of_fields(make: Callable[..., Any], fields: Callable[[Any], Sequence[A
             raise ValueError(f"a list of {len(shapes)}")
         return make(*(shape.decode(item) for shape, item in zip(shapes, value, strict=True)))
 
-    return JsonValueCodec(lambda value: [shape.encode(item) for shape, item in zip(shapes, fields(value), strict=True)], decode)
+    return BulkJsonCodec(lambda value: [shape.encode(item) for shape, item in zip(shapes, fields(value), strict=True)], decode)
 
 
 NAMES = list_of(TEXT)
@@ -163,7 +163,7 @@ REMOVAL_TRACES_CODEC = codec_of_fields(
 STAGED_LIST_CODEC = record_of(
     StagedList, TEXT, WHOLE_NUMBER, TEXT, list_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER)), or_null(WHOLE_NUMBER), WHOLE_NUMBER
 )
-PARTIAL_COMMIT_CODEC = record_of(FullQueueStop, TEXT, WHOLE_NUMBER, WHOLE_NUMBER)
+PARTIAL_COMMIT_CODEC = record_of(CommitStoppedAtMaxsize, TEXT, WHOLE_NUMBER, WHOLE_NUMBER)
 SINK_RUN_CODEC = record_of(SinkRun, TEXT, WHOLE_NUMBER, NAMES)
 
 
@@ -176,38 +176,38 @@ class ServerHello:
     message_bytes: int
 
 
-class ServedBy(Enum):
+class RpcTarget(Enum):
     """Who serves an operation, with a method of its name."""
 
     STORE = "the store, as it is"
-    PEER = "bulk/served_store.py, which checks and spells what a peer may name"
+    PEER = "bulk/rpc_handler.py, which checks and spells what a peer may name"
     SESSION = "the connection (bulk/server.py), in its turn"
     CONCURRENT = "the connection, beside the other calls since it may take for ever; of a read, as many rows as the peer gives credit for"
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class RpcOperation:
     """One thing to ask. ``required_rights`` says what must be granted, from the arguments: on every queue, sink and subscription among them."""
 
-    arguments: JsonValueCodec
-    result: JsonValueCodec
+    arguments: BulkJsonCodec
+    result: BulkJsonCodec
     required_rights: Callable[..., Iterable[RequiredRight]]
-    served_by: ServedBy
+    served_by: RpcTarget
     has_subscription: bool = False
     """Whether the second argument names one."""
     has_body: bool = False
     """Whether values come after the arguments."""
 
     def decode_arguments(self, head: Any) -> tuple[Any, ...]:
-        """The arguments, checked. Raises WireError."""
+        """The arguments, checked. Raises WireFormatError."""
         return _decode_shape(self.arguments, head)  # type: ignore[no-any-return]  # a shape of several
 
     def decode_result(self, head: Any) -> Any:
-        """The result, checked. Raises WireError."""
+        """The result, checked. Raises WireFormatError."""
         return _decode_shape(self.result, head)
 
 
-def _decode_shape(shape: JsonValueCodec, head: Any) -> Any:
+def _decode_shape(shape: BulkJsonCodec, head: Any) -> Any:
     try:
         return shape.decode(head)
     except (ValueError, RecursionError) as error:
@@ -275,68 +275,82 @@ def _rights_to_commit(queue: str, sink: str, _: int, lists: Any) -> list[Require
 
 
 SINK_BATCH_CODECS = (TEXT, WHOLE_NUMBER)
-OPERATIONS: dict[str, Operation] = {
-    "hello": Operation(
-        tuple_of(WHOLE_NUMBER, TEXT), record_of(ServerHello, WHOLE_NUMBER, FLAG, WHOLE_NUMBER), rights_on_any_queue(VERBS), ServedBy.SESSION
+OPERATIONS: dict[str, RpcOperation] = {
+    "hello": RpcOperation(
+        tuple_of(WHOLE_NUMBER, TEXT), record_of(ServerHello, WHOLE_NUMBER, FLAG, WHOLE_NUMBER), rights_on_any_queue(VERBS), RpcTarget.SESSION
     ),
-    "discover": Operation(tuple_of(), NAMES, rights_on_any_queue(BROWSE_VERBS), ServedBy.PEER),
-    "attach": Operation(tuple_of(NAMES, QUEUE_CREATION_CODEC), map_of(ATTACH_RESULT_CODEC), rights_on_queues(VERBS), ServedBy.PEER),
-    "states": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(QUEUE_STATE_CODEC), rights_on_queues(BROWSE_VERBS), ServedBy.STORE),
-    "spans": Operation(
-        tuple_of(map_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER))), map_of(ORIGIN_STATE_CODEC), rights_on_queues(BROWSE_VERBS), ServedBy.STORE
+    "discover": RpcOperation(tuple_of(), NAMES, rights_on_any_queue(BROWSE_VERBS), RpcTarget.PEER),
+    "attach": RpcOperation(tuple_of(NAMES, QUEUE_CREATION_CODEC), map_of(ATTACH_RESULT_CODEC), rights_on_queues(VERBS), RpcTarget.PEER),
+    "states": RpcOperation(tuple_of(map_of(WHOLE_NUMBER)), map_of(QUEUE_STATE_CODEC), rights_on_queues(BROWSE_VERBS), RpcTarget.STORE),
+    "spans": RpcOperation(
+        tuple_of(map_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER))), map_of(ORIGIN_STATE_CODEC), rights_on_queues(BROWSE_VERBS), RpcTarget.STORE
     ),
-    "positions": Operation(
-        tuple_of(NAMES), map_of(tuple_of(TEXT, map_of(tuple_of(WHOLE_NUMBER, FLAG)))), rights_on_queues(CONSUME_VERBS), ServedBy.STORE
+    "positions": RpcOperation(
+        tuple_of(NAMES), map_of(tuple_of(TEXT, map_of(tuple_of(WHOLE_NUMBER, FLAG)))), rights_on_queues(CONSUME_VERBS), RpcTarget.STORE
     ),
-    "marks": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(TEXT), rights_on_queues(BROWSE_VERBS), ServedBy.STORE),
-    "counters": Operation(tuple_of(NAMES), list_of(or_null(BASE64_CODEC)), rights_on_queues(BROWSE_VERBS), ServedBy.STORE),
-    "note_times": Operation(tuple_of(NAMES), map_of(WHOLE_NUMBER), rights_on_queues(BROWSE_VERBS), ServedBy.STORE),
-    "find_times": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(TIME_LOOKUP_RESULT_CODEC), rights_on_queues(BROWSE_VERBS), ServedBy.STORE),
-    "times": Operation(
-        tuple_of(map_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER))), map_of(TIMES_OF_IDS_CODEC), rights_on_queues(BROWSE_VERBS), ServedBy.STORE
+    "marks": RpcOperation(tuple_of(map_of(WHOLE_NUMBER)), map_of(TEXT), rights_on_queues(BROWSE_VERBS), RpcTarget.STORE),
+    "counters": RpcOperation(tuple_of(NAMES), list_of(or_null(BASE64_CODEC)), rights_on_queues(BROWSE_VERBS), RpcTarget.STORE),
+    "note_times": RpcOperation(tuple_of(NAMES), map_of(WHOLE_NUMBER), rights_on_queues(BROWSE_VERBS), RpcTarget.STORE),
+    "find_times": RpcOperation(tuple_of(map_of(WHOLE_NUMBER)), map_of(TIME_LOOKUP_RESULT_CODEC), rights_on_queues(BROWSE_VERBS), RpcTarget.STORE),
+    "times": RpcOperation(
+        tuple_of(map_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER))), map_of(TIMES_OF_IDS_CODEC), rights_on_queues(BROWSE_VERBS), RpcTarget.STORE
     ),
-    "ages": Operation(tuple_of(map_of(WHOLE_NUMBER)), map_of(WHOLE_NUMBER), rights_on_queues(BROWSE_VERBS), ServedBy.STORE),
-    "ack": Operation(tuple_of(map_of(POSITION_CODEC), TEXT), map_of(ACK_RESULT_CODEC), _rights_to_consume, ServedBy.PEER, has_subscription=True),
-    "subscribe": Operation(tuple_of(map_of(START_CODEC), TEXT), map_of(WHOLE_NUMBER), _rights_to_consume, ServedBy.PEER, has_subscription=True),
-    "subscriptions": Operation(tuple_of(NAMES), map_of(map_of(WHOLE_NUMBER)), rights_on_queues(CONSUME_VERBS), ServedBy.STORE),
-    "lease": Operation(tuple_of(NAMES, TEXT, TEXT, map_of(TEXT)), map_of(TEXT), _rights_to_consume, ServedBy.PEER, has_subscription=True),
-    "holders": Operation(tuple_of(NAMES, TEXT), map_of(TEXT), rights_on_queues(CONSUME_VERBS), ServedBy.PEER, has_subscription=True),
-    "keep_alive": Operation(tuple_of(NAMES, TEXT, TEXT), map_of(WHOLE_NUMBER), _rights_to_keep_alive, ServedBy.PEER, has_subscription=True),
-    "traces": Operation(tuple_of(TEXT), REMOVAL_TRACES_CODEC, rights_on_queues(BROWSE_VERBS), ServedBy.STORE),
-    "bytes_until": Operation(
-        tuple_of(TEXT, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER), tuple_of(WHOLE_NUMBER, WHOLE_NUMBER), rights_on_queues(BROWSE_VERBS), ServedBy.STORE
+    "ages": RpcOperation(tuple_of(map_of(WHOLE_NUMBER)), map_of(WHOLE_NUMBER), rights_on_queues(BROWSE_VERBS), RpcTarget.STORE),
+    "ack": RpcOperation(tuple_of(map_of(POSITION_CODEC), TEXT), map_of(ACK_RESULT_CODEC), _rights_to_consume, RpcTarget.PEER, has_subscription=True),
+    "subscribe": RpcOperation(tuple_of(map_of(START_CODEC), TEXT), map_of(WHOLE_NUMBER), _rights_to_consume, RpcTarget.PEER, has_subscription=True),
+    "subscriptions": RpcOperation(tuple_of(NAMES), map_of(map_of(WHOLE_NUMBER)), rights_on_queues(CONSUME_VERBS), RpcTarget.STORE),
+    "lease": RpcOperation(tuple_of(NAMES, TEXT, TEXT, map_of(TEXT)), map_of(TEXT), _rights_to_consume, RpcTarget.PEER, has_subscription=True),
+    "holders": RpcOperation(tuple_of(NAMES, TEXT), map_of(TEXT), rights_on_queues(CONSUME_VERBS), RpcTarget.PEER, has_subscription=True),
+    "keep_alive": RpcOperation(tuple_of(NAMES, TEXT, TEXT), map_of(WHOLE_NUMBER), _rights_to_keep_alive, RpcTarget.PEER, has_subscription=True),
+    "traces": RpcOperation(tuple_of(TEXT), REMOVAL_TRACES_CODEC, rights_on_queues(BROWSE_VERBS), RpcTarget.STORE),
+    "bytes_until": RpcOperation(
+        tuple_of(TEXT, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER),
+        tuple_of(WHOLE_NUMBER, WHOLE_NUMBER),
+        rights_on_queues(BROWSE_VERBS),
+        RpcTarget.STORE,
     ),
-    "read": Operation(tuple_of(RANGE_CODEC, FLAG, WHOLE_NUMBER), NULL_CODEC, rights_on_queues(BROWSE_VERBS), ServedBy.CONCURRENT),
-    "read_many": Operation(tuple_of(list_of(RANGE_CODEC), FLAG, WHOLE_NUMBER), NULL_CODEC, rights_on_queues(BROWSE_VERBS), ServedBy.CONCURRENT),
-    "read_with_spans": Operation(
-        tuple_of(list_of(RANGE_CODEC), WHOLE_NUMBER), map_of(ORIGIN_STATE_CODEC), rights_on_queues(BROWSE_VERBS), ServedBy.CONCURRENT
+    "read": RpcOperation(tuple_of(RANGE_CODEC, FLAG, WHOLE_NUMBER), NULL_CODEC, rights_on_queues(BROWSE_VERBS), RpcTarget.CONCURRENT),
+    "read_many": RpcOperation(tuple_of(list_of(RANGE_CODEC), FLAG, WHOLE_NUMBER), NULL_CODEC, rights_on_queues(BROWSE_VERBS), RpcTarget.CONCURRENT),
+    "read_with_spans": RpcOperation(
+        tuple_of(list_of(RANGE_CODEC), WHOLE_NUMBER), map_of(ORIGIN_STATE_CODEC), rights_on_queues(BROWSE_VERBS), RpcTarget.CONCURRENT
     ),
-    "listen": Operation(tuple_of(NAMES), NULL_CODEC, rights_on_queues(BROWSE_VERBS), ServedBy.SESSION),
-    "wait": Operation(tuple_of(WHOLE_NUMBER), FLAG, rights_on_any_queue(BROWSE_VERBS), ServedBy.CONCURRENT),
-    "begin": Operation(tuple_of(TEXT, TEXT, NAMES), SINK_RUN_CODEC, _rights_to_begin, ServedBy.PEER),
-    "renew": Operation(tuple_of(SINK_RUN_CODEC), NULL_CODEC, lambda run: _rights_on_sink(run.sink), ServedBy.PEER),
-    "stage": Operation(
-        tuple_of(TEXT, TEXT, WHOLE_NUMBER, SINK_RUN_CODEC), tuple_of(WHOLE_NUMBER, WHOLE_NUMBER), _rights_to_stage, ServedBy.PEER, has_body=True
+    "listen": RpcOperation(tuple_of(NAMES), NULL_CODEC, rights_on_queues(BROWSE_VERBS), RpcTarget.SESSION),
+    "wait": RpcOperation(tuple_of(WHOLE_NUMBER), FLAG, rights_on_any_queue(BROWSE_VERBS), RpcTarget.CONCURRENT),
+    "begin": RpcOperation(tuple_of(TEXT, TEXT, NAMES), SINK_RUN_CODEC, _rights_to_begin, RpcTarget.PEER),
+    "renew": RpcOperation(tuple_of(SINK_RUN_CODEC), NULL_CODEC, lambda run: _rights_on_sink(run.sink), RpcTarget.PEER),
+    "stage": RpcOperation(
+        tuple_of(TEXT, TEXT, WHOLE_NUMBER, SINK_RUN_CODEC),
+        tuple_of(WHOLE_NUMBER, WHOLE_NUMBER),
+        _rights_to_stage,
+        RpcTarget.PEER,
+        has_body=True,
     ),
-    "push": Operation(tuple_of(TEXT), tuple_of(WHOLE_NUMBER, WHOLE_NUMBER), rights_on_queues(PUSH_VERBS), ServedBy.STORE, has_body=True),
-    "push_from": Operation(
-        tuple_of(TEXT, TEXT, list_of(WHOLE_NUMBER)), tuple_of(WHOLE_NUMBER, WHOLE_NUMBER), rights_on_queues(PUSH_VERBS), ServedBy.PEER, has_body=True
+    "push": RpcOperation(tuple_of(TEXT), tuple_of(WHOLE_NUMBER, WHOLE_NUMBER), rights_on_queues(PUSH_VERBS), RpcTarget.STORE, has_body=True),
+    "push_from": RpcOperation(
+        tuple_of(TEXT, TEXT, list_of(WHOLE_NUMBER)),
+        tuple_of(WHOLE_NUMBER, WHOLE_NUMBER),
+        rights_on_queues(PUSH_VERBS),
+        RpcTarget.PEER,
+        has_body=True,
     ),
-    "partitions": Operation(tuple_of(TEXT), WHOLE_NUMBER, _rights_on_topic, ServedBy.STORE),
-    "take_commands": Operation(tuple_of(TEXT), NULL_CODEC, rights_on_queues(PUSH_VERBS), ServedBy.STORE),
-    "event_queues": Operation(tuple_of(list_of(NAMES)), list_of(NAMES), rights_on_any_queue(PUSH_VERBS), ServedBy.PEER),
-    "subscribe_events": Operation(tuple_of(TEXT, NAMES, FLAG), NULL_CODEC, rights_on_queues(PUSH_VERBS), ServedBy.STORE),
-    "record": Operation(
-        tuple_of(*SINK_BATCH_CODECS, list_of(STAGED_LIST_CODEC), TEXT, TEXT, WHOLE_NUMBER), list_of(STAGED_LIST_CODEC), _rights_on_sink, ServedBy.PEER
+    "partitions": RpcOperation(tuple_of(TEXT), WHOLE_NUMBER, _rights_on_topic, RpcTarget.STORE),
+    "take_commands": RpcOperation(tuple_of(TEXT), NULL_CODEC, rights_on_queues(PUSH_VERBS), RpcTarget.STORE),
+    "event_queues": RpcOperation(tuple_of(list_of(NAMES)), list_of(NAMES), rights_on_any_queue(PUSH_VERBS), RpcTarget.PEER),
+    "subscribe_events": RpcOperation(tuple_of(TEXT, NAMES, FLAG), NULL_CODEC, rights_on_queues(PUSH_VERBS), RpcTarget.STORE),
+    "record": RpcOperation(
+        tuple_of(*SINK_BATCH_CODECS, list_of(STAGED_LIST_CODEC), TEXT, TEXT, WHOLE_NUMBER),
+        list_of(STAGED_LIST_CODEC),
+        _rights_on_sink,
+        RpcTarget.PEER,
     ),
-    "commit": Operation(
-        tuple_of(TEXT, *SINK_BATCH_CODECS, list_of(STAGED_LIST_CODEC)), or_null(PARTIAL_COMMIT_CODEC), _rights_to_commit, ServedBy.PEER
+    "commit": RpcOperation(
+        tuple_of(TEXT, *SINK_BATCH_CODECS, list_of(STAGED_LIST_CODEC)), or_null(PARTIAL_COMMIT_CODEC), _rights_to_commit, RpcTarget.PEER
     ),
-    "recorded": Operation(tuple_of(*SINK_BATCH_CODECS), list_of(STAGED_LIST_CODEC), _rights_on_sink, ServedBy.PEER),
-    "discard": Operation(tuple_of(list_of(STAGED_LIST_CODEC)), NULL_CODEC, _rights_on_lists, ServedBy.PEER),
-    "forget": Operation(tuple_of(TEXT, list_of(STAGED_LIST_CODEC)), NULL_CODEC, _rights_on_sink, ServedBy.PEER),
-    "ends": Operation(tuple_of(NAMES), map_of(WHOLE_NUMBER), rights_on_queues(ADMIN_VERBS), ServedBy.STORE),
-    "trim": Operation(tuple_of(map_of(WHOLE_NUMBER)), NULL_CODEC, rights_on_queues(ADMIN_VERBS), ServedBy.STORE),
+    "recorded": RpcOperation(tuple_of(*SINK_BATCH_CODECS), list_of(STAGED_LIST_CODEC), _rights_on_sink, RpcTarget.PEER),
+    "discard": RpcOperation(tuple_of(list_of(STAGED_LIST_CODEC)), NULL_CODEC, _rights_on_lists, RpcTarget.PEER),
+    "forget": RpcOperation(tuple_of(TEXT, list_of(STAGED_LIST_CODEC)), NULL_CODEC, _rights_on_sink, RpcTarget.PEER),
+    "ends": RpcOperation(tuple_of(NAMES), map_of(WHOLE_NUMBER), rights_on_queues(ADMIN_VERBS), RpcTarget.STORE),
+    "trim": RpcOperation(tuple_of(map_of(WHOLE_NUMBER)), NULL_CODEC, rights_on_queues(ADMIN_VERBS), RpcTarget.STORE),
 }
 """Every method of ReadStore and WriteStore that ask the other side (``truncate`` in two steps), and what notifies of pushes: ``listen``, ``wait``."""
 
@@ -349,7 +363,7 @@ def encode_error(error: BusError) -> dict[str, Any]:
 
 
 def decode_error(head: Any, url: str) -> BusError:
-    """The same error, or RemoteError for a code this version does not know. ``url`` is the server asked. Raises WireError."""
+    """The same error, or UnknownRemoteError for a code this version does not know. ``url`` is the server asked. Raises WireFormatError."""
     if not isinstance(head, dict) or not isinstance(head.get("code"), str) or not isinstance(head.get("details"), dict):
         raise make_wire_error("an error of another form", "a code and details")
     code = _printable(head["code"])[:100]

@@ -17,7 +17,7 @@ CONFIRM_TIMEOUT_S = 5.0
 MAX_LISTENED_QUEUES = 20_000
 
 
-class PushSubscriptions:
+class BulkPushSubscriptions:
     """Channels of Redis, each at the listener of its server."""
 
     def __init__(self, connections: list[PubSubConnection], executor: StoreExecutor) -> None:

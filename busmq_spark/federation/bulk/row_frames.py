@@ -14,8 +14,8 @@ import pyarrow as pa
 from busmq_spark.core.mirror import OriginQueueState, spans_to_ask_for, stored_ranges
 from busmq_spark.core.position import Range
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.frames import Frame, make_wire_error
-from busmq_spark.store.protocol import MessageRows
+from busmq_spark.federation.bulk.frames import FederationBulkFrame, make_wire_error
+from busmq_spark.store.protocol import ConsecutiveMessages
 from busmq_spark.store.redis_store import RedisStore
 
 MAX_RANGES_PER_READ = 1_000
@@ -25,7 +25,7 @@ SHARED_FRAME_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class RowFrame:
+class RangeReadFrame:
     """One frame of rows."""
 
     head: dict[str, Any]
@@ -35,18 +35,18 @@ class RowFrame:
     parts: list[Range]
 
 
-class RowFrameProducer:
+class RangeReadFrameProducer:
     """The frames of a read, made one after the other in a thread. ``many``: of several ranges, else of one."""
 
     def __init__(self, store: RedisStore, parts: Sequence[Range], strict: bool, *, many: bool) -> None:
         self._rows = store.read_many(parts, strict) if many else store.read(parts[0], strict)
         self._parts, self._many = parts, many
         self._at = 0
-        self._next_rows: MessageRows | None = None
+        self._next_rows: ConsecutiveMessages | None = None
 
-    def next_frame(self) -> RowFrame | None:
+    def next_frame(self) -> RangeReadFrame | None:
         """None at the end."""
-        taken: list[MessageRows] = []
+        taken: list[ConsecutiveMessages] = []
         size = 0
         while size < SHARED_FRAME_BYTES and (rows := self._next_rows or next(self._rows, None)) is not None:
             self._next_rows = rows if taken and rows.values.type != taken[0].values.type else None
@@ -58,14 +58,14 @@ class RowFrameProducer:
                 break
         return self._make_frame(taken) if taken else None
 
-    def _make_frame(self, taken: list[MessageRows]) -> RowFrame:
+    def _make_frame(self, taken: list[ConsecutiveMessages]) -> RangeReadFrame:
         values = taken[0].values if len(taken) == 1 else pa.concat_arrays([rows.values for rows in taken])
         runs = [[self._index_of_range(rows), rows.first, len(rows.values)] for rows in taken]
         head: dict[str, Any] = {"runs": runs} if self._many else {"first": taken[0].first}
         parts = [self._parts[index] for index, _, _ in runs]
-        return RowFrame(head, len(values), frames.rows_schema(values), frames.encode_rows(values), parts)
+        return RangeReadFrame(head, len(values), frames.rows_schema(values), frames.encode_rows(values), parts)
 
-    def _index_of_range(self, rows: MessageRows) -> int:
+    def _index_of_range(self, rows: ConsecutiveMessages) -> int:
         """Rows come in the order of the ranges."""
         while not (rows.queue == self._parts[self._at].queue and self._parts[self._at].first <= rows.first <= self._parts[self._at].last):
             self._at += 1
@@ -93,8 +93,8 @@ class RemainingRanges:
         here = [self._parts[self._at]._replace(first=self._need)] if self._need <= self._parts[self._at].last else []
         return [*here, *self._parts[self._at + 1 :]]
 
-    def take_rows(self, frame: Frame, schema: Any) -> Iterator[MessageRows]:
-        """The rows of a frame. Raises WireError for others than those that come next."""
+    def take_rows(self, frame: FederationBulkFrame, schema: Any) -> Iterator[ConsecutiveMessages]:
+        """The rows of a frame. Raises WireFormatError for others than those that come next."""
         values, head = frames.decode_rows(frame.body, schema), frame.head if isinstance(frame.head, dict) else {}
         runs = head.get("runs", [[0, head.get("first"), len(values)]])
         if not isinstance(runs, list) or not all(isinstance(run, list) and len(run) == 3 and all(type(n) is int for n in run) for run in runs):
@@ -104,7 +104,7 @@ class RemainingRanges:
         done = 0
         for index, first, count in runs:
             part = self._check_and_advance(index, first, count)
-            yield MessageRows(part.queue, first, values.slice(done, count) if count < len(values) else values)
+            yield ConsecutiveMessages(part.queue, first, values.slice(done, count) if count < len(values) else values)
             done += count
 
     def _check_and_advance(self, index: int, first: int, count: int) -> Range:
@@ -120,6 +120,6 @@ class RemainingRanges:
         return part
 
     def check_complete(self) -> None:
-        """Raises WireError when something is missing."""
+        """Raises WireFormatError when something is missing."""
         if self._strict and (rest := self.unread_ranges):
             raise make_wire_error(f"the end of a read with {len(rest)} ranges to come, from id {rest[0].first}", "all of their rows")

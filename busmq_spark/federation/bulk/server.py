@@ -21,24 +21,25 @@ from websockets.exceptions import ConnectionClosed
 
 from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.core.position import Range
-from busmq_spark.errors import BusError, FederationRefused, WireError
+from busmq_spark.errors import BusError, FederationRefused, WireFormatError
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.counters import BulkServerCounters
 from busmq_spark.federation.bulk.error_replies import make_error_frame, send_or_disconnect
-from busmq_spark.federation.bulk.frames import BulkFrameKind, Frame
-from busmq_spark.federation.bulk.operations import OPERATIONS, Operation, ServedBy, ServerHello
-from busmq_spark.federation.bulk.push_subscriptions import PushSubscriptions
-from busmq_spark.federation.bulk.row_frames import MAX_RANGES_PER_READ, RowFrameProducer, ask_spans_and_stored_ranges
-from busmq_spark.federation.bulk.served_store import check_rights_and_names
-from busmq_spark.federation.bulk.store_executor import ClientExecutors, CreditedRead, QueueServerCache, RedisStorePool, StoreExecutor, StoreThreadPool
+from busmq_spark.federation.bulk.frames import BulkFrameKind, FederationBulkFrame
+from busmq_spark.federation.bulk.operations import OPERATIONS, RpcOperation, RpcTarget, ServerHello
+from busmq_spark.federation.bulk.push_subscriptions import BulkPushSubscriptions
+from busmq_spark.federation.bulk.read_store_pool import BulkReadStorePool
+from busmq_spark.federation.bulk.row_frames import MAX_RANGES_PER_READ, RangeReadFrameProducer, ask_spans_and_stored_ranges
+from busmq_spark.federation.bulk.rpc_handler import check_rights_and_names
+from busmq_spark.federation.bulk.store_executor import CreditedRead, QueueServerCache, StoreExecutor, StoreExecutorByClient, StoreThreadPool
 from busmq_spark.federation.gate.limits import PeerLimits
+from busmq_spark.federation.gate.per_secret_quotas import PerSecretQuotas
 from busmq_spark.federation.gate.rights import Identity
-from busmq_spark.federation.gate.secret_budgets import SecretBudgets
 from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
-from busmq_spark.redis_io.server_layout import ServerLayout, redis_layout
+from busmq_spark.redis_io.redis_layout import RedisLayout, redis_layout
 
 MAX_READS_PER_CONNECTION = 4
 """Range reads of one connection at once."""
@@ -51,30 +52,29 @@ SMALL_HEAD_BYTES = 64 * 1024
 """Beyond that a head is taken apart, and its names are checked, in a thread."""
 MAX_LARGE_HEADS_IN_WORK = 4
 """Calls with large heads that are taken apart or in work at once, of all connections: read, each may take 50 MB."""
-CONCURRENT_OPERATIONS = tuple(name for name, operation in OPERATIONS.items() if operation.served_by is ServedBy.CONCURRENT)
+CONCURRENT_OPERATIONS = tuple(name for name, operation in OPERATIONS.items() if operation.served_by is RpcTarget.CONCURRENT)
 MAX_CLIENT_ID_LENGTH = 64
 log = logging.getLogger("busmq_spark")
 
 
-class BulkServer:
+class FederationBulkServer:
     """What the bulk connections of one federation server share: threads, and one subscription to each Redis.
 
-    async with BulkServer(bus.options, limits) as bulk: … await bulk.serve(socket, identity)   # returns when the connection ends
+    async with FederationBulkServer(bus.options, limits) as bulk: … await bulk.serve(socket, identity)   # returns when the connection ends
     """
 
     def __init__(
-        self, options: RedisOptions, limits: PeerLimits | None = None, metrics: Metrics | None = None, budgets: SecretBudgets | None = None
+        self, options: RedisOptions, limits: PeerLimits | None = None, metrics: Metrics | None = None, quotas: PerSecretQuotas | None = None
     ) -> None:
         self.limits, metrics = limits or PeerLimits(), metrics or Metrics()
         self.counts = BulkServerCounters(metrics)
-        self.layout: ServerLayout = redis_layout(options)
-        self.pool = StoreThreadPool()
-        self.budgets = budgets or SecretBudgets(self.limits, metrics, ())
+        self.layout: RedisLayout = redis_layout(options)
+        self.pool, self.quotas = StoreThreadPool(), quotas or PerSecretQuotas(self.limits, metrics, ())
         self.large = asyncio.Semaphore(MAX_LARGE_HEADS_IN_WORK)
         self.pubsub = [PubSubConnection(endpoint) for endpoint in self.layout.pubsub_endpoints]
         each = max(2, MAX_READS_IN_ALL // len(self.pubsub))
         self.reads = [asyncio.Semaphore(each) for _ in self.pubsub]  # for each Redis, so that one that is silent holds up its own readers only
-        self.places, self.clients, self.stores = QueueServerCache(), ClientExecutors(), RedisStorePool(self.layout, MAX_READS_IN_ALL)
+        self.places, self.clients, self.stores = QueueServerCache(), StoreExecutorByClient(), BulkReadStorePool(self.layout, MAX_READS_IN_ALL)
         self._listening: list[asyncio.Task[None]] = []
         self._leaving: set[asyncio.Task[None]] = set()
         self._sessions: set[_BulkSession] = set()
@@ -112,9 +112,8 @@ class BulkServer:
 
     def make_executor(self, identity: Identity) -> StoreExecutor:
         """A store for a peer."""
-        return StoreExecutor(
-            self.layout, self.pool, identity, self.limits.subscriptions, self.budgets.budget_of(identity.name), self.stores.take_store()
-        )
+        quota = self.quotas.quota_of(identity.name)
+        return StoreExecutor(self.layout, self.pool, identity, self.limits.subscriptions, quota, self.stores.take_store())
 
     def on_disconnect(self, client: tuple[str, str], executor: StoreExecutor) -> None:
         """A client's connection is gone."""
@@ -143,7 +142,7 @@ class BulkServer:
 class _BulkSession:
     """One connection."""
 
-    def __init__(self, server: BulkServer, socket: ServerConnection, identity: Identity) -> None:
+    def __init__(self, server: FederationBulkServer, socket: ServerConnection, identity: Identity) -> None:
         self._server = server
         self._limits = server.limits
         self._socket = socket
@@ -154,9 +153,9 @@ class _BulkSession:
         self._pending = self._pending_bytes = 0
         self._reads: dict[int, CreditedRead] = {}
         self._waits: set[asyncio.Task[None]] = set()
-        self._push_subscriptions = PushSubscriptions(server.pubsub, self._executor)
-        self._budget = server.budgets.budget_of(identity.name)
-        self._budget.count_socket(self._room)
+        self._push_subscriptions = BulkPushSubscriptions(server.pubsub, self._executor)
+        self._quota = server.quotas.quota_of(identity.name)
+        self._quota.count_socket(self._room)
         self._client: tuple[str, str] | None = None
 
     async def serve(self) -> None:
@@ -167,7 +166,7 @@ class _BulkSession:
             done, _ = await asyncio.wait((worker, taking), return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
-        except WireError as error:
+        except WireFormatError as error:
             log.warning("bulk: %s", error)
             await self._socket.close(1008, "protocol error")
         except ConnectionClosed:
@@ -188,8 +187,8 @@ class _BulkSession:
     async def release(self) -> None:
         """Give back what the connection holds."""
         self._push_subscriptions.unsubscribe_all()
-        self._budget.uncount_socket(self._room)
-        self._budget.count_bytes(-self._pending_bytes)
+        self._quota.uncount_socket(self._room)
+        self._quota.count_bytes(-self._pending_bytes)
         self._executor.close()
         if self._client is not None:
             self._server.on_disconnect(self._client, self._executor)
@@ -221,9 +220,9 @@ class _BulkSession:
             raise frames.make_wire_error(f"a head of {size} bytes", f"at most {frames.MAX_HEAD_BYTES}")
         self._pending += 1
         self._pending_bytes += len(message)
-        self._budget.count_bytes(len(message))
+        self._quota.count_bytes(len(message))
         await self._calls.put(message)
-        while self._pending >= MAX_UNANSWERED_CALLS or self._pending_bytes >= self._limits.in_flight_bytes or self._budget.is_full:
+        while self._pending >= MAX_UNANSWERED_CALLS or self._pending_bytes >= self._limits.in_flight_bytes or self._quota.is_full:
             self._room.clear()
             await self._room.wait()
 
@@ -239,10 +238,10 @@ class _BulkSession:
             frame = None  # type: ignore[assignment]  # what was read is not kept until the next call comes
             self._pending -= 1
             self._pending_bytes -= len(message)
-            self._budget.count_bytes(-len(message))
+            self._quota.count_bytes(-len(message))
             self._room.set()
 
-    async def _answer_call(self, frame: Frame, *, large: bool = False) -> None:
+    async def _answer_call(self, frame: FederationBulkFrame, *, large: bool = False) -> None:
         """Check the call and work it off, or begin to; what goes wrong on purpose is the answer."""
         try:
             if frame.kind is not BulkFrameKind.CALL:
@@ -260,7 +259,7 @@ class _BulkSession:
             self._server.counts.refused.add()
             await self._send_frame(make_error_frame(frame.id, error_codec.UNEXPECTED_ERROR, self._server.layout))
 
-    def _decode_call(self, frame: Frame) -> tuple[str, Operation, tuple[Any, ...]]:
+    def _decode_call(self, frame: FederationBulkFrame) -> tuple[str, RpcOperation, tuple[Any, ...]]:
         head = frame.head
         if not isinstance(head, dict) or not isinstance(head.get("op"), str) or head.keys() != {"op", "args"}:
             raise frames.make_wire_error("a call of another form", "op and args")
@@ -273,20 +272,22 @@ class _BulkSession:
         check_rights_and_names(self._identity, operation, arguments)
         return name, operation, arguments
 
-    async def _run_call(self, frame: Frame, name: str, operation: Operation, arguments: tuple[Any, ...]) -> None:
-        if operation.served_by is ServedBy.CONCURRENT:
+    async def _run_call(self, frame: FederationBulkFrame, name: str, operation: RpcOperation, arguments: tuple[Any, ...]) -> None:
+        if operation.served_by is RpcTarget.CONCURRENT:
             getattr(self, f"_{name}")(frame.id, *arguments)
-        elif operation.served_by is ServedBy.SESSION:
+        elif operation.served_by is RpcTarget.SESSION:
             result = await getattr(self, f"_{name}")(*arguments)
-            await self._send_frame(Frame(BulkFrameKind.REPLY, frame.id, operation.result.encode(result)))
+            await self._send_frame(FederationBulkFrame(BulkFrameKind.REPLY, frame.id, operation.result.encode(result)))
         else:
-            async with self._budget.discovering if name == "discover" else nullcontext():
+            async with self._quota.discovering if name == "discover" else nullcontext():
                 reply = await self._executor.run_in_thread(self._make_reply, frame, name, operation, arguments)
             await send_or_disconnect(self._socket, reply, self._limits.send_s)
 
-    def _make_reply(self, frame: Frame, name: str, operation: Operation, arguments: tuple[Any, ...]) -> bytes:
+    def _make_reply(self, frame: FederationBulkFrame, name: str, operation: RpcOperation, arguments: tuple[Any, ...]) -> bytes:
         """In a thread, since it may be large."""
-        return Frame(BulkFrameKind.REPLY, frame.id, operation.result.encode(self._executor.operations.run_call(name, arguments, frame.body))).encode()
+        return FederationBulkFrame(
+            BulkFrameKind.REPLY, frame.id, operation.result.encode(self._executor.operations.run_call(name, arguments, frame.body))
+        ).encode()
 
     async def _hello(self, _: int, name: str) -> ServerHello:
         """Who the client is, so that nothing of its last connection is under way any more when its next call comes."""
@@ -313,7 +314,7 @@ class _BulkSession:
     async def _reply_after_push(self, id: int, timeout_s: float) -> None:
         notified = await self._push_subscriptions.wait_for_push(timeout_s)
         self._waits.clear()
-        await self._send_frame(Frame(BulkFrameKind.REPLY, id, notified))
+        await self._send_frame(FederationBulkFrame(BulkFrameKind.REPLY, id, notified))
 
     # -- range reads ----------------------------------------------------------------------------------------------------------------------
 
@@ -338,14 +339,16 @@ class _BulkSession:
             parts = await executor.run_in_thread(self._server.places.locate_ranges, executor.operations.store, parts)
             if name == "read_with_spans":
                 spans, parts = await executor.run_in_thread(ask_spans_and_stored_ranges, executor.operations.store, parts)
-                await self._send_frame(Frame(BulkFrameKind.SPANS, id, OPERATIONS[name].result.encode(spans)))
+                await self._send_frame(FederationBulkFrame(BulkFrameKind.SPANS, id, OPERATIONS[name].result.encode(spans)))
             async with AsyncExitStack() as turns:
                 for server in sorted({part.server for part in parts}):  # in one order, so that two never wait for each other
-                    await turns.enter_async_context(self._budget.read_slots(server))
+                    await turns.enter_async_context(self._quota.read_slots(server))
                     await turns.enter_async_context(self._server.reads[server])
-                await self._send_row_frames(id, reading, executor, RowFrameProducer(executor.operations.store, parts, strict, many=name != "read"))
+                await self._send_row_frames(
+                    id, reading, executor, RangeReadFrameProducer(executor.operations.store, parts, strict, many=name != "read")
+                )
             well = True
-            await self._send_frame(Frame(BulkFrameKind.END, id))
+            await self._send_frame(FederationBulkFrame(BulkFrameKind.END, id))
         except ConnectionClosed:
             pass
         except BusError as error:
@@ -364,18 +367,18 @@ class _BulkSession:
             del self._reads[id]
             self._room.set()
 
-    async def _send_row_frames(self, id: int, reading: CreditedRead, executor: StoreExecutor, bodies: RowFrameProducer) -> None:
+    async def _send_row_frames(self, id: int, reading: CreditedRead, executor: StoreExecutor, bodies: RangeReadFrameProducer) -> None:
         following, schema = executor.start_in_thread(bodies.next_frame), None
         while (body := await following) is not None:
             following = executor.start_in_thread(bodies.next_frame)  # Redis and Arrow go on while this one is on its way
             try:
                 if body.schema is not schema:
-                    await self._send_frame(Frame(BulkFrameKind.SCHEMA, id, None, frames.encode_schema(body.schema)))
+                    await self._send_frame(FederationBulkFrame(BulkFrameKind.SCHEMA, id, None, frames.encode_schema(body.schema)))
                     schema = body.schema
                 for part in body.parts:
                     self._server.places.remember_server(part)
                 await self._wait_for_credit(reading, body.data.size)
-                await self._send_frame(Frame(BulkFrameKind.ROWS, id, body.head, body.data))
+                await self._send_frame(FederationBulkFrame(BulkFrameKind.ROWS, id, body.head, body.data))
                 self._server.counts.rows.add(body.rows)
                 self._server.counts.bytes.add(body.data.size)
             except BaseException:
@@ -393,5 +396,5 @@ class _BulkSession:
             await self._socket.wait_closed()
             raise asyncio.CancelledError from None
 
-    async def _send_frame(self, frame: Frame) -> None:
+    async def _send_frame(self, frame: FederationBulkFrame) -> None:
         await send_or_disconnect(self._socket, frame.encode(), self._limits.send_s)

@@ -1,6 +1,6 @@
 """The store whose messages are in another data centre: a federation server asks its Redis for us, over ``busmq.bulk.v1``.
 
-    store = FederatedStore(FederationAddress("wss://eu.example.com/bus", secret))    # nothing is connected yet
+    store = FederationBulkStore(FederationAddress("wss://eu.example.com/bus", secret))    # nothing is connected yet
     for rows in store.read(part, True): …                                            # as of a RedisStore
 
 A queue's server is always 0: which Redis it is on there, the other side knows. One thread may use one store.
@@ -21,17 +21,17 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import chunks
 from busmq_spark.core.mirror import OriginQueueState
 from busmq_spark.core.position import Range
-from busmq_spark.core.sink import RESTART_REMEDY, FullQueueStop, StagedList, by_queue, digest, encode_chunks, total_digest
+from busmq_spark.core.sink import RESTART_REMEDY, CommitStoppedAtMaxsize, StagedList, by_queue, digest, encode_chunks, total_digest
 from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.core.topic import topic_partition
 from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, QueueMissing, StagingLost
 from busmq_spark.federation.address import FederationAddress
-from busmq_spark.federation.bulk.client import MAX_CALLS_UNDER_WAY, BulkLink
-from busmq_spark.federation.bulk.push_notifier import FederatedPushNotifier
+from busmq_spark.federation.bulk.client import MAX_CALLS_UNDER_WAY, FederationBulkClient
+from busmq_spark.federation.bulk.push_listener import FederationPushListenerThread
 from busmq_spark.federation.bulk.row_frames import MAX_RANGES_PER_READ
 from busmq_spark.redis_io.queue_location import no_pause
-from busmq_spark.store.method_forwarding import Method, P, PerQueueOperations, T, make_forwarder, make_per_queue_method, restrict_to
-from busmq_spark.store.protocol import FullQueueWait, MessageRows, OriginStore, QueueAppender, ReadStore, RowStream, WriteStore
+from busmq_spark.store.method_forwarding import Method, MultiQueueCallSplitter, P, T, make_forwarder, make_per_queue_method, restrict_to
+from busmq_spark.store.protocol import ConsecutiveMessages, FullQueueWait, MirrorOriginReadStore, ReadStore, RowStream, SinkAppender, WriteStore
 
 MAX_PIECE_BYTES = 256 * 1024
 """Bytes of values in one call: so much that a far link is busy, so little that the server's other peers need not wait."""
@@ -51,13 +51,13 @@ def _forward_to_server(method: Method[P, T]) -> Method[P, T]:
     return make_forwarder(method, lambda store, *asked: store._link.call(*asked))
 
 
-class FederatedStore(PerQueueOperations):
+class FederationBulkStore(MultiQueueCallSplitter):
     """Reads and writes of named queues through a federation server. Satisfies ReadStore and WriteStore."""
 
     def __init__(self, address: FederationAddress) -> None:
         address.check_offline()
         self.address = address
-        self._link = BulkLink(address)
+        self._link = FederationBulkClient(address)
 
     def connect(self) -> None:
         """Connect, unless that is done. Raises FederationRefused; ``details["status"]`` is the HTTP status."""
@@ -80,15 +80,15 @@ class FederatedStore(PerQueueOperations):
     def counters(self, queues: Sequence[str]) -> Sequence[object]:
         return [counter for some in slices(queues, QUEUES_PER_CALL) for counter in self._link.call("counters", some)]
 
-    spans = make_per_queue_method(OriginStore.spans)
-    positions = make_per_queue_method(OriginStore.positions)
+    spans = make_per_queue_method(MirrorOriginReadStore.spans)
+    positions = make_per_queue_method(MirrorOriginReadStore.positions)
     traces = _forward_to_server(ReadStore.traces)
     bytes_until = _forward_to_server(ReadStore.bytes_until)
 
-    def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
+    def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[ConsecutiveMessages]:
         return self._link.read_ranges([part], fail_on_data_loss)
 
-    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
+    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[ConsecutiveMessages]:
         for some in _cut_ranges(parts):
             yield from self._link.read_ranges(some, fail_on_data_loss)
 
@@ -121,8 +121,8 @@ class FederatedStore(PerQueueOperations):
     def subscribe_events(self, queue: str, patterns: Sequence[str], end: bool) -> None:
         self._link.call("subscribe_events", queue, patterns, end)
 
-    def appender(self) -> FederatedAppender:
-        return FederatedAppender(self._link)
+    def appender(self) -> FederationBulkSinkAppender:
+        return FederationBulkSinkAppender(self._link)
 
     def begin(self, sink: str, run: str, queues: Sequence[str]) -> SinkRun:
         first, *_ = [self._link.call("begin", sink, run, some) for some in slices(queues, QUEUES_PER_CALL)]
@@ -134,7 +134,7 @@ class FederatedStore(PerQueueOperations):
     commit = _forward_to_server(WriteStore.commit)
     forget = _forward_to_server(WriteStore.forget)
 
-    def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> dict[str, FullQueueStop | QueueMissing | None]:
+    def commit_many(self, sink: str, batch: int, staged: Sequence[StagedList]) -> dict[str, CommitStoppedAtMaxsize | QueueMissing | None]:
         """As commit of each queue of ``staged``, all under way at once; a queue that is missing is an answer."""
         asked = [(queue, sink, batch, parts) for queue, parts in by_queue(staged).items()]
         return dict(zip([queue for queue, *_ in asked], self._link.call_many("commit", asked, (QueueMissing,)), strict=True))
@@ -147,9 +147,9 @@ class FederatedStore(PerQueueOperations):
         if queues:
             self._link.call("trim", self._link.call("ends", queues))  # bounded: one that arrives late deletes nothing that came after it
 
-    def push_notifiers(self, notified: threading.Event) -> list[FederatedPushNotifier]:
-        """What wakes an idle reader, not started; as push_notifiers.RedisPushNotifiers."""
-        return [FederatedPushNotifier(self.address, notified)]
+    def push_listeners(self, notified: threading.Event) -> list[FederationPushListenerThread]:
+        """What wakes an idle reader, not started; as push_listeners.RedisPushListeners."""
+        return [FederationPushListenerThread(self.address, notified)]
 
     def close(self) -> None:
         self._link.drop_connection()
@@ -213,10 +213,10 @@ class _StagedListBuilder:
         return StagedList(self.queue, self.server, self.key, encode_chunks(self.sizes), self.digest)
 
 
-class FederatedAppender(QueueAppender):
+class FederationBulkSinkAppender(SinkAppender):
     """Every piece of a staged list carries its place, so that one sent twice is there once."""
 
-    def __init__(self, link: BulkLink) -> None:
+    def __init__(self, link: FederationBulkClient) -> None:
         self._link = link
         self._lists: dict[str, _StagedListBuilder] = {}
         self._waiting: deque[tuple[int, _StageCall]] = deque()

@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 from busmq_spark.core.position import Range
 from busmq_spark.errors import LinkLost
-from busmq_spark.federation.bulk.served_store import ServedStore
+from busmq_spark.federation.bulk.rpc_handler import BulkRpcHandler
+from busmq_spark.federation.gate.per_secret_quotas import PerSecretQuota
 from busmq_spark.federation.gate.rights import Identity
-from busmq_spark.federation.gate.secret_budgets import SecretBudget
-from busmq_spark.redis_io.server_layout import ServerLayout
+from busmq_spark.redis_io.redis_layout import RedisLayout
 from busmq_spark.store.redis_store import MAX_CACHED_LOCATIONS, RedisStore
 
 T = TypeVar("T")
@@ -43,29 +43,29 @@ class StoreExecutor:
 
     def __init__(
         self,
-        layout: ServerLayout,
+        layout: RedisLayout,
         pool: StoreThreadPool,
         identity: Identity,
         most_subscriptions: int,
-        budget: SecretBudget,
+        quota: PerSecretQuota,
         store: RedisStore | None = None,
     ) -> None:
-        self.operations = ServedStore(store or RedisStore(layout, PEER_PATIENCE_S, REPLY_BYTES), identity, most_subscriptions)
-        self._pool, self._budget = pool, budget
+        self.operations = BulkRpcHandler(store or RedisStore(layout, PEER_PATIENCE_S, REPLY_BYTES), identity, most_subscriptions)
+        self._pool, self._quota = pool, quota
         self._current_call: Future[Any] | None = None
         self._doubtful = False
 
     async def run_in_thread(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call it in a thread. Cancelling gives up the result only: the thread comes to its end."""
-        async with self._budget.threads, self._pool.doubtful if self._doubtful else nullcontext():
-            self._budget.working += 1
+        async with self._quota.threads, self._pool.doubtful if self._doubtful else nullcontext():
+            self._quota.working += 1
             try:
                 found = await self.start_in_thread(function, *arguments)
             except LinkLost:
                 self._doubtful = True
                 raise
             finally:
-                self._budget.working -= 1
+                self._quota.working -= 1
             self._doubtful = False
             return found
 
@@ -130,7 +130,7 @@ class CreditedRead:
         self._credit -= amount
 
 
-class ClientExecutors:
+class StoreExecutorByClient:
     """Which executor works for which client, so that one client never has two of them at work."""
 
     def __init__(self) -> None:
@@ -173,27 +173,3 @@ class QueueServerCache:
         if len(self._known) >= MAX_CACHED_LOCATIONS:
             self._known.clear()
         self._known[part.queue, part.born] = part.server
-
-
-class RedisStorePool:
-    """Stores for reads, with their connections to Redis: one that has ended its read well is used again."""
-
-    def __init__(self, layout: ServerLayout, most: int) -> None:
-        self._layout, self._most = layout, most
-        self._idle: list[RedisStore] = []
-
-    def take_store(self) -> RedisStore:
-        """One that is free, or a new one."""
-        return self._idle.pop() if self._idle else RedisStore(self._layout, PEER_PATIENCE_S, REPLY_BYTES)
-
-    def give_back_store(self, executor: StoreExecutor) -> None:
-        """The executor has ended, and no thread uses its store."""
-        if executor.is_idle and len(self._idle) < self._most:
-            self._idle.append(executor.operations.store)
-        else:
-            executor.close()
-
-    def close(self) -> None:
-        """Close the stores that are free."""
-        while self._idle:
-            self._idle.pop().close()

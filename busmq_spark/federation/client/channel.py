@@ -21,7 +21,7 @@ from busmq_spark.errors import BusError, ConfigError, FederationLost, QueueFull
 from busmq_spark.federation.client import checked_values
 from busmq_spark.federation.client.push_pipeline import RemotePushPipeline, decode_utf8
 from busmq_spark.federation.client.remote_object_connection import error_from_event
-from busmq_spark.federation.client.remote_reconnector import RemoteCallbacks, RemoteReconnector
+from busmq_spark.federation.client.remote_reconnector import RemoteObjectListener, RemoteReconnector
 from busmq_spark.federation.npm_wire.creation_message import make_creation
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ EVENT_OF_NPM_EVENT = {"remote:connect": "remote_connect", "remote:disconnect": "
 log = logging.getLogger("busmq_spark")
 
 
-class RemoteChannel(BaseChannel, RemoteCallbacks):
+class RemoteChannel(BaseChannel, RemoteObjectListener):
     """One side of a channel behind a federation server. Names, results and errors are those of Channel, where the wire allows.
 
     Further events: ``reconnecting(error)`` and ``reconnected``; while the link is down the peer sees this side disconnected. Acks go with the
@@ -160,7 +160,7 @@ class RemoteChannel(BaseChannel, RemoteCallbacks):
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
     def on_remote_lost(self, why: BusError) -> None:
-        """See remote_reconnector.RemoteCallbacks."""
+        """See remote_reconnector.RemoteObjectListener."""
         if self.connected:
             if self._options is not None and self._options.reliable:
                 self._received = deque(item for item in self._received if not isinstance(item, Message))  # they come again

@@ -16,8 +16,8 @@ from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
+from busmq_spark.bus.base_consumption import BaseConsumption, IterationPhase
 from busmq_spark.bus.consume import ConsumeOptions
-from busmq_spark.bus.message_iterator import IterationPhase, MessageIterator
 from busmq_spark.core.message import Message
 from busmq_spark.errors import BusError, FederationLost
 from busmq_spark.federation.client import checked_values
@@ -36,7 +36,7 @@ RemoteConsumeState = Enum("RemoteConsumeState", "IDLE PROBING CONSUMING PAUSING"
 log = logging.getLogger("busmq_spark")
 
 
-class RemoteConsumption(MessageIterator):
+class RemoteQueueConsumption(BaseConsumption):
     """What Consumption is at home."""
 
     _queue: RemoteQueue
@@ -178,7 +178,7 @@ class RemoteConsumption(MessageIterator):
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
-    async def _try_take_over(self, before: RemoteConsumption) -> bool:
+    async def _try_take_over(self, before: RemoteQueueConsumption) -> bool:
         """Take over what the server does for the one before, if it is the same: to stop it, only to begin anew, would lose what is under way."""
         if (older := before.follows) is not None:
             if not await before._try_take_over(older):

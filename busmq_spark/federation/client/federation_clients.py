@@ -7,17 +7,17 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from busmq_spark.bus.base_persisted_object import PersistedDataclass, PersistedDict
 from busmq_spark.bus.channel import Channel
-from busmq_spark.bus.persistable import PersistedDataclass, PersistedDict
 from busmq_spark.bus.pubsub import Pubsub
 from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.service import Service
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.client.channel import RemoteChannel
-from busmq_spark.federation.client.persisted import RemoteDataclass, RemoteDict
+from busmq_spark.federation.client.persisted import RemotePersistedDataclass, RemotePersistedDict
 from busmq_spark.federation.client.pubsub import RemotePubsub
 from busmq_spark.federation.client.queue import RemoteQueue
-from busmq_spark.federation.client.queue_announcement_receiver import QueueAnnouncementReceiver
+from busmq_spark.federation.client.queue_location_listener import FederatedQueueLocationListener
 from busmq_spark.federation.client.service import RemoteService
 from busmq_spark.federation.client.target import FederationTarget, make_federation_target
 from busmq_spark.federation.client.web_socket_pool import WebSocketPool
@@ -30,8 +30,8 @@ REMOTE_CLASS_OF: dict[type, Callable[[Bus, Any, WebSocketPool], Any]] = {
     Queue: lambda bus, queue, pool: RemoteQueue(bus, queue.name, pool),
     Channel: lambda bus, channel, pool: RemoteChannel(bus, channel.name, channel.local, channel.remote, pool),
     Pubsub: lambda bus, pubsub, pool: RemotePubsub(bus, pubsub.name, pubsub.most, pool),
-    PersistedDict: lambda bus, kept, pool: RemoteDict(bus, pool, kept.name, kept.ttl_s),
-    PersistedDataclass: lambda bus, kept, pool: RemoteDataclass(bus, pool, kept.name, kept.shape, kept.ttl_s),
+    PersistedDict: lambda bus, kept, pool: RemotePersistedDict(bus, pool, kept.name, kept.ttl_s),
+    PersistedDataclass: lambda bus, kept, pool: RemotePersistedDataclass(bus, pool, kept.name, kept.shape, kept.ttl_s),
     Service: lambda bus, service, pool: RemoteService(bus, service.name, pool),
 }
 
@@ -50,7 +50,7 @@ class FederationClients:
         """Dial those of the option, and listen to what they announce."""
         for pool in self._pools.values():
             pool.start()
-            QueueAnnouncementReceiver(self._bus, pool).start()
+            FederatedQueueLocationListener(self._bus, pool).start()
 
     async def close(self) -> None:
         """Close every socket, with a close frame."""

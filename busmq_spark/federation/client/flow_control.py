@@ -22,7 +22,7 @@ LARGE_WRITE_BYTES = 64 * 1024
 WRITE_PIECE_BYTES = 64 * 1024
 
 
-class CountingConnection(ClientConnection):
+class ByteCountingWebSocket(ClientConnection):
     """``received`` and ``written`` are bytes since the handshake, ``partial`` those that have come after the last complete message."""
 
     received = written = partial = 0
@@ -90,7 +90,7 @@ class SendWindow:
             go_on()
 
 
-class PongTracker:
+class PongConfirmationTracker:
     """What the pongs have proven: whatever was sent before a ping has arrived when its pong comes."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Persisted objects of another bus: what changed is found as at home (``bus/persistable.py``), reading and writing are calls (protocol 5.6).
+"""Persisted objects of another bus: what changed is found as by ``bus/base_persisted_object.py``, reading and writing are calls (protocol 5.6).
 
 Rule 1. The server gives every object 60 s at each touch, whatever ttl was asked for (protocol Q19). So it is touched at least every 20 s.
 Rule 2. A touch is not answered. Whether the object is there is found by reading it.
@@ -10,10 +10,10 @@ import asyncio
 import json
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.bus.persistable import D, Persistable, PersistedDataclass, PersistedDict
+from busmq_spark.bus.base_persisted_object import BasePersistedObject, D, PersistedDataclass, PersistedDict
 from busmq_spark.errors import BusError
 from busmq_spark.federation.client import checked_values
-from busmq_spark.federation.client.remote_reconnector import RemoteCallbacks, RemoteReconnector
+from busmq_spark.federation.client.remote_reconnector import RemoteObjectListener, RemoteReconnector
 from busmq_spark.federation.npm_wire.creation_message import make_creation
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ SERVER_TTL_S = 60
 """What the server gives at each touch."""
 
 
-class _RemotePersistable(RemoteCallbacks, Persistable):
+class _RemotePersistable(RemoteObjectListener, BasePersistedObject):
     """The storage of both kinds. All state is here, and the waiting calls raise errors: an Owner has nothing to do."""
 
     _handle: RemoteReconnector
@@ -80,11 +80,11 @@ class _RemotePersistable(RemoteCallbacks, Persistable):
                 self.not_touched(error)
 
 
-class RemoteDict(_RemotePersistable, PersistedDict):
+class RemotePersistedDict(_RemotePersistable, PersistedDict):
     """A persisted dictionary behind a federation server."""
 
 
-class RemoteDataclass(_RemotePersistable, PersistedDataclass[D]):
+class RemotePersistedDataclass(_RemotePersistable, PersistedDataclass[D]):
     """A persisted dataclass behind a federation server."""
 
 

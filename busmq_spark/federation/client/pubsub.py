@@ -11,7 +11,7 @@ from busmq_spark.errors import BusError
 from busmq_spark.federation.client import checked_values
 from busmq_spark.federation.client.push_pipeline import decode_utf8
 from busmq_spark.federation.client.remote_object_connection import error_from_event
-from busmq_spark.federation.client.remote_reconnector import RemoteCallbacks, RemoteReconnector
+from busmq_spark.federation.client.remote_reconnector import RemoteObjectListener, RemoteReconnector
 from busmq_spark.federation.npm_wire.creation_message import make_creation
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from busmq_spark.federation.client.web_socket_pool import WebSocketPool
 
 
-class RemotePubsub(Pubsub, RemoteCallbacks):
+class RemotePubsub(Pubsub, RemoteObjectListener):
     """A pubsub behind a federation server. While the link is down no message is received; ``subscribed`` is emitted again when it is back.
 
     Further events: ``reconnecting(error)`` and ``reconnected``.
@@ -58,7 +58,7 @@ class RemotePubsub(Pubsub, RemoteCallbacks):
         self._handle.close()
 
     def on_remote_lost(self, why: BusError) -> None:
-        """See remote_reconnector.RemoteCallbacks."""
+        """See remote_reconnector.RemoteObjectListener."""
         if self.subscribed:
             self._emit("reconnecting", why)
 

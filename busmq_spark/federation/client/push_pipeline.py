@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.bus.push import PendingPush
-from busmq_spark.errors import BusError, FederationLost, MessageRefused, QueueFull, WireError
+from busmq_spark.errors import BusError, FederationLost, MessageRefused, QueueFull, WireFormatError
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.client import checked_values
 
@@ -102,7 +102,7 @@ class RemotePushPipeline:
         try:
             push.on_stored(checked_values.expect_number(id, "the id of a push"), 1)
             self._stored()
-        except WireError as error:
+        except WireFormatError as error:
             push.fail(error)
             raise
 

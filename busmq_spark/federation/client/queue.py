@@ -11,12 +11,12 @@ from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S, BaseQueue
 from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions
 from busmq_spark.core.message import Message, encode_value
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, check_id
-from busmq_spark.errors import BusError, ConfigError, FederationLost, FederationRefused, MessageRefused, QueueBusy, StateError, WireError
+from busmq_spark.errors import BusError, ConfigError, FederationLost, FederationRefused, MessageRefused, QueueBusy, StateError, WireFormatError
 from busmq_spark.federation.client import checked_values
-from busmq_spark.federation.client.consume import RemoteConsumption
+from busmq_spark.federation.client.consume import RemoteQueueConsumption
 from busmq_spark.federation.client.push_pipeline import RemotePushPipeline, decode_utf8
 from busmq_spark.federation.client.remote_object_connection import error_from_event
-from busmq_spark.federation.client.remote_reconnector import RemoteCallbacks, RemoteReconnector
+from busmq_spark.federation.client.remote_reconnector import RemoteObjectListener, RemoteReconnector
 from busmq_spark.federation.npm_wire.creation_message import make_creation
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class _AttachOptions(NamedTuple):
     discoverable: bool
 
 
-class RemoteQueue(BaseQueue, RemoteCallbacks):
+class RemoteQueue(BaseQueue, RemoteObjectListener):
     """A queue behind a federation server. Names, results and errors are those of Queue, where the wire allows.
 
     Further events: ``reconnecting(error)`` and ``reconnected``. While the server is unreachable, calls wait 8 s and then raise FederationLost; a
@@ -43,7 +43,7 @@ class RemoteQueue(BaseQueue, RemoteCallbacks):
     """
 
     events = (*BaseQueue.events, "reconnecting", "reconnected")
-    _consumption: RemoteConsumption | None
+    _consumption: RemoteQueueConsumption | None
 
     def __init__(self, bus: Bus, name: str, pool: WebSocketPool) -> None:
         super().__init__(bus, name)
@@ -56,7 +56,7 @@ class RemoteQueue(BaseQueue, RemoteCallbacks):
         self._existed = False
         self._failing: asyncio.Future[list[Any]] | None = None
         self._pushes = RemotePushPipeline(self.handle, "push", name, bus.spawn, self._count_push)
-        self.current: RemoteConsumption | None = None
+        self.current: RemoteQueueConsumption | None = None
         """The consumption that has begun last: what the server says is for it."""
         self.reliable_on: RemoteObjectConnection | None = None
         """The remote object of which a reliable consumption has begun: it understands acks."""
@@ -132,7 +132,7 @@ class RemoteQueue(BaseQueue, RemoteCallbacks):
 
     # -- consuming --------------------------------------------------------------------------------------------------------------------------
 
-    def consume(self, **options: Unpack[ConsumeKeywords]) -> RemoteConsumption:
+    def consume(self, **options: Unpack[ConsumeKeywords]) -> RemoteQueueConsumption:
         """As Queue.consume, with two limits of the wire. What was taken when a consumption ends goes to the next one of this object and not back to
         the queue; at most ``prefetch`` messages are so, and none when it is reliable. On an npm server a reliable consumption also takes
         what other consumers have not acked. ``wait=False`` is refused.
@@ -141,7 +141,7 @@ class RemoteQueue(BaseQueue, RemoteCallbacks):
         asked = ConsumeOptions(**options)
         if not asked.wait:
             raise ConfigError(reason="wait=False cannot be said over federation: a reliable consumer waits for the one before it to end")
-        before, self._consumption = self._consumption, RemoteConsumption(self, asked)
+        before, self._consumption = self._consumption, RemoteQueueConsumption(self, asked)
         self._consumption.follows = before
         return self._consumption
 
@@ -206,7 +206,7 @@ class RemoteQueue(BaseQueue, RemoteCallbacks):
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
     def on_remote_lost(self, why: BusError) -> None:
-        """The link broke; see remote_reconnector.RemoteCallbacks."""
+        """The link broke; see remote_reconnector.RemoteObjectListener."""
         if self.current is not None:
             self.current.on_remote_lost()
         if self.attached:
@@ -275,5 +275,5 @@ def _number_or_none(found: list[Any]) -> int | None:
     """None where a queue that does not exist has none, or the server says what is no number."""
     try:
         return checked_values.expect_first_number(found, "a number")
-    except WireError:
+    except WireFormatError:
         return None

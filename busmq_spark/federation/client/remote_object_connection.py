@@ -14,15 +14,15 @@ from collections.abc import Callable
 from json.encoder import encode_basestring as quoted
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.errors import BusError, FederationLost, RemoteError, WireError
+from busmq_spark.errors import BusError, FederationLost, UnknownRemoteError, WireFormatError
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.npm_wire import dnode
-from busmq_spark.federation.npm_wire.mux import Packet
+from busmq_spark.federation.npm_wire.mux import MuxPacket
 
 if TYPE_CHECKING:
     from busmq_spark.federation.client.flow_control import SendWindow
-    from busmq_spark.federation.client.socket import ClientSocket
-    from busmq_spark.federation.npm_wire.creation_message import ObjectCreation
+    from busmq_spark.federation.client.socket import ReconnectingWebSocket
+    from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
 
 MAX_LINE_BYTES = 100 * 1024 * 1024
 _ERROR_WITH_CODE = re.compile(r"\[(BUSMQ_\w+)\] (.*)", re.DOTALL)
@@ -32,7 +32,9 @@ ReplyCallback = Callable[[list[Any] | BusError], None]
 class RemoteObjectConnection:
     """``on_lost`` is called once, unless this side closes it."""
 
-    def __init__(self, socket: ClientSocket, creation: ObjectCreation, on_lost: Callable[[RemoteObjectConnection, BusError], None]) -> None:
+    def __init__(
+        self, socket: ReconnectingWebSocket, creation: ObjectCreationMessage, on_lost: Callable[[RemoteObjectConnection, BusError], None]
+    ) -> None:
         self.id = secrets.token_hex(8)
         self._socket, self._on_lost = socket, on_lost
         self.ours = socket.is_ours
@@ -52,7 +54,7 @@ class RemoteObjectConnection:
         self._loop = asyncio.get_running_loop()
         self._began = self._loop.time()
         socket.add_remote(self)
-        socket.send(Packet(self.id, creation.encode()).encode())
+        socket.send(MuxPacket(self.id, creation.encode()).encode())
 
     @property
     def is_awaiting_reply(self) -> bool:
@@ -75,7 +77,7 @@ class RemoteObjectConnection:
         self._send(dnode.DnodeMessage(self._method_number(method), [{str(place): value for place, value in enumerate(args)}]).encode())
 
     def call_for_result(self, method: str, *args: Any) -> asyncio.Future[list[Any]]:
-        """Call a method; the result are the values its callback gets after the error. Fails with RemoteError and FederationLost."""
+        """Call a method; the result are the values its callback gets after the error. Fails with UnknownRemoteError and FederationLost."""
         future: asyncio.Future[list[Any]] = self._loop.create_future()
 
         def on_answer(found: list[Any] | BusError) -> None:
@@ -116,25 +118,25 @@ class RemoteObjectConnection:
         """End the object at the server, which detaches it. Callers that wait for an answer get FederationLost."""
         if not self.over:
             self._socket.remove_remote(self)
-            self._socket.send(Packet(self.id, None).encode())
+            self._socket.send(MuxPacket(self.id, None).encode())
             self._fail_callers(FederationLost(url=self._socket.target.url, reason="the object was closed here"))
 
     # -- called by the socket ---------------------------------------------------------------------------------------------------------------
 
     def receive_packet(self, body: bytes) -> None:
-        """Raises WireError."""
+        """Raises WireFormatError."""
         if not self.ready:
             if body[:5] != b"ready":
-                raise WireError(found="a first packet that is not 'ready'", expected="ready")
+                raise WireFormatError(found="a first packet that is not 'ready'", expected="ready")
             self.ready = True
             return
         for line in self._lines.feed(body):
             self._on_call(dnode.DnodeMessage.decode(line))
 
-    def end_for_protocol_error(self, error: WireError) -> None:
+    def end_for_protocol_error(self, error: WireFormatError) -> None:
         """End the object at the server, which does not speak the protocol."""
         if not self.over:
-            self._socket.send(Packet(self.id, None).encode())
+            self._socket.send(MuxPacket(self.id, None).encode())
             self.end_as_lost(FederationLost(url=self._socket.target.url, reason=f"it does not speak the protocol: {error}"))
 
     def end_as_lost(self, why: BusError) -> None:
@@ -148,7 +150,7 @@ class RemoteObjectConnection:
         """End the object when an answer is overdue: to what was sent before ``arrived``, which has been at the server for long."""
         oldest = next((sent for _, sent, _ in self._asked.values()), None) if self._opening.done() else self._began
         if oldest is not None and oldest < arrived:
-            self._socket.send(Packet(self.id, None).encode())
+            self._socket.send(MuxPacket(self.id, None).encode())
             self.end_as_lost(FederationLost(url=self._socket.target.url, reason="it has had a call for long, and does not answer it"))
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
@@ -216,8 +218,8 @@ class RemoteObjectConnection:
         return FederationLost(url=self._socket.target.url, reason="the link was lost")
 
 
-def _missing_method_error(method: str) -> WireError:
-    return WireError(found=f"a list of methods without {method!r}", expected="those that were asked for")
+def _missing_method_error(method: str) -> WireFormatError:
+    return WireFormatError(found=f"a list of methods without {method!r}", expected="those that were asked for")
 
 
 def complete_future(future: asyncio.Future[list[Any]], found: list[Any] | BusError) -> None:
@@ -236,13 +238,13 @@ def error_from_event(found: Any) -> BusError:
     """What an ``error`` event says: text; ours begins with the code."""
     if isinstance(found, str) and (parts := _ERROR_WITH_CODE.fullmatch(found)):
         kind = error_codec.ERRORS_SHOWN_TO_PEERS.get(parts[1])
-        return _error_from_text(kind, found) if kind is not None else RemoteError(remote=parts[1], reason=parts[2])
+        return _error_from_text(kind, found) if kind is not None else UnknownRemoteError(remote=parts[1], reason=parts[2])
     return error_codec.error_from_wire(found)
 
 
 def _error_from_text(kind: type[BusError], text: str) -> BusError:
     """An error of a class of ours whose details have not travelled, with the words that have."""
-    error = RemoteError(remote=kind.code, reason=text)
+    error = UnknownRemoteError(remote=kind.code, reason=text)
     made = kind.__new__(kind)
     Exception.__init__(made, text)
     made.details = error.details

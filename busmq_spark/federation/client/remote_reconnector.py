@@ -17,7 +17,7 @@ from busmq_spark.errors import BusError, FederationLost, FederationRefused
 from busmq_spark.federation.client import socket
 from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
 from busmq_spark.federation.client.web_socket_pool import WebSocketPool
-from busmq_spark.federation.npm_wire.creation_message import ObjectCreation
+from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
 
 STATE_POLL_S = 0.25
 END_TIMEOUT_S = 1.5
@@ -27,7 +27,7 @@ IDLE_REMOTE_S = 30.0
 log = logging.getLogger("busmq_spark")
 
 
-class RemoteCallbacks:
+class RemoteObjectListener:
     """The object, as seen by its handle."""
 
     def on_remote_lost(self, why: BusError) -> None:
@@ -46,9 +46,9 @@ class RemoteReconnector:
     def __init__(
         self,
         pool: WebSocketPool,
-        creation: ObjectCreation,
+        creation: ObjectCreationMessage,
         spawn: Callable[[Coroutine[Any, Any, Any], str], asyncio.Task[Any]],
-        owner: RemoteCallbacks,
+        owner: RemoteObjectListener,
         restore: Callable[[RemoteObjectConnection], Awaitable[None]],
     ) -> None:
         self.keep_open = False

@@ -21,19 +21,19 @@ from websockets.protocol import State
 
 from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.core.retry import Pauses
-from busmq_spark.errors import BusError, FederationLost, FederationRefused, WireError
+from busmq_spark.errors import BusError, FederationLost, FederationRefused, WireFormatError
 from busmq_spark.federation.address import NOT_AUTHORIZED_REASON
 from busmq_spark.federation.client.flow_control import (
     LARGE_WRITE_BYTES,
     SLOWEST_LINK_BYTES_PER_S,
     WRITE_PIECE_BYTES,
-    CountingConnection,
-    PongTracker,
+    ByteCountingWebSocket,
+    PongConfirmationTracker,
     SendWindow,
 )
 from busmq_spark.federation.gate.handshake import BUSMQ_HEADER
 from busmq_spark.federation.npm_wire.deflate import client_deflate
-from busmq_spark.federation.npm_wire.mux import Packet
+from busmq_spark.federation.npm_wire.mux import MuxPacket
 from busmq_spark.federation.silent_log import WIRE_LOG
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class _ConnectWithoutRedirects(connect):
         return exc
 
 
-class ClientSocket:
+class ReconnectingWebSocket:
     """Runs from ``run`` until cancelled or refused. ``changed`` is called when it opens, when it is lost and when it is refused."""
 
     def __init__(
@@ -72,7 +72,7 @@ class ClientSocket:
         self.why: BusError = self._lost_error("it was not reached yet")
         """What happened last; FederationRefused is final."""
         self._spawn, self._changed = spawn, changed
-        self._socket: CountingConnection | None = None
+        self._socket: ByteCountingWebSocket | None = None
         self._remotes: dict[str, RemoteObjectConnection] = {}
         self.send_window = SendWindow()
         self._outbox: deque[bytes] = deque()
@@ -139,14 +139,14 @@ class ClientSocket:
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
-    async def _dial(self) -> CountingConnection:
+    async def _dial(self) -> ByteCountingWebSocket:
         try:
             trust = self.target.ssl_context
             options: dict[str, Any] = {} if trust is None else {"ssl": trust}
             made = await _ConnectWithoutRedirects(
                 self.target.url_to_dial,
                 additional_headers=self.target.headers,
-                create_connection=CountingConnection,
+                create_connection=ByteCountingWebSocket,
                 compression=None,
                 extensions=[client_deflate()] if self.target.compression else None,
                 open_timeout=self._open_s,
@@ -158,7 +158,7 @@ class ClientSocket:
                 **options,
             )
             self._open_s = HANDSHAKE_TIMEOUTS_S[0]
-            return cast("CountingConnection", made)
+            return cast("ByteCountingWebSocket", made)
         except InvalidStatus as error:
             status = error.response.status_code
             if status == 401:
@@ -171,7 +171,7 @@ class ClientSocket:
         except (OSError, InvalidHandshake, EOFError) as error:
             raise self._lost_error(str(error) or type(error).__name__) from None
 
-    async def _receive_packets(self, socket: CountingConnection) -> None:
+    async def _receive_packets(self, socket: ByteCountingWebSocket) -> None:
         self._socket, self._silent = socket, ""
         socket.on_writable = self._flush_soon
         self._outbox.clear()
@@ -196,8 +196,8 @@ class ClientSocket:
 
     def _on_packet(self, message: bytes) -> None:
         try:
-            packet = Packet.decode(message)
-        except WireError as error:
+            packet = MuxPacket.decode(message)
+        except WireFormatError as error:
             log.warning("%s", error)
             return
         remote = self._remotes.get(packet.channel)
@@ -209,7 +209,7 @@ class ClientSocket:
             return
         try:
             remote.receive_packet(packet.body)
-        except WireError as error:
+        except WireFormatError as error:
             remote.end_for_protocol_error(error)
 
     def _refusal_reason(self) -> str:
@@ -224,9 +224,9 @@ class ClientSocket:
             remote.end_as_lost(why)
         self.send_window.reset()
 
-    async def _send_heartbeats(self, socket: CountingConnection) -> None:
+    async def _send_heartbeats(self, socket: ByteCountingWebSocket) -> None:
         """Send pings, which npm servers answer as well: a server that does not, and sends nothing else either, counts as lost."""
-        clock, pong_times = asyncio.get_running_loop().time, PongTracker()
+        clock, pong_times = asyncio.get_running_loop().time, PongConfirmationTracker()
         with suppress(ConnectionClosed):
             while True:
                 await asyncio.sleep(HEARTBEAT_INTERVAL_S)
@@ -243,7 +243,7 @@ class ClientSocket:
                     pong.cancel()
                 pong_times.add_pong(asked, clock())
 
-    async def _wait_for_pong(self, socket: CountingConnection, pong: asyncio.Task[bool]) -> bool:
+    async def _wait_for_pong(self, socket: ByteCountingWebSocket, pong: asyncio.Task[bool]) -> bool:
         """True with the pong; false when nothing has passed for too long."""
         silent_s, life, step_s = 0.0, socket.bytes_passed, SILENCE_TIMEOUT_S / 4
         while not pong.done():
@@ -279,7 +279,7 @@ class ClientSocket:
         return FederationLost(url=self.target.url, reason=reason)
 
 
-async def _ping(socket: CountingConnection) -> bool:
+async def _ping(socket: ByteCountingWebSocket) -> bool:
     """True when it has come; false when the connection is lost first."""
     try:
         await (await socket.ping(b"hb"))

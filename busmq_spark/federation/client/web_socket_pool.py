@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from busmq_spark.errors import BusError, FederationRefused
 from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
-from busmq_spark.federation.client.socket import ClientSocket
+from busmq_spark.federation.client.socket import ReconnectingWebSocket
 
 if TYPE_CHECKING:
     from busmq_spark.federation.client.target import FederationTarget
-    from busmq_spark.federation.npm_wire.creation_message import ObjectCreation
+    from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
 
 
 class WebSocketPool:
@@ -24,7 +24,7 @@ class WebSocketPool:
         self._change = asyncio.Event()
         self._turn = 0
         self._tasks: list[asyncio.Task[None]] = []
-        self.sockets = [ClientSocket(target, spawn, self._on_socket_change) for _ in range(size)]
+        self.sockets = [ReconnectingWebSocket(target, spawn, self._on_socket_change) for _ in range(size)]
 
     def start(self) -> None:
         """Dial, unless the sockets are running. Raises StateError while the bus is not open."""
@@ -50,7 +50,9 @@ class WebSocketPool:
         """Why there is no remote object, as far as is known."""
         return next((socket.why for socket in self.sockets if isinstance(socket.why, FederationRefused)), self.sockets[0].why)
 
-    async def create_remote(self, creation: ObjectCreation, on_lost: Callable[[RemoteObjectConnection, BusError], None]) -> RemoteObjectConnection:
+    async def create_remote(
+        self, creation: ObjectCreationMessage, on_lost: Callable[[RemoteObjectConnection, BusError], None]
+    ) -> RemoteObjectConnection:
         """A new remote object, open. Waits for a socket; raises FederationRefused, and FederationLost when one breaks under way."""
         open_ = await self.wait_for_open_sockets()
         self._turn += 1
@@ -62,7 +64,7 @@ class WebSocketPool:
             raise
         return remote
 
-    async def wait_for_open_sockets(self) -> list[ClientSocket]:
+    async def wait_for_open_sockets(self) -> list[ReconnectingWebSocket]:
         """The open sockets; waits for the first. Raises FederationRefused."""
         self.start()
         while not (found := [socket for socket in self.sockets if socket.is_open]):

@@ -27,7 +27,7 @@ DENY_SETTING = "deny"
 
 
 @dataclass(frozen=True, slots=True)
-class NamePattern:
+class GrantPattern:
     """One pattern; matching takes time linear in the name, which a peer chooses."""
 
     kind: str | None
@@ -74,13 +74,13 @@ class NamePattern:
 class Grants:
     """Patterns by verb. A verb implies no other: a right to push gives no right to browse."""
 
-    allowed: Mapping[Verb, tuple[NamePattern, ...]]
-    denied: tuple[NamePattern, ...] = ()
+    allowed: Mapping[Verb, tuple[GrantPattern, ...]]
+    denied: tuple[GrantPattern, ...] = ()
 
     @classmethod
     def all_allowed(cls) -> Self:
         """Everything is allowed: all verbs, on all names."""
-        return cls({verb: (NamePattern.parse("*"),) for verb in VERBS})
+        return cls({verb: (GrantPattern.parse("*"),) for verb in VERBS})
 
     @classmethod
     def parse(cls, table: Mapping[str, Any], where: str) -> Self:
@@ -110,7 +110,7 @@ class Grants:
         """Whether any object of the kind may fall under what is granted."""
         return any(pattern.covers(kind) for pattern in self._patterns_of(verb))
 
-    def _patterns_of(self, verb: str) -> Iterator[NamePattern]:
+    def _patterns_of(self, verb: str) -> Iterator[GrantPattern]:
         return iter(self.allowed.get(cast("Verb", verb), ()))
 
 
@@ -124,7 +124,7 @@ def outer_objects(kind: str, name: str) -> list[tuple[str, str]]:
     return [("service", REPLY_QUEUE_SUFFIX.sub("", rest))] if head == "service" else []
 
 
-def _patterns(given: Any, where: str, key: str) -> tuple[NamePattern, ...]:
+def _patterns(given: Any, where: str, key: str) -> tuple[GrantPattern, ...]:
     if not isinstance(given, list) or not all(isinstance(text, str) for text in given):
         raise ConfigError(reason=f'{where}: {key} is not a list of patterns; expected for example {key} = ["orders-*", "channel:chat"]')
-    return tuple(NamePattern.parse(text) for text in given)
+    return tuple(GrantPattern.parse(text) for text in given)

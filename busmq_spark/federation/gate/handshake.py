@@ -29,7 +29,7 @@ _BEARER = re.compile(r"bearer +([\x21-\x7e\x80-\U0010ffff]+)", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
-class Acceptance:
+class HandshakeAcceptance:
     """The peer is accepted, with this protocol: busmq's own, or bulk (then the answer must name the subprotocol)."""
 
     identity: Identity
@@ -37,7 +37,7 @@ class Acceptance:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class HandshakeRefusal:
     """The answer instead of a web socket, complete as it is: no further header belongs into it."""
 
     status: int
@@ -48,7 +48,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class HandshakePolicy:
+class WebSocketHandshakePolicy:
     """The connections a server accepts. ``origins``: those of browsers, such as ``https://app.example.com``; none named means any.
 
     Without a keyring every client is accepted, except browsers whose origin is not named.
@@ -106,7 +106,7 @@ def page_path(target: str) -> str | None:
     return path if path in PAGE_PATHS else None
 
 
-def decide_handshake(target: str, headers: Sequence[tuple[str, str]], policy: HandshakePolicy) -> Acceptance | Refusal:
+def decide_handshake(target: str, headers: Sequence[tuple[str, str]], policy: WebSocketHandshakePolicy) -> HandshakeAcceptance | HandshakeRefusal:
     """``target`` is the second word of the request line, ``headers`` every header line in any case, repeated ones repeatedly."""
     path, query = split_target(target)
     origins = _header_values(headers, "origin")
@@ -119,20 +119,20 @@ def decide_handshake(target: str, headers: Sequence[tuple[str, str]], policy: Ha
     offered = [word.strip() for line in _header_values(headers, "sec-websocket-protocol") for word in line.split(",")]
     protocol: Literal["busmq", "busmq.bulk.v1"] = BULK_SUBPROTOCOL if BULK_SUBPROTOCOL in offered else "busmq"
     if policy.keyring is None:
-        return Acceptance(ANYONE, protocol)
+        return HandshakeAcceptance(ANYONE, protocol)
     shown = _find_secret(headers, query, bulk=protocol == BULK_SUBPROTOCOL)
     identity = None if shown is None else policy.keyring.identify_either(shown)
     if identity is None:
         # compat: exactly this header and no body
-        return Refusal(401, "Unauthorized", (("Content-type", "text/html"),), b"", "secret")
-    return Acceptance(identity, protocol)
+        return HandshakeRefusal(401, "Unauthorized", (("Content-type", "text/html"),), b"", "secret")
+    return HandshakeAcceptance(identity, protocol)
 
 
-def make_refusal(status: int, phrase: str, why: str, text: str) -> Refusal:
+def make_refusal(status: int, phrase: str, why: str, text: str) -> HandshakeRefusal:
     """An answer in plain text."""
     body = text.encode()
     headers = (("Content-Type", "text/plain; charset=utf-8"), ("Content-Length", str(len(body))), ("Connection", "close"))
-    return Refusal(status, phrase, headers, body, why)
+    return HandshakeRefusal(status, phrase, headers, body, why)
 
 
 def _find_secret(headers: Sequence[tuple[str, str]], query: str, *, bulk: bool) -> str | None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    from busmq_spark.federation.gate.handshake import Acceptance
+    from busmq_spark.federation.gate.handshake import HandshakeAcceptance
     from busmq_spark.federation.gate.limits import PeerLimits
 
 IPV6_PREFIX_BITS = 64
@@ -34,22 +34,22 @@ class SocketLimiter:
         self.limits, self._refused, self.tls = limits, refused, tls
         self._by_address: Counter[str] = Counter()
         self._admitted = 0
-        self._pending: dict[CountedSocket, str] = {}
-        self.sockets: set[CountedSocket] = set()
+        self._pending: dict[LimitedServerConnection, str] = {}
+        self.sockets: set[LimitedServerConnection] = set()
         """The sockets that speak HTTP or more: under TLS those whose TLS handshake is over."""
         self.gone_bytes = 0
         """Bytes that sockets had received which are closed by now."""
 
     def make_socket(self, *args: Any, **keywords: Any) -> ServerConnection:
         """What websockets makes for each socket."""
-        return CountedSocket(self, *args, **keywords)
+        return LimitedServerConnection(self, *args, **keywords)
 
     @property
     def open_count(self) -> int:
         """Sockets, handshakes under way included."""
         return self._admitted + len(self._pending)
 
-    def count_handshake(self, socket: CountedSocket, address: str) -> None:
+    def count_handshake(self, socket: LimitedServerConnection, address: str) -> None:
         """One more socket in its handshake. Above the limit, the oldest handshake of the address that has most of them is closed."""
         self._pending[socket] = address
         if len(self._pending) > self.limits.handshakes:
@@ -59,7 +59,7 @@ class SocketLimiter:
             self._refused()
             oldest.tcp.abort()
 
-    def admit(self, socket: CountedSocket, address: str) -> bool:
+    def admit(self, socket: LimitedServerConnection, address: str) -> bool:
         """Count a socket whose handshake is over; False when there are too many."""
         if self._admitted >= self.limits.connections or self._by_address[address] >= self.limits.connections_per_address:
             self._refused()
@@ -71,7 +71,7 @@ class SocketLimiter:
         socket.counted_address = address
         return True
 
-    def count_closed(self, socket: CountedSocket) -> None:
+    def count_closed(self, socket: LimitedServerConnection) -> None:
         """Count the socket no more: it is closed."""
         self._pending.pop(socket, None)
         self.sockets.discard(socket)
@@ -84,13 +84,13 @@ class SocketLimiter:
                 del self._by_address[address]
 
 
-class CountedSocket(ServerConnection):
+class LimitedServerConnection(ServerConnection):
     """A web socket that its SocketLimiter counts against the limits, with the bytes it receives.
 
     It speaks TLS itself, once it is counted: asyncio shows a socket to its protocol only when the handshake of TLS is over.
     """
 
-    accepted: Acceptance | None = None
+    accepted: HandshakeAcceptance | None = None
     """What the handshake has decided."""
     tcp: asyncio.Transport
     """Under TLS not the transport that is written to."""

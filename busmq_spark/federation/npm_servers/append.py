@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, NoReturn
 from busmq_spark.core.sink import StagedList
 from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.errors import MessageRefused
-from busmq_spark.store.protocol import FullQueueWait, QueueAppender
+from busmq_spark.store.protocol import FullQueueWait, SinkAppender
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.npm_servers.store import NpmServerStore
+    from busmq_spark.federation.npm_servers.store import FederationNpmStore
 
 
-class NpmServerAppender(QueueAppender):
+class FederationNpmSinkAppender(SinkAppender):
     """Writes of one task to a server of npm busmq."""
 
-    def __init__(self, store: NpmServerStore) -> None:
+    def __init__(self, store: FederationNpmStore) -> None:
         self._store = store
 
     def stage(self, queue: str, key: str, values: Sequence[bytes], run: SinkRun | None = None) -> NoReturn:  # noqa: ARG002  # as the protocol has it

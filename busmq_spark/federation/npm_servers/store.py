@@ -32,11 +32,11 @@ from busmq_spark.errors import ConfigError, LinkLost, QueueExpired, QueueRecreat
 from busmq_spark.federation.address import CONNECT_TIMEOUT_S, FederationAddress
 from busmq_spark.federation.client.target import FederationTarget
 from busmq_spark.federation.client.web_socket_pool import WebSocketPool
-from busmq_spark.federation.npm_servers.append import NpmServerAppender, expect_text_value
-from busmq_spark.federation.npm_servers.npm_server_queue import NO_LOSS_CAUSE_EVIDENCE, Message, NpmServerQueue, encode_text
+from busmq_spark.federation.npm_servers.append import FederationNpmSinkAppender, expect_text_value
+from busmq_spark.federation.npm_servers.npm_queue import NO_LOSS_CAUSE_EVIDENCE, FederationNpmQueue, Message, encode_text
 from busmq_spark.federation.npm_servers.remote_npm_queue import RemoteNpmQueue
 from busmq_spark.redis_io.queue_location import no_pause
-from busmq_spark.store.protocol import LossCauseEvidence, MessageRows, QueueCreateOptions
+from busmq_spark.store.protocol import ConsecutiveMessages, LossCauseEvidence, QueueCreateOptions
 
 FIRST_QUESTION_ROWS, MAX_QUESTION_ROWS, TARGET_QUESTION_BYTES = 16, 2000, 1024 * 1024
 """Messages in one question: few while their size is not known, then about so many bytes. The server holds what is not read yet in its memory."""
@@ -57,7 +57,7 @@ class _TargetWithSparkTls(FederationTarget):
         return self.context
 
 
-class NpmServerStore:
+class FederationNpmStore:
     """A thread of its own runs the link, so that heartbeats go on between calls, and attached queues stay alive."""
 
     def __init__(self, address: FederationAddress) -> None:
@@ -69,7 +69,7 @@ class NpmServerStore:
         target = _TargetWithSparkTls(address.url, address.secret, None, address.secret_in_url, context=address.make_ssl_context() if secure else None)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._pool = WebSocketPool(target, 1, self._spawn)
-        self._queues: dict[str, NpmServerQueue] = {}
+        self._queues: dict[str, FederationNpmQueue] = {}
 
     def connect(self) -> bool:
         """Whether a server of ours is there, and not npm's. Raises FederationLost, and FederationRefused where the secret is not known."""
@@ -153,12 +153,12 @@ class NpmServerStore:
                 reached, used = id, used + size
         return last, used
 
-    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[MessageRows]:
+    def read_many(self, parts: Sequence[Range], fail_on_data_loss: bool) -> Iterator[ConsecutiveMessages]:
         """One after the other: the wire can do no better."""
         for part in parts:
             yield from self.read(part, fail_on_data_loss)
 
-    def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[MessageRows]:
+    def read(self, part: Range, fail_on_data_loss: bool) -> Iterator[ConsecutiveMessages]:
         """While one piece is worked on the next is fetched."""
         queue, need, most = self._queue(part.queue), part.first, FIRST_QUESTION_ROWS
 
@@ -177,7 +177,7 @@ class NpmServerStore:
                 most = max(1, min(MAX_QUESTION_ROWS, 4 * most, TARGET_QUESTION_BYTES * len(values) // max(1, sum(map(len, values)))))
                 if need <= part.last:
                     coming = self._start_in_loop(rows(at))
-                yield MessageRows(part.queue, run[0][0], pa.array(values, pa.binary()))
+                yield ConsecutiveMessages(part.queue, run[0][0], pa.array(values, pa.binary()))
                 if need > part.last:
                     return
         except (QueueExpired, QueueRecreated) as loss:
@@ -188,7 +188,7 @@ class NpmServerStore:
             coming.cancel()
 
     def push(self, queue: str, left: list[str]) -> int:
-        """As NpmServerQueue.push. What was under way when the link broke is pushed again."""
+        """As FederationNpmQueue.push. What was under way when the link broke is pushed again."""
 
         async def push() -> int:
             asked = self._queue(queue)
@@ -221,8 +221,8 @@ class NpmServerStore:
     def subscribe_events(self, queue: str, patterns: Sequence[str], end: bool) -> None:
         """The server keeps none: who asks keeps them."""
 
-    def appender(self) -> NpmServerAppender:
-        return NpmServerAppender(self)
+    def appender(self) -> FederationNpmSinkAppender:
+        return FederationNpmSinkAppender(self)
 
     def refuse_exactly_once(self, *_: Any) -> NoReturn:
         """Raises ConfigError: nothing is written exactly once."""
@@ -268,11 +268,11 @@ class NpmServerStore:
     async def _open(self, queue: str, texts: bool) -> RemoteNpmQueue:
         return await RemoteNpmQueue.open(self._pool, queue, CONNECT_TIMEOUT_S, texts=texts)
 
-    async def _ask_all(self, queues: Sequence[str], ask: Callable[[NpmServerQueue], Awaitable[T]]) -> list[T]:
+    async def _ask_all(self, queues: Sequence[str], ask: Callable[[FederationNpmQueue], Awaitable[T]]) -> list[T]:
         """All are waited for, also when one fails: on none of them may two questions be under way."""
         limit = asyncio.Semaphore(MAX_QUEUES_ASKED_AT_ONCE)
 
-        async def one(queue: NpmServerQueue) -> T:
+        async def one(queue: FederationNpmQueue) -> T:
             async with limit, queue.lock:
                 return await ask(queue)
 
@@ -290,12 +290,12 @@ class NpmServerStore:
 
     # -- from outside ---------------------------------------------------------------------------------------------------------------------
 
-    def _queue(self, name: str) -> NpmServerQueue:
+    def _queue(self, name: str) -> FederationNpmQueue:
         if name not in self._queues:
-            self._queues[name] = NpmServerQueue(name, self._open)
+            self._queues[name] = FederationNpmQueue(name, self._open)
         return self._queues[name]
 
-    def _ask_each(self, queues: Sequence[str], ask: Callable[[NpmServerQueue], Awaitable[T]]) -> dict[str, T]:
+    def _ask_each(self, queues: Sequence[str], ask: Callable[[FederationNpmQueue], Awaitable[T]]) -> dict[str, T]:
         return dict(zip(queues, self._ask_with_patience(lambda: self._ask_all(queues, ask)), strict=True))
 
     def _start_in_loop(self, asked: Coroutine[Any, Any, T]) -> Future[T]:

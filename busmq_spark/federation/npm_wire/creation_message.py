@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from busmq_spark.errors import WireError
+from busmq_spark.errors import WireFormatError
 from busmq_spark.federation.npm_wire.dnode import UNSAFE_KEYS, decode_json, encode_json
 
 ObjectType = Literal["queue", "channel", "pubsub", "persistify", "service"]
@@ -29,7 +29,7 @@ _METHOD = re.compile(r"[A-Za-z][A-Za-z0-9]{0,63}")
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectCreation:
+class ObjectCreationMessage:
     """An object of a bus: its type, the methods in the order that gives them numbers, and its arguments as they travel.
 
     A service of an npm client comes without arguments, so without a name (protocol Q17); ours sends ``[name]``.
@@ -45,16 +45,16 @@ class ObjectCreation:
         return encode_json(members if self.args is None else {**members, "args": self.args})
 
     @classmethod
-    def decode(cls, body: bytes) -> ObjectCreation:
-        """Read the body. Raises WireError for anything but one of the five types with sound arguments.
+    def decode(cls, body: bytes) -> ObjectCreationMessage:
+        """Read the body. Raises WireFormatError for anything but one of the five types with sound arguments.
 
         Unknown methods are kept, since the numbers depend on them; calling them does nothing.
         """
         if len(body) > MAX_CREATION_BYTES:
-            raise WireError(found=f"a creation message of {len(body)} bytes", expected=f"at most {MAX_CREATION_BYTES}")
+            raise WireFormatError(found=f"a creation message of {len(body)} bytes", expected=f"at most {MAX_CREATION_BYTES}")
         members = decode_json(body, "a creation message")
         if not isinstance(members, dict) or members.get("type") not in get_args(ObjectType):
-            raise WireError(found="a creation message of no known type", expected=", ".join(get_args(ObjectType)))
+            raise WireFormatError(found="a creation message of no known type", expected=", ".join(get_args(ObjectType)))
         made = cls(members["type"], _check_methods(members.get("methods")), members.get("args"))
         made._check_args()
         return made
@@ -76,23 +76,23 @@ class ObjectCreation:
         if args is None and self.type == "service":
             return
         if not isinstance(args, list) or not args or len(args) > 3 or not _is_name(args[0]):
-            raise WireError(found=f"a creation message for a {self.type} without a name", expected="args that begin with a name")
+            raise WireFormatError(found=f"a creation message for a {self.type} without a name", expected="args that begin with a name")
         if self.type == "channel" and not all(map(_is_role, args[1:])):
-            raise WireError(found="a channel whose roles are no names", expected="two names without a colon")
+            raise WireFormatError(found="a channel whose roles are no names", expected="two names without a colon")
         if self.type == "persistify" and not _are_attributes(args[1:]):
-            raise WireError(found="a persisted object whose attributes are no names", expected="[name, {}, [attribute, …]]")
+            raise WireFormatError(found="a persisted object whose attributes are no names", expected="[name, {}, [attribute, …]]")
 
 
-def make_creation(kind: ObjectType, name: str, *more: Any) -> ObjectCreation:
+def make_creation(kind: ObjectType, name: str, *more: Any) -> ObjectCreationMessage:
     """What an npm client of 3.1.0 sends for this object."""
-    return ObjectCreation(kind, METHODS_OF_TYPE[kind], [name, *more])
+    return ObjectCreationMessage(kind, METHODS_OF_TYPE[kind], [name, *more])
 
 
 def _check_methods(found: Any) -> tuple[str, ...]:
     if not isinstance(found, list) or len(found) > MAX_METHODS or not all(isinstance(name, str) and _METHOD.fullmatch(name) for name in found):
-        raise WireError(found="a creation message whose methods are no list of names", expected=f"at most {MAX_METHODS} names")
+        raise WireFormatError(found="a creation message whose methods are no list of names", expected=f"at most {MAX_METHODS} names")
     if len({*found}) < len(found) or UNSAFE_KEYS & {*found}:
-        raise WireError(found="a creation message that names a method twice, or one that no object has", expected="each method once")
+        raise WireFormatError(found="a creation message that names a method twice, or one that no object has", expected="each method once")
     return tuple(found)
 
 

@@ -1,6 +1,6 @@
 """The lines of remote calls, and the functions that travel in them as numbers (protocol 5.5).
 
-Rule 1. A line is one JSON object and a line feed. Nothing a peer sends raises anything but WireError.
+Rule 1. A line is one JSON object and a line feed. Nothing a peer sends raises anything but WireFormatError.
 Rule 2. Each side numbers the functions it passes on from 0 upwards, per channel, and never uses a number twice.
 Rule 3. A client's call carries all its arguments in one object keyed by place; whatever else is invoked gets a plain list.
 """
@@ -16,7 +16,7 @@ from json.encoder import encode_basestring as quoted
 from typing import Any
 
 from busmq_spark.core.message import refuse_constant
-from busmq_spark.errors import WireError
+from busmq_spark.errors import WireFormatError
 from busmq_spark.federation.json_value_count_limit import MAX_JSON_VALUES, has_too_many_values
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -34,7 +34,7 @@ ValuePath = tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class RemoteFunction:
+class DnodeCallbackRef:
     """A function of the peer, as found in the arguments of a line: invoke it by its number."""
 
     id: int
@@ -50,7 +50,7 @@ class DnodeMessage:
     links: tuple[tuple[ValuePath, ValuePath], ...] = ()
 
     def encode(self) -> bytes:
-        """The bytes, byte by byte those of Node. Raises WireError for what JSON cannot express."""
+        """The bytes, byte by byte those of Node. Raises WireFormatError for what JSON cannot express."""
         members: dict[str, Any] = {"method": self.method, "arguments": self.arguments}
         if self.method != "cull":
             members |= {"callbacks": self.callbacks, "links": [{"from": from_, "to": to} for from_, to in self.links]}
@@ -58,10 +58,10 @@ class DnodeMessage:
 
     @classmethod
     def decode(cls, line: bytes, depth: int = MAX_DEPTH) -> DnodeMessage:
-        """Read one line, with or without its line feed; arguments may be nested ``depth`` deep, at most MAX_DEPTH. Raises WireError."""
+        """Read one line, with or without its line feed; arguments may be nested ``depth`` deep, at most MAX_DEPTH. Raises WireFormatError."""
         members = decode_json(line, "a line", min(depth + LINE_DEPTH, MAX_DEPTH))
         if not isinstance(members, dict):
-            raise WireError(found="a line that is no object", expected="method, arguments, callbacks and links")
+            raise WireFormatError(found="a line that is no object", expected="method, arguments, callbacks and links")
         return cls(
             _check_method(members.get("method")),
             _check_list(members.get("arguments"), "arguments"),
@@ -70,7 +70,7 @@ class DnodeMessage:
         )
 
     def values(self) -> list[Any]:
-        """The arguments with a RemoteFunction in the place of each function. Raises WireError when a path leads nowhere.
+        """The arguments with a DnodeCallbackRef in the place of each function. Raises WireFormatError when a path leads nowhere.
 
         Of a circular value the place where it would begin anew keeps the text ``[Circular]``: no message can be circular.
         """
@@ -85,11 +85,11 @@ class DnodeMessage:
         if isinstance(given, list):
             return given
         if not isinstance(given, dict) or not all(place.isdecimal() and place.isascii() and len(place) < 5 for place in given):
-            raise WireError(found="a call whose arguments are not in one object", expected='places as keys: {"0":…,"1":…}')
+            raise WireFormatError(found="a call whose arguments are not in one object", expected='places as keys: {"0":…,"1":…}')
         return list(given.values()) if len(given) < 2 else [given[place] for place in sorted(given, key=int)]
 
 
-class LocalFunctions:
+class DnodeCallbacks:
     """The functions of this side that the peer may call on one channel."""
 
     def __init__(self, most: int = MAX_FUNCTIONS, first: int = 0) -> None:
@@ -106,11 +106,11 @@ class LocalFunctions:
         return self._by_id.get(id)
 
     def register(self, function: Callable[..., Any], *, anew: bool = False) -> int:
-        """Its number: the one it has, unless ``anew``, else the next. Raises WireError when too many are kept."""
+        """Its number: the one it has, unless ``anew``, else the next. Raises WireFormatError when too many are kept."""
         if not anew and (known := self._ids.get(function)) is not None:
             return known
         if len(self._by_id) >= self._most:
-            raise WireError(found=f"more than {self._most} functions in use on one channel", expected="fewer: use the same function again")
+            raise WireFormatError(found=f"more than {self._most} functions in use on one channel", expected="fewer: use the same function again")
         id = self._next
         self._next += 1
         self._by_id[id] = function
@@ -141,7 +141,7 @@ def result_line(id: int, number: int) -> bytes:
 
 
 class LineBuffer:
-    """Cuts what comes in packets into lines. Raises WireError when one gets too long."""
+    """Cuts what comes in packets into lines. Raises WireFormatError when one gets too long."""
 
     def __init__(self, most: int = MAX_LINE_BYTES) -> None:
         self._most = most
@@ -172,31 +172,31 @@ class LineBuffer:
 
     def _check_line_size(self, size: int) -> None:
         if size > self._most:
-            raise WireError(found=f"a line of more than {self._most} bytes", expected="a shorter one")
+            raise WireFormatError(found=f"a line of more than {self._most} bytes", expected="a shorter one")
 
 
 # -- JSON as Node writes it ------------------------------------------------------------------------------------------------------------------
 
 
 def encode_json(value: Any) -> bytes:
-    """Compact, in the order of insertion, characters as they are; half a surrogate pair as ``\\udxxx``. Raises WireError."""
+    """Compact, in the order of insertion, characters as they are; half a surrogate pair as ``\\udxxx``. Raises WireFormatError."""
     try:
         return encode_utf8(_ENCODER.encode(value))
     except (TypeError, ValueError, RecursionError) as error:
-        raise WireError(found=f"a value that is no JSON ({error})", expected="what JSON can express") from None
+        raise WireFormatError(found=f"a value that is no JSON ({error})", expected="what JSON can express") from None
 
 
 def decode_json(data: bytes, what: str, depth: int = MAX_DEPTH) -> Any:
-    """What the text says. Raises WireError for bad UTF-8, bad JSON, NaN and the like, and for deeper nesting."""
+    """What the text says. Raises WireFormatError for bad UTF-8, bad JSON, NaN and the like, and for deeper nesting."""
     if has_too_many_values(data):
-        raise WireError(found=f"{what} of {len(data)} bytes with more than {MAX_JSON_VALUES} values", expected="fewer")
+        raise WireFormatError(found=f"{what} of {len(data)} bytes with more than {MAX_JSON_VALUES} values", expected="fewer")
     try:
         value = _DECODER.decode(data.decode())
     except (ValueError, RecursionError) as error:
         reason = "nested too deeply" if isinstance(error, RecursionError) else type(error).__name__
-        raise WireError(found=f"{what} of {len(data)} bytes that is no JSON ({reason})", expected="compact JSON in UTF-8") from None
+        raise WireFormatError(found=f"{what} of {len(data)} bytes that is no JSON ({reason})", expected="compact JSON in UTF-8") from None
     if data.count(b"[") + data.count(b"{") > depth and _nesting_depth(value) > depth:
-        raise WireError(found=f"{what} that is nested more than {depth} deep", expected="a flatter one")
+        raise WireFormatError(found=f"{what} that is nested more than {depth} deep", expected="a flatter one")
     return value
 
 
@@ -240,12 +240,12 @@ def _check_method(found: Any) -> int | str:
         return found
     if isinstance(found, str) and found not in UNSAFE_KEYS:
         return found
-    raise WireError(found="a line whose method is neither a number nor a name", expected="the number of a function")
+    raise WireFormatError(found="a line whose method is neither a number nor a name", expected="the number of a function")
 
 
 def _check_list(found: Any, what: str) -> list[Any]:
     if not isinstance(found, list):
-        raise WireError(found=f"a line whose {what} are no list", expected="a list")
+        raise WireFormatError(found=f"a line whose {what} are no list", expected="a list")
     return found
 
 
@@ -253,9 +253,9 @@ def _decode_callbacks(found: Any) -> dict[str, ValuePath]:
     if found is None or found == {}:
         return {}
     if not isinstance(found, dict):
-        raise WireError(found="a line whose callbacks are no object", expected="numbers with their paths")
+        raise WireFormatError(found="a line whose callbacks are no object", expected="numbers with their paths")
     if len(found) > MAX_CALLBACKS_PER_LINE:
-        raise WireError(found=f"a line with {len(found)} functions", expected=f"at most {MAX_CALLBACKS_PER_LINE}")
+        raise WireFormatError(found=f"a line with {len(found)} functions", expected=f"at most {MAX_CALLBACKS_PER_LINE}")
     return {_check_callback_number(id): _decode_path(path) for id, path in found.items()}
 
 
@@ -264,19 +264,19 @@ def _decode_links(found: Any) -> tuple[tuple[ValuePath, ValuePath], ...]:
         return ()
     links = _check_list(found, "links")
     if not all(isinstance(link, dict) for link in links):
-        raise WireError(found="a link that is no object", expected="from and to")
+        raise WireFormatError(found="a link that is no object", expected="from and to")
     return tuple((_decode_path(link.get("from")), _decode_path(link.get("to"))) for link in links)
 
 
 def _check_callback_number(id: str) -> str:
     if id.isascii() and id.isdecimal() and len(id) <= 15:
         return id
-    raise WireError(found="a callback without a number", expected="a decimal number")
+    raise WireFormatError(found="a callback without a number", expected="a decimal number")
 
 
 def _decode_path(found: Any) -> ValuePath:
     if not isinstance(found, list) or not 0 < len(found) <= MAX_DEPTH or not all(isinstance(step, str) for step in found) or UNSAFE_KEYS & {*found}:
-        raise WireError(found="a path that is no list of names", expected='steps as text: ["0","1"]')
+        raise WireFormatError(found="a path that is no list of names", expected='steps as text: ["0","1"]')
     return tuple(found)
 
 
@@ -284,7 +284,7 @@ def _decode_path(found: Any) -> ValuePath:
 
 
 def _place_callbacks(arguments: list[Any], callbacks: Mapping[str, ValuePath]) -> list[Any]:
-    """A copy, as deep as the paths go, with a RemoteFunction at the end of each."""
+    """A copy, as deep as the paths go, with a DnodeCallbackRef at the end of each."""
     root = list(arguments)
     copied: dict[ValuePath, Any] = {(): root}
     for id, path in callbacks.items():
@@ -295,7 +295,7 @@ def _place_callbacks(arguments: list[Any], callbacks: Mapping[str, ValuePath]) -
                 whole[_index_or_key(whole, step)] = inner
         whole, step = copied[path[:-1]], path[-1]
         _item_at(whole, step)
-        whole[_index_or_key(whole, step)] = RemoteFunction(int(id))
+        whole[_index_or_key(whole, step)] = DnodeCallbackRef(int(id))
     return root
 
 
@@ -309,10 +309,10 @@ def _item_at(whole: Any, step: str) -> Any:
     # As JavaScript writes it: "00" is another path to the same list, which would be copied once for each.
     if isinstance(whole, list) and ARRAY_INDEX.fullmatch(step) and int(step) < len(whole):
         return whole[int(step)]
-    raise WireError(found="a path to a function that leads nowhere", expected="a path to a place in the arguments")
+    raise WireFormatError(found="a path to a function that leads nowhere", expected="a path to a place in the arguments")
 
 
-def call_message(method: int | str, arguments: Iterable[Any], functions: LocalFunctions) -> DnodeMessage:
+def call_message(method: int | str, arguments: Iterable[Any], functions: DnodeCallbacks) -> DnodeMessage:
     """The line that invokes a peer's function with ``arguments``: a plain list, functions in it registered."""
     callbacks: dict[str, ValuePath] = {}
     links: list[tuple[ValuePath, ValuePath]] = []
@@ -337,5 +337,5 @@ def call_message(method: int | str, arguments: Iterable[Any], functions: LocalFu
     try:
         packed = walk(list(arguments), (), {})
     except RecursionError:
-        raise WireError(found="arguments nested too deeply", expected=f"at most {MAX_DEPTH} levels") from None
+        raise WireFormatError(found="arguments nested too deeply", expected=f"at most {MAX_DEPTH} levels") from None
     return DnodeMessage(method, packed, dict(sorted(callbacks.items(), key=lambda entry: int(entry[0]))), tuple(links))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from busmq_spark.errors import WireError
+from busmq_spark.errors import WireFormatError
 
 CHANNEL_ID_BYTES = 16
 PACKET_HEAD_BYTES = CHANNEL_ID_BYTES + 1
@@ -12,7 +12,7 @@ DATA_PACKET, CLOSE_PACKET = ord("1"), ord("2")
 
 
 @dataclass(frozen=True, slots=True)
-class Packet:
+class MuxPacket:
     """Sixteen ASCII characters of channel id, one digit, the body. Without a body (None) it closes the channel."""
 
     channel: str
@@ -25,16 +25,16 @@ class Packet:
         return b"%b1%b" % (self.channel.encode("ascii"), self.body)
 
     @classmethod
-    def decode(cls, message: bytes) -> Packet:
-        """Read one web socket message. Raises WireError; what a close packet carries after its digit is ignored, as by Node."""
+    def decode(cls, message: bytes) -> MuxPacket:
+        """Read one web socket message. Raises WireFormatError; what a close packet carries after its digit is ignored, as by Node."""
         head = message[:CHANNEL_ID_BYTES]
         if len(message) < PACKET_HEAD_BYTES or not head.isascii() or not head.decode("ascii").isprintable():
-            raise WireError(found=f"a packet of {len(message)} bytes without a channel id", expected="16 ASCII characters, then 1 or 2")
+            raise WireFormatError(found=f"a packet of {len(message)} bytes without a channel id", expected="16 ASCII characters, then 1 or 2")
         channel, kind = head.decode("ascii"), message[CHANNEL_ID_BYTES]
         if kind == CLOSE_PACKET:
             return cls(channel, None)
         if kind != DATA_PACKET:
-            raise WireError(found=f"a packet of type {bytes([kind])!r}", expected="1 (data) or 2 (close)")
+            raise WireFormatError(found=f"a packet of type {bytes([kind])!r}", expected="1 (data) or 2 (close)")
         if len(message) == PACKET_HEAD_BYTES:
-            raise WireError(found="a data packet without a body", expected="at least one byte")
+            raise WireFormatError(found="a data packet without a body", expected="at least one byte")
         return cls(channel, message[PACKET_HEAD_BYTES:])

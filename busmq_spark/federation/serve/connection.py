@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING
 from websockets.exceptions import ConnectionClosed
 
 from busmq_spark.bus.wait_at_most import wait_at_most
-from busmq_spark.errors import WireError
-from busmq_spark.federation.npm_wire.mux import Packet
+from busmq_spark.errors import WireFormatError
+from busmq_spark.federation.npm_wire.mux import MuxPacket
 from busmq_spark.federation.serve.object_session import ObjectSession
-from busmq_spark.federation.serve.send_buffer import MAX_WAITING_BYTES, SendBuffer
+from busmq_spark.federation.serve.send_buffer import MAX_WAITING_BYTES, PeerSendBuffer
 
 if TYPE_CHECKING:
     from websockets.asyncio.server import ServerConnection
 
     from busmq_spark.bus.bus import Bus
     from busmq_spark.federation.gate.limits import PeerLimits
+    from busmq_spark.federation.gate.per_secret_quotas import PerSecretQuota
     from busmq_spark.federation.gate.rights import Identity
-    from busmq_spark.federation.gate.secret_budgets import SecretBudget
 
 MAX_ANSWERS_READ_AT_ONCE = 4
 """Answers read from Redis at once for one peer; each may be as large as the largest message."""
@@ -41,14 +41,14 @@ PROTOCOL_ERROR_CLOSE_CODE = 1002
 log = logging.getLogger("busmq_spark")
 
 
-class NpmPeerConnection:
+class NpmProtocolServerConnection:
     """From an accepted handshake to the end of the socket."""
 
-    def __init__(self, socket: ServerConnection, identity: Identity, bus: Bus, limits: PeerLimits, budget: SecretBudget) -> None:
+    def __init__(self, socket: ServerConnection, identity: Identity, bus: Bus, limits: PeerLimits, quota: PerSecretQuota) -> None:
         self._socket, self.identity, self.bus, self.limits = socket, identity, bus, limits
-        self._worked, self._budget = asyncio.Event(), budget
+        self._worked, self._quota = asyncio.Event(), quota
         most = limits.in_flight_bytes + 2 * limits.message_bytes
-        self.send_buffer = SendBuffer(socket.send, min(MAX_WAITING_BYTES, limits.in_flight_bytes), most, self._worked.set)
+        self.send_buffer = PeerSendBuffer(socket.send, min(MAX_WAITING_BYTES, limits.in_flight_bytes), most, self._worked.set)
         self._sessions: dict[str, ObjectSession] = {}
         self._closed: dict[str, None] = {}
         self._messages = self._bytes = self._partial_bytes = 0
@@ -70,7 +70,7 @@ class NpmPeerConnection:
 
     async def serve(self) -> None:
         """Until the socket is closed."""
-        self._budget.count_socket(self._worked)
+        self._quota.count_socket(self._worked)
         sending = asyncio.create_task(self._send_buffered(), name="busmq: sending to a peer")
         watching = asyncio.create_task(self._watch_socket(), name="busmq: watching a peer")
         try:
@@ -80,14 +80,14 @@ class NpmPeerConnection:
                     await self.wait_for_turn()
         except ConnectionClosed:
             log.debug("federation: %s broke off", self.identity.name)
-        except WireError as error:
+        except WireFormatError as error:
             log.warning("federation: %s is cut off: %s", self.identity.name, error)
             await self._socket.close(PROTOCOL_ERROR_CLOSE_CODE, "no packet")
         finally:
             sending.cancel()
             watching.cancel()
             self.send_buffer.close()  # before the objects detach: their messages wait for room
-            self._budget.uncount_socket(self._worked)
+            self._quota.uncount_socket(self._worked)
             await self._end_all_sessions()
 
     async def detach_objects(self) -> None:
@@ -112,7 +112,7 @@ class NpmPeerConnection:
     def close_channel(self, channel: str) -> None:
         """End a channel from this side; the peer gets a closing frame."""
         if channel in self._sessions:
-            self.send_buffer.put(Packet(channel, None).encode())
+            self.send_buffer.put(MuxPacket(channel, None).encode())
             self._end_session(channel)
 
     # -- what is in work --------------------------------------------------------------------------------------------------------------------
@@ -121,20 +121,20 @@ class NpmPeerConnection:
         """A call of ``size`` bytes is begun."""
         self._messages += 1
         self._bytes += size
-        self._budget.count_bytes(size)
+        self._quota.count_bytes(size)
 
     def count_finished_calls(self, messages: int, size: int) -> None:
         """``messages`` calls of ``size`` bytes in all are finished."""
         self._messages -= messages
         self._bytes -= size
-        self._budget.count_bytes(-size)
+        self._quota.count_bytes(-size)
         self._worked.set()
 
     def add_partial_bytes(self, size: int) -> None:
-        """So many bytes more belong to lines that are not complete. Raises WireError when they are too many: they would wait for ever."""
+        """So many bytes more belong to lines that are not complete. Raises WireFormatError when they are too many: they would wait for ever."""
         self._partial_bytes += size
         if size > 0 and self._partial_bytes > self.limits.message_bytes:
-            raise WireError(found=f"{self._partial_bytes} bytes of lines that do not end", expected="each line in one packet")
+            raise WireFormatError(found=f"{self._partial_bytes} bytes of lines that do not end", expected="each line in one packet")
 
     @asynccontextmanager
     async def large_answer(self) -> AsyncIterator[None]:
@@ -159,7 +159,7 @@ class NpmPeerConnection:
     @property
     def _over_limits(self) -> bool:
         limits = self.limits
-        return self._budget.is_full or self._messages >= limits.in_flight_messages or self._bytes + self.send_buffer.waiting >= limits.in_flight_bytes
+        return self._quota.is_full or self._messages >= limits.in_flight_messages or self._bytes + self.send_buffer.waiting >= limits.in_flight_bytes
 
     async def _wait_below_limits(self) -> None:
         while self._over_limits and not self._gone:
@@ -169,7 +169,7 @@ class NpmPeerConnection:
     # -- packets ----------------------------------------------------------------------------------------------------------------------------
 
     async def _handle_message(self, message: str | bytes) -> None:
-        packet = Packet.decode(message.encode() if isinstance(message, str) else message)  # text is bytes to Node's server
+        packet = MuxPacket.decode(message.encode() if isinstance(message, str) else message)  # text is bytes to Node's server
         if packet.body is None:
             self._end_session(packet.channel)
             return
@@ -185,7 +185,7 @@ class NpmPeerConnection:
 
     async def _refuse_channel(self, channel: str) -> None:
         log.warning("federation: %s has %d channels on one socket; a further one is refused", self.identity.name, len(self._sessions))
-        self.send_buffer.put(Packet(channel, None).encode())
+        self.send_buffer.put(MuxPacket(channel, None).encode())
         self._remember_closed(channel)
         await asyncio.sleep(REFUSED_CHANNEL_PAUSE_S)
 

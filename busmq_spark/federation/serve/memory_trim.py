@@ -22,7 +22,7 @@ def trim_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-class TrimTrigger:
+class MemoryTrimTrigger:
     """Detects the moment when many peers have disconnected and no more are disconnecting, or when those that have gone had sent much."""
 
     def __init__(self) -> None:

@@ -13,16 +13,16 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from busmq_spark.errors import BusError, MessageRefused, WireError
+from busmq_spark.errors import BusError, MessageRefused, WireFormatError
 from busmq_spark.federation import error_codec
-from busmq_spark.federation.npm_wire.creation_message import ObjectCreation
-from busmq_spark.federation.npm_wire.dnode import DnodeMessage, LineBuffer, LocalFunctions, RemoteFunction, call_message, methods_message
+from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
+from busmq_spark.federation.npm_wire.dnode import DnodeCallbackRef, DnodeCallbacks, DnodeMessage, LineBuffer, call_message, methods_message
 from busmq_spark.federation.npm_wire.mux import PACKET_HEAD_BYTES
 from busmq_spark.federation.serve.objects import make_served_object
 from busmq_spark.federation.serve.objects.base import MethodCall
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.serve.connection import NpmPeerConnection
+    from busmq_spark.federation.serve.connection import NpmProtocolServerConnection
     from busmq_spark.federation.serve.objects.base import ServedObject
 
 READY_PACKET = b"ready"
@@ -32,10 +32,10 @@ log = logging.getLogger("busmq_spark")
 class ObjectSession:
     """Bytes of the peer in, calls of an object out."""
 
-    def __init__(self, connection: NpmPeerConnection, channel: str) -> None:
+    def __init__(self, connection: NpmProtocolServerConnection, channel: str) -> None:
         self.connection, self._channel = connection, channel
         self.bus, self.identity, self.limits = connection.bus, connection.identity, connection.limits
-        self.functions = LocalFunctions()
+        self.functions = DnodeCallbacks()
         self._object: ServedObject | None = None
         self._methods: tuple[str, ...] = ()
         self._lines = LineBuffer(connection.limits.message_bytes)
@@ -51,7 +51,7 @@ class ObjectSession:
         """The body of one packet, line by line, as fast as there is room for what they ask. What cannot be read ends the channel."""
         try:
             if self._object is None:
-                self._create(ObjectCreation.decode(body))
+                self._create(ObjectCreationMessage.decode(body))
             else:
                 for line in self._lines.feed(body):
                     self._on_call(line)
@@ -59,7 +59,7 @@ class ObjectSession:
                     if not self._open:
                         return
                 self._set_partial_bytes(self._lines.partial_bytes)
-        except WireError as error:
+        except WireFormatError as error:
             self._on_unreadable(error)
         except Exception as error:  # noqa: BLE001  # a fault of ours in one channel must not end the server
             self._on_defect(error)
@@ -114,7 +114,7 @@ class ObjectSession:
         if self._open:
             self.connection.send(self._channel, line, on_sent)
 
-    def send_error(self, callback: RemoteFunction | None, error: BusError) -> None:
+    def send_error(self, callback: DnodeCallbackRef | None, error: BusError) -> None:
         """A call failed: send the error to its callback, or without one to the listeners of ``error``."""
         if not error_codec.is_shown_to_peers(error):
             log.warning("federation: %s", error)
@@ -136,14 +136,14 @@ class ObjectSession:
     async def _run_guarded(self, work: Coroutine[Any, Any, None]) -> None:
         try:
             await work
-        except WireError as error:
+        except WireFormatError as error:
             self._on_unreadable(error)
         except BusError as error:
             self.send_error(None, error)
         except Exception as error:  # noqa: BLE001  # a fault of ours in one channel must not end the server
             self._on_defect(error)
 
-    def _on_unreadable(self, error: WireError) -> None:
+    def _on_unreadable(self, error: WireFormatError) -> None:
         log.warning("federation: %s: %s", self.identity.name, error)
         self.close()
 
@@ -174,9 +174,9 @@ class ObjectSession:
 
     # -- from the peer ----------------------------------------------------------------------------------------------------------------------
 
-    def _create(self, made: ObjectCreation) -> None:
+    def _create(self, made: ObjectCreationMessage) -> None:
         self._methods = made.methods
-        self.functions = LocalFunctions(self.limits.callbacks_per_channel, first=len(made.methods))
+        self.functions = DnodeCallbacks(self.limits.callbacks_per_channel, first=len(made.methods))
         self._object = make_served_object(self, made)
         self.send(READY_PACKET)
         self.send(methods_message(made.methods).encode())
@@ -228,18 +228,18 @@ class ObjectSession:
 
     def _execute(self, name: str, values: list[Any], size: int) -> Coroutine[Any, Any, None] | None:
         assert self._object is not None
-        callback = values.pop() if values and isinstance(values[-1], RemoteFunction) else None
+        callback = values.pop() if values and isinstance(values[-1], DnodeCallbackRef) else None
         try:
             method = self._object.allowed_method(name, values)
             outcome: Coroutine[Any, Any, None] | None = method.handler(self._object, MethodCall(values, callback, size))
-        except WireError:
+        except WireFormatError:
             raise
         except BusError as error:
             self.send_error(callback, error)
             return None
         return None if outcome is None else self._await_outcome(outcome, callback)
 
-    async def _await_outcome(self, outcome: Coroutine[Any, Any, None], callback: RemoteFunction | None) -> None:
+    async def _await_outcome(self, outcome: Coroutine[Any, Any, None], callback: DnodeCallbackRef | None) -> None:
         try:
             await outcome
         except BusError as error:

@@ -16,7 +16,7 @@ MAX_WAITING_BYTES = 512 * 1024
 """Bytes that may wait before nothing more is taken for the peer."""
 
 
-class SendBuffer:
+class PeerSendBuffer:
     """Packets in the order of ``put``; ``run`` sends them."""
 
     def __init__(self, send: Callable[[bytes], Awaitable[None]], high: int, most: int, on_sent: Callable[[], None] = lambda: None) -> None:

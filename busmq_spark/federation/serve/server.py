@@ -26,15 +26,15 @@ from websockets.typing import Subprotocol
 
 from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.errors import ConfigError, LinkLost, StateError
-from busmq_spark.federation.bulk.server import BulkServer
+from busmq_spark.federation.bulk.server import FederationBulkServer
 from busmq_spark.federation.gate.handshake import (
     BULK_SUBPROTOCOL,
     BUSMQ_HEADER,
     LIVE_PATH,
     METRICS_PATH,
     REFUSAL_REASONS,
-    HandshakePolicy,
-    Refusal,
+    HandshakeRefusal,
+    WebSocketHandshakePolicy,
     client_address,
     decide_handshake,
     is_loopback,
@@ -43,11 +43,11 @@ from busmq_spark.federation.gate.handshake import (
 )
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.gate.secret_budgets import SecretBudgets
-from busmq_spark.federation.gate.socket_limiter import CountedSocket, SocketLimiter, network_of
+from busmq_spark.federation.gate.per_secret_quotas import PerSecretQuotas
+from busmq_spark.federation.gate.socket_limiter import LimitedServerConnection, SocketLimiter, network_of
 from busmq_spark.federation.npm_wire.deflate import server_deflate
-from busmq_spark.federation.serve.connection import NpmPeerConnection
-from busmq_spark.federation.serve.memory_trim import TrimTrigger, trim_memory
+from busmq_spark.federation.serve.connection import NpmProtocolServerConnection
+from busmq_spark.federation.serve.memory_trim import MemoryTrimTrigger, trim_memory
 from busmq_spark.federation.silent_log import WIRE_LOG
 from busmq_spark.metrics import CONTENT_TYPE, Metrics
 
@@ -85,15 +85,15 @@ class FederationServer:
             raise ConfigError(reason=f"a server at {host!r} needs a keyring: without one it listens on this machine only (127.0.0.1, ::1, localhost)")
         self._bus, self._host, self._port, self._tls = bus, host, port, tls
         self._limits, self._metrics = limits or PeerLimits(), metrics or Metrics()
-        self._policy = HandshakePolicy(keyring, path, tuple(origins))
+        self._policy = WebSocketHandshakePolicy(keyring, path, tuple(origins))
         self._counts = ServerCounters(self._metrics)
         self._socket_limiter = SocketLimiter(self._limits, lambda: self._counts.refused.add(reason="busy"), tls)
         self._proxies, self._compression = parse_networks(proxies), compression
         self._draining = False
-        self._connections: set[NpmPeerConnection] = set()
+        self._connections: set[NpmProtocolServerConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._budgets = SecretBudgets(self._limits, self._metrics, ("anyone",) if keyring is None else keyring.names)
-        self._bulk = BulkServer(bus.options, self._limits, self._metrics, self._budgets)
+        self._quotas = PerSecretQuotas(self._limits, self._metrics, ("anyone",) if keyring is None else keyring.names)
+        self._bulk = FederationBulkServer(bus.options, self._limits, self._metrics, self._quotas)
         self._server: Server | None = None
         self._watch: asyncio.Task[None] | None = None
         self._metrics.before_text(self._update_gauges)
@@ -201,12 +201,12 @@ class FederationServer:
             return self._respond_at_capacity()
         headers = list(request.headers.raw_items())
         decision = decide_handshake(request.path, headers, self._policy)
-        if isinstance(decision, Refusal):
+        if isinstance(decision, HandshakeRefusal):
             self._counts.refused.add(reason=decision.reason)
             return Response(decision.status, decision.phrase, Headers(decision.headers), decision.body)
-        if self._budgets.budget_of(decision.identity.name).sockets >= self._limits.connections_per_secret:
+        if self._quotas.quota_of(decision.identity.name).sockets >= self._limits.connections_per_secret:
             return self._respond_at_capacity()
-        ours = cast(CountedSocket, socket)
+        ours = cast(LimitedServerConnection, socket)
         if not self._socket_limiter.admit(ours, network_of(client_address(ours.address, headers, self._proxies))):
             return _unavailable_response()
         ours.accepted = decision
@@ -228,7 +228,7 @@ class FederationServer:
     # -- sockets ----------------------------------------------------------------------------------------------------------------------------
 
     async def _serve(self, socket: ServerConnection) -> None:
-        accepted = cast(CountedSocket, socket).accepted
+        accepted = cast(LimitedServerConnection, socket).accepted
         assert accepted is not None
         self._counts.accepted.add(protocol=accepted.protocol)
         task = asyncio.current_task()
@@ -240,7 +240,7 @@ class FederationServer:
             else:
                 limit_kernel_buffers(socket, self._limits.kernel_bytes)
                 await self._serve_peer(
-                    NpmPeerConnection(socket, accepted.identity, self._bus, self._limits, self._budgets.budget_of(accepted.identity.name))
+                    NpmProtocolServerConnection(socket, accepted.identity, self._bus, self._limits, self._quotas.quota_of(accepted.identity.name))
                 )
         except ConnectionClosed:
             log.debug("federation: %s is gone", accepted.identity.name)
@@ -249,7 +249,7 @@ class FederationServer:
         finally:
             self._tasks.discard(task)
 
-    async def _serve_peer(self, connection: NpmPeerConnection) -> None:
+    async def _serve_peer(self, connection: NpmProtocolServerConnection) -> None:
         self._connections.add(connection)
         try:
             await connection.serve()
@@ -258,7 +258,7 @@ class FederationServer:
 
     async def _watch_peers(self) -> None:
         """Disconnect peers that read nothing, that do not answer pings, and whose token has expired."""
-        clock, trim_trigger = asyncio.get_running_loop().time, TrimTrigger()
+        clock, trim_trigger = asyncio.get_running_loop().time, MemoryTrimTrigger()
         limits = self._limits
         while True:
             await asyncio.sleep(min(MAX_PEER_CHECK_INTERVAL_S, self._limits.send_s / 4))
@@ -281,7 +281,7 @@ class FederationServer:
                     self._counts.cut_off.add(reason="expired")
                     connection.abort()
 
-    def _cut_off(self, socket: CountedSocket, reason: str, what: str) -> None:
+    def _cut_off(self, socket: LimitedServerConnection, reason: str, what: str) -> None:
         name = socket.accepted.identity.name if socket.accepted is not None else "a stranger"
         log.warning("federation: %s %s and is cut off", name, what)
         self._counts.cut_off.add(reason=reason)

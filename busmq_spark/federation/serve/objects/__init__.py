@@ -11,7 +11,7 @@ from busmq_spark.federation.serve.objects.queue import ServedQueue
 from busmq_spark.federation.serve.objects.service import ServedService
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.npm_wire.creation_message import ObjectCreation, ObjectType
+    from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage, ObjectType
     from busmq_spark.federation.serve.object_session import ObjectSession
     from busmq_spark.federation.serve.objects.base import ServedObject
 
@@ -24,6 +24,6 @@ SERVED_CLASS_OF_KIND: dict[ObjectType, type[ServedObject]] = {
 }
 
 
-def make_served_object(session: ObjectSession, made: ObjectCreation) -> ServedObject:
+def make_served_object(session: ObjectSession, made: ObjectCreationMessage) -> ServedObject:
     """The object that a creation message asks for. Nothing is sent to Redis yet."""
     return SERVED_CLASS_OF_KIND[made.type](session, made)

@@ -9,14 +9,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S
-from busmq_spark.errors import BusError, ConfigError, FederationRefused, MessageRefused, WireError
+from busmq_spark.errors import BusError, ConfigError, FederationRefused, MessageRefused, WireFormatError
 from busmq_spark.federation.gate.grants import VERBS, Verb
 from busmq_spark.federation.gate.rights import RequiredRight, Verbs
-from busmq_spark.federation.npm_wire.dnode import LONE_SURROGATE, RemoteFunction, message_line, result_line
+from busmq_spark.federation.npm_wire.dnode import LONE_SURROGATE, DnodeCallbackRef, message_line, result_line
 
 if TYPE_CHECKING:
     from busmq_spark.core.message import Message
-    from busmq_spark.federation.npm_wire.creation_message import ObjectCreation
+    from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
     from busmq_spark.federation.serve.object_session import ObjectSession
 
 NeededVerbs = tuple[Verbs, ...]
@@ -39,7 +39,7 @@ class MethodCall:
     """One call: its values, the function at their end if there was one, and its bytes on the wire."""
 
     values: list[Any]
-    callback: RemoteFunction | None
+    callback: DnodeCallbackRef | None
     size: int
 
     def expect_value(self, place: int, kind: type[T], what: str) -> T:
@@ -75,7 +75,7 @@ class ServedObject:
     """The events that it emits. A listener of any other event would wait for ever, and is not stored."""
     methods: ClassVar[dict[str, ServedMethod]]
 
-    def __init__(self, session: ObjectSession, made: ObjectCreation) -> None:
+    def __init__(self, session: ObjectSession, made: ObjectCreationMessage) -> None:
         self.session, self.bus, self.name = session, session.bus, made.name
         self._listeners: dict[str, list[tuple[int, bool]]] = {}
         self._functions = 0
@@ -138,11 +138,11 @@ class ServedObject:
         if call.callback is None or len(event) > self.session.limits.name_bytes:
             raise ConfigError(reason="on and once take the name of an event and a function")
         if self._functions >= min(self.session.limits.callbacks_per_channel, MAX_LISTENERS):
-            raise WireError(found=f"more than {self._functions} listeners on one channel", expected="fewer")
+            raise WireFormatError(found=f"more than {self._functions} listeners on one channel", expected="fewer")
         if event not in self.emits:
             return
         if self.session.connection.listeners >= MAX_LISTENERS_OF_CONNECTION:
-            raise WireError(found=f"more than {MAX_LISTENERS_OF_CONNECTION} listeners on one connection", expected="fewer")
+            raise WireFormatError(found=f"more than {MAX_LISTENERS_OF_CONNECTION} listeners on one connection", expected="fewer")
         self._count_listeners(1)
         self._listeners.setdefault(event, []).append((call.callback.id, once))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from busmq_spark.bus.channel import ChannelKeywords
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueBusy
-from busmq_spark.federation.npm_wire.dnode import RemoteFunction
+from busmq_spark.federation.npm_wire.dnode import DnodeCallbackRef
 from busmq_spark.federation.serve.objects.base import (
     EVENT_METHODS,
     NEEDS_CONSUME,
@@ -24,7 +24,7 @@ from busmq_spark.federation.serve.objects.base import (
 
 if TYPE_CHECKING:
     from busmq_spark.bus.channel import Channel
-    from busmq_spark.federation.npm_wire.creation_message import ObjectCreation
+    from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
     from busmq_spark.federation.serve.object_session import ObjectSession
 
 NEEDS_CONSUME_AND_PUSH = NEEDS_CONSUME + NEEDS_PUSH
@@ -48,7 +48,7 @@ class ServedChannel(ServedObject):
     kind = "channel"
     emits = frozenset({*EVENT_OF_NPM_EVENT, "error", "message"})
 
-    def __init__(self, session: ObjectSession, made: ObjectCreation) -> None:
+    def __init__(self, session: ObjectSession, made: ObjectCreationMessage) -> None:
         super().__init__(session, made)
         self._channel = session.bus.channel(made.name, *made.roles)
         for theirs, ours in EVENT_OF_NPM_EVENT.items():
@@ -106,7 +106,7 @@ class ServedChannel(ServedObject):
         await self._channel.end()
 
     def send(self, call: MethodCall) -> None:
-        if not call.values or isinstance(call.values[0], RemoteFunction):
+        if not call.values or isinstance(call.values[0], DnodeCallbackRef):
             raise MessageRefused(reason="send without a message; undefined cannot be sent")
         self.answer_push(call, self._channel.send(to_storable(call.values[0])))
 

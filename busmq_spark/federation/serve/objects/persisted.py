@@ -14,7 +14,7 @@ from busmq_spark.federation.npm_wire.dnode import encode_json
 from busmq_spark.federation.serve.objects.base import NEEDS_BROWSE, NEEDS_PUSH, MethodCall, ServedMethod, ServedObject, refused_error, to_storable
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.npm_wire.creation_message import ObjectCreation
+    from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
     from busmq_spark.federation.serve.object_session import ObjectSession
 
 OBJECT_TTL_S = 60
@@ -26,7 +26,7 @@ class ServedPersisted(ServedObject):
 
     kind = "persistify"
 
-    def __init__(self, session: ObjectSession, made: ObjectCreation) -> None:
+    def __init__(self, session: ObjectSession, made: ObjectCreationMessage) -> None:
         super().__init__(session, made)
         self._key = persisted_key(made.name)
 

@@ -9,11 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from busmq_spark.core.keys import ANNOUNCEMENT_CHANNEL, announced_name
-from busmq_spark.errors import MessageRefused, MessagesMissed
+from busmq_spark.errors import MessageRefused, PubSubMessagesDropped
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.gate.grants import VERBS
 from busmq_spark.federation.gate.rights import RequiredRight
-from busmq_spark.federation.npm_wire.dnode import RemoteFunction
+from busmq_spark.federation.npm_wire.dnode import DnodeCallbackRef
 from busmq_spark.federation.serve.objects.base import (
     EVENT_METHODS,
     NEEDS_ADMIN,
@@ -29,7 +29,7 @@ from busmq_spark.federation.serve.objects.base import (
 
 if TYPE_CHECKING:
     from busmq_spark.core.message import PubsubMessage
-    from busmq_spark.federation.npm_wire.creation_message import ObjectCreation
+    from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
     from busmq_spark.federation.serve.object_session import ObjectSession
 
 MAX_WAITING_MESSAGES, MAX_WAITING_BYTES = 1000, 8 * 1024 * 1024
@@ -42,7 +42,7 @@ class ServedPubsub(ServedObject):
     kind = "pubsub"
     emits = frozenset({"subscribed", "unsubscribed", "error", "message"})
 
-    def __init__(self, session: ObjectSession, made: ObjectCreation) -> None:
+    def __init__(self, session: ObjectSession, made: ObjectCreationMessage) -> None:
         super().__init__(session, made)
         self._pubsub = session.bus.pubsub(made.name, most=MAX_WAITING_MESSAGES)
         self._notifications = made.name == ANNOUNCEMENT_CHANNEL
@@ -73,7 +73,7 @@ class ServedPubsub(ServedObject):
         await self._pubsub.unsubscribe()
 
     async def publish(self, call: MethodCall) -> None:
-        if not call.values or isinstance(call.values[0], RemoteFunction):
+        if not call.values or isinstance(call.values[0], DnodeCallbackRef):
             raise MessageRefused(reason="publish without a message; undefined cannot be published")
         await self._pubsub.publish(to_storable(call.values[0]))
         self.answer(call)
@@ -88,7 +88,7 @@ class ServedPubsub(ServedObject):
         missed = self._missed
         self._buffer_message(message)
         if self._missed and not missed:
-            self.emit("error", error_codec.error_event_text(MessagesMissed(pubsub=self.name, dropped=self._missed)))
+            self.emit("error", error_codec.error_event_text(PubSubMessagesDropped(pubsub=self.name, dropped=self._missed)))
         if self._waiting and (self._sending is None or self._sending.done()):
             self._sending = self.session.spawn(self._send_waiting(), f"sending messages of {self.name}")
 

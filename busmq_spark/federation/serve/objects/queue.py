@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S
 from busmq_spark.bus.consume import ConsumeKeywords, Consumption
-from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueFull, QueueMissing, ServerFull, ServerReadOnly, StateError
+from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueFull, QueueMissing, RedisFull, RedisReadOnly, StateError
 from busmq_spark.federation import error_codec
-from busmq_spark.federation.npm_wire.dnode import RemoteFunction, message_line
+from busmq_spark.federation.npm_wire.dnode import DnodeCallbackRef, message_line
 from busmq_spark.federation.serve.objects.base import (
     EVENT_METHODS,
     NEEDS_ADMIN,
@@ -37,7 +37,7 @@ from busmq_spark.federation.serve.objects.base import (
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
     from busmq_spark.core.message import Message
-    from busmq_spark.federation.npm_wire.creation_message import ObjectCreation
+    from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
     from busmq_spark.federation.serve.object_session import ObjectSession
 
 SERVED_PREFETCH = 200
@@ -55,7 +55,7 @@ class ServedQueue(ServedObject):
     kind = "queue"
     emits = frozenset({"attaching", "attached", "detaching", "detached", "consuming", "closed", "error", "message"})
 
-    def __init__(self, session: ObjectSession, made: ObjectCreation) -> None:
+    def __init__(self, session: ObjectSession, made: ObjectCreationMessage) -> None:
         super().__init__(session, made)
         self._queue: Queue = session.bus.queue(made.name)
         for event in ("attaching", "attached", "detaching", "detached", "consuming", "closed"):
@@ -115,7 +115,7 @@ class ServedQueue(ServedObject):
         if not self._queue.attached:
             self._defer_push(call)
             return
-        if not call.values or isinstance(call.values[0], RemoteFunction):
+        if not call.values or isinstance(call.values[0], DnodeCallbackRef):
             raise MessageRefused(reason="a push without a message; undefined cannot be pushed")
         self._last = self._queue.push(to_storable(call.values[0]))
         self.answer_push(call, self._last)
@@ -155,10 +155,10 @@ class ServedQueue(ServedObject):
             return
         throttle = call.options.get("throttle")
         consumption = self._queue.consume(**_consume_keywords(call.options))
-        work = self._consume(consumption, throttle if isinstance(throttle, RemoteFunction) else None)
+        work = self._consume(consumption, throttle if isinstance(throttle, DnodeCallbackRef) else None)
         self._reader = self.session.spawn(work, f"consuming {self.name} for a peer")
 
-    async def _consume(self, consumption: Consumption, throttle: RemoteFunction | None) -> None:
+    async def _consume(self, consumption: Consumption, throttle: DnodeCallbackRef | None) -> None:
         room, drained = self.session.connection.send_buffer.wait_room, False
         try:
             if throttle is not None:  # what is there already comes without it
@@ -192,7 +192,7 @@ class ServedQueue(ServedObject):
         while True:
             try:
                 await consumption.wait_filled()
-            except (ServerFull, ServerReadOnly) as error:
+            except (RedisFull, RedisReadOnly) as error:
                 if not reported:
                     self.session.send_error(None, error)
                 reported = True
@@ -210,7 +210,7 @@ class ServedQueue(ServedObject):
         consumption.pop_head(arrived=False)
         self.send_message(message, partial(consumption.on_handed_over, message.id))
 
-    async def _wait_until_released(self, throttle: RemoteFunction) -> None:
+    async def _wait_until_released(self, throttle: DnodeCallbackRef) -> None:
         """Let the peer say when to go on: it gets a function, and calls it."""
         called = asyncio.Event()
 

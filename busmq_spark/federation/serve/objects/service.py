@@ -28,7 +28,7 @@ from busmq_spark.federation.serve.objects.base import (
 )
 
 if TYPE_CHECKING:
-    from busmq_spark.federation.npm_wire.creation_message import ObjectCreation
+    from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
     from busmq_spark.federation.serve.object_session import ObjectSession
 
 DEFAULT_TIMEOUT_MS = 1000
@@ -44,7 +44,7 @@ class ServedService(ServedObject):
     kind = "service"
     emits = frozenset({"serving", "connected", "disconnect", "error", "request"})
 
-    def __init__(self, session: ObjectSession, made: ObjectCreation) -> None:
+    def __init__(self, session: ObjectSession, made: ObjectCreationMessage) -> None:
         super().__init__(session, made)
         self._service = session.bus.service(made.name)
         self._service.on("serving", partial(self.emit, "serving"))

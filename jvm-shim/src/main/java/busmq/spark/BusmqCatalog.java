@@ -1,7 +1,7 @@
 package busmq.spark;
 
-import busmq.spark.catalog.CreateTableOptions;
-import busmq.spark.catalog.QueueTable;
+import busmq.spark.catalog.CreateTableOptionsParser;
+import busmq.spark.catalog.BusmqCatalogTable;
 import busmq.spark.core.QueueState;
 import busmq.spark.options.ReadOptions;
 import busmq.spark.options.RedisOptions;
@@ -66,11 +66,11 @@ public final class BusmqCatalog implements TableCatalog {
             try (ReadStore store = new ReadStore(redis)) {
                 QueueState state = store.states(Map.of(table.name(), -1L)).get(table.name());
                 if (state.exists()) {
-                    return QueueTable.ofQueue(name, table.name(), catalogOptions, state);
+                    return BusmqCatalogTable.ofQueue(name, table.name(), catalogOptions, state);
                 }
                 int partitions = store.countPartitions(table.name());
                 if (partitions > 0) {
-                    return QueueTable.ofTopic(name, table.name(), catalogOptions, partitions);
+                    return BusmqCatalogTable.ofTopic(name, table.name(), catalogOptions, partitions);
                 }
             }
         }
@@ -82,7 +82,7 @@ public final class BusmqCatalog implements TableCatalog {
         if (table.namespace().length > 0) {
             throw new NoSuchNamespaceException(table.namespace());
         }
-        WriteOptions options = CreateTableOptions.parse(table.name(), info, catalogOptions);
+        WriteOptions options = CreateTableOptionsParser.parse(table.name(), info, catalogOptions);
         if (tableExists(table)) {
             throw new TableAlreadyExistsException(table);
         }

@@ -2,7 +2,7 @@ package busmq.spark;
 
 import busmq.spark.options.EngineChoice;
 import busmq.spark.options.ReadOptions;
-import busmq.spark.python.PythonProvider;
+import busmq.spark.python.PythonDataSourceDelegate;
 import busmq.spark.source.SourceSchema;
 import java.util.Map;
 import org.apache.spark.sql.connector.catalog.Table;
@@ -21,7 +21,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * <p>Spark takes a Java data source before a Python one of the same name, in silence. It makes one of these for each use.
  */
 public final class BusmqProvider implements TableProvider, DataSourceRegister {
-    private PythonProvider python;
+    private PythonDataSourceDelegate python;
 
     @Override
     public String shortName() {
@@ -52,15 +52,15 @@ public final class BusmqProvider implements TableProvider, DataSourceRegister {
     }
 
     private static EngineChoice engine(Map<String, String> options) {
-        Contract.refuseOtherJars();
+        SharedPythonConstants.refuseOtherJars();
         String setting = SQLConf.get().getConfString(EngineChoice.SETTING, null);
         return EngineChoice.of(options, setting, org.apache.spark.package$.MODULE$.SPARK_VERSION(), System.getenv());
     }
 
     /** One for the schema and the table, since it caches what Python has answered. */
-    private PythonProvider python() {
+    private PythonDataSourceDelegate python() {
         if (python == null) {
-            python = new PythonProvider(shortName());
+            python = new PythonDataSourceDelegate(shortName());
         }
         return python;
     }

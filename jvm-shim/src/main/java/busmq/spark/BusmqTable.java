@@ -1,8 +1,8 @@
 package busmq.spark;
 
-import busmq.spark.catalog.ValueColumnWriteInfo;
+import busmq.spark.catalog.BusmqLogicalWriteInfo;
 import busmq.spark.options.EngineChoice;
-import busmq.spark.sink.SinkBuilder;
+import busmq.spark.sink.BusmqWriteBuilder;
 import busmq.spark.source.BusmqScan;
 import java.util.EnumSet;
 import java.util.Map;
@@ -37,7 +37,7 @@ public final class BusmqTable implements SupportsRead, SupportsWrite {
         properties.forEach((key, value) -> {
             boolean option = key.startsWith(TableCatalog.OPTION_PREFIX);
             String plain = option ? key.substring(TableCatalog.OPTION_PREFIX.length()) : key;
-            if (option || Contract.takesOption("read", plain) || Contract.takesOption("write", plain)) {
+            if (option || SharedPythonConstants.takesOption("read", plain) || SharedPythonConstants.takesOption("write", plain)) {
                 tableOptions.put(plain, value); // others are Spark's
             }
         });
@@ -67,7 +67,7 @@ public final class BusmqTable implements SupportsRead, SupportsWrite {
     @Override
     public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
         CaseInsensitiveStringMap all = optionsFor("write", "read", info.options());
-        return new SinkBuilder(all.size() == info.options().size() ? info : new ValueColumnWriteInfo(info, all));
+        return new BusmqWriteBuilder(all.size() == info.options().size() ? info : new BusmqLogicalWriteInfo(info, all));
     }
 
     /** Spark shows it as the name of a sink, in the progress of a query. */
@@ -80,7 +80,7 @@ public final class BusmqTable implements SupportsRead, SupportsWrite {
     private CaseInsensitiveStringMap optionsFor(String use, String other, CaseInsensitiveStringMap given) {
         Map<String, String> all = new TreeMap<>(String.CASE_INSENSITIVE_ORDER);
         tableOptions.forEach((name, value) -> {
-            if (Contract.takesOption(use, name) || !Contract.takesOption(other, name)) {
+            if (SharedPythonConstants.takesOption(use, name) || !SharedPythonConstants.takesOption(other, name)) {
                 all.put(name, value);
             }
         });

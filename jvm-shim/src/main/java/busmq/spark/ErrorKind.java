@@ -44,8 +44,8 @@ public enum ErrorKind {
 
     ErrorKind(String code) {
         this.code = code;
-        retriable = Contract.retriable(code);
-        template = Contract.template(code);
+        retriable = SharedPythonConstants.retriable(code);
+        template = SharedPythonConstants.template(code);
     }
 
     /** Never changes once released. */

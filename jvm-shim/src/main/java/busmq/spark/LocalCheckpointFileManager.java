@@ -1,6 +1,6 @@
 package busmq.spark;
 
-import busmq.spark.checkpoint.LocalFiles;
+import busmq.spark.checkpoint.NioCheckpointFileManager;
 import java.io.IOException;
 import org.apache.hadoop.conf.Configuration;
 import org.apache.hadoop.fs.FSDataInputStream;
@@ -12,7 +12,7 @@ import org.apache.hadoop.fs.PathFilter;
 import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager;
 
 /**
- * Checkpoints on a local or mounted disk, fast: see {@link LocalFiles}. A checkpoint anywhere else is left to the manager that Spark would
+ * Checkpoints on a local or mounted disk, fast: see {@link NioCheckpointFileManager}. A checkpoint anywhere else is left to the manager that Spark would
  * have chosen. Gap: Spark makes its checkpoint file manager from the name of a Java class.
  *
  * <p>Named in {@code spark.sql.streaming.checkpointFileManagerClass}; Spark calls the constructor for every folder of a checkpoint.
@@ -26,7 +26,7 @@ public final class LocalCheckpointFileManager implements CheckpointFileManager {
         FileSystem system = folder.getFileSystem(settings);
         // Hadoop's, or Hive's that Spark brings: another class was configured for what it does, and is left alone.
         boolean known = system.getClass().getName().startsWith("org.apache.hadoop.");
-        manager = known && system instanceof LocalFileSystem local ? new LocalFiles(folder, local) : defaultManager(folder, settings);
+        manager = known && system instanceof LocalFileSystem local ? new NioCheckpointFileManager(folder, local) : defaultManager(folder, settings);
     }
 
     private static CheckpointFileManager defaultManager(Path folder, Configuration settings) {

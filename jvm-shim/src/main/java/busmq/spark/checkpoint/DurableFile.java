@@ -38,14 +38,14 @@ public final class DurableFile extends OutputStream {
 
     private final Path target;
     private final boolean replace;
-    private final DiskSync disk;
+    private final CheckpointFsync disk;
     private final Path hidden;
     private final FileChannel channel;
     private final OutputStream out;
     private boolean closed;
 
     /** {@code replace}: an older file of this name is replaced; otherwise it stays, and {@link #close} fails. */
-    public DurableFile(Path target, boolean replace, DiskSync disk) throws IOException {
+    public DurableFile(Path target, boolean replace, CheckpointFsync disk) throws IOException {
         this.target = target;
         this.replace = replace;
         this.disk = disk;

@@ -1,10 +1,10 @@
 package busmq.spark.core;
 
 import busmq.spark.BusException;
-import busmq.spark.Contract;
+import busmq.spark.SharedPythonConstants;
 import busmq.spark.PyText;
 import busmq.spark.options.ReadOptions;
-import busmq.spark.options.Start;
+import busmq.spark.options.OffsetBound;
 import java.util.Comparator;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -19,7 +19,7 @@ import java.util.function.Function;
  * busmq_spark/core/batch_planner.py does. It has no connection and no clock: tests/golden/plans-v1.json tests both.
  */
 public final class BatchPlanner {
-    private static final long MAX_ID = Contract.number("maxId");
+    private static final long MAX_ID = SharedPythonConstants.number("maxId");
 
     private final ReadOptions options;
     private final PlannerIO io;
@@ -101,7 +101,7 @@ public final class BatchPlanner {
      * @param newest the newest message
      * @param markIds the id of the message whose fingerprint is in {@code marks}
      */
-    private record QueuesNow(Map<String, Position> entries, Map<String, Long> newest, Map<String, Long> markIds, Map<String, String> marks) {}
+    private record BatchPlanInput(Map<String, Position> entries, Map<String, Long> newest, Map<String, Long> markIds, Map<String, String> marks) {}
 
     /** Where the next batch begins in each queue, as the queues are now: at its position, or where it enters the query. Sorted by name. */
     public Map<String, Position> entries(Map<String, Position> begin, AcquiredQueues held) {
@@ -110,7 +110,7 @@ public final class BatchPlanner {
         return found;
     }
 
-    private QueuesNow askQueues(Map<String, Position> begin, AcquiredQueues held, boolean unlimited) {
+    private BatchPlanInput askQueues(Map<String, Position> begin, AcquiredQueues held, boolean unlimited) {
         Map<String, Long> predicted = predictEnds(begin, held, unlimited);
         Map<String, PlannerIO.IntactQueue> intact = predicted.isEmpty() ? Map.of() : io.askIntactQueues(begin, predicted);
         Map<String, Long> rest = new HashMap<>();
@@ -147,7 +147,7 @@ public final class BatchPlanner {
                 entries.put(queue, entry);
             }
         });
-        return new QueuesNow(entries, newest, markIds, marks);
+        return new BatchPlanInput(entries, newest, markIds, marks);
     }
 
     /** Where the queues that have a position are likely to be read up to, by what the last planning saw: at least the next message. */
@@ -169,7 +169,7 @@ public final class BatchPlanner {
 
     /** The positions at the end of the batch that begins at {@code begin}. {@code unlimited} ignores the caps and the minimum of the options. */
     public Map<String, Position> plan(Map<String, Position> begin, AcquiredQueues held, boolean unlimited, long nowMs) {
-        QueuesNow found = askQueues(begin, held, unlimited);
+        BatchPlanInput found = askQueues(begin, held, unlimited);
         Map<String, Position> entries = found.entries();
         Map<String, Long> goals = new HashMap<>();
         entries.forEach((queue, entry) -> goals.put(queue, Math.max(entry.last(), withinCeiling(queue, found.newest().get(queue)))));
@@ -215,7 +215,7 @@ public final class BatchPlanner {
         }
         Position decided = held.entering().get(queue);
         boolean counts = decided != null && decided.born().equals(state.born());
-        Start first = counts ? Start.afterId(decided.last()) : firstStart(options, queue, held.isFirstBatch());
+        OffsetBound first = counts ? OffsetBound.afterId(decided.last()) : firstStart(options, queue, held.isFirstBatch());
         long last = startsAfter(queue, withoutTimes(Map.of(queue, first), options.timestampStrategy(), io::askIdsAtTimes).get(queue), state);
         Loss loss = findLossAtStart(last, state);
         if (loss != null && options.failOnDataLoss()) {
@@ -226,30 +226,30 @@ public final class BatchPlanner {
     }
 
     /** Where a queue begins that is not in the checkpoint: at its oldest message, or as startingOffsets says where that counts. */
-    public static Start firstStart(ReadOptions options, String queue, boolean isFirstBatch) {
-        return isFirstBatch ? options.startOf(queue) : Start.EARLIEST;
+    public static OffsetBound firstStart(ReadOptions options, String queue, boolean isFirstBatch) {
+        return isFirstBatch ? options.startOf(queue) : OffsetBound.EARLIEST;
     }
 
     /**
      * The same, where a start is a time the last id before it. {@code unknown}: {@code earliest} or {@code latest} where a clock does not reach back to
      * the time, {@code error} to throw BUSMQ_TIME_UNKNOWN. Throws BUSMQ_CONFIG for a time that is still to come.
      */
-    public static Map<String, Start> withoutTimes(Map<String, Start> starts, String unknown, Function<Map<String, Long>, Map<String, TimeLookupResult>> find) {
+    public static Map<String, OffsetBound> withoutTimes(Map<String, OffsetBound> starts, String unknown, Function<Map<String, Long>, Map<String, TimeLookupResult>> find) {
         Map<String, Long> times = new HashMap<>();
         starts.forEach((queue, start) -> {
-            if (start.kind() == Start.Kind.TIME) {
+            if (start.kind() == OffsetBound.Kind.TIME) {
                 times.put(queue, start.value());
             }
         });
-        Map<String, Start> found = new HashMap<>(starts);
+        Map<String, OffsetBound> found = new HashMap<>(starts);
         (times.isEmpty() ? Map.<String, TimeLookupResult>of() : find.apply(times)).forEach((queue, at) -> found.put(queue,
-                at.id() >= 0 || unknown.equals("error") ? Start.afterId(at.lastId(queue)) : unknown.equals("latest") ? Start.LATEST
-                        : Start.EARLIEST));
+                at.id() >= 0 || unknown.equals("error") ? OffsetBound.afterId(at.lastId(queue)) : unknown.equals("latest") ? OffsetBound.LATEST
+                        : OffsetBound.EARLIEST));
         return found;
     }
 
     /** The last id that counts as read where a queue enters the query. Throws for one that was not given out yet. */
-    public static long startsAfter(String queue, Start start, QueueState state) {
+    public static long startsAfter(String queue, OffsetBound start, QueueState state) {
         long last = switch (start.kind()) {
             case EARLIEST -> state.floor();
             case LATEST -> state.lastId();
@@ -276,7 +276,7 @@ public final class BatchPlanner {
     }
 
     /** The fingerprints of the messages at the goals. */
-    private Map<String, String> goalMarks(Map<String, Long> goals, QueuesNow found) {
+    private Map<String, String> goalMarks(Map<String, Long> goals, BatchPlanInput found) {
         Map<String, String> marks = new HashMap<>(found.marks());
         Map<String, Long> unknown = new HashMap<>(goals);
         unknown.keySet().removeIf(queue -> goals.get(queue).equals(found.markIds().get(queue)));

@@ -1,7 +1,7 @@
 package busmq.spark.core;
 
 import busmq.spark.BusException;
-import busmq.spark.Contract;
+import busmq.spark.SharedPythonConstants;
 import com.fasterxml.jackson.core.JsonProcessingException;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -25,7 +25,7 @@ public final class OffsetJson {
     /** The order of names in the text: Python's, by code point. */
     public static final Comparator<String> BY_CODE_POINT = OffsetJson::compareCodePoints;
 
-    private static final int OFFSET_VERSION = Contract.intNumber("offsetVersion");
+    private static final int OFFSET_VERSION = SharedPythonConstants.intNumber("offsetVersion");
     private static final int SHOWN_CHARS = 200;
     private static final ObjectMapper JSON = new ObjectMapper();
 

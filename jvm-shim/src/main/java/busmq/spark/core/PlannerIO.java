@@ -4,7 +4,7 @@ import java.util.Collection;
 import java.util.Map;
 
 /**
- * What {@link BatchPlanner} asks, and what is done about a loss: in a fixed order, so that a test can be a table. {@code QueueAcquisition} answers; in Python
+ * What {@link BatchPlanner} asks, and what is done about a loss: in a fixed order, so that a test can be a table. {@code StreamQueueAcquirer} answers; in Python
  * the questions are those of core/batch_planner.py, and spark/planner_io.py answers.
  */
 public interface PlannerIO {

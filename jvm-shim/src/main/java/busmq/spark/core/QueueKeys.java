@@ -1,6 +1,6 @@
 package busmq.spark.core;
 
-import busmq.spark.Contract;
+import busmq.spark.SharedPythonConstants;
 import java.util.List;
 
 /**
@@ -9,9 +9,9 @@ import java.util.List;
  * <p>{@code cluster} puts the base in braces, so that all keys of a queue share a slot.
  */
 public record QueueKeys(String name, boolean cluster) {
-    private static final String PREFIX = Contract.text("queuePrefix");
-    private static final String TOPIC_PREFIX = Contract.text("topicPrefix");
-    private static final String METADATA_SUFFIX = Contract.text("metadataSuffix");
+    private static final String PREFIX = SharedPythonConstants.text("queuePrefix");
+    private static final String TOPIC_PREFIX = SharedPythonConstants.text("topicPrefix");
+    private static final String METADATA_SUFFIX = SharedPythonConstants.text("metadataSuffix");
 
     /** {@code bus:queue:<name>}, in braces for a cluster. */
     public String base() {

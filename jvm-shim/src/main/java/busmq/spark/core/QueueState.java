@@ -1,7 +1,7 @@
 package busmq.spark.core;
 
 import busmq.spark.BusException;
-import busmq.spark.Contract;
+import busmq.spark.SharedPythonConstants;
 import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
 import java.nio.charset.StandardCharsets;
@@ -20,7 +20,7 @@ public record QueueState(
         long ttlS, String born, long maxsize, long lastId, long oldest, long newest, long count, String mark, String newestMark,
         long done) {
     /** Items of one queue in the flat reply of {@code lua/state.lua}. */
-    public static final int ITEMS_PER_QUEUE = Contract.intNumber("stateItems");
+    public static final int ITEMS_PER_QUEUE = SharedPythonConstants.intNumber("stateItems");
 
     /** The state of a queue that keeps no acknowledged messages. */
     public QueueState(

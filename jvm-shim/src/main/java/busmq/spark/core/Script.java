@@ -28,7 +28,7 @@ public record Script(String name, String text, String digest) {
         List<String> lines = new ArrayList<>();
         addCodeLines(name, "", new HashSet<>(), lines);
         String text = String.join("\n", lines);
-        return new Script(name, text, Fingerprint.hexDigest("SHA-1", StandardCharsets.UTF_8.encode(text)));
+        return new Script(name, text, MessageFingerprint.hexDigest("SHA-1", StandardCharsets.UTF_8.encode(text)));
     }
 
     /** The lines of a file with its includes, but for those that are {@code there} before it. */

@@ -1,6 +1,6 @@
 package busmq.spark.core;
 
-import busmq.spark.Contract;
+import busmq.spark.SharedPythonConstants;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.Comparator;
@@ -11,10 +11,10 @@ import java.util.Map;
 /** Decisions of the source, without a socket: how much to read, and how to cut it. Ranges are first..last, inclusive. */
 public final class WorkSplitter {
     /** With more ranges than this, small ones share a task. */
-    static final int MAX_UNPACKED_RANGES = Contract.intNumber("maxUnpackedRanges");
+    static final int MAX_UNPACKED_RANGES = SharedPythonConstants.intNumber("maxUnpackedRanges");
 
     /** A shared task is full when it reads so many messages. */
-    static final int ROWS_PER_PACKED_TASK = Contract.intNumber("rowsPerPackedTask");
+    static final int ROWS_PER_PACKED_TASK = SharedPythonConstants.intNumber("rowsPerPackedTask");
 
     private WorkSplitter() {}
 

@@ -1,6 +1,6 @@
 package busmq.spark.options;
 
-import busmq.spark.Contract;
+import busmq.spark.SharedPythonConstants;
 import java.util.List;
 import java.util.Locale;
 import java.util.function.Function;
@@ -14,7 +14,7 @@ record OptionRow<T>(String name, String alias, Function<String, T> parse, T fall
 
     /** The same; {@code absent} is the value where the contract has no default. */
     static <T> OptionRow<T> of(String name, Function<String, T> parse, T absent) {
-        Contract.Option option = Contract.option(name);
+        SharedPythonConstants.Option option = SharedPythonConstants.option(name);
         return new OptionRow<>(name, option.alias(), parse, option.fallback() == null ? absent : parse.apply(option.fallback()));
     }
 

@@ -1,7 +1,7 @@
 package busmq.spark.options;
 
 import busmq.spark.BusException;
-import busmq.spark.Contract;
+import busmq.spark.SharedPythonConstants;
 import busmq.spark.PyText;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -17,15 +17,15 @@ import java.util.stream.Collectors;
  */
 final class OptionTable {
     /** What Spark itself takes from the same option map; not ours, so not an error. */
-    private static final Set<String> SPARK_OPTIONS = Contract.sparkOptionNames();
+    private static final Set<String> SPARK_OPTIONS = SharedPythonConstants.sparkOptionNames();
 
     private final Map<String, OptionRow<?>> rows = new LinkedHashMap<>();
 
     /** {@code use} is that of the contract: read or write. */
     OptionTable(String use, List<OptionRow<?>> rows) {
         Set<String> names = rows.stream().map(OptionRow::name).collect(Collectors.toSet());
-        if (!names.equals(Contract.optionNames(use))) {
-            throw new IllegalStateException("the options of a " + use + " are " + names + ", those of contract.json " + Contract.optionNames(use));
+        if (!names.equals(SharedPythonConstants.optionNames(use))) {
+            throw new IllegalStateException("the options of a " + use + " are " + names + ", those of contract.json " + SharedPythonConstants.optionNames(use));
         }
         for (OptionRow<?> row : rows) {
             row.allNames().forEach(name -> this.rows.put(name.toLowerCase(Locale.ROOT), row));
@@ -55,7 +55,7 @@ final class OptionTable {
         String near = Suggestion.nearest(name.toLowerCase(Locale.ROOT), rows.keySet());
         String hint = near == null ? "known are: " + String.join(", ", rows.values().stream().map(OptionRow::name).distinct().sorted().toList())
                 : "did you mean " + PyText.repr(rows.get(near).name()) + "?";
-        String kafkaHint = Contract.kafkaOptionHint(name.toLowerCase(Locale.ROOT));
+        String kafkaHint = SharedPythonConstants.kafkaOptionHint(name.toLowerCase(Locale.ROOT));
         if (kafkaHint != null) {
             hint = kafkaHint;
         }

@@ -1,6 +1,6 @@
 package busmq.spark.options;
 
-import busmq.spark.Contract;
+import busmq.spark.SharedPythonConstants;
 import com.fasterxml.jackson.core.JsonProcessingException;
 import com.fasterxml.jackson.databind.DeserializationFeature;
 import com.fasterxml.jackson.databind.JsonNode;
@@ -19,9 +19,9 @@ import java.util.stream.Stream;
 /** Texts to values, as {@code parsers.py} parses them. */
 final class Parsers {
     private static final Pattern DURATION = Pattern.compile("\\s*(\\d+)\\s*([smhd]?)\\s*");
-    private static final Map<String, Long> SECONDS_PER_UNIT = Contract.units("seconds");
+    private static final Map<String, Long> SECONDS_PER_UNIT = SharedPythonConstants.units("seconds");
     private static final Pattern SIZE = Pattern.compile("\\s*(\\d{1,15})\\s*([kmg]?)b?\\s*");
-    private static final Map<String, Long> BYTES_PER_UNIT = Contract.units("bytes");
+    private static final Map<String, Long> BYTES_PER_UNIT = SharedPythonConstants.units("bytes");
     private static final ObjectMapper JSON = new ObjectMapper().enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS);
 
     private Parsers() {

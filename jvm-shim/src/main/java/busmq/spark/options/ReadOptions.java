@@ -1,9 +1,9 @@
 package busmq.spark.options;
 
 import busmq.spark.BusException;
-import busmq.spark.Contract;
+import busmq.spark.SharedPythonConstants;
 import busmq.spark.PyText;
-import busmq.spark.core.Topic;
+import busmq.spark.core.TopicPartitioning;
 import java.io.Serializable;
 import java.util.ArrayList;
 import java.util.List;
@@ -19,7 +19,7 @@ import java.util.stream.Stream;
  * @param ack {@code commit} or {@code none}
  */
 public record ReadOptions(RedisOptions redis, List<String> subscribe, String subscribePattern, List<String> topic, boolean includeTopic,
-        Long partitions, OffsetsPerQueue starting, Start startingTimestamp, String timestampStrategy, OffsetsPerQueue ending, Start endingTimestamp,
+        Long partitions, OffsetsOption starting, OffsetBound startingTimestamp, String timestampStrategy, OffsetsOption ending, OffsetBound endingTimestamp,
         Long maxMessages, Long maxBytes, Long minMessages, long triggerDelayS, boolean discard, Long minPartitions, Long maxPerPartition,
         boolean includeTimestamp, List<String> jobFields, boolean failOnDataLoss, String ack, String subscription, boolean create, long ttlS, long idlePollMs,
         boolean requireNoEviction) implements Serializable {
@@ -27,13 +27,13 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
     private static final OptionRow<String> PATTERN = OptionRow.of("subscribePattern", Parsers::pattern);
     static final OptionRow<List<String>> TOPIC = OptionRow.of("topic", Parsers::names, List.of());
     private static final OptionRow<Boolean> INCLUDE_TOPIC = OptionRow.of("includeTopic", Parsers::flag);
-    static final OptionRow<Long> PARTITIONS = OptionRow.of("partitions", Parsers.whole(1, Contract.number("maxPartitions")));
-    private static final OptionRow<OffsetsPerQueue> STARTING = OptionRow.of("startingOffsets", OffsetsPerQueue::parse, OffsetsPerQueue.NOT_GIVEN);
-    private static final OptionRow<Start> STARTING_TIMESTAMP = OptionRow.of("startingTimestamp", Start::timestamp);
+    static final OptionRow<Long> PARTITIONS = OptionRow.of("partitions", Parsers.whole(1, SharedPythonConstants.number("maxPartitions")));
+    private static final OptionRow<OffsetsOption> STARTING = OptionRow.of("startingOffsets", OffsetsOption::parse, OffsetsOption.NOT_GIVEN);
+    private static final OptionRow<OffsetBound> STARTING_TIMESTAMP = OptionRow.of("startingTimestamp", OffsetBound::timestamp);
     private static final OptionRow<String> TIMESTAMP_STRATEGY = OptionRow.of("startingOffsetsByTimestampStrategy",
             Parsers.oneOf("error", "earliest", "latest"));
-    private static final OptionRow<OffsetsPerQueue> ENDING = OptionRow.of("endingOffsets", OffsetsPerQueue::parseEnding, OffsetsPerQueue.NOT_GIVEN);
-    private static final OptionRow<Start> ENDING_TIMESTAMP = OptionRow.of("endingTimestamp", Start::timestamp);
+    private static final OptionRow<OffsetsOption> ENDING = OptionRow.of("endingOffsets", OffsetsOption::parseEnding, OffsetsOption.NOT_GIVEN);
+    private static final OptionRow<OffsetBound> ENDING_TIMESTAMP = OptionRow.of("endingTimestamp", OffsetBound::timestamp);
     private static final OptionRow<Long> MAX_MESSAGES = OptionRow.of("maxMessagesPerTrigger", Parsers.whole(1));
     private static final OptionRow<Long> MAX_BYTES = OptionRow.of("maxBytesPerTrigger", Parsers::size);
     private static final OptionRow<Long> MIN_MESSAGES = OptionRow.of("minMessagesPerTrigger", Parsers.whole(1));
@@ -80,7 +80,7 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
                     + "' is for topics, and none is named: set option 'topic', or leave it out");
         }
         if (partitions != null && !create) {
-            throw BusException.configError(Contract.text("partitionsUnused"));
+            throw BusException.configError(SharedPythonConstants.text("partitionsUnused"));
         }
         if (ack.equals("none") && !subscription.isEmpty()) {
             throw BusException.configError("ack=none acknowledges nothing, so option 'subscription' has no meaning with it; leave one of them out");
@@ -102,7 +102,7 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
         checkQueues("endingOffsets", ending);
     }
 
-    private void checkQueues(String name, OffsetsPerQueue starts) {
+    private void checkQueues(String name, OffsetsOption starts) {
         Set<String> sources = new TreeSet<>(starts.sources().keySet());
         sources.remove("local");
         if (!sources.isEmpty()) {
@@ -117,7 +117,7 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
         if (!topic.isEmpty() && !strange.isEmpty()) {
             throw BusException.configError(name + " names " + PyText.repr(strange.get(0)) + ", which is neither in topic nor a partition queue of it");
         }
-        starts.queueNames().stream().filter(queue -> topic.contains(queue) && starts.of(queue).kind() == Start.Kind.ID).sorted().findFirst()
+        starts.queueNames().stream().filter(queue -> topic.contains(queue) && starts.of(queue).kind() == OffsetBound.Kind.ID).sorted().findFirst()
                 .ifPresent(each -> {
             throw BusException.configError(name + " has an id for topic " + PyText.repr(each) + ", and an id is one of a queue: name partition queues, such as "
                     + each + "/0");
@@ -125,24 +125,24 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
     }
 
     /** What one of the options says of a queue, else of its topic. */
-    private Start startOrTopicStart(OffsetsPerQueue starts, String queue) {
-        Start found = starts.of(queue);
+    private OffsetBound startOrTopicStart(OffsetsOption starts, String queue) {
+        OffsetBound found = starts.of(queue);
         return found != null || !topic.contains(topicOf(queue)) ? found : starts.of(topicOf(queue));
     }
 
     private static String topicOf(String queue) {
-        Topic.Partition found = Topic.topicPartition(queue);
+        TopicPartitioning.Partition found = TopicPartitioning.topicPartition(queue);
         return found == null ? "" : found.topic();
     }
 
     /** Where reading begins in a queue. */
-    public Start startOf(String queue) {
-        Start found = askedStart(queue);
-        return found == null ? Start.EARLIEST : found;
+    public OffsetBound startOf(String queue) {
+        OffsetBound found = askedStart(queue);
+        return found == null ? OffsetBound.EARLIEST : found;
     }
 
     /** The same as far as a user has said it; null when nothing is said about the queue. */
-    public Start askedStart(String queue) {
+    public OffsetBound askedStart(String queue) {
         return startingTimestamp != null ? startingTimestamp : startOrTopicStart(starting, queue);
     }
 
@@ -152,14 +152,14 @@ public record ReadOptions(RedisOptions redis, List<String> subscribe, String sub
     }
 
     /** Where a batch read ends in a queue; an id is the last one that is read. */
-    public Start endOf(String queue) {
-        Start found = endingTimestamp != null ? endingTimestamp : startOrTopicStart(ending, queue);
-        return found == null ? Start.LATEST : found;
+    public OffsetBound endOf(String queue) {
+        OffsetBound found = endingTimestamp != null ? endingTimestamp : startOrTopicStart(ending, queue);
+        return found == null ? OffsetBound.LATEST : found;
     }
 
     /** Whether reading begins elsewhere when it is asked for again later. */
     public boolean startDependsOnTime() {
-        return Stream.of(Start.Kind.LATEST, Start.Kind.TIME, Start.Kind.NEWEST).anyMatch(starting::hasKind) || startingTimestamp != null;
+        return Stream.of(OffsetBound.Kind.LATEST, OffsetBound.Kind.TIME, OffsetBound.Kind.NEWEST).anyMatch(starting::hasKind) || startingTimestamp != null;
     }
 
     /** Whether an option says where to end, which only a batch read can. */

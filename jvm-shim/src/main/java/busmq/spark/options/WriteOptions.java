@@ -1,7 +1,7 @@
 package busmq.spark.options;
 
 import busmq.spark.BusException;
-import busmq.spark.Contract;
+import busmq.spark.SharedPythonConstants;
 import java.io.Serializable;
 import java.util.Map;
 import java.util.stream.Stream;
@@ -47,7 +47,7 @@ public record WriteOptions(RedisOptions redis, String queue, String topic, Long 
                     + "' is for topics; leave one of them out");
         }
         if (partitions != null && !values.get(CREATE)) {
-            throw BusException.configError(Contract.text("partitionsUnused"));
+            throw BusException.configError(SharedPythonConstants.text("partitionsUnused"));
         }
         boolean numbered = values.get(BATCH) != null;
         if (numbered && (values.get(SINK).isEmpty() || !values.get(DELIVERY).equals("exactly-once"))) {

@@ -13,7 +13,7 @@ import redis.clients.jedis.exceptions.JedisException;
 import redis.clients.jedis.util.JedisClusterCRC16;
 
 /** The link to a Redis Cluster: one connection per node, every call at the node that owns its key. */
-final class ClusterLink extends ExclusiveLink {
+final class ClusterLink extends SingleCallerLink {
     private final ClusterSeeds cluster;
     private final Map<NodeAddress, JedisConnection> connections = new HashMap<>();
     private SlotMap slotMap;
@@ -23,7 +23,7 @@ final class ClusterLink extends ExclusiveLink {
     }
 
     @Override
-    List<Object> execute(List<Call> calls) {
+    List<Object> execute(List<RedisCall> calls) {
         ClusterPipeline clusterPipeline = new ClusterPipeline(calls, cluster);
         LinkRetry retry = new LinkRetry();
         while (true) {
@@ -55,7 +55,7 @@ final class ClusterLink extends ExclusiveLink {
         }
     }
 
-    private void runRound(ClusterPipeline clusterPipeline, List<Call> calls) {
+    private void runRound(ClusterPipeline clusterPipeline, List<RedisCall> calls) {
         record SentBatch(NodeBatch batch, JedisConnection connection, int replies) {
         }
         List<SentBatch> sent = new ArrayList<>();
@@ -119,7 +119,7 @@ final class ClusterLink extends ExclusiveLink {
     }
 
     /** The answer of every master. When one does not answer, all are asked again, until its successor answers or the time for retries is over. */
-    <T> List<T> askEachMaster(Function<Link, T> ask) {
+    <T> List<T> askEachMaster(Function<RedisLink, T> ask) {
         LinkRetry retry = new LinkRetry();
         while (true) {
             try {
@@ -153,7 +153,7 @@ final class ClusterLink extends ExclusiveLink {
     }
 
     /** One node, asked once: a redirection or a broken link is an error. */
-    private final class NodeLink implements Link {
+    private final class NodeLink implements RedisLink {
         private final NodeAddress node;
 
         private NodeLink(NodeAddress node) {
@@ -161,7 +161,7 @@ final class ClusterLink extends ExclusiveLink {
         }
 
         @Override
-        public List<Object> tryAll(List<Call> calls) {
+        public List<Object> tryAll(List<RedisCall> calls) {
             try {
                 calls.forEach(call -> connectionTo(node).bufferCall(call, true));
                 return connectionTo(node).flushAndRead(calls.size()).stream()

@@ -1,7 +1,7 @@
 package busmq.spark.redis;
 
 import busmq.spark.BusException;
-import busmq.spark.Contract;
+import busmq.spark.SharedPythonConstants;
 import busmq.spark.ErrorKind;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -29,9 +29,9 @@ import redis.clients.jedis.util.JedisClusterCRC16;
  */
 final class ClusterPipeline {
     /** After so many redirections without a pause the nodes disagree: then waiting helps, and asking on does not. */
-    private static final int MAX_REDIRECTIONS = Contract.intNumber("maxRedirections");
+    private static final int MAX_REDIRECTIONS = SharedPythonConstants.intNumber("maxRedirections");
     private static final int NO_SLOT = -1;
-    private static final Set<String> KEYLESS_COMMANDS = Contract.words("keylessCommands");
+    private static final Set<String> KEYLESS_COMMANDS = SharedPythonConstants.words("keylessCommands");
 
     /** The calls that are still to be answered. */
     final Set<Integer> pending = new TreeSet<>();
@@ -46,20 +46,20 @@ final class ClusterPipeline {
     /** The error for which the next round has to wait; null: none. */
     BusException retryReason;
 
-    private final List<Call> calls;
-    private final Endpoint endpoint;
+    private final List<RedisCall> calls;
+    private final RedisEndpoint endpoint;
     private final int[] slots;
     private final Object[] replies;
     private final Map<Integer, NodeAddress> askNodes = new HashMap<>();
     private BusException doubtError;
     private int redirections;
 
-    ClusterPipeline(List<Call> calls, Endpoint endpoint) {
+    ClusterPipeline(List<RedisCall> calls, RedisEndpoint endpoint) {
         this.calls = calls;
         this.endpoint = endpoint;
         this.replies = new Object[calls.size()];
         this.slots = calls.stream().mapToInt(ClusterPipeline::slotOf).toArray();
-        boolean ordered = calls.size() > 1 && !calls.stream().allMatch(Call::idempotent);
+        boolean ordered = calls.size() > 1 && !calls.stream().allMatch(RedisCall::idempotent);
         for (int place = 0; place < calls.size(); place++) {
             pending.add(place);
             if (ordered) {
@@ -68,7 +68,7 @@ final class ClusterPipeline {
         }
     }
 
-    private static int slotOf(Call call) {
+    private static int slotOf(RedisCall call) {
         if (call.script() != null) {
             return call.keyCount() == 0 ? NO_SLOT : JedisClusterCRC16.getSlot(call.words().get(0));
         }

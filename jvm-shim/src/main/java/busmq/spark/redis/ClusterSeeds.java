@@ -17,10 +17,10 @@ import redis.clients.jedis.exceptions.JedisException;
  * A Redis Cluster: some nodes that are known beforehand, and how to ask one of all which slots are where. The credentials of the first seed
  * are those of every node that is found through them.
  */
-record ClusterSeeds(List<Server> seeds) implements Endpoint {
+record ClusterSeeds(List<RedisServerAddress> seeds) implements RedisEndpoint {
     @Override
     public String maskedAddress() {
-        return seeds.stream().map(Server::maskedAddress).collect(Collectors.joining(","));
+        return seeds.stream().map(RedisServerAddress::maskedAddress).collect(Collectors.joining(","));
     }
 
     @Override
@@ -35,13 +35,13 @@ record ClusterSeeds(List<Server> seeds) implements Endpoint {
 
     /** A master, whichever: notifications reach every node. */
     @Override
-    public Server resolve() {
+    public RedisServerAddress resolve() {
         List<NodeAddress> masters = new ArrayList<>(fetchSlotMap(Set.of(), Set.of()).masters());
         return server(masters.get(ThreadLocalRandom.current().nextInt(masters.size())));
     }
 
     /** How to reach a node: as itself if it is a seed, else with the first seed's credentials. */
-    Server server(NodeAddress node) {
+    RedisServerAddress server(NodeAddress node) {
         return seeds.stream().filter(seed -> seed.host().equals(node.host()) && seed.port() == node.port()).findFirst()
                 .orElseGet(() -> seeds.get(0).withAddress(node.host(), node.port()));
     }
@@ -50,9 +50,9 @@ record ClusterSeeds(List<Server> seeds) implements Endpoint {
     SlotMap fetchSlotMap(Collection<NodeAddress> known, Set<NodeAddress> dead) {
         BusException worst = null;
         for (NodeAddress node : nodesToAsk(known, dead)) {
-            Server server = server(node);
+            RedisServerAddress server = server(node);
             try {
-                List<?> reply = (List<?>) JedisConnection.ask(server, Call.command("CLUSTER", "SLOTS"));
+                List<?> reply = (List<?>) JedisConnection.ask(server, RedisCall.command("CLUSTER", "SLOTS"));
                 if (!reply.isEmpty()) {
                     return SlotMap.parse(reply, server.host());
                 }

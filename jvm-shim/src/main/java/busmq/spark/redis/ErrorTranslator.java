@@ -1,7 +1,7 @@
 package busmq.spark.redis;
 
 import busmq.spark.BusException;
-import busmq.spark.Contract;
+import busmq.spark.SharedPythonConstants;
 import busmq.spark.ErrorKind;
 import java.net.SocketTimeoutException;
 import java.net.UnknownHostException;
@@ -27,7 +27,7 @@ final class ErrorTranslator {
     /** The metadata key, in whichever layout, of a queue to which push.lua appends nothing. */
     private static final Pattern MIRROR_KEY = Pattern.compile("BUSMQ_QUEUE_IS_MIRROR (?:\\{bus:queue:(.*)}|bus:queue:(.*)):metadata");
 
-    private static final String WRONG_LOGIN_TEXT = Contract.text("wrongLoginText");
+    private static final String WRONG_LOGIN_TEXT = SharedPythonConstants.text("wrongLoginText");
 
     /** How Java words that the other side closed the connection, with or without TLS. */
     private static final Pattern CONNECTION_ENDED = Pattern.compile("(?i)broken pipe|connection reset|closed|terminated|unexpected end of stream");
@@ -36,7 +36,7 @@ final class ErrorTranslator {
     }
 
     /** What is one of ours already stays as it is. */
-    static BusException translate(RuntimeException error, Endpoint endpoint) {
+    static BusException translate(RuntimeException error, RedisEndpoint endpoint) {
         if (error instanceof BusException ours) {
             return ours;
         }
@@ -46,7 +46,7 @@ final class ErrorTranslator {
         return error instanceof JedisDataException ? translateErrorReply(error, endpoint) : translateConnectionError(error, endpoint);
     }
 
-    private static BusException translateErrorReply(RuntimeException error, Endpoint endpoint) {
+    private static BusException translateErrorReply(RuntimeException error, RedisEndpoint endpoint) {
         String text = maskSecrets(error.getMessage(), endpoint);
         if (text.contains("BUSMQ_MAX_ID")) {
             return BusException.of(ErrorKind.MESSAGE_REFUSED, "reason",
@@ -75,7 +75,7 @@ final class ErrorTranslator {
         return denied ? ErrorKind.UNAUTHORIZED : ErrorKind.SERVER_REFUSED;
     }
 
-    private static BusException translateConnectionError(RuntimeException error, Endpoint endpoint) {
+    private static BusException translateConnectionError(RuntimeException error, RedisEndpoint endpoint) {
         Throwable root = error;
         SSLException tls = null;
         while (root.getCause() != null) {
@@ -103,7 +103,7 @@ final class ErrorTranslator {
         return root instanceof SocketTimeoutException && text.startsWith("Read") ? "no reply in time" : text;
     }
 
-    private static String maskSecrets(String message, Endpoint endpoint) {
+    private static String maskSecrets(String message, RedisEndpoint endpoint) {
         String text = message.strip().replaceAll("\\s+", " ").split(", with args beginning with", 2)[0];
         String[] parts = text.split(Pattern.quote(WRONG_LOGIN_TEXT), -1); // words of Redis' own, which may look like a user or a password
         for (String secret : endpoint.secrets()) {

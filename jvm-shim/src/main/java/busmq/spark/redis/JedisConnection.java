@@ -1,6 +1,6 @@
 package busmq.spark.redis;
 
-import busmq.spark.Contract;
+import busmq.spark.SharedPythonConstants;
 import java.io.IOException;
 import java.net.InetAddress;
 import java.net.InetSocketAddress;
@@ -24,25 +24,25 @@ import redis.clients.jedis.exceptions.JedisDataException;
  * texts may hold what {@link ErrorTranslator} takes out.
  */
 final class JedisConnection extends Connection {
-    static final int CONNECT_MS = Contract.intNumber("connectMs");
+    static final int CONNECT_MS = SharedPythonConstants.intNumber("connectMs");
     /** Longest wait for one reply. Every script of ours takes milliseconds; one that takes longer counts as unreachable. Shorter in tests. */
-    static final int REPLY_MS = Integer.getInteger("busmq.replyMs", Contract.intNumber("replyMs"));
+    static final int REPLY_MS = Integer.getInteger("busmq.replyMs", SharedPythonConstants.intNumber("replyMs"));
     /** Longest wait for one sentinel, or for one node that is asked for the slots: others may answer sooner. */
-    static final int NODE_TIMEOUT_MS = Contract.intNumber("nodeTimeoutMs");
-    private static final Call ROLE = Call.command("ROLE");
+    static final int NODE_TIMEOUT_MS = SharedPythonConstants.intNumber("nodeTimeoutMs");
+    private static final RedisCall ROLE = RedisCall.command("ROLE");
 
-    private JedisConnection(Server server, int connectMs, int replyMs) {
+    private JedisConnection(RedisServerAddress server, int connectMs, int replyMs) {
         super(() -> openSocket(server, connectMs, replyMs), DefaultJedisClientConfig.builder().serverDefaultProtocol().user(server.user())
                 .password(server.password()).socketTimeoutMillis(replyMs).connectionTimeoutMillis(connectMs).clientName("busmq_spark")
                 .clientSetInfoConfig(ClientSetInfoConfig.DISABLED).build());
     }
 
     /** An open connection to what the endpoint finds now. Behind an endpoint that moves, only a server that says it is master will do. */
-    static JedisConnection dial(Endpoint endpoint) {
+    static JedisConnection dial(RedisEndpoint endpoint) {
         return dial(endpoint, REPLY_MS);
     }
 
-    static JedisConnection dial(Endpoint endpoint, int replyMs) {
+    static JedisConnection dial(RedisEndpoint endpoint, int replyMs) {
         JedisConnection connection = new JedisConnection(endpoint.resolve(), CONNECT_MS, replyMs);
         try {
             if (endpoint.mayMove() && connection.ask(ROLE) instanceof List<?> role) {
@@ -59,7 +59,7 @@ final class JedisConnection extends Connection {
     }
 
     /** The reply to one question to one server, on a connection of its own. */
-    static Object ask(Server server, Call question) {
+    static Object ask(RedisServerAddress server, RedisCall question) {
         JedisConnection connection = new JedisConnection(server, NODE_TIMEOUT_MS, NODE_TIMEOUT_MS);
         try {
             return connection.ask(question);
@@ -68,7 +68,7 @@ final class JedisConnection extends Connection {
         }
     }
 
-    private Object ask(Call question) {
+    private Object ask(RedisCall question) {
         bufferCall(question, false);
         Object reply = flushAndRead(1).get(0);
         if (reply instanceof JedisDataException refused) {
@@ -78,7 +78,7 @@ final class JedisConnection extends Connection {
     }
 
     /** Puts a call into the buffer; a script by its digest, or with its text when {@code whole}. */
-    void bufferCall(Call call, boolean whole) {
+    void bufferCall(RedisCall call, boolean whole) {
         List<byte[]> words = call.words();
         if (call.script() == null) {
             sendCommand(arguments(words.get(0), words.subList(1, words.size())));
@@ -122,7 +122,7 @@ final class JedisConnection extends Connection {
         return out;
     }
 
-    private static Socket openSocket(Server server, int connectMs, int replyMs) {
+    private static Socket openSocket(RedisServerAddress server, int connectMs, int replyMs) {
         SSLSocketFactory secure = server.tls() ? TlsSockets.socketFactory(server.trust()) : null; // before there is a connection that would be left open
         Socket plain = null;
         try {
@@ -150,7 +150,7 @@ final class JedisConnection extends Connection {
         }
     }
 
-    private static Socket connectSocket(Server server, int connectMs) throws IOException {
+    private static Socket connectSocket(RedisServerAddress server, int connectMs) throws IOException {
         IOException last = null;
         for (InetAddress address : InetAddress.getAllByName(server.host())) {
             Socket socket = new Socket();

@@ -1,7 +1,7 @@
 package busmq.spark.redis;
 
 import busmq.spark.BusException;
-import busmq.spark.Contract;
+import busmq.spark.SharedPythonConstants;
 import busmq.spark.ErrorKind;
 import java.io.InterruptedIOException;
 import java.io.UncheckedIOException;
@@ -10,10 +10,10 @@ import java.util.concurrent.ThreadLocalRandom;
 /** When what failed is tried again, as busmq_spark/core/retry.py decides it: tests/golden/retries-v1.json tests both. */
 final class LinkRetry {
     /** Shorter in tests. */
-    private static final long PATIENCE_MS = Long.getLong("busmq.patienceMs", Contract.number("patienceMs"));
-    private static final long FAILOVER_PATIENCE_MS = Contract.number("failoverPatienceMs");
-    private static final long FIRST_PAUSE_MS = Contract.number("firstPauseMs");
-    private static final long MAX_PAUSE_MS = Contract.number("maxPauseMs");
+    private static final long PATIENCE_MS = Long.getLong("busmq.patienceMs", SharedPythonConstants.number("patienceMs"));
+    private static final long FAILOVER_PATIENCE_MS = SharedPythonConstants.number("failoverPatienceMs");
+    private static final long FIRST_PAUSE_MS = SharedPythonConstants.number("firstPauseMs");
+    private static final long MAX_PAUSE_MS = SharedPythonConstants.number("maxPauseMs");
 
     private long startNs = System.nanoTime();
     private int failures;
@@ -38,7 +38,7 @@ final class LinkRetry {
     }
 
     /** Waits before the next try of a step at {@code endpoint}, or throws the translated error. */
-    void pause(RuntimeException problem, Endpoint endpoint) {
+    void pause(RuntimeException problem, RedisEndpoint endpoint) {
         long givenMs = endpoint.mayMove() && !(problem instanceof NoServerReachable) ? FAILOVER_PATIENCE_MS : PATIENCE_MS;
         try {
             Thread.sleep(pauseMs(ErrorTranslator.translate(problem, endpoint), (System.nanoTime() - startNs) / 1_000_000, givenMs));

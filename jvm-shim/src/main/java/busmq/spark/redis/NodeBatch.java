@@ -5,7 +5,7 @@ import java.util.List;
 
 /** What goes to one node of a cluster in one write: {@code places} are positions in the step, {@code asking} those that need ASKING before. */
 record NodeBatch(NodeAddress node, List<Integer> places, List<Boolean> asking) {
-    private static final Call ASKING = Call.command("ASKING");
+    private static final RedisCall ASKING = RedisCall.command("ASKING");
 
     NodeBatch(NodeAddress node) {
         this(node, new ArrayList<>(), new ArrayList<>());
@@ -17,7 +17,7 @@ record NodeBatch(NodeAddress node, List<Integer> places, List<Boolean> asking) {
     }
 
     /** Writes the calls and returns how many replies will come. */
-    int send(JedisConnection connection, List<Call> calls, java.util.Set<Integer> whole) {
+    int send(JedisConnection connection, List<RedisCall> calls, java.util.Set<Integer> whole) {
         int sent = 0;
         for (int i = 0; i < places.size(); i++) {
             if (asking.get(i)) {

@@ -30,13 +30,13 @@ final class PubSubListener {
     private static final long UNUSED_NS = 30_000_000_000L;
     private static final long REFUSED_PAUSE_MS = 30_000;
 
-    private final Endpoint endpoint;
+    private final RedisEndpoint endpoint;
     private final Map<String, Set<PushSignal>> signals = new ConcurrentHashMap<>();
     private final Map<String, Long> unusedSince = new HashMap<>();
     private Thread thread;
     private JedisConnection connection;
 
-    PubSubListener(Endpoint endpoint) {
+    PubSubListener(RedisEndpoint endpoint) {
         this.endpoint = endpoint;
     }
 
@@ -72,7 +72,7 @@ final class PubSubListener {
             return; // all are subscribed at the next connect
         }
         try {
-            connection.bufferCall(Call.command(words), false);
+            connection.bufferCall(RedisCall.command(words), false);
             connection.flushBuffer();
         } catch (JedisException error) {
             connection.closeWithoutQuit(); // the thread notices and connects anew

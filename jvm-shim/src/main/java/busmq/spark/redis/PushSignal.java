@@ -2,7 +2,7 @@ package busmq.spark.redis;
 
 import java.util.concurrent.locks.LockSupport;
 
-/** Is signalled when something was pushed to one of its queues. One reader waits on it; {@link PushNotifiers} makes it. */
+/** Is signalled when something was pushed to one of its queues. One reader waits on it; {@link PushListeners} makes it. */
 public final class PushSignal implements AutoCloseable {
     private final Runnable stopListening;
     private volatile boolean hasSignal;

@@ -14,10 +14,10 @@ import redis.clients.jedis.exceptions.JedisException;
  *
  * @param login credentials and trust for the data servers; a sentinel's own stand in its URL
  */
-record SentinelMaster(List<Server> sentinels, String name, Server login) implements Endpoint {
+record SentinelMaster(List<RedisServerAddress> sentinels, String name, RedisServerAddress login) implements RedisEndpoint {
     @Override
     public String maskedAddress() {
-        return name + "@" + sentinels.stream().map(Server::maskedAddress).collect(Collectors.joining(","));
+        return name + "@" + sentinels.stream().map(RedisServerAddress::maskedAddress).collect(Collectors.joining(","));
     }
 
     @Override
@@ -34,14 +34,14 @@ record SentinelMaster(List<Server> sentinels, String name, Server login) impleme
 
     /** Asks one sentinel after the other who is master. */
     @Override
-    public Server resolve() {
+    public RedisServerAddress resolve() {
         BusException last = null;
         boolean unknown = false;
-        for (Server sentinel : sentinels) {
+        for (RedisServerAddress sentinel : sentinels) {
             try {
-                Object reply = JedisConnection.ask(sentinel, Call.command("SENTINEL", "get-master-addr-by-name", name));
+                Object reply = JedisConnection.ask(sentinel, RedisCall.command("SENTINEL", "get-master-addr-by-name", name));
                 if (reply instanceof List<?> found && !found.isEmpty()) {
-                    return new Server(text(found.get(0)), Integer.parseInt(text(found.get(1))), sentinels.get(0).tls(), login.user(),
+                    return new RedisServerAddress(text(found.get(0)), Integer.parseInt(text(found.get(1))), sentinels.get(0).tls(), login.user(),
                             login.password(), login.trust());
                 }
                 unknown = true;

@@ -18,12 +18,12 @@ final class Urls {
     }
 
     /** The servers of a comma list; {@code login} holds for every URL that has no credentials of its own. */
-    static List<Server> parse(String urls, Server login, int defaultPort) {
+    static List<RedisServerAddress> parse(String urls, RedisServerAddress login, int defaultPort) {
         List<String> given = Arrays.stream(urls.split(",")).map(String::strip).filter(url -> !url.isEmpty()).toList();
         if (given.isEmpty()) {
             throw BusException.configError("redis.url is empty; expected redis://host:port, or several separated by commas");
         }
-        List<Server> servers = new ArrayList<>();
+        List<RedisServerAddress> servers = new ArrayList<>();
         for (String url : given) {
             try {
                 servers.add(parseServer(url, login, defaultPort));
@@ -36,7 +36,7 @@ final class Urls {
         return servers;
     }
 
-    private static Server parseServer(String url, Server login, int defaultPort) {
+    private static RedisServerAddress parseServer(String url, RedisServerAddress login, int defaultPort) {
         int colon = url.indexOf(':');
         String scheme = colon < 0 ? "" : url.substring(0, colon).toLowerCase(Locale.ROOT);
         if (scheme.equals("unix")) {
@@ -68,7 +68,7 @@ final class Urls {
         if (host.isEmpty()) {
             throw new IllegalArgumentException("it has no host");
         }
-        return new Server(host, port, scheme.equals("rediss"), user, password, login.trust());
+        return new RedisServerAddress(host, port, scheme.equals("rediss"), user, password, login.trust());
     }
 
     private static int parsePort(String text, int defaultPort) {

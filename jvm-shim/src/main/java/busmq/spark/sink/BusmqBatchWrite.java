@@ -1,7 +1,7 @@
 package busmq.spark.sink;
 
 import busmq.spark.core.RandomToken;
-import busmq.spark.core.Topic;
+import busmq.spark.core.TopicPartitioning;
 import busmq.spark.options.WriteOptions;
 import java.util.List;
 import java.util.stream.Stream;
@@ -36,9 +36,9 @@ final class BusmqBatchWrite implements BatchWrite {
 
     @Override
     public void commit(WriterCommitMessage[] messages) {
-        List<StagedList> staged = TaskOutcome.stagedLists(messages);
+        List<StagedList> staged = SinkCommitMessage.stagedLists(messages);
         try (SinkCommitter committer = new SinkCommitter(options)) {
-            committer.commitBatchWrite("write-" + writeToken, staged, truncate ? queuesToEmpty(staged) : List.of(), TaskOutcome.runOf(messages));
+            committer.commitBatchWrite("write-" + writeToken, staged, truncate ? queuesToEmpty(staged) : List.of(), SinkCommitMessage.runOf(messages));
         }
     }
 
@@ -49,7 +49,7 @@ final class BusmqBatchWrite implements BatchWrite {
             return queues.isEmpty() && columns.queue() != null ? List.of(columns.queue()) : queues;
         }
         Stream<String> topics = queues.isEmpty() ? Stream.ofNullable(columns.topic().topic()) : queues.stream()
-                .map(queue -> Topic.topicPartition(queue).topic());
+                .map(queue -> TopicPartitioning.topicPartition(queue).topic());
         try (SinkStore store = new SinkStore(options)) {
             return topics.distinct().flatMap(topic -> store.topicQueues(topic).stream()).toList();
         }

@@ -80,8 +80,8 @@ final class BusmqStreamingWrite implements StreamingWrite {
         if (staging) {
             try (SinkCommitter committer = new SinkCommitter(options)) {
                 CheckpointOffsetLog.syncBatchToDisk(checkpoint, batch);
-                committer.commit(sinkName(), batch, TaskOutcome.stagedLists(messages), query, CheckpointOffsetLog.readBatchSpan(checkpoint, batch),
-                        TaskOutcome.runOf(messages));
+                committer.commit(sinkName(), batch, SinkCommitMessage.stagedLists(messages), query, CheckpointOffsetLog.readBatchSpan(checkpoint, batch),
+                        SinkCommitMessage.runOf(messages));
             }
         }
     }
@@ -93,7 +93,7 @@ final class BusmqStreamingWrite implements StreamingWrite {
 
     /** An error here is only logged: staged lists expire by themselves, and the error that led here must not be hidden by a second one. */
     static void discard(WriteOptions options, String sink, long batch, WriterCommitMessage[] messages) {
-        List<StagedList> staged = TaskOutcome.stagedLists(messages);
+        List<StagedList> staged = SinkCommitMessage.stagedLists(messages);
         boolean tried = Arrays.stream(messages).noneMatch(Objects::isNull); // then a record of them may still arrive
         if (staged.isEmpty() || tried) {
             return;

@@ -1,9 +1,9 @@
 package busmq.spark.sink;
 
-import busmq.spark.Contract;
+import busmq.spark.SharedPythonConstants;
 import busmq.spark.checkpoint.DurableFile;
 import busmq.spark.checkpoint.FileIdentity;
-import busmq.spark.core.Fingerprint;
+import busmq.spark.core.MessageFingerprint;
 import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.InputStream;
@@ -31,7 +31,7 @@ final class CheckpointOffsetLog {
     private static final Set<FileIdentity> SYNCED_QUERIES = ConcurrentHashMap.newKeySet();
     /** Puts a file or the names of a folder on the disk, if it can. Another one in tests. */
     static Predicate<java.nio.file.Path> syncToDisk = CheckpointOffsetLog::syncPath;
-    private static final int MAX_SHOWN_CHARACTERS = Contract.intNumber("maxShownCharacters");
+    private static final int MAX_SHOWN_CHARACTERS = SharedPythonConstants.intNumber("maxShownCharacters");
 
     private CheckpointOffsetLog() {
     }
@@ -44,7 +44,7 @@ final class CheckpointOffsetLog {
         }
         String start = readPlannedOffsets(checkpoint, batch - 1);
         String both = (start == null ? "" : start) + "\n\n" + end;
-        return Fingerprint.hexDigest("SHA-256", StandardCharsets.UTF_8.encode(both)).substring(0, 32) + ":"
+        return MessageFingerprint.hexDigest("SHA-256", StandardCharsets.UTF_8.encode(both)).substring(0, 32) + ":"
                 + end.substring(0, Math.min(MAX_SHOWN_CHARACTERS, end.length()));
     }
 

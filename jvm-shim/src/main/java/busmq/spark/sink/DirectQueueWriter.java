@@ -2,7 +2,7 @@ package busmq.spark.sink;
 
 import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
-import busmq.spark.redis.Call;
+import busmq.spark.redis.RedisCall;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -24,7 +24,7 @@ final class DirectQueueWriter implements RowBatcher.Target {
 
     /** What Redis refuses of one queue is an error of its buffer alone: the others are stored, and need not come again. */
     @Override
-    public int[] writeChunks(List<QueueBuffer> buffers) {
+    public int[] writeChunks(List<QueueWriteBuffer> buffers) {
         openTargetStates(buffers);
         Map<Integer, List<Integer>> byServer = IntStream.range(0, buffers.size()).boxed().filter(i -> buffers.get(i).refusal == null)
                 .collect(Collectors.groupingBy(i -> (Integer) buffers.get(i).targetState, LinkedHashMap::new, Collectors.toList()));
@@ -34,25 +34,25 @@ final class DirectQueueWriter implements RowBatcher.Target {
     }
 
     @Override
-    public long maxsize(QueueBuffer buffer) {
+    public long maxsize(QueueWriteBuffer buffer) {
         return store.maxsize(buffer.queue, (Integer) buffer.targetState);
     }
 
-    private void openTargetStates(List<QueueBuffer> buffers) {
+    private void openTargetStates(List<QueueWriteBuffer> buffers) {
         try {
-            QueueBuffer.openTargetStates(buffers, store, (queue, server) -> server);
+            QueueWriteBuffer.openTargetStates(buffers, store, (queue, server) -> server);
         } catch (BusException error) {
             boolean away = error.kind() == ErrorKind.LINK_LOST; // then each of them would be waited for anew
             buffers.stream().filter(buffer -> buffer.targetState == null).forEach(buffer -> keepRefusal(buffer, () -> {
                 if (away) {
                     throw error;
                 }
-                QueueBuffer.openTargetStates(List.of(buffer), store, (queue, server) -> server);
+                QueueWriteBuffer.openTargetStates(List.of(buffer), store, (queue, server) -> server);
             }));
         }
     }
 
-    private void pushChunks(int server, List<QueueBuffer> buffers, List<Integer> part, int[] stored) {
+    private void pushChunks(int server, List<QueueWriteBuffer> buffers, List<Integer> part, int[] stored) {
         List<Object> replies = store.link(server).tryAll(part.stream().map(i -> pushCall(buffers.get(i))).toList());
         for (int at = 0; at < replies.size(); at++) {
             int i = part.get(at);
@@ -61,7 +61,7 @@ final class DirectQueueWriter implements RowBatcher.Target {
         }
     }
 
-    private static void keepRefusal(QueueBuffer buffer, Runnable step) {
+    private static void keepRefusal(QueueWriteBuffer buffer, Runnable step) {
         try {
             step.run();
         } catch (BusException error) {
@@ -69,12 +69,12 @@ final class DirectQueueWriter implements RowBatcher.Target {
         }
     }
 
-    private Call pushCall(QueueBuffer buffer) {
+    private RedisCall pushCall(QueueWriteBuffer buffer) {
         return query == null ? store.pushCall(buffer.queue, buffer.chunk)
                 : store.pushOnceCall(query, buffer.queue, buffer.chunk, buffer.chunkOrigins);
     }
 
-    private int countStored(QueueBuffer buffer, Object reply) {
+    private int countStored(QueueWriteBuffer buffer, Object reply) {
         if (reply instanceof BusException refused) {
             throw refused;
         }

@@ -34,12 +34,12 @@ final class RowBatcher implements AutoCloseable {
     interface Target {
         /**
          * Store the chunk of each buffer. The result says how many rows of each; fewer than all means that the queue is full, or why the buffer says
-         * it was {@link QueueBuffer#refusal}.
+         * it was {@link QueueWriteBuffer#refusal}.
          */
-        int[] writeChunks(List<QueueBuffer> buffers);
+        int[] writeChunks(List<QueueWriteBuffer> buffers);
 
         /** The {@code maxsize} of a queue that is full. */
-        long maxsize(QueueBuffer buffer);
+        long maxsize(QueueWriteBuffer buffer);
     }
 
     private final Target target;
@@ -49,9 +49,9 @@ final class RowBatcher implements AutoCloseable {
     private final ReentrantLock lock = new ReentrantLock();
     private final Condition work = lock.newCondition();
     private final Condition progress = lock.newCondition();
-    private final Map<String, QueueBuffer> buffers = new HashMap<>();
-    private final ArrayDeque<QueueBuffer> readyBuffers = new ArrayDeque<>();
-    private final List<QueueBuffer> blockedBuffers = new ArrayList<>();
+    private final Map<String, QueueWriteBuffer> buffers = new HashMap<>();
+    private final ArrayDeque<QueueWriteBuffer> readyBuffers = new ArrayDeque<>();
+    private final List<QueueWriteBuffer> blockedBuffers = new ArrayList<>();
     private long rows;
     private long bytes;
     private boolean sending;
@@ -80,7 +80,7 @@ final class RowBatcher implements AutoCloseable {
                 await(progress);
             }
             throwIfFailed();
-            QueueBuffer buffer = buffers.computeIfAbsent(queue, QueueBuffer::new);
+            QueueWriteBuffer buffer = buffers.computeIfAbsent(queue, QueueWriteBuffer::new);
             buffer.add(value, origin);
             rows++;
             bytes += value.length;
@@ -125,7 +125,7 @@ final class RowBatcher implements AutoCloseable {
 
     private void run() {
         try {
-            for (List<QueueBuffer> round = awaitBuffersToSend(); round != null; round = awaitBuffersToSend()) {
+            for (List<QueueWriteBuffer> round = awaitBuffersToSend(); round != null; round = awaitBuffersToSend()) {
                 applyResults(round, writeOrKeepRefusal(round));
             }
         } catch (RuntimeException | Error error) {
@@ -139,7 +139,7 @@ final class RowBatcher implements AutoCloseable {
      * Rows that are pushed are tried again as long as their task is open: it learns of an error only with its next row, and that, or the end
      * of the batch, may be an hour away.
      */
-    private int[] writeOrKeepRefusal(List<QueueBuffer> round) {
+    private int[] writeOrKeepRefusal(List<QueueWriteBuffer> round) {
         round.forEach(buffer -> buffer.refusal = null);
         try {
             return target.writeChunks(round);
@@ -153,7 +153,7 @@ final class RowBatcher implements AutoCloseable {
     }
 
     /** The buffers of the next call, each with its chunk; null at the end. */
-    private List<QueueBuffer> awaitBuffersToSend() {
+    private List<QueueWriteBuffer> awaitBuffersToSend() {
         lock.lock();
         try {
             sending = false;
@@ -177,11 +177,11 @@ final class RowBatcher implements AutoCloseable {
         }
     }
 
-    private List<QueueBuffer> loadChunks() {
-        List<QueueBuffer> round = new ArrayList<>();
+    private List<QueueWriteBuffer> loadChunks() {
+        List<QueueWriteBuffer> round = new ArrayList<>();
         long size = 0;
-        while (!readyBuffers.isEmpty() && round.size() < BUFFERS_AT_ONCE && size < 4L * QueueBuffer.CHUNK_BYTES) {
-            QueueBuffer buffer = readyBuffers.poll();
+        while (!readyBuffers.isEmpty() && round.size() < BUFFERS_AT_ONCE && size < 4L * QueueWriteBuffer.CHUNK_BYTES) {
+            QueueWriteBuffer buffer = readyBuffers.poll();
             buffer.loadChunk();
             for (byte[] value : buffer.chunk) {
                 size += value.length;
@@ -191,12 +191,12 @@ final class RowBatcher implements AutoCloseable {
         return round;
     }
 
-    private void applyResults(List<QueueBuffer> round, int[] stored) {
+    private void applyResults(List<QueueWriteBuffer> round, int[] stored) {
         long nowMs = System.nanoTime() / 1_000_000;
         lock.lock();
         try {
             for (int i = 0; i < stored.length; i++) {
-                QueueBuffer buffer = round.get(i);
+                QueueWriteBuffer buffer = round.get(i);
                 rows -= stored[i];
                 bytes -= buffer.removeStored(stored[i]);
                 buffer.fullWait = stored[i] > 0 ? null : buffer.fullWait; // with each row that is stored the deadline starts anew
@@ -226,7 +226,7 @@ final class RowBatcher implements AutoCloseable {
         buffers.values().stream().filter(buffer -> !buffer.isEmpty()).forEach(this::schedule);
     }
 
-    private void schedule(QueueBuffer buffer) {
+    private void schedule(QueueWriteBuffer buffer) {
         if (buffer.isScheduled) {
             return;
         }
@@ -237,7 +237,7 @@ final class RowBatcher implements AutoCloseable {
         }
     }
 
-    private void blockWhileFull(QueueBuffer buffer, long nowMs) {
+    private void blockWhileFull(QueueWriteBuffer buffer, long nowMs) {
         if (buffer.fullWait == null) {
             buffer.fullWait = new FullQueueWait(fullTimeoutMs);
         }

@@ -12,7 +12,7 @@ import org.apache.spark.unsafe.types.UTF8String;
 final class RowWriter implements DataWriter<InternalRow> {
     private final SinkColumns columns;
     private final TaskSink sink;
-    private final RowOriginChecker origins;
+    private final RowOriginOrderChecker origins;
     private final TopicPartitioner topics;
     private final InternalRowColumns rowColumns = new InternalRowColumns();
     private long rows;
@@ -20,7 +20,7 @@ final class RowWriter implements DataWriter<InternalRow> {
     private String lastQueue;
 
     /** {@code origins}: null where rows have none; {@code topics}: null where rows go to queues. */
-    RowWriter(SinkColumns columns, TaskSink sink, RowOriginChecker origins, TopicPartitioner topics) {
+    RowWriter(SinkColumns columns, TaskSink sink, RowOriginOrderChecker origins, TopicPartitioner topics) {
         this.columns = columns;
         this.sink = sink;
         this.origins = origins;
@@ -86,7 +86,7 @@ final class RowWriter implements DataWriter<InternalRow> {
     public WriterCommitMessage commit() throws IOException {
         TaskContext task = TaskContext.get();
         if (task != null && task.isInterrupted() && !sink.isStaging()) {
-            return TaskOutcome.EMPTY; // the query was stopped: the engine does not count this task, and an error would fill its log
+            return SinkCommitMessage.EMPTY; // the query was stopped: the engine does not count this task, and an error would fill its log
         }
         return sink.finishWithOutcome();
     }

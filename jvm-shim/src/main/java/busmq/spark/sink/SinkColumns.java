@@ -1,7 +1,7 @@
 package busmq.spark.sink;
 
 import busmq.spark.BusException;
-import busmq.spark.Contract;
+import busmq.spark.SharedPythonConstants;
 import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
 import java.io.Serializable;
@@ -88,7 +88,7 @@ public record SinkColumns(String valueColumn, int valueAt, boolean text, String 
     }
 
     static BusException nullError(String column, long row) {
-        String remedy = Contract.text(column.equalsIgnoreCase("key") ? "nullKeyRemedy" : "nullTopicRemedy");
+        String remedy = SharedPythonConstants.text(column.equalsIgnoreCase("key") ? "nullKeyRemedy" : "nullTopicRemedy");
         return messageRefused("column " + PyText.repr(column) + " is NULL in row " + row + " of its task; " + remedy);
     }
 

@@ -100,7 +100,7 @@ final class SinkCommitter implements AutoCloseable {
 
     private void append(String sink, long batch, List<StagedList> staged) {
         FullQueueWait full = new FullQueueWait(fullTimeoutMs(options));
-        for (SinkStore.FullQueueStop rest = store.commit(sink, batch, staged); rest != null; rest = store.commit(sink, batch, staged)) {
+        for (SinkStore.CommitStoppedAtMaxsize rest = store.commit(sink, batch, staged); rest != null; rest = store.commit(sink, batch, staged)) {
             long maxsize = rest.maxsize();
             sleep(full.pauseMs(staged.get(0).queue(), () -> maxsize, rest.left(), System.nanoTime() / 1_000_000));
         }

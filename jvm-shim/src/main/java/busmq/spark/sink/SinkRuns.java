@@ -3,11 +3,11 @@ package busmq.spark.sink;
 import static busmq.spark.store.ReadStore.text;
 
 import busmq.spark.BusException;
-import busmq.spark.Contract;
+import busmq.spark.SharedPythonConstants;
 import busmq.spark.core.QueueKeys;
-import busmq.spark.redis.Call;
-import busmq.spark.redis.Link;
-import busmq.spark.redis.Links;
+import busmq.spark.redis.RedisCall;
+import busmq.spark.redis.RedisLink;
+import busmq.spark.redis.RedisLinks;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.HashSet;
@@ -20,13 +20,13 @@ import java.util.stream.Collectors;
 
 /** What the runs of a sink stage, and what becomes of it when a run ends before its commit: {@code core/sink_runs.py}, with the same scripts. */
 final class SinkRuns {
-    private static final int NAMES_PER_CALL = Contract.intNumber("namesPerCall");
+    private static final int NAMES_PER_CALL = SharedPythonConstants.intNumber("namesPerCall");
 
-    private final Links links;
-    private final Link recordLink;
+    private final RedisLinks links;
+    private final RedisLink recordLink;
     private final String sink;
 
-    SinkRuns(Links links, Link recordLink, String sink) {
+    SinkRuns(RedisLinks links, RedisLink recordLink, String sink) {
         this.links = links;
         this.recordLink = recordLink;
         this.sink = sink;
@@ -38,9 +38,9 @@ final class SinkRuns {
      * @param more calls that travel along, and {@code answered} what takes their replies or errors. Not in the call that begins the run, which frees
      *        memory: what a full Redis refused may be accepted after it
      */
-    SinkRun begin(String run, List<String> queues, List<Call> more, Consumer<List<Object>> answered) {
-        List<Call> calls = new ArrayList<>();
-        calls.add(Call.script("begin", List.of(QueueKeys.sinkRecord(sink)), run, SinkStore.STAGE_TTL_S));
+    SinkRun begin(String run, List<String> queues, List<RedisCall> more, Consumer<List<Object>> answered) {
+        List<RedisCall> calls = new ArrayList<>();
+        calls.add(RedisCall.script("begin", List.of(QueueKeys.sinkRecord(sink)), run, SinkStore.STAGE_TTL_S));
         calls.addAll(callsWithNames("enlist", queues, run, SinkStore.STAGE_TTL_S));
         int own = calls.size();
         calls.addAll(more);
@@ -57,23 +57,23 @@ final class SinkRuns {
             return new SinkRun(epoch, List.of());
         }
         byte[] manifest = (byte[]) begun.get(2);
-        List<StagedList> held = manifest.length == 0 ? List.of() : BatchManifest.decode(manifest);
+        List<StagedList> held = manifest.length == 0 ? List.of() : BatchManifestCodec.decode(manifest);
         sweep(run, epoch, held);
         return new SinkRun(epoch, held.stream().map(StagedList::queue).distinct().toList());
     }
 
     /** Whether a run has begun after the one with this epoch. */
     boolean hasNewerRun(long epoch) {
-        Object found = recordLink.run(Call.command("HGET", QueueKeys.sinkRecord(sink), "epoch"));
+        Object found = recordLink.run(RedisCall.command("HGET", QueueKeys.sinkRecord(sink), "epoch"));
         return found != null && epoch < Long.parseLong(text(found));
     }
 
     /** Renews the ttl of what the run has staged. */
     void renew(long epoch) {
         for (String key : List.of(QueueKeys.sinkRecord(sink), QueueKeys.sinkQueues(sink))) {
-            recordLink.run(Call.command("EXPIRE", key, SinkStore.MIN_RECORD_TTL_S));
+            recordLink.run(RedisCall.command("EXPIRE", key, SinkStore.MIN_RECORD_TTL_S));
         }
-        runAtServers(stagedQueues(), keys -> Call.script("renew", List.of(keys.stages(sink)), epoch, keys.stage(""), SinkStore.STAGE_TTL_S));
+        runAtServers(stagedQueues(), keys -> RedisCall.script("renew", List.of(keys.stages(sink)), epoch, keys.stage(""), SinkStore.STAGE_TTL_S));
     }
 
     private void sweep(String run, long epoch, List<StagedList> held) {
@@ -82,14 +82,14 @@ final class SinkRuns {
         runAtServers(queues, keys -> {
             List<Object> args = new ArrayList<>(List.of(epoch, keys.stage("")));
             kept.getOrDefault(keys.name(), List.of()).forEach(part -> args.add(part.key().substring(keys.stage("").length())));
-            return Call.script("sweep", List.of(keys.stages(sink)), args.toArray());
+            return RedisCall.script("sweep", List.of(keys.stages(sink)), args.toArray());
         });
         callsWithNames("unlist", queues, run).forEach(recordLink::run);
     }
 
     /** The queues that runs of the sink have staged for. */
     private Set<String> stagedQueues() {
-        List<?> flat = (List<?>) recordLink.run(Call.command("HGETALL", QueueKeys.sinkQueues(sink)));
+        List<?> flat = (List<?>) recordLink.run(RedisCall.command("HGETALL", QueueKeys.sinkQueues(sink)));
         Set<String> found = new HashSet<>();
         for (int i = 0; i < flat.size(); i += 2) {
             found.add(text(flat.get(i)));
@@ -97,19 +97,19 @@ final class SinkRuns {
         return found;
     }
 
-    private void runAtServers(Set<String> queues, Function<QueueKeys, Call> call) {
+    private void runAtServers(Set<String> queues, Function<QueueKeys, RedisCall> call) {
         Map<String, Integer> servers = links.locate(queues);
         servers.keySet().stream().collect(Collectors.groupingBy(servers::get))
                 .forEach((server, part) -> links.link(server).runAll(part.stream().map(queue -> call.apply(links.keys(queue))).toList()));
     }
 
-    private List<Call> callsWithNames(String script, Collection<String> queues, Object... before) {
+    private List<RedisCall> callsWithNames(String script, Collection<String> queues, Object... before) {
         List<String> names = List.copyOf(queues);
-        List<Call> calls = new ArrayList<>();
+        List<RedisCall> calls = new ArrayList<>();
         for (int at = 0; at < names.size(); at += NAMES_PER_CALL) {
             List<Object> args = new ArrayList<>(List.of(before));
             args.addAll(names.subList(at, Math.min(names.size(), at + NAMES_PER_CALL)));
-            calls.add(Call.script(script, List.of(QueueKeys.sinkQueues(sink)), args.toArray()));
+            calls.add(RedisCall.script(script, List.of(QueueKeys.sinkQueues(sink)), args.toArray()));
         }
         return calls;
     }

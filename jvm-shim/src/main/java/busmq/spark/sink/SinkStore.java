@@ -4,17 +4,17 @@ import busmq.spark.core.RandomToken;
 import static busmq.spark.store.ReadStore.text;
 
 import busmq.spark.BusException;
-import busmq.spark.Contract;
+import busmq.spark.SharedPythonConstants;
 import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
 import busmq.spark.core.QueueKeys;
 import busmq.spark.core.ServerIndex;
-import busmq.spark.core.Topic;
+import busmq.spark.core.TopicPartitioning;
 import busmq.spark.options.WriteOptions;
-import busmq.spark.redis.Call;
-import busmq.spark.redis.Link;
-import busmq.spark.redis.Links;
-import busmq.spark.store.Topics;
+import busmq.spark.redis.RedisCall;
+import busmq.spark.redis.RedisLink;
+import busmq.spark.redis.RedisLinks;
+import busmq.spark.store.TopicPartitionLocator;
 import java.util.ArrayList;
 import java.util.HashSet;
 import java.util.LinkedHashSet;
@@ -30,31 +30,31 @@ import java.util.stream.Stream;
 /** What a sink does with Redis, call by call ({@code core/sink.py} has the rules). For one thread; closing it gives its links back. */
 final class SinkStore implements AutoCloseable {
     /** How long our own records outlive a queue whose ttl is shorter. */
-    static final int MIN_RECORD_TTL_S = Contract.intNumber("minRecordTtlS");
+    static final int MIN_RECORD_TTL_S = SharedPythonConstants.intNumber("minRecordTtlS");
 
     /** How long staged rows of an attempt that never came to its commit stay in Redis. */
-    static final int STAGE_TTL_S = Contract.intNumber("stageTtlS");
+    static final int STAGE_TTL_S = SharedPythonConstants.intNumber("stageTtlS");
 
     private static final String STAGE = ":stage:";
-    private static final int MAX_MESSAGES_PER_ACK = Contract.intNumber("maxMessagesPerAck");
-    private static final String RESTART_REMEDY = Contract.text("restartRemedy");
-    private static final String RECORD_LOST_REMEDY = Contract.text("recordLostRemedy");
+    private static final int MAX_MESSAGES_PER_ACK = SharedPythonConstants.intNumber("maxMessagesPerAck");
+    private static final String RESTART_REMEDY = SharedPythonConstants.text("restartRemedy");
+    private static final String RECORD_LOST_REMEDY = SharedPythonConstants.text("recordLostRemedy");
 
     private final WriteOptions options;
-    private final Links links;
+    private final RedisLinks links;
     /** Queues that were attached with {@link #begin}, until {@link #attach} is asked for them. */
     private final Set<String> attachedWithBegin = new HashSet<>();
 
     SinkStore(WriteOptions options) {
         this.options = options;
-        this.links = Links.fromPool(options.redis());
+        this.links = RedisLinks.fromPool(options.redis());
     }
 
     QueueKeys keys(String queue) {
         return links.keys(queue);
     }
 
-    Link link(int server) {
+    RedisLink link(int server) {
         return links.link(server);
     }
 
@@ -70,8 +70,8 @@ final class SinkStore implements AutoCloseable {
      * not where its name hashes to. Throws BUSMQ_TOPIC_MISSING.
      */
     List<String> topicQueues(String topic) {
-        Topics topics = new Topics(links, options.redis().cluster());
-        List<String> queues = Topic.partitionQueues(topic, topics.findOrCreate(topic, options.create() ? options.partitions() : null));
+        TopicPartitionLocator topics = new TopicPartitionLocator(links, options.redis().cluster());
+        List<String> queues = TopicPartitioning.partitionQueues(topic, topics.findOrCreate(topic, options.create() ? options.partitions() : null));
         if (options.create() && links.links().size() > 1) {
             Map<String, Integer> found = links.locate(queues);
             topics.locate(queues).forEach((queue, server) -> {
@@ -98,19 +98,19 @@ final class SinkStore implements AutoCloseable {
         }
     }
 
-    private Call attachCall(String queue) {
+    private RedisCall attachCall(String queue) {
         Object[] args = {options.ttlS(), options.maxsize(), "false", RandomToken.next(), options.create() ? 1 : 0, MIN_RECORD_TTL_S};
-        return Call.script("attach", keys(queue).all(), args);
+        return RedisCall.script("attach", keys(queue).all(), args);
     }
 
     /** The calls that push a chunk; sent again after a broken link, which is what at-least-once allows. */
-    Call pushCall(String queue, List<byte[]> values) {
+    RedisCall pushCall(String queue, List<byte[]> values) {
         QueueKeys keys = keys(queue);
-        return Call.script("push", keys.appending(), concat(values, keys.available()));
+        return RedisCall.script("push", keys.appending(), concat(values, keys.available()));
     }
 
     /** The call that pushes what of a chunk is not there yet; safe to repeat. */
-    Call pushOnceCall(String query, String queue, List<byte[]> values, List<RowOrigin> origins) {
+    RedisCall pushOnceCall(String query, String queue, List<byte[]> values, List<RowOrigin> origins) {
         QueueKeys keys = keys(queue);
         List<Object> words = new ArrayList<>(List.of(keys.available(), query, MIN_RECORD_TTL_S));
         for (int from = 0, until; from < values.size(); from = until) {
@@ -124,23 +124,23 @@ final class SinkStore implements AutoCloseable {
             }
         }
         List<String> names = Stream.concat(keys.peerKeys().stream(), Stream.of(keys.sinks(), keys.clock(), keys.acks(), keys.bytes())).toList();
-        return Call.script("push_once", names, words.toArray());
+        return RedisCall.script("push_once", names, words.toArray());
     }
 
     long maxsize(String queue, int server) {
-        Object found = link(server).run(Call.command("HGET", keys(queue).metadata(), "maxsize"));
+        Object found = link(server).run(RedisCall.command("HGET", keys(queue).metadata(), "maxsize"));
         return found == null ? 0 : Long.parseLong(text(found));
     }
 
     /** Appends a chunk to a staged list, unless it is there; the reply is the rows in the list. */
-    static Call stageCall(StagedList.OpenStagedList list, List<byte[]> values) {
+    static RedisCall stageCall(StagedList.OpenStagedList list, List<byte[]> values) {
         String attempt = list.key().substring(list.key().lastIndexOf(STAGE) + STAGE.length());
-        return Call.script("stage", List.of(list.key(), list.stagesKey), concat(values, list.rows(), STAGE_TTL_S, attempt, list.epoch));
+        return RedisCall.script("stage", List.of(list.key(), list.stagesKey), concat(values, list.rows(), STAGE_TTL_S, attempt, list.epoch));
     }
 
     /** A task of a run is about to stage rows for queues, which are attached in the same round trip where that is to one server, or cluster. */
     SinkRun begin(SinkRunId run, List<String> queues) {
-        List<Call> calls = links.links().size() == 1 ? queues.stream().map(this::attachCall).toList() : List.of();
+        List<RedisCall> calls = links.links().size() == 1 ? queues.stream().map(this::attachCall).toList() : List.of();
         return runsOf(run.sink()).begin(run.id(), queues, calls, replies -> {
             for (int i = 0; i < replies.size(); i++) {
                 if (replies.get(i) instanceof List<?> found && (Long) found.get(0) >= 0) { // else the same call says what is wrong
@@ -159,8 +159,8 @@ final class SinkStore implements AutoCloseable {
      * Appends a chunk on the connection that has written the whole list so far. Never to be repeated on the same list: the first try may still
      * arrive. To a list that is gone it adds nothing, so no key is left without a ttl.
      */
-    static Call stageMoreCall(StagedList.OpenStagedList list, List<byte[]> values) {
-        return Call.command(concat(values, "RPUSHX", list.key())).asNonIdempotent();
+    static RedisCall stageMoreCall(StagedList.OpenStagedList list, List<byte[]> values) {
+        return RedisCall.command(concat(values, "RPUSHX", list.key())).asNonIdempotent();
     }
 
     static void checkStagedRows(StagedList.OpenStagedList list, int added, long found) {
@@ -182,22 +182,22 @@ final class SinkStore implements AutoCloseable {
         }
         List<String> key = List.of(QueueKeys.sinkRecord(sink));
         List<?> reply = (List<?>) recordLink(sink)
-                .run(Call.script("record", key, batch, BatchManifest.encode(staged, epoch), MIN_RECORD_TTL_S, query, span, epoch));
+                .run(RedisCall.script("record", key, batch, BatchManifestCodec.encode(staged, epoch), MIN_RECORD_TTL_S, query, span, epoch));
         if (reply.isEmpty()) {
             throw staleRunError(sink, batch);
         }
         if (reply.size() == 1) {
             throw staleBatchError(sink, batch, text(reply.get(0)));
         }
-        List<StagedList> held = BatchManifest.decode((byte[]) reply.get(1));
-        Map<String, Object> changed = new BatchIdentity(text(reply.get(2)), held).differencesTo(new BatchIdentity(span, staged));
+        List<StagedList> held = BatchManifestCodec.decode((byte[]) reply.get(1));
+        Map<String, Object> changed = new StagedBatchContent(text(reply.get(2)), held).differencesTo(new StagedBatchContent(span, staged));
         if (!changed.isEmpty()) {
             throw BusException.of(ErrorKind.BATCH_CHANGED, "sink", sink, "batch", batch, "by", changed.get("by"), "found", changed.get("found"),
                     "expected", changed.get("expected"), "remedy", changed.get("remedy"));
         }
         if (staged.stream().map(StagedList::queue).distinct().count() > 1) {
             // Tasks name them anew with the next batch; names that no row has any more are removed here.
-            recordLink(sink).run(Call.command("UNLINK", QueueKeys.sinkQueues(sink)));
+            recordLink(sink).run(RedisCall.command("UNLINK", QueueKeys.sinkQueues(sink)));
         }
         return held;
     }
@@ -209,14 +209,14 @@ final class SinkStore implements AutoCloseable {
      * @param queue the one queue of the sink, which has progress also where the record names other queues; null: rows name theirs
      */
     void forget(String sink, String queue) {
-        byte[] manifest = (byte[]) recordLink(sink).run(Call.script("void", List.of(QueueKeys.sinkRecord(sink)), MIN_RECORD_TTL_S));
+        byte[] manifest = (byte[]) recordLink(sink).run(RedisCall.script("void", List.of(QueueKeys.sinkRecord(sink)), MIN_RECORD_TTL_S));
         if (manifest.length > 0) {
-            List<StagedList> held = BatchManifest.decode(manifest);
+            List<StagedList> held = BatchManifestCodec.decode(manifest);
             discard(held);
             forgetProgress(sink, held);
         }
         if (queue != null) {
-            link(links.locate(Set.of(queue)).get(queue)).run(Call.command("HDEL", keys(queue).sinks(), sink));
+            link(links.locate(Set.of(queue)).get(queue)).run(RedisCall.command("HDEL", keys(queue).sinks(), sink));
         }
     }
 
@@ -225,7 +225,7 @@ final class SinkStore implements AutoCloseable {
      * rows.
      */
     private void keepStaged(String sink, long batch, List<StagedList> staged) {
-        Stream<Call> calls = staged.stream().flatMap(s -> Stream.of(Call.command("EXPIRE", s.key(), MIN_RECORD_TTL_S), Call.command("LLEN", s.key())));
+        Stream<RedisCall> calls = staged.stream().flatMap(s -> Stream.of(RedisCall.command("EXPIRE", s.key(), MIN_RECORD_TTL_S), RedisCall.command("LLEN", s.key())));
         List<Object> replies = link(staged.get(0).server()).runAll(calls.toList());
         for (int i = 0; i < staged.size(); i++) {
             StagedList s = staged.get(i);
@@ -238,25 +238,25 @@ final class SinkStore implements AutoCloseable {
 
     /** The lists recorded for this batch; empty when another batch, or none, is on record. */
     List<StagedList> recordedLists(String sink, long batch) {
-        List<?> reply = (List<?>) recordLink(sink).run(Call.command("HMGET", QueueKeys.sinkRecord(sink), "batch", "manifest"));
-        return reply.get(0) != null && Long.parseLong(text(reply.get(0))) == batch ? BatchManifest.decode((byte[]) reply.get(1)) : List.of();
+        List<?> reply = (List<?>) recordLink(sink).run(RedisCall.command("HMGET", QueueKeys.sinkRecord(sink), "batch", "manifest"));
+        return reply.get(0) != null && Long.parseLong(text(reply.get(0))) == batch ? BatchManifestCodec.decode((byte[]) reply.get(1)) : List.of();
     }
 
     /** A commit that stopped because the queue is at its {@code maxsize}; calling it again goes on. */
-    record FullQueueStop(long maxsize, long left) {
+    record CommitStoppedAtMaxsize(long maxsize, long left) {
     }
 
     /**
      * Append the staged lists of one queue in their order; null when all is appended. Safe to repeat at any time, by any process, until then.
      */
-    FullQueueStop commit(String sink, long batch, List<StagedList> staged) {
+    CommitStoppedAtMaxsize commit(String sink, long batch, List<StagedList> staged) {
         try {
             return commit(sink, batch, staged, 0);
-        } catch (BatchRecordConflict other) {
-            Object epoch = recordLink(sink).run(Call.command("HGET", QueueKeys.sinkRecord(sink), "void"));
+        } catch (BatchProgressConflict other) {
+            Object epoch = recordLink(sink).run(RedisCall.command("HGET", QueueKeys.sinkRecord(sink), "void"));
             try {
                 return commit(sink, batch, staged, epoch == null ? 0 : Long.parseLong(text(epoch)));
-            } catch (BatchRecordConflict still) {
+            } catch (BatchProgressConflict still) {
                 String queue = staged.get(0).queue();
                 long rows = staged.stream().mapToLong(StagedList::rows).sum();
                 throw BusException.of(ErrorKind.BATCH_CHANGED, "sink", sink, "batch", batch, "by", "rows", "found",
@@ -266,23 +266,23 @@ final class SinkStore implements AutoCloseable {
     }
 
     /** Progress under the number of the batch is of another record than the one that is committed. */
-    private static final class BatchRecordConflict extends Exception {
-        BatchRecordConflict() {
+    private static final class BatchProgressConflict extends Exception {
+        BatchProgressConflict() {
             super(null, null, false, false);
         }
     }
 
     /** {@code voidBelow}: progress of records that were made by runs with lower epochs counts for nothing. */
-    private FullQueueStop commit(String sink, long batch, List<StagedList> staged, long voidBelow) throws BatchRecordConflict {
-        QueueCommitter queue = new QueueCommitter(keys(staged.get(0).queue()), sink, batch, staged, voidBelow);
+    private CommitStoppedAtMaxsize commit(String sink, long batch, List<StagedList> staged, long voidBelow) throws BatchProgressConflict {
+        SinkQueueCommitter queue = new SinkQueueCommitter(keys(staged.get(0).queue()), sink, batch, staged, voidBelow);
         int server = staged.get(0).server();
         while (queue.isOpen()) {
-            QueueCommitter.Status found = queue.applyReplies(link(server).runAll(queue.nextCalls()));
-            if (found == QueueCommitter.Status.MISSING) {
+            SinkQueueCommitter.Status found = queue.applyReplies(link(server).runAll(queue.nextCalls()));
+            if (found == SinkQueueCommitter.Status.MISSING) {
                 attach(staged.get(0).queue(), server); // it expired meanwhile
                 queue.reopen();
-            } else if (found == QueueCommitter.Status.OTHER_RECORD) {
-                throw new BatchRecordConflict();
+            } else if (found == SinkQueueCommitter.Status.OTHER_RECORD) {
+                throw new BatchProgressConflict();
             }
         }
         return queue.partialCommit();
@@ -295,9 +295,9 @@ final class SinkStore implements AutoCloseable {
     List<List<StagedList>> commitMany(String sink, long batch, List<StagedList> staged) {
         List<List<StagedList>> rest = new ArrayList<>();
         forEachServer(staged, part -> {
-            for (List<List<StagedList>> group : QueueCommitter.groups(part)) {
-                List<QueueCommitter> queues = group.stream().map(own -> new QueueCommitter(keys(own.get(0).queue()), sink, batch, own, 0)).toList();
-                rest.addAll(QueueCommitter.commitTogether(queues, calls -> link(part.get(0).server()).runAll(calls)));
+            for (List<List<StagedList>> group : SinkQueueCommitter.groups(part)) {
+                List<SinkQueueCommitter> queues = group.stream().map(own -> new SinkQueueCommitter(keys(own.get(0).queue()), sink, batch, own, 0)).toList();
+                rest.addAll(SinkQueueCommitter.commitTogether(queues, calls -> link(part.get(0).server()).runAll(calls)));
             }
         });
         return rest;
@@ -305,20 +305,20 @@ final class SinkStore implements AutoCloseable {
 
     /** Remove staged lists that are part of no batch. */
     void discard(List<StagedList> staged) {
-        forEachServer(staged, part -> link(part.get(0).server()).runAll(callForEach(part, s -> Call.command("UNLINK", s.key()))));
+        forEachServer(staged, part -> link(part.get(0).server()).runAll(callForEach(part, s -> RedisCall.command("UNLINK", s.key()))));
     }
 
     /** Drop the progress and the record of a sink that will never commit again (a finished batch write). */
     void forget(String sink, List<StagedList> staged) {
         forgetProgress(sink, staged);
-        recordLink(sink).run(Call.command("DEL", QueueKeys.sinkRecord(sink)));
-        recordLink(sink).run(Call.command("DEL", QueueKeys.sinkQueues(sink)));
+        recordLink(sink).run(RedisCall.command("DEL", QueueKeys.sinkRecord(sink)));
+        recordLink(sink).run(RedisCall.command("DEL", QueueKeys.sinkQueues(sink)));
     }
 
     private void forgetProgress(String sink, List<StagedList> staged) {
         forEachServer(staged, part -> {
             Stream<String> queues = part.stream().map(StagedList::queue).distinct();
-            link(part.get(0).server()).runAll(queues.map(queue -> Call.command("HDEL", keys(queue).sinks(), sink)).toList());
+            link(part.get(0).server()).runAll(queues.map(queue -> RedisCall.command("HDEL", keys(queue).sinks(), sink)).toList());
         });
     }
 
@@ -326,8 +326,8 @@ final class SinkStore implements AutoCloseable {
     void truncate(List<String> queues) {
         Map<String, Integer> servers = links.locate(new LinkedHashSet<>(queues));
         servers.forEach((queue, server) -> {
-            Object end = link(server).run(Call.command("LINDEX", keys(queue).messages(), -2));
-            Call trim = end == null ? null : Call.script("trim", List.of(keys(queue).messages()), text(end), MAX_MESSAGES_PER_ACK);
+            Object end = link(server).run(RedisCall.command("LINDEX", keys(queue).messages(), -2));
+            RedisCall trim = end == null ? null : RedisCall.script("trim", List.of(keys(queue).messages()), text(end), MAX_MESSAGES_PER_ACK);
             while (trim != null && (Long) link(server).run(trim) == MAX_MESSAGES_PER_ACK) {
                 continue;
             }
@@ -340,7 +340,7 @@ final class SinkStore implements AutoCloseable {
     }
 
     /** The server that has the record of a sink. */
-    private Link recordLink(String sink) {
+    private RedisLink recordLink(String sink) {
         return link(ServerIndex.of(QueueKeys.sinkRecord(sink), links.links().size()));
     }
 
@@ -348,7 +348,7 @@ final class SinkStore implements AutoCloseable {
         staged.stream().collect(Collectors.groupingBy(StagedList::server, TreeMap::new, Collectors.toList())).values().forEach(run);
     }
 
-    private static List<Call> callForEach(List<StagedList> staged, Function<StagedList, Call> call) {
+    private static List<RedisCall> callForEach(List<StagedList> staged, Function<StagedList, RedisCall> call) {
         return staged.stream().map(call).toList();
     }
 

@@ -3,7 +3,7 @@ package busmq.spark.sink;
 import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
 import busmq.spark.core.RandomToken;
-import busmq.spark.redis.Call;
+import busmq.spark.redis.RedisCall;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -27,16 +27,16 @@ final class StagedListWriter implements RowBatcher.Target {
     }
 
     @Override
-    public int[] writeChunks(List<QueueBuffer> buffers) {
+    public int[] writeChunks(List<QueueWriteBuffer> buffers) {
         List<String> fresh = buffers.stream().filter(buffer -> buffer.targetState == null).map(buffer -> buffer.queue).toList();
         if (!fresh.isEmpty()) {
             SinkRun begun = store.begin(runId, fresh);
             run = run.before().isEmpty() ? begun : run;
             renewal.setEpoch(begun.epoch());
         }
-        QueueBuffer.openTargetStates(buffers, store, this::openList);
-        Map<Integer, List<QueueBuffer>> byServer = new LinkedHashMap<>();
-        for (QueueBuffer buffer : buffers) {
+        QueueWriteBuffer.openTargetStates(buffers, store, this::openList);
+        Map<Integer, List<QueueWriteBuffer>> byServer = new LinkedHashMap<>();
+        for (QueueWriteBuffer buffer : buffers) {
             byServer.computeIfAbsent(listOf(buffer).server, server -> new ArrayList<>()).add(buffer);
         }
         byServer.forEach(this::stageChunks);
@@ -44,13 +44,13 @@ final class StagedListWriter implements RowBatcher.Target {
     }
 
     @Override
-    public long maxsize(QueueBuffer buffer) {
+    public long maxsize(QueueWriteBuffer buffer) {
         return 0; // staged lists are never full
     }
 
     /** The staged lists in the order of their first row. Only when nothing is under way. */
-    TaskOutcome outcome() {
-        return new TaskOutcome(listsWithUnconfirmed().stream().filter(segment -> !segment.chunks().isEmpty()).toList(), run);
+    SinkCommitMessage outcome() {
+        return new SinkCommitMessage(listsWithUnconfirmed().stream().filter(segment -> !segment.chunks().isEmpty()).toList(), run);
     }
 
     /** The same with those where nothing was confirmed. */
@@ -66,7 +66,7 @@ final class StagedListWriter implements RowBatcher.Target {
     }
 
     /** After a broken link it is unknown whether the chunks were stored: they are staged again in new lists, for as long as the link retries. */
-    private void stageChunks(int server, List<QueueBuffer> buffers) {
+    private void stageChunks(int server, List<QueueWriteBuffer> buffers) {
         try {
             applyReplies(buffers, store.link(server).runAll(buffers.stream().map(StagedListWriter::chunkCall).toList()));
         } catch (BusException error) {
@@ -80,11 +80,11 @@ final class StagedListWriter implements RowBatcher.Target {
     }
 
     /** The first chunk of a list sets the ttl, by a script; the others need none. */
-    private static Call chunkCall(QueueBuffer buffer) {
+    private static RedisCall chunkCall(QueueWriteBuffer buffer) {
         return listOf(buffer).rows() == 0 ? SinkStore.stageCall(listOf(buffer), buffer.chunk) : SinkStore.stageMoreCall(listOf(buffer), buffer.chunk);
     }
 
-    private static void applyReplies(List<QueueBuffer> buffers, List<Object> replies) {
+    private static void applyReplies(List<QueueWriteBuffer> buffers, List<Object> replies) {
         for (int i = 0; i < buffers.size(); i++) {
             List<byte[]> chunk = buffers.get(i).chunk;
             SinkStore.checkStagedRows(listOf(buffers.get(i)), chunk.size(), (Long) replies.get(i));
@@ -92,7 +92,7 @@ final class StagedListWriter implements RowBatcher.Target {
         }
     }
 
-    private static StagedList.OpenStagedList listOf(QueueBuffer buffer) {
+    private static StagedList.OpenStagedList listOf(QueueWriteBuffer buffer) {
         return (StagedList.OpenStagedList) buffer.targetState;
     }
 }

@@ -1,7 +1,7 @@
 package busmq.spark.sink;
 
 import busmq.spark.BusException;
-import busmq.spark.Contract;
+import busmq.spark.SharedPythonConstants;
 import busmq.spark.options.WriteOptions;
 import java.util.concurrent.Executors;
 import java.util.concurrent.ScheduledExecutorService;
@@ -31,7 +31,7 @@ final class StagingRenewal implements AutoCloseable {
     private volatile long epoch;
 
     StagingRenewal(WriteOptions options, String sink) {
-        this(() -> new SinkStore(options), sink, Long.getLong("busmq.renewalMs", PERIOD_MS), Contract.number("renewalRetryMs"));
+        this(() -> new SinkStore(options), sink, Long.getLong("busmq.renewalMs", PERIOD_MS), SharedPythonConstants.number("renewalRetryMs"));
     }
 
     /** {@code againMs}: how long after an error. */

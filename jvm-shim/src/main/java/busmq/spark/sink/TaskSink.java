@@ -1,7 +1,7 @@
 package busmq.spark.sink;
 
 import busmq.spark.BusException;
-import busmq.spark.Contract;
+import busmq.spark.SharedPythonConstants;
 import busmq.spark.ErrorKind;
 import busmq.spark.options.WriteOptions;
 import java.io.InterruptedIOException;
@@ -10,7 +10,7 @@ import java.util.List;
 /** Sends the rows of one task to Redis, into staged lists or straight into their queues. Made and used by one thread, and closed whatever happens. */
 public final class TaskSink implements AutoCloseable {
     /** Redis' own limit of one value. */
-    private static final int MAX_VALUE_BYTES = Contract.intNumber("maxValueBytes");
+    private static final int MAX_VALUE_BYTES = SharedPythonConstants.intNumber("maxValueBytes");
 
     private final StagedListWriter stageTarget;
     private final StagingRenewal renewal;
@@ -65,9 +65,9 @@ public final class TaskSink implements AutoCloseable {
     }
 
     /** The same; then what was staged, in the order of the first row of each list. */
-    TaskOutcome finishWithOutcome() throws InterruptedIOException {
+    SinkCommitMessage finishWithOutcome() throws InterruptedIOException {
         finish();
-        return stageTarget == null ? TaskOutcome.EMPTY : stageTarget.outcome();
+        return stageTarget == null ? SinkCommitMessage.EMPTY : stageTarget.outcome();
     }
 
     /** Gives up: nothing more is sent, and what was staged is taken back once the last call is answered. */

@@ -1,8 +1,8 @@
 package busmq.spark.sink;
 
-import busmq.spark.Contract;
+import busmq.spark.SharedPythonConstants;
 import busmq.spark.PyText;
-import busmq.spark.core.Topic;
+import busmq.spark.core.TopicPartitioning;
 import busmq.spark.options.WriteOptions;
 import java.util.HashMap;
 import java.util.List;
@@ -14,7 +14,7 @@ import java.util.Map;
  */
 public final class TopicPartitioner {
     /** Rows that go to one partition before the next has its turn, as many as a record batch in Python. */
-    private static final int ROWS_PER_TURN = Contract.intNumber("rowsPerRecordBatch");
+    private static final int ROWS_PER_TURN = SharedPythonConstants.intNumber("rowsPerRecordBatch");
 
     private final WriteOptions options;
     private final SinkColumns columns;
@@ -63,7 +63,7 @@ public final class TopicPartitioner {
             return queues.get(partition);
         }
         if (of.keyAt() >= 0) {
-            return queues.get(Topic.partitionOf(row.bytes(checkNotNull(row, of.keyAt(), "key"), of.keyIsText()), queues.size()));
+            return queues.get(TopicPartitioning.partitionOf(row.bytes(checkNotNull(row, of.keyAt(), "key"), of.keyIsText()), queues.size()));
         }
         return queues.get((int) ((firstPartition + (rows - 1) / ROWS_PER_TURN) % queues.size()));
     }

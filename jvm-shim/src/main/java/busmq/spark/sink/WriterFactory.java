@@ -22,7 +22,7 @@ record WriterFactory(WriteOptions options, SinkColumns columns, boolean staging,
         String attempt = (query.isEmpty() ? "batch" : query) + ":" + epoch + ":" + partition + ":" + RandomToken.next();
         TopicPartitioner topics = columns.topic() == null ? null : new TopicPartitioner(options, columns, epoch + partition);
         if (origins != null) {
-            return new RowWriter(columns, TaskSink.toQueuesOnce(options, query), new RowOriginChecker(origins), topics);
+            return new RowWriter(columns, TaskSink.toQueuesOnce(options, query), new RowOriginOrderChecker(origins), topics);
         }
         return new RowWriter(columns, staging ? TaskSink.toStagedLists(options, sinkRun(), attempt) : TaskSink.toQueues(options), null, topics);
     }

@@ -44,6 +44,6 @@ public final class BusmqScan implements Scan {
             throw BusException.configError("endingOffsets and endingTimestamp end a batch read, and a stream has no end; use spark.read, or "
                     + "trigger(availableNow=True)");
         }
-        return new BusmqStream(options, schema, checkpointLocation);
+        return new BusmqMicroBatchStream(options, schema, checkpointLocation);
     }
 }

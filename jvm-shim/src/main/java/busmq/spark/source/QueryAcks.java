@@ -18,14 +18,14 @@ final class QueryAcks implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(QueryAcks.class);
 
     private final ReadOptions options;
-    private final QueueAcquisition streamQueues;
+    private final StreamQueueAcquirer streamQueues;
     private final Map<String, Position> ackedPositions = new HashMap<>();
     private final Map<String, AckResult> refusals = new ConcurrentHashMap<>();
     private final Set<String> failedQueues = ConcurrentHashMap.newKeySet();
     private ExecutorService executor;
     private boolean closed;
 
-    QueryAcks(ReadOptions options, QueueAcquisition streamQueues) {
+    QueryAcks(ReadOptions options, StreamQueueAcquirer streamQueues) {
         this.options = options;
         this.streamQueues = streamQueues;
     }

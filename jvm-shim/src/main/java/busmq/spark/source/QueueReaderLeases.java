@@ -1,10 +1,10 @@
 package busmq.spark.source;
 
 import busmq.spark.BusException;
-import busmq.spark.Contract;
+import busmq.spark.SharedPythonConstants;
 import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
-import busmq.spark.store.LeaseToken;
+import busmq.spark.store.LeaseHolderToken;
 import busmq.spark.store.ReadStore;
 import java.util.Collection;
 import java.util.HashMap;
@@ -18,8 +18,8 @@ import org.slf4j.LoggerFactory;
 /** Leases, of which a queue, or each subscription of it, has one: taking them, and the error when another reader has one. */
 final class QueueReaderLeases {
     /** A reader of this machine that is just being stopped may take so long to end. */
-    private static final long STOPPING_READER_GRACE_MS = Contract.number("stoppingReaderGraceMs");
-    private static final long LEASE_RETRY_PAUSE_MS = Contract.number("leaseRetryPauseMs");
+    private static final long STOPPING_READER_GRACE_MS = SharedPythonConstants.number("stoppingReaderGraceMs");
+    private static final long LEASE_RETRY_PAUSE_MS = SharedPythonConstants.number("leaseRetryPauseMs");
 
     private static final Logger LOG = LoggerFactory.getLogger(QueueReaderLeases.class);
 
@@ -41,9 +41,9 @@ final class QueueReaderLeases {
                 return shared;
             }
             dead = new HashMap<>(others);
-            dead.values().removeIf(holder -> !LeaseToken.isDead(holder));
+            dead.values().removeIf(holder -> !LeaseHolderToken.isDead(holder));
             if (dead.isEmpty()) {
-                boolean here = others.values().stream().anyMatch(LeaseToken::isOnThisMachine);
+                boolean here = others.values().stream().anyMatch(LeaseHolderToken::isOnThisMachine);
                 if (TimeUnit.NANOSECONDS.toMillis(System.nanoTime() - began) > (here ? STOPPING_READER_GRACE_MS : ReadStore.LEASE_MS + STOPPING_READER_GRACE_MS)) {
                     Map.Entry<String, String> other = others.entrySet().iterator().next();
                     throw busyError(other.getKey(), other.getValue(), subscription);
@@ -68,7 +68,7 @@ final class QueueReaderLeases {
     /** The error for a queue that another query reads; {@code holder} is its token, empty where it has gone meanwhile. */
     static BusException busyError(String queue, String holder, String subscription) {
         String found = "is read by another query" + (subscription.isEmpty() ? "" : " as subscription " + PyText.repr(subscription))
-                + (holder.isEmpty() ? "" : " (" + LeaseToken.describeHolder(holder) + ")");
+                + (holder.isEmpty() ? "" : " (" + LeaseHolderToken.describeHolder(holder) + ")");
         return BusException.of(ErrorKind.QUEUE_BUSY, "queue", queue, "found", found,
                 "remedy", "Stop that query, or give each query its own option 'subscription', or read with ack=none");
     }

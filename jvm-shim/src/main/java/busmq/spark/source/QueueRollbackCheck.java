@@ -5,7 +5,7 @@ import busmq.spark.core.Loss;
 import busmq.spark.core.Position;
 import busmq.spark.core.QueueState;
 import busmq.spark.core.Range;
-import busmq.spark.redis.Call;
+import busmq.spark.redis.RedisCall;
 import busmq.spark.store.RangeReader;
 import busmq.spark.store.ReadStore;
 import java.util.Collection;
@@ -51,7 +51,7 @@ final class QueueRollbackCheck implements RangeReader.QueueCheck {
     }
 
     @Override
-    public Call call(String queue) {
+    public RedisCall call(String queue) {
         return store.stateCall(queue, ends.get(queue).last());
     }
 

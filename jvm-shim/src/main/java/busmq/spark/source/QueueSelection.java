@@ -1,6 +1,6 @@
 package busmq.spark.source;
 
-import busmq.spark.core.Topic;
+import busmq.spark.core.TopicPartitioning;
 import busmq.spark.options.ReadOptions;
 import busmq.spark.store.ReadStore;
 import java.util.List;
@@ -24,7 +24,7 @@ final class QueueSelection {
     /** Whether the options name the queue or its topic, or their pattern does. */
     boolean includes(String queue) {
         if (!options.topic().isEmpty()) {
-            Topic.Partition found = Topic.topicPartition(queue);
+            TopicPartitioning.Partition found = TopicPartitioning.topicPartition(queue);
             return found != null && options.topic().contains(found.topic());
         }
         return pattern == null ? options.subscribe().contains(queue) : pattern.matcher(queue).matches();

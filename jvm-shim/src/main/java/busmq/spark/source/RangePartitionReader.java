@@ -2,8 +2,8 @@ package busmq.spark.source;
 
 import busmq.spark.core.Range;
 import busmq.spark.options.ReadOptions;
-import busmq.spark.store.MessageRows;
-import busmq.spark.store.RangesReader;
+import busmq.spark.store.ConsecutiveMessages;
+import busmq.spark.store.MultiRangeReader;
 import busmq.spark.store.ReadStore;
 import busmq.spark.store.TimesOfIds;
 import java.util.List;
@@ -19,11 +19,11 @@ final class RangePartitionReader implements PartitionReader<InternalRow> {
     private final QueueRollbackCheck rollbackCheck;
     private final boolean checkTravelsWithReads;
     private boolean started;
-    private final RangesReader reader;
+    private final MultiRangeReader reader;
     private final List<Range> ranges;
     private Map<Range, TimesOfIds> times = Map.of();
     private TimesOfIds chunkTimes = TimesOfIds.NONE;
-    private MessageRows chunk;
+    private ConsecutiveMessages chunk;
     private int at;
     private InternalRow row;
 
@@ -34,7 +34,7 @@ final class RangePartitionReader implements PartitionReader<InternalRow> {
         ranges = partition.ranges();
         rollbackCheck = new QueueRollbackCheck(store, partition.ends(), strict);
         checkTravelsWithReads = rollbackCheck.canTravelWithReader(ranges);
-        reader = new RangesReader(store, ranges, strict, checkTravelsWithReads ? rollbackCheck : null);
+        reader = new MultiRangeReader(store, ranges, strict, checkTravelsWithReads ? rollbackCheck : null);
     }
 
     @Override

@@ -2,9 +2,9 @@ package busmq.spark.source;
 
 import busmq.spark.core.Position;
 import busmq.spark.options.ReadOptions;
-import busmq.spark.redis.PushNotifiers;
+import busmq.spark.redis.PushListeners;
 import busmq.spark.redis.PushSignal;
-import busmq.spark.store.MessageRows;
+import busmq.spark.store.ConsecutiveMessages;
 import busmq.spark.store.ReadStore;
 import busmq.spark.store.RealTimeQueue;
 import busmq.spark.store.TimesOfIds;
@@ -69,20 +69,20 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
             store.setOwnListeners(follow.queue(), follow.executors().size() + (follow.executors().contains(executorId()) ? 0 : 1));
             places.put(follow.queue(), follow.server());
             if (task != null) {
-                QueuesReadByTask.add(task, follow.queue(),
-                        new QueuesReadByTask.FollowedQueue(follow.entry().born(), follow.shared(), options.failOnDataLoss()));
+                TaskSourceQueueRegistry.add(task, follow.queue(),
+                        new TaskSourceQueueRegistry.FollowedQueue(follow.entry().born(), follow.shared(), options.failOnDataLoss()));
             }
             queues.add(new QueueCursor(new RealTimeQueue(store, follow.queue(), follow.entry(), follow.startsAnew(), options.failOnDataLoss(),
                     rowMaker.hasTimestamp())));
         }
         queuesToAsk.addAll(queues);
-        signal = PushNotifiers.subscribe(options.redis(), places);
+        signal = PushListeners.subscribe(options.redis(), places);
     }
 
     /** A queue, and how much of what was taken from it has been handed out. */
     private static final class QueueCursor {
         final RealTimeQueue queue;
-        private MessageRows chunk;
+        private ConsecutiveMessages chunk;
         private int nextIndex;
         private byte[] lastValue;
         private long lastId;
@@ -92,7 +92,7 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
             this.queue = queue;
         }
 
-        void load(MessageRows found) {
+        void load(ConsecutiveMessages found) {
             chunk = found;
             times = queue.times();
             nextIndex = found.from();
@@ -183,7 +183,7 @@ final class RealTimeReader implements SupportsRealTimeRead<InternalRow> {
     private boolean takeMessages() {
         while (!queuesToAsk.isEmpty()) {
             QueueCursor next = queuesToAsk.poll();
-            MessageRows found = next.queue.takeMessages();
+            ConsecutiveMessages found = next.queue.takeMessages();
             nextPollNs = System.nanoTime() + pollNs;
             if (found != null) {
                 queuesToNote.add(next.queue.queue());

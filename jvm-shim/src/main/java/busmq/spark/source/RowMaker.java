@@ -2,7 +2,7 @@ package busmq.spark.source;
 
 import busmq.spark.BusException;
 import busmq.spark.PyText;
-import busmq.spark.core.Topic;
+import busmq.spark.core.TopicPartitioning;
 import busmq.spark.store.TimesOfIds;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
@@ -81,7 +81,7 @@ final class RowMaker {
         lastQueue = queue;
         lastQueueText = UTF8String.fromString(queue);
         if (topicAt >= 0 || partitionAt >= 0) {
-            Topic.Partition found = Topic.topicPartition(queue);
+            TopicPartitioning.Partition found = TopicPartitioning.topicPartition(queue);
             lastTopic = UTF8String.fromString(found.topic());
             lastPartition = found.number();
         }

@@ -2,7 +2,7 @@ package busmq.spark.source;
 
 import busmq.spark.core.Position;
 import busmq.spark.options.ReadOptions;
-import busmq.spark.store.LeaseToken;
+import busmq.spark.store.LeaseHolderToken;
 import java.util.Collection;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -30,7 +30,7 @@ final class SelfJoinReaders implements AutoCloseable {
         this.options = options;
         this.readsQueue = readsQueue;
         query = folder.substring(0, folder.lastIndexOf('/') + 1);
-        token = options.ack().equals("commit") ? LeaseToken.myToken() : "";
+        token = options.ack().equals("commit") ? LeaseHolderToken.myToken() : "";
     }
 
     /** A stream with this folder in the checkpoint of its query; one that had it before was of an earlier run, as were the others of that query. */

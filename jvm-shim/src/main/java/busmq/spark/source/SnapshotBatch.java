@@ -8,7 +8,7 @@ import busmq.spark.core.QueueState;
 import busmq.spark.core.Range;
 import busmq.spark.core.WorkSplitter;
 import busmq.spark.options.ReadOptions;
-import busmq.spark.options.Start;
+import busmq.spark.options.OffsetBound;
 import busmq.spark.store.ReadStore;
 import java.util.ArrayList;
 import java.util.HashMap;
@@ -24,7 +24,7 @@ import org.apache.spark.sql.types.StructType;
 /** What the queues hold now, as id ranges. Removes nothing, leases nothing, creates nothing. */
 record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
     SnapshotBatch {
-        if (options.starting().hasKind(Start.Kind.LATEST)) {
+        if (options.starting().hasKind(OffsetBound.Kind.LATEST)) {
             throw BusException.configError("startingOffsets=latest leaves nothing to a batch read; use earliest, or JSON with ids");
         }
     }
@@ -42,8 +42,8 @@ record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
             if (SourceSchema.hasTimestamp(schema)) {
                 store.noteTimesIfAllowed(names);
             }
-            Map<String, Start> starts = BatchPlanner.withoutTimes(startPerQueue(names, options::startOf), options.timestampStrategy(), store::findTimes);
-            Map<String, Start> ends = BatchPlanner.withoutTimes(startPerQueue(names, options::endOf), "error", store::findTimes);
+            Map<String, OffsetBound> starts = BatchPlanner.withoutTimes(startPerQueue(names, options::startOf), options.timestampStrategy(), store::findTimes);
+            Map<String, OffsetBound> ends = BatchPlanner.withoutTimes(startPerQueue(names, options::endOf), "error", store::findTimes);
             List<Range> ranges = new ArrayList<>();
             for (String queue : names) {
                 QueueState state = states.get(queue);
@@ -68,11 +68,11 @@ record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
 
     /** What options name by its id must be there. Throws BUSMQ_CONFIG, and the loss. */
     private void checkIds(String queue, QueueState state, long before, long until, ReadStore store) {
-        if (options.endOf(queue).kind() == Start.Kind.ID) {
+        if (options.endOf(queue).kind() == OffsetBound.Kind.ID) {
             BatchPlanner.checkGiven("endingOffsets", queue, until, state);
         }
-        Start asked = options.askedStart(queue);
-        if (asked != null && asked.kind() == Start.Kind.ID) {
+        OffsetBound asked = options.askedStart(queue);
+        if (asked != null && asked.kind() == OffsetBound.Kind.ID) {
             BatchPlanner.checkGiven("startingOffsets", queue, before, state);
             Loss loss = BatchPlanner.findLossAtStart(before, state);
             if (loss != null && before < until && options.failOnDataLoss()) {
@@ -86,11 +86,11 @@ record SnapshotBatch(ReadOptions options, StructType schema) implements Batch {
         return new ReaderFactory(options, schema);
     }
 
-    private static Map<String, Start> startPerQueue(List<String> queues, Function<String, Start> option) {
+    private static Map<String, OffsetBound> startPerQueue(List<String> queues, Function<String, OffsetBound> option) {
         return queues.stream().distinct().collect(Collectors.toMap(queue -> queue, option));
     }
 
-    private static long lastIdAt(Start start, QueueState state) {
+    private static long lastIdAt(OffsetBound start, QueueState state) {
         return switch (start.kind()) {
             case EARLIEST -> 0;
             case LATEST -> state.newest();

@@ -1,9 +1,9 @@
 package busmq.spark.store;
 
-import busmq.spark.Contract;
+import busmq.spark.SharedPythonConstants;
 import busmq.spark.core.QueueKeys;
-import busmq.spark.redis.Call;
-import busmq.spark.redis.Link;
+import busmq.spark.redis.RedisCall;
+import busmq.spark.redis.RedisLink;
 import java.util.ArrayList;
 import java.util.List;
 
@@ -12,23 +12,23 @@ import java.util.List;
  * noted that none is much longer, else an estimate by one message in {@link #SAMPLE_EVERY_MESSAGES} (as {@code bytes_until} of {@code core/reader_operations.py}).
  */
 final class ByteBudgetEstimator {
-    private static final int SAMPLE_EVERY_MESSAGES = Contract.intNumber("sampleEveryMessages");
-    private static final int MIN_SAMPLE_RUN = Contract.intNumber("minSampleRun");
-    private static final int MAX_SAMPLE_RUN = Contract.intNumber("maxSampleRun");
-    private static final long LARGE_MESSAGE_BYTES = Contract.number("largeMessageBytes");
-    private static final long MIN_SAMPLE_PLACES = Contract.number("minSamplePlaces");
-    private static final long MAX_SAMPLE_PLACES = Contract.number("maxSamplePlaces");
-    private static final long SAMPLE_PLACES_PER_CALL = Contract.number("samplePlacesPerCall");
-    private static final double MAX_LONGEST_TO_MEAN_RATIO = Contract.number("maxLongestToMeanPercent") / 100.0;
+    private static final int SAMPLE_EVERY_MESSAGES = SharedPythonConstants.intNumber("sampleEveryMessages");
+    private static final int MIN_SAMPLE_RUN = SharedPythonConstants.intNumber("minSampleRun");
+    private static final int MAX_SAMPLE_RUN = SharedPythonConstants.intNumber("maxSampleRun");
+    private static final long LARGE_MESSAGE_BYTES = SharedPythonConstants.number("largeMessageBytes");
+    private static final long MIN_SAMPLE_PLACES = SharedPythonConstants.number("minSamplePlaces");
+    private static final long MAX_SAMPLE_PLACES = SharedPythonConstants.number("maxSamplePlaces");
+    private static final long SAMPLE_PLACES_PER_CALL = SharedPythonConstants.number("samplePlacesPerCall");
+    private static final double MAX_LONGEST_TO_MEAN_RATIO = SharedPythonConstants.number("maxLongestToMeanPercent") / 100.0;
 
-    private final Link link;
+    private final RedisLink link;
     private final QueueKeys keys;
     private final List<String> messages;
     private final long budget;
     private long lastId;
     private long usedBytes;
 
-    private ByteBudgetEstimator(Link link, QueueKeys keys, long first, long budget) {
+    private ByteBudgetEstimator(RedisLink link, QueueKeys keys, long first, long budget) {
         this.link = link;
         this.keys = keys;
         messages = List.of(keys.messages());
@@ -37,7 +37,7 @@ final class ByteBudgetEstimator {
     }
 
     /** The last id of first..last such that the values up to it come to {@code budget} bytes (first - 1 when none fits), and their bytes. */
-    static long[] lastIdWithin(Link link, QueueKeys keys, long first, long last, long budget) {
+    static long[] lastIdWithin(RedisLink link, QueueKeys keys, long first, long last, long budget) {
         ByteBudgetEstimator found = new ByteBudgetEstimator(link, keys, first, budget);
         boolean done = false;
         while (found.lastId < last && !done) {
@@ -50,12 +50,12 @@ final class ByteBudgetEstimator {
     }
 
     private boolean measure(long first, long last) {
-        List<Object> replies = link.runAll(List.of(Call.script("measure", messages, lastId + 1, last, budget - usedBytes),
-                Call.command("HGET", keys.metadata(), "sizes")));
+        List<Object> replies = link.runAll(List.of(RedisCall.script("measure", messages, lastId + 1, last, budget - usedBytes),
+                RedisCall.command("HGET", keys.metadata(), "sizes")));
         List<Object> reply = ReadStore.list(replies.get(0));
         lastId = (Long) reply.get(0);
         usedBytes += (Long) reply.get(1);
-        return (Long) reply.get(2) == 1 || countAsLongest(first, last, ValueSizes.parse(replies.get(1)).longestOf(lastId + 1, last));
+        return (Long) reply.get(2) == 1 || countAsLongest(first, last, ValueSizeStats.parse(replies.get(1)).longestOf(lastId + 1, last));
     }
 
     /** Whether all that is left could be counted that way. */
@@ -79,9 +79,9 @@ final class ByteBudgetEstimator {
         }
         run = run > 1 ? Math.max(run, Math.min(MAX_SAMPLE_RUN, likely / (SAMPLE_EVERY_MESSAGES * places))) : 1;
         long stride = likely / places;
-        List<Call> calls = new ArrayList<>();
+        List<RedisCall> calls = new ArrayList<>();
         for (long start = 0; start < places; start += SAMPLE_PLACES_PER_CALL) {
-            calls.add(Call.script("sample", messages, lastId + 1 + start * stride, stride, run, Math.min(SAMPLE_PLACES_PER_CALL, places - start)));
+            calls.add(RedisCall.script("sample", messages, lastId + 1 + start * stride, stride, run, Math.min(SAMPLE_PLACES_PER_CALL, places - start)));
         }
         for (Object part : link.runAll(calls)) {
             for (Object sampled : ReadStore.list(part)) {

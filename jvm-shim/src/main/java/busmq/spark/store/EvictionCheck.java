@@ -1,7 +1,7 @@
 package busmq.spark.store;
 
 import busmq.spark.BusException;
-import busmq.spark.Contract;
+import busmq.spark.SharedPythonConstants;
 import busmq.spark.options.RedisOptions;
 import java.util.LinkedHashMap;
 import java.util.Map;
@@ -66,7 +66,7 @@ public final class EvictionCheck {
             if (policy.equals("noeviction") || (unknown && !required)) {
                 continue;
             }
-            String text = "the maxmemory-policy of Redis is " + (unknown ? Contract.text("policyUnknown") : policy)
+            String text = "the maxmemory-policy of Redis is " + (unknown ? SharedPythonConstants.text("policyUnknown") : policy)
                     + ": when memory runs short Redis removes queues and staged rows without an error";
             if (required) {
                 throw BusException.configError(text + ", and requireNoEviction=true refuses that. Set maxmemory-policy noeviction");

@@ -1,13 +1,13 @@
 package busmq.spark.store;
 
 import busmq.spark.BusException;
-import busmq.spark.Contract;
+import busmq.spark.SharedPythonConstants;
 import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
 import busmq.spark.core.QueueKeys;
 import busmq.spark.core.Range;
-import busmq.spark.redis.Call;
-import busmq.spark.redis.Link;
+import busmq.spark.redis.RedisCall;
+import busmq.spark.redis.RedisLink;
 import java.util.ArrayList;
 import java.util.List;
 import org.slf4j.Logger;
@@ -20,15 +20,15 @@ import org.slf4j.LoggerFactory;
  * ids: when they are not those expected (an ack moved the head meanwhile), the place is computed anew.
  */
 public final class RangeReader {
-    private static final int MAX_MISSES = Contract.intNumber("maxMisses");
+    private static final int MAX_MISSES = SharedPythonConstants.intNumber("maxMisses");
     private static final Logger LOG = LoggerFactory.getLogger(RangeReader.class);
 
     private final ReadStore store;
-    private final Link link;
+    private final RedisLink link;
     private final QueueKeys keys;
     private final Range range;
     private final boolean strict;
-    private ReplyWindows windows;
+    private RangeReplySizer windows;
     private final QueueCheck queueCheck;
     private boolean firstCallSent;
     private boolean checkedAtEnd;
@@ -38,7 +38,7 @@ public final class RangeReader {
 
     /** A question about the queue that travels with the first call, and once more behind the last rows; it may throw. */
     public interface QueueCheck {
-        Call call(String queue);
+        RedisCall call(String queue);
 
         void checkReply(String queue, Object reply);
     }
@@ -61,13 +61,13 @@ public final class RangeReader {
     }
 
     /** The next messages; null at the end. Throws the loss when some are gone. */
-    public MessageRows next() {
+    public ConsecutiveMessages next() {
         try {
             while (nextId <= range.last()) {
                 if (windows == null && !locateNextId()) {
                     break;
                 }
-                MessageRows found = windows == null ? null : readWindow();
+                ConsecutiveMessages found = windows == null ? null : readWindow();
                 if (found != null) {
                     return found;
                 }
@@ -90,7 +90,7 @@ public final class RangeReader {
 
     /** Where the next id is; false when nothing of the range is left. May pass over ids that are gone, and must then be called again. */
     private boolean locateNextId() {
-        Call probe = Call.script("probe", List.of(keys.metadata(), keys.messages()), nextId, ReplyWindows.DEEP_WINDOW_MESSAGES);
+        RedisCall probe = RedisCall.script("probe", List.of(keys.metadata(), keys.messages()), nextId, RangeReplySizer.DEEP_WINDOW_MESSAGES);
         boolean first = queueCheck != null && !firstCallSent;
         firstCallSent = true;
         List<Object> replies = link.runAll(first ? List.of(queueCheck.call(range.queue()), probe) : List.of(probe));
@@ -103,7 +103,7 @@ public final class RangeReader {
         long found = oldest;
         // the head stands still and yet the id is not where it should be: the list has a hole
         if (misses > MAX_MISSES && oldest > 0 && oldest <= nextId) {
-            List<Object> place = ReadStore.list(link.run(Call.script("seek", List.of(keys.messages()), nextId)));
+            List<Object> place = ReadStore.list(link.run(RedisCall.script("seek", List.of(keys.messages()), nextId)));
             boolean exact = (Long) place.get(1) == 1;
             long following = ReadStore.text(place.get(2)).isEmpty() ? 0 : ReadStore.number(place.get(2));
             found = exact ? nextId : following;
@@ -119,15 +119,15 @@ public final class RangeReader {
         }
         misses++;
         headId = oldest;
-        windows = new ReplyWindows(keys, (Long) reply.get(2), ValueSizes.parse(reply.get(3)), nextId - headId >= ReplyWindows.DEEP_WINDOW_MESSAGES);
+        windows = new RangeReplySizer(keys, (Long) reply.get(2), ValueSizeStats.parse(reply.get(3)), nextId - headId >= RangeReplySizer.DEEP_WINDOW_MESSAGES);
         return true;
     }
 
     /** One reply; null when the place has to be found anew. */
-    private MessageRows readWindow() {
-        Call ask = windows.windowCall(nextId, Math.max(0, nextId - headId), Math.min(windows.rows(), range.last() - nextId + 1));
+    private ConsecutiveMessages readWindow() {
+        RedisCall ask = windows.windowCall(nextId, Math.max(0, nextId - headId), Math.min(windows.rows(), range.last() - nextId + 1));
         // The incarnation travels after the window: if it still holds there, the window was of the same life.
-        List<Call> calls = new ArrayList<>(List.of(ask, Call.command("HGET", keys.metadata(), "born")));
+        List<RedisCall> calls = new ArrayList<>(List.of(ask, RedisCall.command("HGET", keys.metadata(), "born")));
         boolean last = queueCheck != null && strict && range.last() - nextId < windows.rows();
         if (last) {
             calls.add(queueCheck.call(range.queue()));
@@ -136,17 +136,17 @@ public final class RangeReader {
         List<Object> pairs = ReadStore.list(replies.get(0));
         checkSameLife(replies.get(1));
         int count = pairs.size() / 2;
-        long first = count == 0 ? 0 : MessageRows.id(pairs, 0);
-        if (count == 0 || first > nextId || MessageRows.id(pairs, count - 1) < nextId) {
+        long first = count == 0 ? 0 : ConsecutiveMessages.id(pairs, 0);
+        if (count == 0 || first > nextId || ConsecutiveMessages.id(pairs, count - 1) < nextId) {
             windows = null;
             return null;
         }
         int from = (int) (nextId - first);
         int until = (int) Math.min(count, range.last() - first + 1);
-        if (MessageRows.id(pairs, count - 1) - first != count - 1) {
+        if (ConsecutiveMessages.id(pairs, count - 1) - first != count - 1) {
             return messagesBeforeHole(pairs);
         }
-        MessageRows found = new MessageRows(range.queue(), nextId, pairs, from, until);
+        ConsecutiveMessages found = new ConsecutiveMessages(range.queue(), nextId, pairs, from, until);
         windows.adaptTo(pairs, true);
         nextId = first + until;
         misses = 0;
@@ -158,18 +158,18 @@ public final class RangeReader {
     }
 
     /** What comes before the hole; the ids in it are looked for once more. */
-    private MessageRows messagesBeforeHole(List<Object> pairs) {
+    private ConsecutiveMessages messagesBeforeHole(List<Object> pairs) {
         windows = null;
         misses = MAX_MISSES + 1;
         int from = 0;
-        while (MessageRows.id(pairs, from) < nextId) {
+        while (ConsecutiveMessages.id(pairs, from) < nextId) {
             from++;
         }
         int until = from;
-        while (until < pairs.size() / 2 && MessageRows.id(pairs, until) == nextId + until - from && MessageRows.id(pairs, until) <= range.last()) {
+        while (until < pairs.size() / 2 && ConsecutiveMessages.id(pairs, until) == nextId + until - from && ConsecutiveMessages.id(pairs, until) <= range.last()) {
             until++;
         }
-        MessageRows found = until > from ? new MessageRows(range.queue(), nextId, pairs, from, until) : null;
+        ConsecutiveMessages found = until > from ? new ConsecutiveMessages(range.queue(), nextId, pairs, from, until) : null;
         nextId += until - from;
         return found;
     }

@@ -4,7 +4,7 @@ import busmq.spark.core.RandomToken;
 import static java.nio.charset.StandardCharsets.UTF_8;
 
 import busmq.spark.BusException;
-import busmq.spark.Contract;
+import busmq.spark.SharedPythonConstants;
 import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
 import busmq.spark.core.Loss;
@@ -14,12 +14,12 @@ import busmq.spark.core.QueueKeys;
 import busmq.spark.core.QueueState;
 import busmq.spark.core.Range;
 import busmq.spark.core.TimeLookupResult;
-import busmq.spark.core.Topic;
+import busmq.spark.core.TopicPartitioning;
 import busmq.spark.options.RedisOptions;
-import busmq.spark.options.Start;
-import busmq.spark.redis.Call;
-import busmq.spark.redis.Link;
-import busmq.spark.redis.PushNotifiers;
+import busmq.spark.options.OffsetBound;
+import busmq.spark.redis.RedisCall;
+import busmq.spark.redis.RedisLink;
+import busmq.spark.redis.PushListeners;
 import java.util.ArrayList;
 import java.util.Collection;
 import java.util.EnumSet;
@@ -36,24 +36,24 @@ import java.util.stream.Collectors;
  * What a source asks of its queues and says to them, on the driver; many queues in one round trip. Answers are under the queues' names. Not for
  * two threads at once.
  */
-public final class ReadStore extends LocatedQueues {
+public final class ReadStore extends BaseRedisStore {
     /** How long a killed reader keeps its queues, unless it ran on the machine of the next reader. */
-    public static final long LEASE_MS = Contract.number("leaseMs");
+    public static final long LEASE_MS = SharedPythonConstants.number("leaseMs");
 
     /** Most queues in one script call: planning looks at each in some ten commands, and 100 take Redis 1 to 3 ms. */
-    private static final int QUEUES_PER_CALL = Contract.intNumber("queuesPerCall");
+    private static final int QUEUES_PER_CALL = SharedPythonConstants.intNumber("queuesPerCall");
     /** Most messages dropped in one call. */
-    private static final int MAX_MESSAGES_PER_ACK = Contract.intNumber("maxMessagesPerAck");
+    private static final int MAX_MESSAGES_PER_ACK = SharedPythonConstants.intNumber("maxMessagesPerAck");
     /** How long our own records outlive a queue whose ttl is shorter. */
-    private static final long MIN_RECORD_TTL_S = Contract.number("minRecordTtlS");
+    private static final long MIN_RECORD_TTL_S = SharedPythonConstants.number("minRecordTtlS");
     /** Ages of messages in one call: to look for one takes Redis up to 0.1 ms. */
-    private static final int AGES_PER_CALL = Contract.intNumber("agesPerCall");
+    private static final int AGES_PER_CALL = SharedPythonConstants.intNumber("agesPerCall");
     /** Known times of a queue in one call. */
-    static final int PAIRS_PER_CALL = Contract.intNumber("pairsPerCall");
-    private static final int MIN_PAIRS_PER_QUEUE = Contract.intNumber("minPairsPerQueue");
-    private static final int MAX_PAIRS_PER_QUESTION = Contract.intNumber("maxPairsPerQuestion");
-    private static final String OTHER_GROUP_KIND_REMEDY = Contract.text("otherGroupKindRemedy");
-    private static final String ONE_GROUP_REMEDY = Contract.text("oneGroupRemedy");
+    static final int PAIRS_PER_CALL = SharedPythonConstants.intNumber("pairsPerCall");
+    private static final int MIN_PAIRS_PER_QUEUE = SharedPythonConstants.intNumber("minPairsPerQueue");
+    private static final int MAX_PAIRS_PER_QUESTION = SharedPythonConstants.intNumber("maxPairsPerQuestion");
+    private static final String OTHER_GROUP_KIND_REMEDY = SharedPythonConstants.text("otherGroupKindRemedy");
+    private static final String ONE_GROUP_REMEDY = SharedPythonConstants.text("oneGroupRemedy");
     private static final String COMMAND = "command:";
 
     /** The errors of a Redis that cannot write, or of a user who may not. */
@@ -61,14 +61,14 @@ public final class ReadStore extends LocatedQueues {
             ErrorKind.SERVER_READ_ONLY);
 
     private final RedisOptions options;
-    private final Topics topics;
+    private final TopicPartitionLocator topics;
     private final Map<String, Integer> ownListeners = new HashMap<>();
 
     /** Nothing is connected yet. */
     public ReadStore(RedisOptions options) {
         super(options);
         this.options = options;
-        topics = new Topics(links, cluster);
+        topics = new TopicPartitionLocator(links, cluster);
     }
 
     /** How many processes of this query may be subscribed to pushes of a queue: only more than these show another consumer. */
@@ -80,7 +80,7 @@ public final class ReadStore extends LocatedQueues {
     public List<String> topicQueues(List<String> names, Long partitions) {
         List<String> found = new ArrayList<>();
         for (String topic : names) {
-            List<String> queues = Topic.partitionQueues(topic, topics.findOrCreate(topic, partitions));
+            List<String> queues = TopicPartitioning.partitionQueues(topic, topics.findOrCreate(topic, partitions));
             topics.locate(queues.stream().filter(queue -> !servers.containsKey(queue)).toList()).forEach(servers::put);
             found.addAll(queues);
         }
@@ -101,7 +101,7 @@ public final class ReadStore extends LocatedQueues {
 
     /** Create the queues, or adopt those that exist. Throws BUSMQ_QUEUE_MISSING when one does not exist and may not be created. */
     public Map<String, AttachResult> attach(Collection<String> queues, boolean create, long ttlS) {
-        return askAbout(queues, 1, part -> Call.script("attach", keys(part.get(0)).all(), ttlS, 0, "false", RandomToken.next(), create ? 1 : 0, MIN_RECORD_TTL_S),
+        return askAbout(queues, 1, part -> RedisCall.script("attach", keys(part.get(0)).all(), ttlS, 0, "false", RandomToken.next(), create ? 1 : 0, MIN_RECORD_TTL_S),
                 (reply, at, queue) -> {
                     List<?> items = (List<?>) reply;
                     if ((Long) items.get(0) < 0) {
@@ -117,12 +117,12 @@ public final class ReadStore extends LocatedQueues {
                 part -> stateCall(part, wanted), (reply, at, queue) -> QueueState.of(queue, list(reply), QueueState.ITEMS_PER_QUEUE * at));
     }
 
-    private Call stateCall(List<String> queues, Map<String, Long> wanted) {
-        return Call.script("state", keysOf(queues, keys -> List.of(keys.metadata(), keys.messages(), keys.msgid())), idsOf(queues, wanted));
+    private RedisCall stateCall(List<String> queues, Map<String, Long> wanted) {
+        return RedisCall.script("state", keysOf(queues, keys -> List.of(keys.metadata(), keys.messages(), keys.msgid())), idsOf(queues, wanted));
     }
 
     /** The call that asks for the state of one queue, where it travels with others; {@link QueueState#of} reads the reply. */
-    public Call stateCall(String queue, long wanted) {
+    public RedisCall stateCall(String queue, long wanted) {
         return stateCall(List.of(queue), Map.of(queue, wanted));
     }
 
@@ -136,7 +136,7 @@ public final class ReadStore extends LocatedQueues {
         Map<String, PlannerIO.IntactQueue> found = askAbout(upto.keySet(), QUEUES_PER_CALL, part -> {
             List<Object> args = new ArrayList<>();
             part.forEach(queue -> args.addAll(List.of(at.get(queue).born(), at.get(queue).last(), at.get(queue).mark(), upto.get(queue))));
-            return Call.script("intact", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.msgid())), args.toArray());
+            return RedisCall.script("intact", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.msgid())), args.toArray());
         }, (reply, place, queue) -> {
             List<Object> items = list(reply).subList(2 * place, 2 * place + 2);
             return items.get(0) == null ? null : new PlannerIO.IntactQueue(QueueState.parseId(queue, "last id", items.get(0)), text(items.get(1)));
@@ -147,19 +147,19 @@ public final class ReadStore extends LocatedQueues {
 
     /** The fingerprint of one message of each queue, by id; empty when it is not stored. */
     public Map<String, String> marks(Map<String, Long> ids) {
-        return askAbout(ids.keySet(), QUEUES_PER_CALL, part -> Call.script("marks", keysOf(part, keys -> List.of(keys.messages())), idsOf(part, ids)),
+        return askAbout(ids.keySet(), QUEUES_PER_CALL, part -> RedisCall.script("marks", keysOf(part, keys -> List.of(keys.messages())), idsOf(part, ids)),
                 (reply, at, queue) -> text(list(reply).get(at)));
     }
 
     /** The id given last by each queue (0: none): one native command, the cheapest way to see that nothing was pushed. */
     public Map<String, Long> counters(Collection<String> queues) {
         if (cluster) {
-            return askAbout(queues, 1, part -> Call.command("GET", keys(part.get(0)).msgid()), (reply, at, queue) -> parseCounter(queue, reply));
+            return askAbout(queues, 1, part -> RedisCall.command("GET", keys(part.get(0)).msgid()), (reply, at, queue) -> parseCounter(queue, reply));
         }
         return askAbout(queues, Integer.MAX_VALUE, part -> {
             List<Object> words = new ArrayList<>(List.of("MGET"));
             part.forEach(queue -> words.add(keys(queue).msgid()));
-            return Call.command(words.toArray());
+            return RedisCall.command(words.toArray());
         }, (reply, at, queue) -> parseCounter(queue, list(reply).get(at)));
     }
 
@@ -189,10 +189,10 @@ public final class ReadStore extends LocatedQueues {
         return results;
     }
 
-    private Call ackCall(List<String> part, Map<String, Position> positions, String subscription) {
+    private RedisCall ackCall(List<String> part, Map<String, Position> positions, String subscription) {
         List<Object> args = new ArrayList<>(List.of(subscription, MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S));
         part.forEach(queue -> args.addAll(List.of(positions.get(queue).last(), positions.get(queue).born(), positions.get(queue).mark())));
-        return Call.script("ack_to", keysOf(part, QueueKeys::retentionKeys), args.toArray());
+        return RedisCall.script("ack_to", keysOf(part, QueueKeys::retentionKeys), args.toArray());
     }
 
     /**
@@ -210,7 +210,7 @@ public final class ReadStore extends LocatedQueues {
     }
 
     private void noteTimes(Collection<String> queues) {
-        askAbout(queues, QUEUES_PER_CALL, part -> Call.script("note_time", keysOf(part, QueueKeys::retentionKeys), MAX_MESSAGES_PER_ACK),
+        askAbout(queues, QUEUES_PER_CALL, part -> RedisCall.script("note_time", keysOf(part, QueueKeys::retentionKeys), MAX_MESSAGES_PER_ACK),
                 (reply, at, queue) -> reply);
     }
 
@@ -218,7 +218,7 @@ public final class ReadStore extends LocatedQueues {
     public Map<String, TimeLookupResult> findTimes(Map<String, Long> wanted) {
         noteTimesIfAllowed(wanted.keySet());
         return askAbout(wanted.keySet(), 1,
-                part -> Call.script("id_at", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.clock())), wanted.get(part.get(0))),
+                part -> RedisCall.script("id_at", keysOf(part, keys -> List.of(keys.metadata(), keys.messages(), keys.clock())), wanted.get(part.get(0))),
                 (reply, at, queue) -> {
                     long[] found = list(reply).stream().mapToLong(item -> Long.parseLong(text(item))).toArray();
                     return new TimeLookupResult(found[0], found[1], found[2], found[3], found[4]);
@@ -238,7 +238,7 @@ public final class ReadStore extends LocatedQueues {
     }
 
     /** The result is of which ranges there are more. */
-    private List<Range> fetchTimes(Link link, List<Range> ranges, int most, Map<Range, TimesOfIds> found) {
+    private List<Range> fetchTimes(RedisLink link, List<Range> ranges, int most, Map<Range, TimesOfIds> found) {
         List<Object> replies = link.runAll(ranges.stream().map(range -> nextTimesCall(range, found.get(range), most)).toList());
         List<Range> unfinished = new ArrayList<>();
         for (int i = 0; i < replies.size(); i++) {
@@ -253,24 +253,24 @@ public final class ReadStore extends LocatedQueues {
         return unfinished;
     }
 
-    private Call nextTimesCall(Range range, TimesOfIds known, int most) {
+    private RedisCall nextTimesCall(Range range, TimesOfIds known, int most) {
         long first = known == null ? range.first() : Math.max(range.first(), known.lastId() + 1);
         return timesCall(keys(range.queue()), first, range.last(), most);
     }
 
     /** The call for so many of the known times around some ids. */
-    static Call timesCall(QueueKeys keys, long first, long last, int most) {
-        return Call.script("times", List.of(keys.metadata(), keys.clock()), first, last, most);
+    static RedisCall timesCall(QueueKeys keys, long first, long last, int most) {
+        return RedisCall.script("times", List.of(keys.metadata(), keys.clock()), first, last, most);
     }
 
     /** Note the time of the newest id of a queue. */
-    static Call noteCall(QueueKeys keys) {
-        return Call.script("note_time", keys.retentionKeys(), MAX_MESSAGES_PER_ACK);
+    static RedisCall noteCall(QueueKeys keys) {
+        return RedisCall.script("note_time", keys.retentionKeys(), MAX_MESSAGES_PER_ACK);
     }
 
     /** For how many milliseconds a message of each queue has been there, or a little less; -1 where that is not known. */
     public Map<String, Long> ages(Map<String, Long> ids) {
-        return askAbout(ids.keySet(), AGES_PER_CALL, part -> Call.script("ages", keysOf(part, keys -> List.of(keys.metadata(), keys.clock())), idsOf(part, ids)),
+        return askAbout(ids.keySet(), AGES_PER_CALL, part -> RedisCall.script("ages", keysOf(part, keys -> List.of(keys.metadata(), keys.clock())), idsOf(part, ids)),
                 (reply, at, queue) -> (Long) list(reply).get(at));
     }
 
@@ -279,10 +279,10 @@ public final class ReadStore extends LocatedQueues {
      * acknowledged, it goes back to that id. Throws BUSMQ_QUEUE_BUSY where it is the name of a shared group, and where the queue takes commands and has
      * a group.
      */
-    public void subscribe(Map<String, Start> starts, String subscription) {
+    public void subscribe(Map<String, OffsetBound> starts, String subscription) {
         askAbout(starts.keySet(), 1, part -> {
             QueueKeys keys = keys(part.get(0));
-            return Call.script("subscribe", List.of(keys.metadata(), keys.msgid(), keys.messages(), keys.acks()), subscription,
+            return RedisCall.script("subscribe", List.of(keys.metadata(), keys.msgid(), keys.messages(), keys.acks()), subscription,
                     subscribeArgument(starts.get(part.get(0))),
                     MIN_RECORD_TTL_S);
         }, (reply, at, queue) -> {
@@ -300,13 +300,13 @@ public final class ReadStore extends LocatedQueues {
         });
     }
 
-    private static String subscribeArgument(Start start) {
-        return start.kind() == Start.Kind.ID ? "=" + start.value() : start.text();
+    private static String subscribeArgument(OffsetBound start) {
+        return start.kind() == OffsetBound.Kind.ID ? "=" + start.value() : start.text();
     }
 
     /** The subscriptions of each queue with their last acked ids, sorted. */
     public Map<String, Map<String, Long>> subscriptions(Collection<String> queues) {
-        return askAbout(queues, 1, part -> Call.command("HGETALL", keys(part.get(0)).acks()), (reply, at, queue) -> {
+        return askAbout(queues, 1, part -> RedisCall.command("HGETALL", keys(part.get(0)).acks()), (reply, at, queue) -> {
             Map<String, Long> found = new TreeMap<>();
             List<Object> items = list(reply);
             for (int i = 0; i < items.size(); i += 2) {
@@ -322,23 +322,23 @@ public final class ReadStore extends LocatedQueues {
     /** Try to become the reader of every queue; who holds each afterwards. {@code dead} names holders known to be dead. */
     public Map<String, String> lease(Collection<String> queues, String subscription, String token, Map<String, String> dead) {
         return askAbout(queues, 1,
-                part -> Call.script("lease", List.of(keys(part.get(0)).lease(subscription)), token, LEASE_MS, dead.getOrDefault(part.get(0), "")),
+                part -> RedisCall.script("lease", List.of(keys(part.get(0)).lease(subscription)), token, LEASE_MS, dead.getOrDefault(part.get(0), "")),
                 (reply, at, queue) -> text(reply));
     }
 
     /** Give leases up, where they are still the token's. */
     public void release(Collection<String> queues, String subscription, String token) {
-        askAbout(queues, 1, part -> Call.script("release", List.of(keys(part.get(0)).lease(subscription)), token), (reply, at, queue) -> reply);
+        askAbout(queues, 1, part -> RedisCall.script("release", List.of(keys(part.get(0)).lease(subscription)), token), (reply, at, queue) -> reply);
     }
 
     /** The token of each queue's lease holder; empty when there is no lease. */
     public Map<String, String> holders(Collection<String> queues, String subscription) {
-        return askAbout(queues, 1, part -> Call.command("GET", keys(part.get(0)).lease(subscription)), (reply, at, queue) -> reply == null ? "" : text(reply));
+        return askAbout(queues, 1, part -> RedisCall.command("GET", keys(part.get(0)).lease(subscription)), (reply, at, queue) -> reply == null ? "" : text(reply));
     }
 
     /** Touch every queue and renew its lease. For each: 1 alive, 0 missing, -1 another holds the lease. An empty token renews no lease. */
     public Map<String, Long> keepAlive(Collection<String> queues, String subscription, String token) {
-        return askAbout(queues, QUEUES_PER_CALL, part -> Call.script("touch", keysOf(part, keys -> {
+        return askAbout(queues, QUEUES_PER_CALL, part -> RedisCall.script("touch", keysOf(part, keys -> {
             List<String> all = new ArrayList<>(keys.all());
             all.add(keys.lease(subscription));
             return all;
@@ -353,14 +353,14 @@ public final class ReadStore extends LocatedQueues {
     /** The error for a loss, which names its cause as far as Redis still shows it. */
     public BusException lossError(String queue, Loss loss) {
         QueueKeys keys = keys(queue);
-        List<Object> found = linkOf(queue).runAll(List.of(Call.command("EXISTS", keys.toack()), Call.command("DBSIZE")));
+        List<Object> found = linkOf(queue).runAll(List.of(RedisCall.command("EXISTS", keys.toack()), RedisCall.command("DBSIZE")));
         return new LossCauseEvidence((Long) found.get(0) == 1, countPushSubscribers(queue), (Long) found.get(1) == 0)
-                .lossError(queue, loss, Math.max(PushNotifiers.isSubscribed(options, queue) ? 1 : 0, ownListeners.getOrDefault(queue, 0)));
+                .lossError(queue, loss, Math.max(PushListeners.isSubscribed(options, queue) ? 1 : 0, ownListeners.getOrDefault(queue, 0)));
     }
 
     /** Up to where a query that reads with this subscription, or without one, has acknowledged a queue; 0 when that is not known. */
     public long ackedUpTo(String queue, String subscription) {
-        Object found = subscription.isEmpty() ? linkOf(queue).run(Call.command("HGET", keys(queue).metadata(), "acked")) : null;
+        Object found = subscription.isEmpty() ? linkOf(queue).run(RedisCall.command("HGET", keys(queue).metadata(), "acked")) : null;
         return subscription.isEmpty() ? number(found) : subscriptions(List.of(queue)).get(queue).getOrDefault(subscription, 0L);
     }
 
@@ -372,7 +372,7 @@ public final class ReadStore extends LocatedQueues {
     BusException removedError(String queue, long need, long last, long oldest) {
         QueueKeys keys = keys(queue);
         List<Object> found = linkOf(queue).runAll(
-                List.of(Call.command("GET", keys.msgid()), Call.command("EXISTS", keys.toack()), Call.command("HLEN", keys.acks())));
+                List.of(RedisCall.command("GET", keys.msgid()), RedisCall.command("EXISTS", keys.toack()), RedisCall.command("HLEN", keys.acks())));
         long lastId = number(found.get(0));
         String expected = "ids " + need + ".." + last;
         // A subscription of another query counts as another consumer.

@@ -1,13 +1,13 @@
 package busmq.spark.store;
 
 import busmq.spark.BusException;
-import busmq.spark.core.Fingerprint;
+import busmq.spark.core.MessageFingerprint;
 import busmq.spark.core.Loss;
 import busmq.spark.core.Position;
 import busmq.spark.core.QueueKeys;
 import busmq.spark.core.QueueState;
 import busmq.spark.core.Range;
-import busmq.spark.redis.Call;
+import busmq.spark.redis.RedisCall;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -37,7 +37,7 @@ public final class RealTimeQueue {
     private final Position entry;
     private final boolean startsAnew;
     private final boolean strict;
-    private ReplyWindows windows;
+    private RangeReplySizer windows;
     private long nextId;
     private long headId;
     private byte[] lastValue;
@@ -83,24 +83,24 @@ public final class RealTimeQueue {
             return entry;
         }
         Long start = skippedIds > 0 ? Long.valueOf(resumedAfter) : startsAnew ? entry.start() : null;
-        return new Position(entry.born(), next - 1, value == null ? "" : Fingerprint.of(value), start, entry.lost() + skippedIds);
+        return new Position(entry.born(), next - 1, value == null ? "" : MessageFingerprint.of(value), start, entry.lost() + skippedIds);
     }
 
     /** What came since; null when there is nothing. Throws the loss when something is gone. */
-    public MessageRows takeMessages() {
+    public ConsecutiveMessages takeMessages() {
         lastReplyWasFull = false;
         while (!lifeIsOver && (stateIsChecked || checkState())) {
             // After a miss the mark has just been compared, and the message read last may be where it does not belong, or gone.
             boolean overlap = misses == 0 && lastValue != null && lastValue.length <= SHORT_BYTES && nextId > headId;
             long from = overlap ? nextId - 1 : nextId;
             long rows = windows.limitToNoted(from, Math.min(windows.rows(), maxRows()) + nextId - from);
-            Call ask = windows.windowCall(from, from - headId, rows);
+            RedisCall ask = windows.windowCall(from, from - headId, rows);
             List<Object> replies = askWindow(ask, from, rows);
             List<Object> all = ReadStore.list(replies.get(0));
             List<Object> pairs = misses > MISSES ? rowsBeforeHole(all) : all;
             if (isExpectedWindow(replies, pairs, from)) {
-                windows.setSizes(ValueSizes.parse(ReadStore.list(replies.get(1)).get(1)));
-                MessageRows found = takeRows(pairs, (int) (nextId - from), pairs.size() < all.size() || ask.script() != null ? 0 : rows);
+                windows.setSizes(ValueSizeStats.parse(ReadStore.list(replies.get(1)).get(1)));
+                ConsecutiveMessages found = takeRows(pairs, (int) (nextId - from), pairs.size() < all.size() || ask.script() != null ? 0 : rows);
                 times = withTimes && found != null ? timesOf(found, ReadStore.list(replies.get(replies.size() - 1))) : TimesOfIds.NONE;
                 return found;
             }
@@ -120,11 +120,11 @@ public final class RealTimeQueue {
         if (lifeIsOver) {
             return false;
         }
-        Call state = Call.script("state", List.of(keys.metadata(), keys.messages(), keys.msgid()), nextId - 1);
-        Call probe = Call.script("probe", List.of(keys.metadata(), keys.messages()), nextId, ReplyWindows.DEEP_WINDOW_MESSAGES);
+        RedisCall state = RedisCall.script("state", List.of(keys.metadata(), keys.messages(), keys.msgid()), nextId - 1);
+        RedisCall probe = RedisCall.script("probe", List.of(keys.metadata(), keys.messages()), nextId, RangeReplySizer.DEEP_WINDOW_MESSAGES);
         List<Object> replies = store.linkOf(queue).runAll(windows == null ? List.of(state, probe) : List.of(state));
         QueueState now = QueueState.of(queue, ReadStore.list(replies.get(0)), 0);
-        String mark = lastValue != null ? Fingerprint.of(lastValue) : nextId - 1 == entry.last() ? entry.mark() : "";
+        String mark = lastValue != null ? MessageFingerprint.of(lastValue) : nextId - 1 == entry.last() ? entry.mark() : "";
         Loss loss = Loss.between(new Position(entry.born(), nextId - 1, mark), now);
         headId = now.count() > 0 ? now.oldest() : now.lastId() + 1;
         if (loss == null && misses > MISSES && now.lastId() >= nextId) {
@@ -135,14 +135,14 @@ public final class RealTimeQueue {
         }
         if (windows == null) {
             List<Object> found = ReadStore.list(replies.get(1));
-            windows = new ReplyWindows(keys, (Long) found.get(2), ValueSizes.parse(found.get(3)), nextId - headId >= ReplyWindows.DEEP_WINDOW_MESSAGES);
+            windows = new RangeReplySizer(keys, (Long) found.get(2), ValueSizeStats.parse(found.get(3)), nextId - headId >= RangeReplySizer.DEEP_WINDOW_MESSAGES);
         }
         stateIsChecked = true;
         return !lifeIsOver && now.lastId() >= nextId;
     }
 
     private long maxRows() {
-        return System.nanoTime() - lastRowsNs > PAUSE_NS ? FEW_ROWS : Math.max(FEW_ROWS, ReplyWindows.REPLY_GROWTH_FACTOR * lastRows);
+        return System.nanoTime() - lastRowsNs > PAUSE_NS ? FEW_ROWS : Math.max(FEW_ROWS, RangeReplySizer.REPLY_GROWTH_FACTOR * lastRows);
     }
 
     /** The times of what the last {@link #takeMessages} found. */
@@ -151,7 +151,7 @@ public final class RealTimeQueue {
     }
 
     /** Its times; the reply has those of the window, unless they are very many. */
-    private TimesOfIds timesOf(MessageRows found, List<Object> reply) {
+    private TimesOfIds timesOf(ConsecutiveMessages found, List<Object> reply) {
         TimesOfIds some = TimesOfIds.of(reply, entry.born());
         long until = found.first() + found.until() - found.from() - 1;
         boolean all = some.lastId() >= until || reply.size() < ReadStore.PAIRS_PER_CALL;
@@ -163,7 +163,7 @@ public final class RealTimeQueue {
     }
 
     /** Asks for a window and what goes with it. Messages of peers get their time here, unless Redis lets us note none. */
-    private List<Object> askWindow(Call window, long from, long rows) {
+    private List<Object> askWindow(RedisCall window, long from, long rows) {
         try {
             return store.linkOf(queue).runAll(windowCalls(window, from, rows));
         } catch (BusException error) {
@@ -175,10 +175,10 @@ public final class RealTimeQueue {
         }
     }
 
-    private List<Call> windowCalls(Call window, long from, long rows) {
-        List<Call> all = new ArrayList<>(List.of(window, Call.command("HMGET", keys.metadata(), "born", "sizes")));
+    private List<RedisCall> windowCalls(RedisCall window, long from, long rows) {
+        List<RedisCall> all = new ArrayList<>(List.of(window, RedisCall.command("HMGET", keys.metadata(), "born", "sizes")));
         if (lastValue != null && lastValue.length > SHORT_BYTES) {
-            all.add(Call.script("marks", List.of(keys.messages()), nextId - 1));
+            all.add(RedisCall.script("marks", List.of(keys.messages()), nextId - 1));
         }
         if (withTimes && mayNoteTimes) {
             all.add(ReadStore.noteCall(keys));
@@ -199,12 +199,12 @@ public final class RealTimeQueue {
         if (count == 0) {
             return from == nextId && from == headId; // asked for from the head on, and the list is empty
         }
-        if (MessageRows.id(pairs, 0) != from || MessageRows.id(pairs, count - 1) != from + count - 1) {
+        if (ConsecutiveMessages.id(pairs, 0) != from || ConsecutiveMessages.id(pairs, count - 1) != from + count - 1) {
             return false;
         }
         if (lastValue != null && lastValue.length > SHORT_BYTES) {
             String mark = ReadStore.text(ReadStore.list(replies.get(2)).get(0));
-            return mark.isEmpty() || mark.equals(Fingerprint.of(lastValue));
+            return mark.isEmpty() || mark.equals(MessageFingerprint.of(lastValue));
         }
         return from == nextId || Arrays.equals(lastValue, (byte[]) pairs.get(1));
     }
@@ -212,13 +212,13 @@ public final class RealTimeQueue {
     /** The messages before the first hole. */
     private static List<Object> rowsBeforeHole(List<Object> pairs) {
         int count = Math.min(1, pairs.size() / 2);
-        while (count < pairs.size() / 2 && MessageRows.id(pairs, count) == MessageRows.id(pairs, count - 1) + 1) {
+        while (count < pairs.size() / 2 && ConsecutiveMessages.id(pairs, count) == ConsecutiveMessages.id(pairs, count - 1) + 1) {
             count++;
         }
         return pairs.subList(0, 2 * count);
     }
 
-    private MessageRows takeRows(List<Object> pairs, int from, long rows) {
+    private ConsecutiveMessages takeRows(List<Object> pairs, int from, long rows) {
         int count = pairs.size() / 2;
         misses = 0;
         if (count <= from) {
@@ -228,7 +228,7 @@ public final class RealTimeQueue {
         lastRowsNs = System.nanoTime();
         lastReplyWasFull = count >= rows;
         windows.adaptTo(pairs, lastReplyWasFull);
-        MessageRows found = new MessageRows(queue, nextId, pairs, from, count);
+        ConsecutiveMessages found = new ConsecutiveMessages(queue, nextId, pairs, from, count);
         lastValue = found.value(count - 1);
         nextId += count - from;
         return found;
@@ -236,7 +236,7 @@ public final class RealTimeQueue {
 
     /** The id is given, and not where it should be. Null when it is elsewhere in the list. */
     private Loss findHole(QueueState now) {
-        List<Object> place = ReadStore.list(store.linkOf(queue).run(Call.script("seek", List.of(keys.messages()), nextId)));
+        List<Object> place = ReadStore.list(store.linkOf(queue).run(RedisCall.script("seek", List.of(keys.messages()), nextId)));
         boolean exact = (Long) place.get(1) == 1;
         long following = ReadStore.text(place.get(2)).isEmpty() ? now.lastId() + 1 : ReadStore.number(place.get(2));
         headId = exact ? nextId - (Long) place.get(0) : following - (Long) place.get(0) - 1;

@@ -34,7 +34,7 @@ class DurableFileTest {
     @TempDir Path folder;
 
     private static void write(Path target, boolean replace, String text) throws IOException {
-        try (DurableFile file = new DurableFile(target, replace, new DiskSync())) {
+        try (DurableFile file = new DurableFile(target, replace, new CheckpointFsync())) {
             file.write(text.getBytes(UTF_8));
         }
     }
@@ -49,7 +49,7 @@ class DurableFileTest {
     @ValueSource(booleans = {true, false})
     void aFileIsThereOnceItIsClosedAndNothingElse(boolean replace) throws IOException {
         Path target = folder.resolve("7");
-        DurableFile file = new DurableFile(target, replace, new DiskSync());
+        DurableFile file = new DurableFile(target, replace, new CheckpointFsync());
         file.write("a whole ".getBytes(UTF_8));
         file.write("batch".getBytes(UTF_8));
         file.flush();
@@ -76,7 +76,7 @@ class DurableFileTest {
     void cancelLeavesEverythingAsItWas(boolean replace) throws IOException {
         Path target = folder.resolve("7");
         write(target, false, "first");
-        DurableFile file = new DurableFile(target, replace, new DiskSync());
+        DurableFile file = new DurableFile(target, replace, new CheckpointFsync());
         file.write("second".getBytes(UTF_8));
         file.cancel();
         file.close();
@@ -86,7 +86,7 @@ class DurableFileTest {
 
     @Test
     void cancelAfterCloseIsTooLate() throws IOException {
-        DurableFile file = new DurableFile(folder.resolve("7"), true, new DiskSync());
+        DurableFile file = new DurableFile(folder.resolve("7"), true, new CheckpointFsync());
         file.close();
         file.cancel();
         assertEquals(List.of("7"), names());
@@ -110,7 +110,7 @@ class DurableFileTest {
     void aFolderBehindALinkIsAFolder() throws IOException {
         Path real = Files.createDirectory(folder.resolve("real"));
         Path link = Files.createSymbolicLink(folder.resolve("link"), real);
-        new DiskSync().makeFolders(link);
+        new CheckpointFsync().makeFolders(link);
         write(link.resolve("new/7"), false, "x");
         assertEquals("x", Files.readString(real.resolve("new/7")));
     }
@@ -121,7 +121,7 @@ class DurableFileTest {
     void theBytesAreOnTheDiskBeforeTheNameAndTheNameBeforeCloseReturns(boolean replace) throws IOException {
         Path target = folder.resolve("new/7");
         List<String> synced = new ArrayList<>();
-        DiskSync watched = new DiskSync() {
+        CheckpointFsync watched = new CheckpointFsync() {
             @Override
             protected void sync(FileChannel file) throws IOException {
                 synced.add("bytes, 3 of them: " + (file.size() == 3) + ", name: " + Files.exists(target));
@@ -140,7 +140,7 @@ class DurableFileTest {
 
     @Test
     void aFailedSyncLeavesNoFile() throws IOException {
-        DiskSync full = new DiskSync() {
+        CheckpointFsync full = new CheckpointFsync() {
             @Override
             protected void sync(FileChannel file) throws IOException {
                 throw new IOException("no space left");
@@ -151,14 +151,14 @@ class DurableFileTest {
         assertEquals(List.of(), names());
     }
 
-    private static final DiskSync WITHOUT_LINKS = new DiskSync() {
+    private static final CheckpointFsync WITHOUT_LINKS = new CheckpointFsync() {
         @Override
         protected void link(Path name, Path file) throws IOException {
             throw new FileSystemException(name.toString(), file.toString(), "Operation not permitted");
         }
     };
 
-    private static void write(Path target, DiskSync disk) throws IOException {
+    private static void write(Path target, CheckpointFsync disk) throws IOException {
         try (DurableFile file = new DurableFile(target, false, disk)) {
             file.write("mine".getBytes(UTF_8));
         }
@@ -216,7 +216,7 @@ class DurableFileTest {
 
     @Test
     void aLinkWhoseAnswerWasLostIsOurs() throws IOException {
-        DiskSync remote = new DiskSync() {
+        CheckpointFsync remote = new CheckpointFsync() {
             @Override
             protected void link(Path name, Path file) throws IOException {
                 super.link(name, file);
@@ -229,7 +229,7 @@ class DurableFileTest {
 
     @Test
     void aRefusedLinkIsNoDiskWithoutLinks() throws IOException {
-        DiskSync closed = new DiskSync() {
+        CheckpointFsync closed = new CheckpointFsync() {
             @Override
             protected void link(Path name, Path file) throws IOException {
                 throw new AccessDeniedException(name.toString());
@@ -242,7 +242,7 @@ class DurableFileTest {
     @Test
     void aFolderThatCannotBeSyncedIsAnErrorWhereOneCouldBeBefore() throws IOException {
         AtomicInteger broken = new AtomicInteger(2);
-        DiskSync failing = new DiskSync() {
+        CheckpointFsync failing = new CheckpointFsync() {
             @Override
             protected void forceFolder(FileChannel at) throws IOException {
                 if (broken.getAndDecrement() != 1) {

@@ -25,7 +25,7 @@ final class KilledWriter {
     }
 
     private static void write(Path target, boolean replace, int i) throws IOException {
-        try (DurableFile file = new DurableFile(target, replace, new DiskSync())) {
+        try (DurableFile file = new DurableFile(target, replace, new CheckpointFsync())) {
             file.write((i + " " + text(target.getFileName().toString())).getBytes(UTF_8));
         } catch (FileAlreadyExistsException ofAnEarlierRound) {
             // Whole, as the test will see.

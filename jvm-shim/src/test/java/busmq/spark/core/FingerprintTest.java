@@ -9,10 +9,10 @@ import org.junit.jupiter.api.Test;
 class FingerprintTest {
     @Test
     void aFingerprintIsThatOfTheServer() {
-        assertEquals("b44b82a4bc6c", Fingerprint.of(new byte[0]));
-        assertEquals("0b18b8b0dd49", Fingerprint.of("a".getBytes(StandardCharsets.UTF_8)));
-        assertEquals("f356c4f3feba", Fingerprint.of("x".repeat(512).getBytes(StandardCharsets.UTF_8)));
-        assertEquals("a967a9abe5de", Fingerprint.of(counting(1280)));
+        assertEquals("b44b82a4bc6c", MessageFingerprint.of(new byte[0]));
+        assertEquals("0b18b8b0dd49", MessageFingerprint.of("a".getBytes(StandardCharsets.UTF_8)));
+        assertEquals("f356c4f3feba", MessageFingerprint.of("x".repeat(512).getBytes(StandardCharsets.UTF_8)));
+        assertEquals("a967a9abe5de", MessageFingerprint.of(counting(1280)));
     }
 
     private static byte[] counting(int size) {

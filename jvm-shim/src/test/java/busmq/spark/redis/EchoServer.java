@@ -35,8 +35,8 @@ final class EchoServer implements AutoCloseable {
         return "redis://127.0.0.1:" + listening.getLocalPort();
     }
 
-    Server endpoint() {
-        return new Server("127.0.0.1", listening.getLocalPort(), false, null, null, new TlsFiles(null, null, null, true));
+    RedisServerAddress endpoint() {
+        return new RedisServerAddress("127.0.0.1", listening.getLocalPort(), false, null, null, new TlsFiles(null, null, null, true));
     }
 
     private static void start(Runnable work) {

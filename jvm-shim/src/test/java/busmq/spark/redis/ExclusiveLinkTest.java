@@ -14,9 +14,9 @@ class ExclusiveLinkTest {
     private final CountDownLatch answered = new CountDownLatch(1);
     private int closed;
 
-    private final ExclusiveLink link = new ExclusiveLink() {
+    private final SingleCallerLink link = new SingleCallerLink() {
         @Override
-        List<Object> execute(List<Call> calls) {
+        List<Object> execute(List<RedisCall> calls) {
             underWay.countDown();
             try {
                 answered.await();
@@ -35,7 +35,7 @@ class ExclusiveLinkTest {
     @Test
     void aLinkWithACallUnderWayIsNotPooledAndClosesAfterTheCall() throws InterruptedException {
         assertFalse(link.retireIfBusy());
-        Thread other = new Thread(() -> link.run(Call.command("PING")));
+        Thread other = new Thread(() -> link.run(RedisCall.command("PING")));
         other.start();
         underWay.await();
         assertTrue(link.retireIfBusy());
@@ -49,19 +49,19 @@ class ExclusiveLinkTest {
     @Test
     void aLinkAfterItsCallIsKeptOpenForTheNext() {
         answered.countDown();
-        assertEquals("reply", link.run(Call.command("PING")));
+        assertEquals("reply", link.run(RedisCall.command("PING")));
         assertFalse(link.retireIfBusy());
         assertEquals(0, closed);
     }
 
     @Test
     void aSecondThreadIsRefusedWhileACallIsUnderWay() throws InterruptedException {
-        Thread other = new Thread(() -> link.run(Call.command("PING")));
+        Thread other = new Thread(() -> link.run(RedisCall.command("PING")));
         other.start();
         underWay.await();
-        assertThrows(IllegalStateException.class, () -> link.run(Call.command("PING")));
+        assertThrows(IllegalStateException.class, () -> link.run(RedisCall.command("PING")));
         answered.countDown();
         other.join();
-        assertEquals("reply", link.run(Call.command("PING")));
+        assertEquals("reply", link.run(RedisCall.command("PING")));
     }
 }

@@ -16,12 +16,12 @@ import org.junit.jupiter.api.Timeout;
 class LinksTest {
     @AfterEach
     void resetClock() {
-        Links.clock = System::nanoTime;
+        RedisLinks.clock = System::nanoTime;
     }
 
     private static void use(EchoServer server) {
-        try (Links links = Links.fromPool(ReadOptions.parse(Map.of("redis.url", server.url(), "subscribe", "q")).redis())) {
-            links.link(0).run(Call.command("ECHO", "opens it"));
+        try (RedisLinks links = RedisLinks.fromPool(ReadOptions.parse(Map.of("redis.url", server.url(), "subscribe", "q")).redis())) {
+            links.link(0).run(RedisCall.command("ECHO", "opens it"));
         }
     }
 
@@ -29,7 +29,7 @@ class LinksTest {
     void linksThatWereIdleTooLongAreClosedWhenOthersAreReturned() throws Exception {
         try (EchoServer left = new EchoServer(); EchoServer used = new EchoServer()) {
             use(left);
-            Links.clock = () -> System.nanoTime() + TimeUnit.MINUTES.toNanos(2);
+            RedisLinks.clock = () -> System.nanoTime() + TimeUnit.MINUTES.toNanos(2);
             use(used);
             assertEquals("one", left.ended.poll(10, TimeUnit.SECONDS));
             use(used);
@@ -40,7 +40,7 @@ class LinksTest {
     @Test
     void linksThatWereReturnedCannotBeUsedUntilTheyAreTakenAgain() throws Exception {
         try (EchoServer server = new EchoServer()) {
-            Links links = Links.fromPool(ReadOptions.parse(Map.of("redis.url", server.url(), "subscribe", "q")).redis());
+            RedisLinks links = RedisLinks.fromPool(ReadOptions.parse(Map.of("redis.url", server.url(), "subscribe", "q")).redis());
             links.close();
             assertThrows(BusException.class, () -> links.link(0));
             assertThrows(BusException.class, links::links);

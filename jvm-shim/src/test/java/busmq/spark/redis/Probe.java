@@ -5,8 +5,8 @@ import busmq.spark.ErrorKind;
 import busmq.spark.core.Script;
 import busmq.spark.options.ReadOptions;
 import busmq.spark.options.RedisOptions;
-import busmq.spark.options.Start;
-import busmq.spark.options.OffsetsPerQueue;
+import busmq.spark.options.OffsetBound;
+import busmq.spark.options.OffsetsOption;
 import busmq.spark.options.WriteOptions;
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
@@ -25,7 +25,7 @@ import java.util.Map;
 public final class Probe {
     private static final ObjectMapper JSON = new ObjectMapper();
 
-    private final Map<String, Links> links = new HashMap<>();
+    private final Map<String, RedisLinks> links = new HashMap<>();
     private final Map<String, PushSignal> signals = new HashMap<>();
     private final Map<String, ReadOptions> options = new HashMap<>();
 
@@ -79,7 +79,7 @@ public final class Probe {
         Map<String, String> map = text(given);
         map.put("subscribe", "unused");
         options.put(name, ReadOptions.parse(map));
-        links.put(name, Links.fromPool(options.get(name).redis()));
+        links.put(name, RedisLinks.fromPool(options.get(name).redis()));
         return options.get(name).toString();
     }
 
@@ -97,8 +97,8 @@ public final class Probe {
                 if (value instanceof RedisOptions redis) {
                     all.putAll(fields(redis));
                 } else {
-                    all.put(each.getName(), value instanceof OffsetsPerQueue starting && starting.of("q") != null ? starting.of("q").text()
-                            : value instanceof Start start ? start.text() : value);
+                    all.put(each.getName(), value instanceof OffsetsOption starting && starting.of("q") != null ? starting.of("q").text()
+                            : value instanceof OffsetBound start ? start.text() : value);
                 }
             } catch (ReflectiveOperationException error) {
                 throw new IllegalStateException(error);
@@ -116,16 +116,16 @@ public final class Probe {
     private Object subscribe(String name, JsonNode given) {
         Map<String, Integer> queues = new HashMap<>();
         given.properties().forEach(entry -> queues.put(entry.getKey(), entry.getValue().asInt()));
-        signals.put(name, PushNotifiers.subscribe(options.get(name).redis(), queues));
+        signals.put(name, PushListeners.subscribe(options.get(name).redis(), queues));
         return null;
     }
 
-    private static List<Call> calls(JsonNode given) {
-        List<Call> calls = new ArrayList<>();
+    private static List<RedisCall> calls(JsonNode given) {
+        List<RedisCall> calls = new ArrayList<>();
         for (JsonNode each : given) {
             List<byte[]> words = words(each.get("words")).stream().map(word -> word.getBytes(StandardCharsets.UTF_8)).toList();
             Script script = each.hasNonNull("script") ? Script.load(each.get("script").asText()) : null;
-            calls.add(new Call(words, script, each.path("keys").asInt(), each.path("idempotent").asBoolean(true)));
+            calls.add(new RedisCall(words, script, each.path("keys").asInt(), each.path("idempotent").asBoolean(true)));
         }
         return calls;
     }

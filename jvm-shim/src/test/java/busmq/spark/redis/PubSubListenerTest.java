@@ -11,7 +11,7 @@ class PubSubListenerTest {
     void anUnexpectedErrorDoesNotEndTheListener() throws Exception {
         try (EchoServer server = new EchoServer()) {
             AtomicInteger asked = new AtomicInteger();
-            Endpoint strange = new Endpoint() {
+            RedisEndpoint strange = new RedisEndpoint() {
                 @Override
                 public String maskedAddress() {
                     return "redis://strange";
@@ -28,7 +28,7 @@ class PubSubListenerTest {
                 }
 
                 @Override
-                public Server resolve() {
+                public RedisServerAddress resolve() {
                     if (asked.incrementAndGet() == 1) {
                         throw new IllegalStateException("as tests have it");
                     }

@@ -13,25 +13,25 @@ import org.junit.jupiter.api.Test;
 class BatchContentTest {
     @Test
     void rowsAreTheSameInWhateverOrderAndPartsTheyCome() {
-        BatchIdentity one = new BatchIdentity("", List.of(list("q", "a", "b", "c")));
-        assertEquals(Map.of(), one.differencesTo(new BatchIdentity("", List.of(list("q", "c"), list("q", "b", "a")))));
-        assertEquals("rows", one.differencesTo(new BatchIdentity("", List.of(list("q", "c"), list("q", "b", "b")))).get("by"));
-        assertEquals("rows", one.differencesTo(new BatchIdentity("x:y", List.of(list("r", "a", "b", "c")))).get("by"));
+        StagedBatchContent one = new StagedBatchContent("", List.of(list("q", "a", "b", "c")));
+        assertEquals(Map.of(), one.differencesTo(new StagedBatchContent("", List.of(list("q", "c"), list("q", "b", "a")))));
+        assertEquals("rows", one.differencesTo(new StagedBatchContent("", List.of(list("q", "c"), list("q", "b", "b")))).get("by"));
+        assertEquals("rows", one.differencesTo(new StagedBatchContent("x:y", List.of(list("r", "a", "b", "c")))).get("by"));
     }
 
     @Test
     void whereTheOffsetsAreKnownTheyDecide() {
-        BatchIdentity one = new BatchIdentity("abc:x", List.of(list("q", "a")));
-        assertEquals(Map.of(), one.differencesTo(new BatchIdentity("abc:", List.of(list("q", "b", "c")))));
-        Map<String, Object> changed = one.differencesTo(new BatchIdentity("abd:y", List.of(list("q", "a"))));
+        StagedBatchContent one = new StagedBatchContent("abc:x", List.of(list("q", "a")));
+        assertEquals(Map.of(), one.differencesTo(new StagedBatchContent("abc:", List.of(list("q", "b", "c")))));
+        Map<String, Object> changed = one.differencesTo(new StagedBatchContent("abd:y", List.of(list("q", "a"))));
         assertEquals(List.of("offsets", "up to x", "up to y"), List.of(changed.get("by"), changed.get("found"), changed.get("expected")));
     }
 
     @Test
     void ofAManifestWithoutDigestsTheCountsDecide() {
-        BatchIdentity old = new BatchIdentity("", List.of(new StagedList("q", 0, "k", List.of(new EqualChunks(2, 1)), null)));
-        assertEquals(Map.of(), old.differencesTo(new BatchIdentity("", List.of(list("q", "a", "b")))));
-        assertEquals("3 rows for 'q'", old.differencesTo(new BatchIdentity("", List.of(list("q", "a", "b", "c")))).get("expected"));
+        StagedBatchContent old = new StagedBatchContent("", List.of(new StagedList("q", 0, "k", List.of(new EqualChunks(2, 1)), null)));
+        assertEquals(Map.of(), old.differencesTo(new StagedBatchContent("", List.of(list("q", "a", "b")))));
+        assertEquals("3 rows for 'q'", old.differencesTo(new StagedBatchContent("", List.of(list("q", "a", "b", "c")))).get("expected"));
     }
 
     @Test

@@ -28,20 +28,20 @@ class BatchManifestTest {
 
     @Test
     void aManifestIsWrittenAsInTheGoldenFile() throws IOException {
-        String written = new String(BatchManifest.encode(batch(9007199254740991L, 0L, 17L), 0), StandardCharsets.UTF_8);
+        String written = new String(BatchManifestCodec.encode(batch(9007199254740991L, 0L, 17L), 0), StandardCharsets.UTF_8);
         assertEquals(Files.readString(GOLDEN.resolve("sink-manifest-v2.json")), written + "\n");
     }
 
     @Test
     void aManifestOfEitherVersionIsReadForEver() throws IOException {
-        assertEquals(batch(null, null, null), BatchManifest.decode(Files.readAllBytes(GOLDEN.resolve("sink-manifest-v1.json"))));
-        assertEquals(batch(9007199254740991L, 0L, 17L), BatchManifest.decode(Files.readAllBytes(GOLDEN.resolve("sink-manifest-v2.json"))));
+        assertEquals(batch(null, null, null), BatchManifestCodec.decode(Files.readAllBytes(GOLDEN.resolve("sink-manifest-v1.json"))));
+        assertEquals(batch(9007199254740991L, 0L, 17L), BatchManifestCodec.decode(Files.readAllBytes(GOLDEN.resolve("sink-manifest-v2.json"))));
     }
 
     @Test
     void namesOfEveryKindOfCharacterComeBackAsTheyWere() {
         List<StagedList> staged = List.of(new StagedList("a\"\\\n\u0001\u2028", 1, "k", List.of(), 5L));
-        assertEquals(staged, BatchManifest.decode(BatchManifest.encode(staged, 0)));
+        assertEquals(staged, BatchManifestCodec.decode(BatchManifestCodec.encode(staged, 0)));
     }
 
     @Test

@@ -2,7 +2,7 @@ package busmq.spark.sink;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
 
-import busmq.spark.checkpoint.DiskSync;
+import busmq.spark.checkpoint.CheckpointFsync;
 import busmq.spark.checkpoint.DurableFile;
 import java.io.IOException;
 import java.nio.file.Files;
@@ -96,7 +96,7 @@ class CheckpointOffsetLogTest {
     void anEntryThatThisProcessHasPutOnTheDiskIsThere() throws IOException {
         sync(0);
         Path entry = checkpoint.resolve("offsets").resolve("4");
-        try (DurableFile file = new DurableFile(entry, false, new DiskSync())) {
+        try (DurableFile file = new DurableFile(entry, false, new CheckpointFsync())) {
             file.write('4');
         }
         assertEquals(List.of(), sync(4));

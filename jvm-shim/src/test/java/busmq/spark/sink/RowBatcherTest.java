@@ -38,7 +38,7 @@ class RowBatcherTest {
 
     private final RowBatcher.Target target = new RowBatcher.Target() {
         @Override
-        public int[] writeChunks(List<QueueBuffer> buffers) {
+        public int[] writeChunks(List<QueueWriteBuffer> buffers) {
             rounds.add(buffers.stream().mapToInt(buffer -> buffer.chunk.size()).sum());
             if (gated) {
                 calls.acquireUninterruptibly();
@@ -47,12 +47,12 @@ class RowBatcherTest {
         }
 
         @Override
-        public long maxsize(QueueBuffer buffer) {
+        public long maxsize(QueueWriteBuffer buffer) {
             return 10;
         }
     };
 
-    private int take(QueueBuffer buffer) {
+    private int take(QueueWriteBuffer buffer) {
         int most = partial == null ? room : partial.nextInt(4);
         int count = Math.min(most, buffer.chunk.size());
         List<Integer> into = arrived.computeIfAbsent(buffer.queue, name -> new ArrayList<>());
@@ -202,12 +202,12 @@ class RowBatcherTest {
     void whatEndsTheSendingIsThrownToWhoeverAddsOrFlushesNext() throws Exception {
         made = new RowBatcher(new RowBatcher.Target() {
             @Override
-            public int[] writeChunks(List<QueueBuffer> buffers) {
+            public int[] writeChunks(List<QueueWriteBuffer> buffers) {
                 throw BusException.of(ErrorKind.SERVER_REFUSED, "url", "redis://x", "reason", "NO");
             }
 
             @Override
-            public long maxsize(QueueBuffer buffer) {
+            public long maxsize(QueueWriteBuffer buffer) {
                 return 0;
             }
         }, 0, false, ended::countDown);
@@ -223,7 +223,7 @@ class RowBatcherTest {
             private int tries;
 
             @Override
-            public int[] writeChunks(List<QueueBuffer> buffers) {
+            public int[] writeChunks(List<QueueWriteBuffer> buffers) {
                 if (tries++ == 0) {
                     throw BusException.of(ErrorKind.LINK_LOST, "url", "redis://x", "reason", "away");
                 }
@@ -232,7 +232,7 @@ class RowBatcherTest {
             }
 
             @Override
-            public long maxsize(QueueBuffer buffer) {
+            public long maxsize(QueueWriteBuffer buffer) {
                 return 0;
             }
         }, 0, false, ended::countDown);

@@ -1,0 +1,236 @@
+"""The operations of ``busmq.bulk.v1`` on the store behind the server. That the peer has the rights they need is checked first (rights.py).
+
+Rule 1. A peer names queues, never keys: the key of a staged list must be one that a task of a sink makes for that queue.
+Rule 2. A peer names sinks and holders of leases of its own only: what it calls them gets its secret's name before it.
+Rule 3. Everything may be repeated by a peer that did not see the reply, and may still be under way when it is. Staged chunks are identified by
+        their place in the list, and commits by their progress (core/sink.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+from busmq_spark.core.event_patterns import check_key, destinations
+from busmq_spark.core.keys import federated_prefix, is_subscription, sink_of
+from busmq_spark.core.message import CHUNK_MESSAGES
+from busmq_spark.core.position import Position
+from busmq_spark.core.queue import AttachResult
+from busmq_spark.core.reader_operations import AckResult
+from busmq_spark.core.sink import STAGED_KEY_SUFFIX, CommitStoppedAtMaxsize, StagedList
+from busmq_spark.core.sink_runs import SinkRun
+from busmq_spark.errors import BusError, QueueMissing
+from busmq_spark.federation.bulk.frames import make_wire_error, unpack_values
+from busmq_spark.federation.bulk.operations import OPERATIONS, RpcOperation, RpcTarget
+from busmq_spark.federation.gate.rights import Identity
+from busmq_spark.store.protocol import QueueCreateOptions
+from busmq_spark.store.redis_store import RedisStore
+
+_PLAIN_TEXT = re.compile(r"[^\x00-\x1f\x7f]{0,300}")
+OTHER_HOLDER = "another peer"
+"""Instead of the holder of a lease that is not the peer's: with its name it could be replaced."""
+_SINK_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
+_RUN_ID = re.compile(r"[0-9a-zA-Z-]{1,64}")
+
+
+class BulkRpcHandler:
+    """What one peer may ask of one store."""
+
+    def __init__(self, store: RedisStore, identity: Identity, most_subscriptions: int) -> None:
+        self.store = store
+        self._identity, self._most = identity, most_subscriptions
+        self._mark = federated_prefix(identity.owner)
+
+    def run_call(self, name: str, arguments: Sequence[Any], body: memoryview | bytes) -> Any:
+        """The result of a call whose rights were checked by :func:`check_rights_and_names`."""
+        operation = OPERATIONS[name]
+        if operation.has_body:
+            arguments = (*arguments, unpack_values(body))
+        elif len(body):
+            raise make_wire_error(f"a body of {len(body)} bytes behind {name}", "none")
+        method: Callable[..., Any] = getattr(self.store if operation.served_by is RpcTarget.STORE else self, name)
+        return method(*arguments)
+
+    def discover(self) -> list[str]:
+        """The queues the peer may look at."""
+        return self.store.discover(lambda queue: self._identity.may("browse", "queue", queue))
+
+    def attach(self, queues: Sequence[str], creation: QueueCreateOptions) -> Mapping[str, AttachResult]:
+        """As the store's; for who may not create a queue, one that does not exist is missing."""
+        found: dict[str, AttachResult] = {}
+        for queue in queues:
+            creates = self._identity.may("create", "queue", queue)
+            found.update(self.store.attach([queue], QueueCreateOptions(creation.allowed and creates, creation.ttl_s, creation.maxsize)))
+        return found
+
+    # -- subscriptions and leases ---------------------------------------------------------------------------------------------------------
+
+    def ack(self, positions: Mapping[str, Position], subscription: str) -> Mapping[str, AckResult]:
+        """As the store's, unless another reader holds the queue, or the subscription is not the peer's."""
+        self._claim_subscription(positions, subscription)
+        for queue, holder in self.store.holders(list(positions), subscription).items():
+            if holder and not holder.startswith(self._mark):
+                self._identity.raise_refused(f"ack queue {queue!r}, which another reader holds")
+        return self.store.ack(positions, subscription)
+
+    def subscribe(self, starts: Mapping[str, str | int], subscription: str) -> Mapping[str, int]:
+        """As the store's, for queues that exist, if the subscription is the peer's or is new."""
+        if not subscription:
+            raise make_wire_error("a subscription without a name", "a name")
+        for queue, status in self._claim_subscription(starts, subscription).items():
+            if status == "missing":
+                raise QueueMissing(queue=queue)
+        return self.store.subscribe(starts, subscription)
+
+    def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]:
+        """As the store's. A peer replaces its own dead readers only."""
+        if not token or not all(map(_PLAIN_TEXT.fullmatch, (token, *dead.values()))):
+            raise make_wire_error("a holder that is empty, too long or has control characters", "1 to 300 characters")
+        self._claim_subscription(queues, subscription)
+        ours = {queue: f"{self._mark}{holder}" for queue, holder in dead.items() if holder}
+        return self._hide_other_holders(self.store.lease(queues, subscription, f"{self._mark}{token}", ours))
+
+    def holders(self, queues: Sequence[str], subscription: str) -> Mapping[str, str]:
+        """As the store's; which reader of another peer it is, is not shown."""
+        return self._hide_other_holders(self.store.holders(queues, subscription))
+
+    def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:
+        """As the store's, with leases of the peer."""
+        if not token:
+            return self.store.keep_alive(queues, "", "")
+        self._claim_subscription(queues, subscription)
+        return self.store.keep_alive(queues, subscription, f"{self._mark}{token}")
+
+    def _hide_other_holders(self, holders: Mapping[str, str]) -> dict[str, str]:
+        return {q: holder.removeprefix(self._mark) if not holder or holder.startswith(self._mark) else OTHER_HOLDER for q, holder in holders.items()}
+
+    def _claim_subscription(self, queues: Iterable[str], subscription: str) -> dict[str, str]:
+        """Make a new subscription the peer's. Raises FederationRefused for one that is not; the result says which queues are ``missing``."""
+        if not subscription:
+            return {}
+        owners = self.store.claim_subscriptions(list(queues), subscription, self._identity.owner, self._most)
+        for queue, (status, owner) in owners.items():
+            if status == "full":
+                self._identity.raise_refused(
+                    f"register subscription {subscription!r}: queue {queue!r} has {self._most} of them (limit subscriptions)"
+                )
+            if status == "shared":
+                self._identity.raise_refused(f"use {subscription!r} of queue {queue!r}, a shared group, which cannot be read over federation")
+            if status == "ok" and not self._identity.may_use(queue, subscription, owner):
+                self._identity.raise_refused(
+                    f"use subscription {subscription!r} of queue {queue!r}, which another has registered; "
+                    f'grant it with consume = ["subscription:{subscription}"]'
+                )
+        return {queue: status for queue, (status, _) in owners.items()}
+
+    # -- sinks ----------------------------------------------------------------------------------------------------------------------------
+
+    def stage(self, queue: str, key: str, before: int, run: SinkRun, values: Sequence[bytes]) -> tuple[int, int]:
+        """As the store's ``stage_at``, for the peer's own sink if it is one that can be named."""
+        if before < 0:
+            raise make_wire_error(f"place {before}", "one from 0")
+        self._check_staged_key(queue, key)
+        if not run.sink:
+            return self.store.stage_at(queue, key, before, values)
+        with self._sink_name_in_redis(run.sink) as own:
+            return self.store.stage_at(queue, key, before, values, SinkRun(own, run.epoch))
+
+    def push_from(self, queue: str, sender: str, sequences: Sequence[int], values: Sequence[bytes]) -> tuple[int, int]:
+        """As the store's, for the peer's own sender of this name."""
+        if not _RUN_ID.fullmatch(sender):
+            raise make_wire_error("a sender whose name has other characters, or too many", "1 to 64 letters, digits and hyphens")
+        if len(sequences) != len(values) or any(a >= b for a, b in pairwise((0, *sequences))):
+            raise make_wire_error(
+                "numbers of messages that do not rise from 1 on, or are not as many as the values", "one for each value, each above the last"
+            )
+        return self.store.push_from(queue, f"{self._mark}{sender}", sequences, values)
+
+    def event_queues(self, events: Sequence[Sequence[str]]) -> list[list[str]]:
+        """The queues that are subscribed to the keys of each event, and that the peer may push to."""
+        table = [row for row in self.store.event_subscriptions() if self._identity.may("push", "queue", row[1])]
+        return [destinations(table, [check_key(key) for key in keys]) for keys in events]
+
+    def begin(self, sink: str, run: str, queues: Sequence[str]) -> SinkRun:
+        """As the store's, for the peer's own sink of this name."""
+        if not _RUN_ID.fullmatch(run):
+            raise make_wire_error("a run whose name has other characters, or too many", "1 to 64 letters, digits and hyphens")
+        with self._sink_name_in_redis(sink) as own:
+            return replace(self.store.begin(own, run, queues), sink=sink)
+
+    def renew(self, run: SinkRun) -> None:
+        """As the store's, for the peer's own sink of this name."""
+        with self._sink_name_in_redis(run.sink) as own:
+            self.store.renew(SinkRun(own, run.epoch))
+
+    def record(self, sink: str, batch: int, staged: Sequence[StagedList], query: str, span: str, epoch: int) -> tuple[StagedList, ...]:
+        """As the store's, for the peer's own sink of this name."""
+        if not _PLAIN_TEXT.fullmatch(query):
+            raise make_wire_error("a query id that is too long or has control characters", "at most 300 characters")
+        self._check_staged_lists(staged)
+        with self._sink_name_in_redis(sink) as own:
+            return self.store.record(own, batch, staged, query, span, epoch)
+
+    def recorded(self, sink: str, batch: int) -> tuple[StagedList, ...]:
+        """As the store's, for the peer's own sink of this name."""
+        with self._sink_name_in_redis(sink) as own:
+            return self.store.recorded(own, batch)
+
+    def commit(self, queue: str, sink: str, batch: int, staged: Sequence[StagedList]) -> CommitStoppedAtMaxsize | None:
+        """As the store's, for lists of that queue."""
+        self._check_staged_lists(staged)
+        if not staged or {part.queue for part in staged} != {queue}:
+            raise make_wire_error(f"a commit of {len(staged)} lists", "at least one, all of the queue itself")
+        with self._sink_name_in_redis(sink) as own:
+            return self.store.commit(queue, own, batch, staged)
+
+    def discard(self, staged: Sequence[StagedList]) -> None:
+        """As the store's."""
+        self._check_staged_lists(staged)
+        self.store.discard(staged)
+
+    def forget(self, sink: str, staged: Sequence[StagedList]) -> None:
+        """As the store's, for the peer's own sink of this name."""
+        self._check_staged_lists(staged)
+        with self._sink_name_in_redis(sink) as own:
+            self.store.forget(own, staged)
+
+    @contextmanager
+    def _sink_name_in_redis(self, sink: str) -> Iterator[str]:
+        """What the sink is called in Redis; errors call it as the peer does."""
+        if not _SINK_NAME.fullmatch(sink):
+            raise make_wire_error("a sink id that is empty, too long or has control characters", "1 to 200 characters")
+        own = sink_of(self._identity.owner, sink)
+        try:
+            yield own
+        except BusError as error:
+            if error.details.get("sink") != own:
+                raise
+            raise type(error)(**{**error.details, "sink": sink}) from None
+
+    def _check_staged_lists(self, staged: Iterable[StagedList]) -> None:
+        servers = len(self.store.endpoints)
+        for part in staged:
+            self._check_staged_key(part.queue, part.key)
+            if not 0 <= part.server < servers:
+                raise make_wire_error(f"server {part.server}", f"one below {servers}")
+            if any(not 1 <= size <= CHUNK_MESSAGES or times < 1 for size, times in part.chunks):
+                raise make_wire_error("chunks of a staged list that no sink makes", f"1 to {CHUNK_MESSAGES} rows in each")
+
+    def _check_staged_key(self, queue: str, key: str) -> None:
+        prefix = self.store.keys(queue).stage("")
+        if not key.startswith(prefix) or not STAGED_KEY_SUFFIX.fullmatch(key[len(prefix) :]):
+            raise make_wire_error("a key that is not one of a staged list of the queue", "query:batch:partition:token behind the queue's own prefix")
+
+
+def check_rights_and_names(identity: Identity, operation: RpcOperation, arguments: Sequence[Any]) -> None:
+    """Raises FederationRefused, or WireFormatError for names that are none."""
+    rights = list(operation.required_rights(*arguments))
+    if any(not right.name for right in rights if right.name is not None):
+        raise make_wire_error("an empty name of a queue or sink", "a name")
+    identity.require_rights(rights)
+    if operation.has_subscription and not is_subscription(arguments[1]):
+        raise make_wire_error("a subscription whose name would be that of another key", "letters, digits and the like")

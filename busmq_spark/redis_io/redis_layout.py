@@ -1,0 +1,52 @@
+"""Where the servers of a bus are, in whichever layout, from the options a user gave."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from busmq_spark.options import RedisOptions
+from busmq_spark.redis_io.cluster_seeds import ClusterSeeds
+from busmq_spark.redis_io.endpoint import RedisEndpoint, RoundRobinEndpoint
+from busmq_spark.redis_io.sentinel import SentinelMaster
+from busmq_spark.redis_io.server_addresses import parse_servers
+from busmq_spark.redis_io.urls import DefaultCredentials, RedisServerAddress
+
+
+@dataclass(frozen=True, slots=True)
+class RedisLayout:
+    """``servers`` are the data servers (direct), the sentinels, or some nodes of the cluster. Secrets do not show in its repr."""
+
+    layout: str
+    servers: tuple[RedisServerAddress, ...]
+    login: DefaultCredentials
+    master: str
+
+    @property
+    def cluster(self) -> bool:
+        """Whether key names carry hash tags and calls are routed by slot."""
+        return self.layout == "cluster"
+
+    @property
+    def endpoints(self) -> tuple[RedisEndpoint, ...]:
+        """One per server a queue may live on; a cluster is one."""
+        if self.cluster:
+            return (ClusterSeeds(self.servers),)
+        if self.layout == "sentinel":
+            return (SentinelMaster(self.servers, self.master, self.login),)
+        return self.servers
+
+    @property
+    def pubsub_endpoints(self) -> tuple[RedisEndpoint | RoundRobinEndpoint, ...]:
+        """Where to subscribe, so that no publication is missed: at every server, or at any node of a cluster, whose nodes forward to each other."""
+        return (RoundRobinEndpoint(self.servers),) if self.cluster else self.endpoints
+
+    @property
+    def masked_url(self) -> str:
+        """For people."""
+        return ",".join(endpoint.masked_url for endpoint in self.endpoints)
+
+
+def redis_layout(options: RedisOptions) -> RedisLayout:
+    """The servers of the options. Raises ConfigError for a bad URL, TLS file or mixture, before anything is connected."""
+    servers, login = parse_servers(options)
+    return RedisLayout(options.layout, servers, login, options.master)

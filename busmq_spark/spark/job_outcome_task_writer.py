@@ -1,0 +1,194 @@
+"""The sink with option ``settle``: rows are outcomes of jobs in a group, with the fields that are stored with them.
+
+Rule 1. A row writes its fields and its outcome in one step, while its job has no outcome of the group for this message. Repeated or late rows
+        change nothing, also while another run is still writing.
+Rule 2. A row without id answers the newest message of its queue, as of when a batch write was planned: a task that comes again changes nothing.
+Rule 3. Tasks write at once: what a batch that fails has written stays, and the batch that comes again writes the rest.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from pyspark.sql.types import BinaryType, DataType, LongType, MapType, StringType, StructType
+
+from busmq_spark.core import job as flows
+from busmq_spark.core import shared_group as groups
+from busmq_spark.core.grouping import group_by
+from busmq_spark.core.job import Fields, LeasedJob
+from busmq_spark.core.keys import JobKeys
+from busmq_spark.core.shared_group import LeasedMessage
+from busmq_spark.errors import ConfigError, MessageRefused
+from busmq_spark.options import WriteOptions
+from busmq_spark.spark.schema import FIELDS_COLUMN_TYPES
+from busmq_spark.spark.sink_queue_options import full_queue_wait
+from busmq_spark.spark.stores import sink_store
+from busmq_spark.store.protocol import QueueCreateOptions
+from busmq_spark.store.redis_store import RedisStore
+
+ROWS_PER_CALL = 500
+OK_COLUMN, FAILED_COLUMN = "ok", "failed"
+_TYPES: dict[str, tuple[type[DataType], ...]] = {
+    "job": (StringType,),
+    "value": (StringType, BinaryType),
+    "id": (LongType,),
+    "queue": (StringType,),
+    "outcome": (StringType,),
+    "error": (StringType,),
+    "fields": (MapType,),
+}
+log = logging.getLogger("busmq_spark")
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutcomeColumns:
+    """What rows say beside the job and its outcome."""
+
+    queue: str | None
+    """The option; None: rows name theirs."""
+    needs_id: bool = False
+    """Whether each row must say which message it answers: what comes again may do so when another message is the newest."""
+
+    @classmethod
+    def of(cls, schema: StructType, queue: str | None, *, needs_id: bool = False) -> JobOutcomeColumns:
+        """``needs_id``: also where the queue is known. Raises ConfigError for a missing or unknown column, a wrong type, or no queue."""
+        for column in schema.fields:
+            types = _TYPES.get(column.name.lower())
+            kind = column.dataType.simpleString()
+            if types is None:
+                raise ConfigError(
+                    reason=f"column {column.name!r} has no place; with settle the sink takes job (string) or value (the message that names it), "
+                    "outcome (string), error (string), fields (map<string,binary>), and id and queue as the source has them"
+                )
+            if not isinstance(column.dataType, types) or (types == (MapType,) and kind not in FIELDS_COLUMN_TYPES):
+                wanted = FIELDS_COLUMN_TYPES[0] if types == (MapType,) else " or ".join(t().simpleString() for t in types)
+                raise ConfigError(reason=f"column {column.name!r} is {kind}; expected {wanted}")
+        names, has = tuple(name.lower() for name in schema.names), ", ".join(schema.names) or "no columns"
+        if not {"job", "value"} & {*names}:
+            raise ConfigError(reason=f"no column names the job; expected job (string) or value; the rows have: {has}")
+        if queue is None and "queue" not in names:
+            raise ConfigError(reason="no queue is named: set option 'queue', or give the rows a column queue: the one that the jobs were sent to")
+        if (needs_id or queue is None) and "id" not in names:
+            who, remedy = ("a query", "") if needs_id else ("a write to the queues that its rows name", ", or set option 'queue'")
+            raise ConfigError(
+                reason=f"{who} needs, with settle, the column id of the source: without it what comes again behind a newer message writes its "
+                f"outcomes twice. Select id, too{remedy}; the rows have: {has}"
+            )
+        return cls(queue, needs_id or queue is None)
+
+
+class AttachedJobQueue(NamedTuple):
+    """What an outcome says of its queue."""
+
+    born: str
+    ttl_ms: int
+    newest: int
+    """The last id that was given in it."""
+
+    @classmethod
+    def fetch(cls, queue: str, options: WriteOptions) -> AttachedJobQueue:
+        """As it is now. Raises QueueMissing."""
+        store = _job_store(options)
+        attached = store.attach([queue], QueueCreateOptions(allowed=False, ttl_s=options.ttl_s))[queue]
+        return cls(attached.born, 1000 * attached.ttl_s, store.states({queue: -1})[queue].last_id)
+
+
+def _job_store(options: WriteOptions) -> RedisStore:
+    store = sink_store(options)
+    assert isinstance(store, RedisStore), "links are refused"
+    return store
+
+
+class _OutcomeRow(NamedTuple):
+    queue: str
+    named: bool
+    """Whether the row says which message it answers."""
+    work: LeasedJob
+    error: str | None
+    fields: Fields
+
+
+class JobOutcomeTaskWriter:
+    """Rows of one task."""
+
+    def __init__(self, options: WriteOptions, columns: JobOutcomeColumns, lives: Mapping[str, AttachedJobQueue]) -> None:
+        """``lives``: of queues that were looked at when the write was planned."""
+        self._options, self._columns = options, columns
+        self._store = _job_store(options)
+        self._lives = dict(lives)
+        self._attached_outcome_queues: set[str] = set()
+
+    def write(self, batches: Iterator[Any]) -> None:
+        """Returns when all of it is written."""
+        for batch in batches:
+            for at in range(0, batch.num_rows, ROWS_PER_CALL):
+                made = (self._parse_row({name.lower(): value for name, value in row.items()}) for row in batch.slice(at, ROWS_PER_CALL).to_pylist())
+                for queue, rows in group_by(made, lambda row: row.queue).items():
+                    self._write_outcomes(queue, rows)
+
+    def _write_outcomes(self, queue: str, rows: Sequence[_OutcomeRow]) -> None:
+        named = [row for row in rows if row.named]
+        leased = self._store.run(queue, groups.are_leased(self._store.keys(queue), self._options.settle, [row.work.delivery.id for row in named]))
+        # Workers have these: at the first lease of a message they record nothing that job_outcome.lua could see.
+        begun = {row.work for row, by_worker in zip(named, leased, strict=True) if by_worker}
+        rows = [row for row in rows if row.work not in begun]
+        works = [(row.work, row.error) for row in rows]
+        fields = [row.fields for row in rows] if any(row.fields for row in rows) else None  # without any, many jobs are one call
+        answers = self._store.run(queue, flows.write_outcomes(works, queue, flows.OUTCOME_TTL_S, fields))
+        if late := len(begun) + sum(answer == "late" for answer, _ in answers):
+            log.warning("queue %r, group %r: %d jobs are not settled: a worker has them", queue, self._options.settle, late)
+        self._publish_durably([(row.work.done, outcome) for row, (_, outcome) in zip(rows, answers, strict=True) if row.work.done and outcome])
+
+    def _publish_durably(self, outcomes: Sequence[tuple[str, bytes]]) -> None:
+        """Push outcomes to the queues that their jobs name, also those that were there: who wrote them may have died before this."""
+        if not outcomes:
+            return
+        parts: dict[str, list[bytes]] = {}
+        for name, outcome in outcomes:
+            parts.setdefault(name, []).append(outcome)
+        self._store.attach(list(parts.keys() - self._attached_outcome_queues), QueueCreateOptions(allowed=True, ttl_s=self._options.ttl_s))
+        self._attached_outcome_queues |= parts.keys()
+        self._store.appender().push_each(parts, full_queue_wait(self._options))
+
+    def _parse_row(self, row: dict[str, Any]) -> _OutcomeRow:
+        queue = self._columns.queue or row["queue"]
+        if not queue:
+            raise MessageRefused(reason="column 'queue' is NULL or empty in some rows; expected the name of a queue")
+        if self._columns.needs_id and row.get("id") is None:
+            raise MessageRefused(reason="column 'id' is NULL in some rows; expected the id of the message that each answers, as the source has it")
+        life, ttl_ms, newest = self._queue_life(queue)
+        id, client, done = self._parse_job(row)
+        message = newest if row.get("id") is None else row["id"]
+        error = row.get("error")
+        if row.get("outcome") not in (None, OK_COLUMN, FAILED_COLUMN):
+            raise MessageRefused(reason=f"column 'outcome' is {row['outcome']!r} in some rows; expected {OK_COLUMN!r}, {FAILED_COLUMN!r} or NULL")
+        if error is None and row.get("outcome") == FAILED_COLUMN:
+            error = FAILED_COLUMN
+        elif row.get("outcome") == OK_COLUMN:
+            error = None
+        delivery = LeasedMessage(message, b"", 1, 0, "")  # no lease, so rows of different runs do not refuse each other
+        work = LeasedJob(delivery, JobKeys(id, self._store.keys(queue).cluster), client, self._options.settle, life, done)
+        given = row.get("fields") or ()
+        fields = {
+            flows.check_field(name): (flows.encode_field(name, value.encode() if isinstance(value, str) else value), ttl_ms)
+            for name, value in (given.items() if isinstance(given, dict) else given)  # a dict: of Spark 4.0, which hands over rows
+            if value is not None
+        }
+        return _OutcomeRow(queue, row.get("id") is not None, work, error, fields)
+
+    def _parse_job(self, row: dict[str, Any]) -> tuple[str, str, str]:
+        """The job, who sent it, and the queue to which its outcomes are pushed as well."""
+        value = row.get("value")
+        id, client, done = flows.decode_reference(value.encode() if isinstance(value, str) else value) if value is not None else ("", "", "")
+        named = row.get("job")
+        if named is None and not id:
+            raise MessageRefused(reason="column 'job' is NULL in some rows; expected the id of a job")
+        return (id if named is None else flows.check_job(named)), client, done
+
+    def _queue_life(self, queue: str) -> AttachedJobQueue:
+        if queue not in self._lives:
+            self._lives[queue] = AttachedJobQueue.fetch(queue, self._options)
+        return self._lives[queue]

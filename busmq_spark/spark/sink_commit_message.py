@@ -1,0 +1,29 @@
+"""What the tasks of a sink tell its driver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+if TYPE_CHECKING:
+    from busmq_spark.core.sink import StagedList
+    from busmq_spark.core.sink_runs import SinkRun
+
+
+class SinkCommitMessage(WriterCommitMessage):
+    """What a task did: the query it belongs to, the lists it staged, and under which run (None where it staged nothing)."""
+
+    def __init__(self, query: str, staged: tuple[StagedList, ...], run: SinkRun | None = None) -> None:
+        self.query = query
+        self.staged = staged
+        self.run = run
+
+
+def merge_outcomes(messages: Sequence[WriterCommitMessage | None]) -> tuple[str, list[StagedList], SinkRun | None]:
+    """The query, all staged lists in partition order (Spark aligns the messages with the partitions), and their run."""
+    outcomes = [m for m in messages if isinstance(m, SinkCommitMessage)]
+    runs = [m.run for m in outcomes if m.run is not None]
+    run = next((run for run in runs if run.before), runs[0] if runs else None)
+    return next((m.query for m in outcomes if m.query), ""), [s for m in outcomes for s in m.staged], run

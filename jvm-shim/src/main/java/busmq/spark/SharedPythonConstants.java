@@ -1,0 +1,145 @@
+package busmq.spark;
+
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.UncheckedIOException;
+import java.net.URL;
+import java.util.Collections;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.TreeSet;
+import java.util.stream.Collectors;
+
+/**
+ * What this module and the Python package have in common, from {@code contract.json}, which is made of the Python sources. A name that is not in it
+ * is an error as soon as the class that reads it is loaded.
+ */
+public final class SharedPythonConstants {
+    private static final JsonNode ROOT = load();
+
+    private SharedPythonConstants() {}
+
+    /** What is known of an option without the class that parses it; no {@code fallback}: null. */
+    public record Option(String alias, String fallback) {}
+
+    /** The version of the Python package that this jar was made with. */
+    public static String version() {
+        return version(ROOT);
+    }
+
+    /** Throws BUSMQ_JAR_VERSION where the class path has jars of several versions, of which classes would be mixed. */
+    static void refuseOtherJars() {
+        Map<String, String> jars = new TreeMap<>();
+        try {
+            for (URL each : Collections.list(Thread.currentThread().getContextClassLoader().getResources("busmq/spark/contract.json"))) {
+                String jar = each.toString().replaceFirst("^jar:", "").replaceFirst("!.*", "");
+                jars.put(version(new ObjectMapper().readTree(each)), jar);
+            }
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+        if (jars.size() > 1) {
+            String found = jars.entrySet().stream().map(jar -> jar.getKey() + " (" + jar.getValue() + ")").collect(Collectors.joining(", "));
+            throw BusException.of(ErrorKind.JAR_VERSION, "found", "the class path of Spark has jars of busmq_spark of several versions: " + found);
+        }
+    }
+
+    private static String version(JsonNode contract) {
+        return contract.path("version").asText("of no known version");
+    }
+
+    /** A constant; its name ends in its unit where it has one. */
+    public static long number(String name) {
+        return entry("numbers", name).longValue();
+    }
+
+    /** The same as an int. */
+    public static int intNumber(String name) {
+        return Math.toIntExact(number(name));
+    }
+
+    /** A text that both put into errors, or into the names of keys. */
+    public static String text(String name) {
+        return entry("texts", name).textValue();
+    }
+
+    public static Set<String> words(String name) {
+        return words(entry("sets", name));
+    }
+
+    /** The names of Spark's own options, in small letters. */
+    public static Set<String> sparkOptionNames() {
+        return words(ROOT.get("engineOptions"));
+    }
+
+    /** What the error for an option of Spark's Kafka source says, {@code name} in small letters; null where it is none that is known by another name. */
+    public static String kafkaOptionHint(String name) {
+        JsonNode known = ROOT.get("kafkaOptionHints").get(name);
+        return known != null ? known.textValue() : name.startsWith("kafka.") ? text("kafkaClientHint") : null;
+    }
+
+    /** How many of the smallest unit ({@code seconds} or {@code bytes}) each letter stands for. */
+    public static Map<String, Long> units(String of) {
+        Map<String, Long> units = new LinkedHashMap<>();
+        entry("units", of).properties().forEach(entry -> units.put(entry.getKey(), entry.getValue().longValue()));
+        return units;
+    }
+
+    /** The names of all options of a use, {@code read} or {@code write}. */
+    public static Set<String> optionNames(String use) {
+        Set<String> names = new TreeSet<>();
+        entry("options", use).fieldNames().forEachRemaining(names::add);
+        return names;
+    }
+
+    /** Whether the use, {@code read} or {@code write}, takes an option of this name or alias, in whatever case. */
+    public static boolean takesOption(String use, String name) {
+        return optionNames(use).stream().anyMatch(each -> each.equalsIgnoreCase(name) || option(each).alias().equalsIgnoreCase(name));
+    }
+
+    /** An option of whichever use has it; an option that both have is the same in both. */
+    public static Option option(String name) {
+        for (String use : List.of("read", "write")) {
+            JsonNode row = ROOT.get("options").get(use).get(name);
+            if (row != null) {
+                return new Option(row.get("alias").textValue(), row.get("default").textValue());
+            }
+        }
+        throw new IllegalStateException("contract.json has no option " + name);
+    }
+
+    static String template(String code) {
+        return entry("errors", code).get("template").textValue();
+    }
+
+    static boolean retriable(String code) {
+        return entry("errors", code).get("retriable").booleanValue();
+    }
+
+    private static JsonNode entry(String kind, String name) {
+        JsonNode value = ROOT.get(kind).get(name);
+        if (value == null) {
+            throw new IllegalStateException("contract.json has no " + name + " among its " + kind);
+        }
+        return value;
+    }
+
+    private static Set<String> words(JsonNode list) {
+        Set<String> words = new TreeSet<>();
+        list.forEach(word -> words.add(word.textValue()));
+        return words;
+    }
+
+    private static JsonNode load() {
+        try (InputStream in = SharedPythonConstants.class.getResourceAsStream("contract.json")) {
+            return new ObjectMapper().readTree(in);
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
+        }
+    }
+}

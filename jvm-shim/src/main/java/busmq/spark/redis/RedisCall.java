@@ -1,0 +1,40 @@
+package busmq.spark.redis;
+
+import busmq.spark.core.Script;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
+import java.util.List;
+
+/**
+ * One command, or one Lua script, for the server that owns its keys.
+ *
+ * @param words the command with its arguments; for a script KEYS and then ARGV
+ * @param script null for a plain command
+ * @param idempotent whether it may be sent again when the connection broke and it is unknown whether Redis has executed it
+ */
+public record RedisCall(List<byte[]> words, Script script, int keyCount, boolean idempotent) {
+    /** A plain command that may be repeated. Words are {@code byte[]}, or anything whose text is meant. */
+    public static RedisCall command(Object... words) {
+        return new RedisCall(toBytes(List.of(words)), null, 0, true);
+    }
+
+    /** A script that may be repeated. */
+    public static RedisCall script(String name, List<String> keys, Object... args) {
+        List<Object> words = new ArrayList<>(keys);
+        words.addAll(List.of(args));
+        return new RedisCall(toBytes(words), Script.load(name), keys.size(), true);
+    }
+
+    /** The same call, sent again only when it is certain that Redis has not seen it. */
+    public RedisCall asNonIdempotent() {
+        return new RedisCall(words, script, keyCount, false);
+    }
+
+    private static List<byte[]> toBytes(List<?> words) {
+        List<byte[]> out = new ArrayList<>(words.size());
+        for (Object word : words) {
+            out.add(word instanceof byte[] raw ? raw : word.toString().getBytes(StandardCharsets.UTF_8));
+        }
+        return out;
+    }
+}
