@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +26,8 @@ from busmq_spark.store.loss_errors import loss_error
 from busmq_spark.store.protocol import ConsecutiveMessages, LossCauseEvidence, ReadStore
 
 log = logging.getLogger("busmq_spark")
+ROWS_PER_CHECK, BYTES_PER_CHECK = 2_500, 1024 * 1024
+"""With failOnDataLoss=false, as many rows as one round trip brings of short ranges, or such values, wait for the check of their queues."""
 
 
 class RangePartition(InputPartition):
@@ -80,13 +82,29 @@ def read_checked_ranges(store: ReadStore, parts: Sequence[Range], ends: Mapping[
     """
     sound = {queue: ends[queue] for queue in dict.fromkeys(part.queue for part in parts) if queue in ends}
     changed = _find_changed_queues(store, sound, strict)
-    for rows in store.read_many([part for part in parts if part.queue not in changed], strict):
-        if not strict and rows.queue in sound and rows.queue not in changed:
-            changed |= _find_changed_queues(store, {rows.queue: sound[rows.queue]}, strict)
-        if rows.queue not in changed:
-            yield rows
+    found = store.read_many([part for part in parts if part.queue not in changed], strict)
     if strict:
+        yield from found
         _find_changed_queues(store, sound, strict)
+        return
+    for some in _group_for_check(found):
+        queues = {rows.queue for rows in some} - changed
+        changed |= _find_changed_queues(store, {queue: sound[queue] for queue in queues if queue in sound}, strict)
+        yield from (rows for rows in some if rows.queue not in changed)
+
+
+def _group_for_check(found: Iterable[ConsecutiveMessages]) -> Iterator[list[ConsecutiveMessages]]:
+    """Short ranges of many queues together: to ask for each queue alone takes one round trip for each."""
+    group: list[ConsecutiveMessages] = []
+    count = size = 0
+    for rows in found:
+        group.append(rows)
+        count, size = count + len(rows.values), size + rows.values.nbytes
+        if count >= ROWS_PER_CHECK or size >= BYTES_PER_CHECK:
+            yield group
+            group, count, size = [], 0, 0
+    if group:
+        yield group
 
 
 def _find_changed_queues(store: ReadStore, ends: Mapping[str, Position], strict: bool) -> set[str]:

@@ -52,12 +52,13 @@ def test_each_message_of_many_queues_comes_once_and_in_order(bus: Bus, engine: M
     assert {queue: of(rows, queue) for queue in filled} == {queue: list(enumerate(values, 1)) for queue, values in filled.items()}
 
 
-def test_a_task_does_not_ask_for_its_ranges_one_by_one(bus: Bus, engine: MakeEngine, fresh: Fresh, redis_server: EmbeddedRedis) -> None:
+@pytest.mark.parametrize("strict", ["true", "false"])
+def test_a_task_does_not_ask_for_its_ranges_one_by_one(bus: Bus, engine: MakeEngine, fresh: Fresh, redis_server: EmbeddedRedis, strict: str) -> None:
     base = fresh("short")
     queues = {f"{base}-{i:03}": [b"a", b"b"] for i in range(3 * QUEUES)}
     for queue, values in queues.items():
         bus.push(queue, *values)
-    query = engine(options(bus, queues))
+    query = engine(options(bus, queues, failOnDataLoss=strict))
     assert len(query.step() or []) == 6 * QUEUES  # Redis knows the scripts now
     for queue, values in queues.items():
         bus.push(queue, *values)

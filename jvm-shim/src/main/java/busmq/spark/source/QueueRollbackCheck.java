@@ -32,16 +32,26 @@ final class QueueRollbackCheck implements RangeReader.QueueCheck {
         this.strict = strict;
     }
 
-    /** Compares all queues of the task: throws what happened to them, or with failOnDataLoss=false remembers it for {@link #isUnchanged}. */
+    /** {@link #check} for all queues of the task. */
     void checkAll() {
-        findChangedQueues(ends.keySet());
+        check(ends.keySet());
     }
 
-    /** Whether what was just read of the queue is what was planned. With failOnDataLoss=true {@link #checkAll} after the last row throws. */
-    boolean isUnchanged(String queue) {
-        if (!strict && ends.containsKey(queue) && !changed.contains(queue)) {
-            findChangedQueues(Set.of(queue));
+    /** Compares queues, in one round trip: throws what happened to them, or with failOnDataLoss=false remembers it for {@link #isUnchanged}. */
+    void check(Collection<String> queues) {
+        Map<String, Long> wanted = new HashMap<>();
+        for (String queue : queues) {
+            if (ends.containsKey(queue) && !changed.contains(queue)) {
+                wanted.put(queue, ends.get(queue).last());
+            }
         }
+        if (!wanted.isEmpty()) {
+            store.states(wanted).forEach(this::compare);
+        }
+    }
+
+    /** Whether a queue was what was planned at the last check. */
+    boolean isUnchanged(String queue) {
         return !changed.contains(queue);
     }
 
@@ -58,12 +68,6 @@ final class QueueRollbackCheck implements RangeReader.QueueCheck {
     @Override
     public void checkReply(String queue, Object reply) {
         compare(queue, QueueState.of(queue, ReadStore.list(reply), 0));
-    }
-
-    private void findChangedQueues(Collection<String> queues) {
-        Map<String, Long> wanted = new HashMap<>();
-        queues.forEach(queue -> wanted.put(queue, ends.get(queue).last()));
-        store.states(wanted).forEach(this::compare);
     }
 
     private void compare(String queue, QueueState state) {

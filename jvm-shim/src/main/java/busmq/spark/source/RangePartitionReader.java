@@ -56,6 +56,9 @@ final class RangePartitionReader implements PartitionReader<InternalRow> {
                 }
                 return false;
             }
+            if (!strict) {
+                rollbackCheck.check(reader.newlyRead());
+            }
             if (rollbackCheck.isUnchanged(chunk.queue())) {
                 at = chunk.from();
                 chunkTimes = times.getOrDefault(reader.range(), TimesOfIds.NONE);

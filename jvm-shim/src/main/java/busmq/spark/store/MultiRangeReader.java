@@ -6,7 +6,9 @@ import busmq.spark.redis.RedisCall;
 import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
+import java.util.HashSet;
 import java.util.List;
+import java.util.Set;
 
 /** Reads ranges, one after the other; short ones that follow each other on one server in one round trip (store/redis_range.py). */
 public final class MultiRangeReader {
@@ -21,6 +23,7 @@ public final class MultiRangeReader {
     private final Deque<Range> ranges;
     /** What one round trip brought of short ranges, and has not been returned yet. */
     private final Deque<ShortRange> fetched = new ArrayDeque<>();
+    private final Set<String> newlyRead = new HashSet<>();
     private RangeReader reader;
     private Range range;
     private boolean checkedAtEnd;
@@ -44,10 +47,12 @@ public final class MultiRangeReader {
 
     /** The next messages, which are of {@link #range}; null at the end. Throws the loss when some are gone. */
     public ConsecutiveMessages next() {
+        newlyRead.clear();
         while (true) {
             if (reader != null) {
                 ConsecutiveMessages rows = reader.next();
                 if (rows != null) {
+                    newlyRead.add(rows.queue());
                     return rows;
                 }
                 checkedAtEnd = reader.isCheckedAtEnd();
@@ -71,6 +76,11 @@ public final class MultiRangeReader {
     /** The range of the rows returned last. */
     public Range range() {
         return range;
+    }
+
+    /** The queues of which {@link #next} has just read rows: with short ranges also some whose rows the next calls return. */
+    public Set<String> newlyRead() {
+        return newlyRead;
     }
 
     /** Leaves out what is left of that range. */
@@ -97,7 +107,11 @@ public final class MultiRangeReader {
         List<RedisCall> calls = group.stream().map(this::shortCall).toList();
         List<Object> replies = store.link(group.get(0).server()).runAll(calls);
         for (int i = 0; i < replies.size(); i++) {
-            fetched.add(new ShortRange(group.get(i), rowsOf(group.get(i), ReadStore.list(replies.get(i)))));
+            ShortRange found = new ShortRange(group.get(i), rowsOf(group.get(i), ReadStore.list(replies.get(i))));
+            fetched.add(found);
+            if (found.rows() != null) {
+                newlyRead.add(found.range().queue());
+            }
         }
         return true;
     }
