@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from busmq_spark.core.keys import QueueKeys
+from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import DataLoss, IdsReissued, RedisRolledBack
-from tests.spark.conftest import Bus
+from tests.faults.proxy import Proxy
+from tests.spark.conftest import Bus, MakeBus
 from tests.spark.engine import Engine, Row
 from tests.support import PATIENCE_S, wait_until
 
@@ -83,3 +86,34 @@ def test_a_rollback_while_a_task_reads_fails_it_behind_its_last_row(bus: Bus, en
     bus("LSET", QueueKeys(queue).messages, -1, "another")
     with pytest.raises(IdsReissued):
         list(rows)
+
+
+@pytest.fixture
+def proxy() -> Iterator[Proxy]:
+    with EmbeddedRedis() as server, Proxy(server.port) as made:
+        yield made
+
+
+@pytest.mark.parametrize("many", [1, 40])
+def test_with_fail_on_data_loss_false_no_row_that_was_read_after_a_rollback_is_in_the_batch(
+    proxy: Proxy, bus_of: MakeBus, engine: MakeEngine, queue: str, many: int
+) -> None:
+    """The check before the rows has found nothing; what is read then is of the other history."""
+    bus, queues = bus_of(proxy.url), [f"{queue}{i:02}" for i in range(many)]
+    for each in queues:
+        bus.fill(each, 4)
+    query = engine({"redis.url": proxy.url, "subscribe": ",".join(queues), "failOnDataLoss": "false"})
+    assert len(query.step() or []) == 4 * many
+    for each in queues:
+        bus.fill(each, 6, first=5)
+    query.step("planned")
+    gate = proxy.hold(lambda command: command.name in ("short", "window", "LRANGE"))
+    with ThreadPoolExecutor() as pool:
+        reading = pool.submit(query.step)
+        held = gate.wait()
+        gate.open()
+        roll_back(bus, queues[0], 6, 9)
+        held.release()
+        rows = reading.result(PATIENCE_S) or []
+    assert {each: [id for name, id, _ in rows if name == each] for each in queues[1:]} == {each: [*range(5, 11)] for each in queues[1:]}
+    assert not [row for row in rows if row[0] == queues[0] and row[2].startswith(b"other")]
