@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.frames import BulkFrameKind, FederationBulkFrame
+from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL
 from busmq_spark.federation.gate.limits import PeerLimits
@@ -213,10 +213,10 @@ def bulk_calls(queue: str) -> list[bytes]:
     assert {*arguments} == {*OPERATIONS}
     body = frames.pack_values([b"a", b"bc" * 100])
     calls = [
-        FederationBulkFrame(BulkFrameKind.CALL, number, {"op": name, "args": args}, body if OPERATIONS[name].has_body else b"").encode()
+        BulkProtocolFrame(BulkFrameKind.CALL, number, {"op": name, "args": args}, body if OPERATIONS[name].has_body else b"").encode()
         for number, (name, args) in enumerate(arguments.items())
     ]
-    return [*calls, FederationBulkFrame(BulkFrameKind.CREDIT, 14, 4096).encode(), FederationBulkFrame(BulkFrameKind.CANCEL, 14).encode()]
+    return [*calls, BulkProtocolFrame(BulkFrameKind.CREDIT, 14, 4096).encode(), BulkProtocolFrame(BulkFrameKind.CANCEL, 14).encode()]
 
 
 async def test_malformed_bulk_ends_its_socket_at_most(served: Served, fresh: Fresh) -> None:

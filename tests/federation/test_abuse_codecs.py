@@ -10,7 +10,7 @@ import pytest
 
 from busmq_spark.errors import BusError, ProtocolError
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.frames import BulkFrameKind, FederationBulkFrame
+from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
 from busmq_spark.federation.bulk.operations import OPERATIONS, decode_error
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL, HandshakeAcceptance, WebSocketHandshakePolicy, decide_handshake
@@ -53,16 +53,16 @@ REQUESTS = [
 
 BULK_SCHEMA = frames.rows_schema(pa.array([b"x"]))
 FRAMES = [
-    FederationBulkFrame(BulkFrameKind.CALL, 1, {"op": "hello", "args": [1, "client"]}).encode(),
-    FederationBulkFrame(
+    BulkProtocolFrame(BulkFrameKind.CALL, 1, {"op": "hello", "args": [1, "client"]}).encode(),
+    BulkProtocolFrame(
         BulkFrameKind.CALL, 2, {"op": "stage", "args": ["orders", "bus:queue:orders:stage:x", 9]}, frames.pack_values([b"a", b"bc"])
     ).encode(),
-    FederationBulkFrame(BulkFrameKind.CALL, 3, {"op": "ack", "args": [{"orders": ["5f", 9, "", None, 0]}, ""]}).encode(),
-    FederationBulkFrame(BulkFrameKind.CALL, 4, {"op": "read", "args": [["orders", "5f", 1, 9, 0], True, 1000]}).encode(),
-    FederationBulkFrame(BulkFrameKind.REPLY, 1, [1, False, 1000]).encode(),
-    FederationBulkFrame(BulkFrameKind.ERROR, 1, {"code": "BUSMQ_QUEUE_MISSING", "details": {"queue": "h"}, "text": "it is missing"}).encode(),
-    FederationBulkFrame(BulkFrameKind.ROWS, 1, {"first": 1}, frames.encode_rows(pa.array([b"a", b"", b"ccc"])).to_pybytes()).encode(),
-    FederationBulkFrame(BulkFrameKind.CREDIT, 1, 4096).encode(),
+    BulkProtocolFrame(BulkFrameKind.CALL, 3, {"op": "ack", "args": [{"orders": ["5f", 9, "", None, 0]}, ""]}).encode(),
+    BulkProtocolFrame(BulkFrameKind.CALL, 4, {"op": "read", "args": [["orders", "5f", 1, 9, 0], True, 1000]}).encode(),
+    BulkProtocolFrame(BulkFrameKind.REPLY, 1, [1, False, 1000]).encode(),
+    BulkProtocolFrame(BulkFrameKind.ERROR, 1, {"code": "BUSMQ_QUEUE_MISSING", "details": {"queue": "h"}, "text": "it is missing"}).encode(),
+    BulkProtocolFrame(BulkFrameKind.ROWS, 1, {"first": 1}, frames.encode_rows(pa.array([b"a", b"", b"ccc"])).to_pybytes()).encode(),
+    BulkProtocolFrame(BulkFrameKind.CREDIT, 1, 4096).encode(),
 ]
 
 

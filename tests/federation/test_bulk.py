@@ -23,7 +23,7 @@ from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.core.times_of_ids import TimeLookupResult, TimesOfIds
 from busmq_spark.errors import BusError, FederationRefused, QueueFlushed, QueueFull, UnknownRemoteError, WireFormatError
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.frames import BulkFrameKind, FederationBulkFrame
+from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
 from busmq_spark.federation.bulk.operations import OPERATIONS, RpcTarget, ServerHello, decode_error, encode_error
 from busmq_spark.federation.bulk.rpc_handler import BulkRpcHandler
 from busmq_spark.federation.bulk.server import _BulkSession
@@ -118,7 +118,7 @@ RESULTS: dict[str, st.SearchStrategy[Any]] = {
 
 def through(head: Any) -> Any:
     """As it comes out at the other end."""
-    return frames.decode_frame(FederationBulkFrame(BulkFrameKind.CALL, 1, head).encode()).head
+    return frames.decode_frame(BulkProtocolFrame(BulkFrameKind.CALL, 1, head).encode()).head
 
 
 # -- frames ------------------------------------------------------------------------------------------------------------------------------------
@@ -126,7 +126,7 @@ def through(head: Any) -> Any:
 
 @given(st.sampled_from(BulkFrameKind), st.integers(0, frames.MAX_CALL_ID), JSON, st.binary(max_size=100))
 def test_a_frame_comes_through_as_it_was(kind: BulkFrameKind, id: int, head: Any, body: bytes) -> None:
-    message = FederationBulkFrame(kind, id, head, body).encode()
+    message = BulkProtocolFrame(kind, id, head, body).encode()
     found = frames.decode_frame(message)
     assert (found.kind, found.id, found.head, bytes(found.body)) == (kind, id, head, body)
     assert not body or (len(message) - len(body)) % 64 == 0
@@ -134,7 +134,7 @@ def test_a_frame_comes_through_as_it_was(kind: BulkFrameKind, id: int, head: Any
 
 @pytest.mark.parametrize("case", GOLDEN["frames"], ids=lambda case: case["name"])
 def test_frames_are_those_of_the_golden_file(case: dict[str, Any]) -> None:
-    frame = FederationBulkFrame(BulkFrameKind[case["kind"]], case["id"], case["head"], bytes.fromhex(case["body"]))
+    frame = BulkProtocolFrame(BulkFrameKind[case["kind"]], case["id"], case["head"], bytes.fromhex(case["body"]))
     assert frame.encode().hex() == case["message"]
     found = frames.decode_frame(bytes.fromhex(case["message"]))
     assert (found.kind, found.id, found.head, bytes(found.body)) == (frame.kind, frame.id, frame.head, frame.body)
@@ -153,7 +153,7 @@ def test_values_to_store_are_packed_as_in_the_golden_file() -> None:
 @given(VALUES, st.booleans())
 def test_rows_come_through_and_use_the_memory_of_the_message(values: list[bytes], wide: bool) -> None:
     array = pa.array(values, pa.large_binary() if wide else pa.binary())
-    message = FederationBulkFrame(BulkFrameKind.ROWS, 1, {"first": 7}, memoryview(frames.encode_rows(array))).encode()
+    message = BulkProtocolFrame(BulkFrameKind.ROWS, 1, {"first": 7}, memoryview(frames.encode_rows(array))).encode()
     body = frames.decode_frame(message).body
     found = frames.decode_rows(body, frames.decode_schema(memoryview(frames.encode_schema(frames.rows_schema(array)))))
     assert found.to_pylist() == values
@@ -205,7 +205,7 @@ def test_a_damaged_record_batch_is_rows_or_a_wire_error(values: list[bytes], dat
         (b"\x01\0\0\0\0\x03\0\0\0NaN", "no JSON"),
         (b"\x01\0\0\0\0\x03\0\0\x001.5", "no JSON"),
         (b"\x01\0\0\0\0\x02\0\0\0\xff\xff", "no JSON"),
-        (FederationBulkFrame(BulkFrameKind.CALL, 1, 0).encode_head()[:5] + b"\x40\x9c\0\0" + b"[" * 40_000, "no JSON"),
+        (BulkProtocolFrame(BulkFrameKind.CALL, 1, 0).encode_head()[:5] + b"\x40\x9c\0\0" + b"[" * 40_000, "no JSON"),
     ],
 )
 def test_a_message_that_is_no_frame_is_recognized(message: Any, found: str) -> None:

@@ -19,7 +19,7 @@ from busmq_spark.errors import FederationLost, FederationRefused, MessageRefused
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
-from busmq_spark.federation.bulk.frames import BulkFrameKind, FederationBulkFrame
+from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.server import MAX_UNANSWERED_CALLS
 from busmq_spark.federation.bulk.store import FederationBulkStore
@@ -72,12 +72,12 @@ class Peer:
         [self.at_server] = here.call(lambda: here.connections - before)
 
     def call(self, id: int, name: str, *arguments: Any) -> None:
-        self.send(FederationBulkFrame(BulkFrameKind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}))
+        self.send(BulkProtocolFrame(BulkFrameKind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}))
 
-    def send(self, frame: FederationBulkFrame) -> None:
+    def send(self, frame: BulkProtocolFrame) -> None:
         self.socket.send(frame.encode())
 
-    def next(self) -> FederationBulkFrame:
+    def next(self) -> BulkProtocolFrame:
         return frames.decode_frame(self.socket.receive())
 
 
@@ -107,9 +107,9 @@ def test_without_credit_nothing_is_sent(peer: Peer, direct: RedisStore, fresh: F
     for id in range(2, 30):
         peer.call(id, "counters", (part.queue,))
         assert (frame := peer.next()).id == id, f"{frame.kind.name} came without credit"
-    peer.send(FederationBulkFrame(BulkFrameKind.CREDIT, 1, 2 * MIB))
+    peer.send(BulkProtocolFrame(BulkFrameKind.CREDIT, 1, 2 * MIB))
     assert peer.next().kind is BulkFrameKind.ROWS
-    peer.send(FederationBulkFrame(BulkFrameKind.CREDIT, 1, ENOUGH))
+    peer.send(BulkProtocolFrame(BulkFrameKind.CREDIT, 1, ENOUGH))
     while (frame := peer.next()).kind is BulkFrameKind.ROWS:
         pass
     assert frame.kind is BulkFrameKind.END
@@ -121,7 +121,7 @@ def test_a_cancelled_read_sends_nothing_more_and_makes_room_for_another(peer: Pe
         peer.call(id, "read", part, True, 1)
         while (frame := peer.next()).kind is not BulkFrameKind.ROWS or frame.id != id:
             assert frame.kind is BulkFrameKind.SCHEMA
-        peer.send(FederationBulkFrame(BulkFrameKind.CANCEL, id))
+        peer.send(BulkProtocolFrame(BulkFrameKind.CANCEL, id))
         peer.call(id + 1, "counters", (part.queue,))
         assert peer.next().id == id + 1
 
@@ -177,7 +177,7 @@ def test_reads_wait_in_line_when_too_many_are_under_way(
     waiting.start()
     wait_until(lambda: semaphore.asked == 2, what="it stands in line")
     assert not done
-    peer.send(FederationBulkFrame(BulkFrameKind.CANCEL, 1))
+    peer.send(BulkProtocolFrame(BulkFrameKind.CANCEL, 1))
     waiting.join(PATIENCE_S)
     assert done == [20_000]
     peer.socket.close()
@@ -225,9 +225,9 @@ def test_calls_are_answered_in_their_order_however_many_come(peer: Peer, direct:
     [
         b"",
         b"\x09" + bytes(20),
-        FederationBulkFrame(BulkFrameKind.REPLY, 1, 1).encode(),
-        FederationBulkFrame(BulkFrameKind.CREDIT, 1, -5).encode(),
-        FederationBulkFrame(BulkFrameKind.CREDIT, 1, "much").encode(),
+        BulkProtocolFrame(BulkFrameKind.REPLY, 1, 1).encode(),
+        BulkProtocolFrame(BulkFrameKind.CREDIT, 1, -5).encode(),
+        BulkProtocolFrame(BulkFrameKind.CREDIT, 1, "much").encode(),
     ],
     ids=["empty", "no such frame", "a reply", "credit below 0", "no number"],
 )
@@ -253,7 +253,7 @@ def test_a_client_that_breaks_the_rules_is_cut_off_and_no_other(peer: Peer, stor
     ],
 )
 def test_a_call_that_is_none_is_answered_with_an_error(peer: Peer, head: Any) -> None:
-    peer.send(FederationBulkFrame(BulkFrameKind.CALL, 7, head))
+    peer.send(BulkProtocolFrame(BulkFrameKind.CALL, 7, head))
     frame = peer.next()
     assert (frame.kind, frame.id, frame.head["code"]) == (BulkFrameKind.ERROR, 7, WireFormatError.code)
     peer.call(8, "hello", 1, "peer")
@@ -261,7 +261,7 @@ def test_a_call_that_is_none_is_answered_with_an_error(peer: Peer, head: Any) ->
 
 
 def test_a_body_where_none_belongs_is_an_error(peer: Peer, fresh: Fresh) -> None:
-    peer.send(FederationBulkFrame(BulkFrameKind.CALL, 1, {"op": "states", "args": [{fresh(): 1}]}, b"more"))
+    peer.send(BulkProtocolFrame(BulkFrameKind.CALL, 1, {"op": "states", "args": [{fresh(): 1}]}, b"more"))
     assert peer.next().kind is BulkFrameKind.ERROR
 
 

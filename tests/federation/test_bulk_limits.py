@@ -18,7 +18,7 @@ from busmq_spark.errors import FederationLost, LinkLost, MessageRefused, Unknown
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk import store as federated
 from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
-from busmq_spark.federation.bulk.frames import BulkFrameKind, FederationBulkFrame
+from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.rpc_handler import BulkRpcHandler
 from busmq_spark.federation.bulk.server import MAX_READS_IN_ALL, MAX_READS_PER_CONNECTION, SMALL_HEAD_BYTES
@@ -49,13 +49,13 @@ def here(redis_server: EmbeddedRedis) -> Iterator[Site]:
 
 
 def call(id: int, name: str, *arguments: Any) -> bytes:
-    return FederationBulkFrame(BulkFrameKind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}).encode()
+    return BulkProtocolFrame(BulkFrameKind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}).encode()
 
 
 def test_a_large_head_is_taken_apart_and_checked_beside_the_loop(here: Site, store: FederationBulkStore, monkeypatch: pytest.MonkeyPatch) -> None:
     loop = here.call(threading.get_ident)
     seen: dict[str, set[int]] = {"decode": set(), "check": set(), "reply": set()}
-    decode, check, encode = frames.decode_frame, type(OPERATIONS["states"]).decode_arguments, FederationBulkFrame.encode
+    decode, check, encode = frames.decode_frame, type(OPERATIONS["states"]).decode_arguments, BulkProtocolFrame.encode
 
     def decoding(message: Any) -> Any:
         if len(message) > SMALL_HEAD_BYTES:
@@ -66,7 +66,7 @@ def test_a_large_head_is_taken_apart_and_checked_beside_the_loop(here: Site, sto
         seen["check"].add(threading.get_ident())
         return check(self, head)
 
-    def encoding(self: FederationBulkFrame) -> bytes:
+    def encoding(self: BulkProtocolFrame) -> bytes:
         if self.kind is BulkFrameKind.REPLY and len(self.head) > 500:
             seen["reply"].add(threading.get_ident())
         return encode(self)
@@ -74,7 +74,7 @@ def test_a_large_head_is_taken_apart_and_checked_beside_the_loop(here: Site, sto
     store.keys("q")
     monkeypatch.setattr(frames, "decode_frame", decoding)
     monkeypatch.setattr(type(OPERATIONS["states"]), "decode_arguments", checking)
-    monkeypatch.setattr(FederationBulkFrame, "encode", encoding)
+    monkeypatch.setattr(BulkProtocolFrame, "encode", encoding)
     assert len(store.states({f"{i}-{'x' * 100}": -1 for i in range(1000)})) == 1000
     assert all(seen.values())
     assert loop not in set.union(*seen.values())
@@ -141,7 +141,7 @@ def test_reads_that_are_cancelled_before_they_begin_give_their_place_back(here: 
     here.call(lambda: session.extend(here.connections))
     for id in range(1, 3 * MAX_READS_PER_CONNECTION):
         socket.send(call(id, "read", part, True, MIB))
-        socket.send(FederationBulkFrame(BulkFrameKind.CANCEL, id).encode())
+        socket.send(BulkProtocolFrame(BulkFrameKind.CANCEL, id).encode())
     socket.send(call(99, "counters", (queue,)))
     while frames.decode_frame(socket.receive()).id != 99:
         pass

@@ -15,7 +15,7 @@ from busmq_spark.core.sink import StagedList, attempt_name
 from busmq_spark.embedded import EmbeddedRedis, EmbeddedStandaloneServers
 from busmq_spark.errors import DataLoss, QueueMissing, WireFormatError
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.frames import BulkFrameKind, FederationBulkFrame
+from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
 from busmq_spark.federation.bulk.row_frames import RemainingRanges
 from busmq_spark.federation.bulk.store import QUEUES_PER_CALL, FederationBulkStore
 from busmq_spark.options import RedisOptions
@@ -200,6 +200,6 @@ def test_a_queue_that_is_missing_keeps_no_other_from_its_commit(store: Federatio
 def test_rows_that_are_not_those_that_come_next_are_refused(runs: object) -> None:
     parts = [Range("a", "b", 1, 2), Range("c", "d", 1, 2)]
     values = pa.array([b"x", b"y"], pa.binary())
-    frame = FederationBulkFrame(BulkFrameKind.ROWS, 1, {"runs": runs}, frames.encode_rows(values).to_pybytes())
+    frame = BulkProtocolFrame(BulkFrameKind.ROWS, 1, {"runs": runs}, frames.encode_rows(values).to_pybytes())
     with pytest.raises(WireFormatError):
         list(RemainingRanges(parts, True).take_rows(frame, frames.rows_schema(values)))

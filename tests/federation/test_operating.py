@@ -12,7 +12,7 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.frames import BulkFrameKind, FederationBulkFrame
+from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
 from busmq_spark.federation.bulk.rpc_handler import BulkRpcHandler
 from busmq_spark.federation.gate.handshake import client_address, parse_networks
 from busmq_spark.federation.gate.keyring import Keyring
@@ -114,7 +114,7 @@ async def test_a_server_that_leaves_answers_the_calls_under_way(redis_url: str, 
         assert await page(server.port, "/readyz") == 503
         released.set()
         _, payload = await raw.message()
-        assert frames.decode_frame(payload) == FederationBulkFrame(BulkFrameKind.REPLY, 1, [None], frames.decode_frame(payload).body)
+        assert frames.decode_frame(payload) == BulkProtocolFrame(BulkFrameKind.REPLY, 1, [None], frames.decode_frame(payload).body)
         assert (await raw.message())[0] == CLOSE
         for each in (raw, idle):
             each.send(frame(b"\x03\xe9", CLOSE))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from busmq_spark.errors import FederationLost, WireFormatError
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
-from busmq_spark.federation.bulk.frames import BulkFrameKind, FederationBulkFrame
+from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
 from busmq_spark.federation.bulk.rpc_handler import BulkRpcHandler
 from busmq_spark.federation.bulk.server import MAX_LARGE_HEADS_IN_WORK, SMALL_HEAD_BYTES
 from busmq_spark.federation.gate.grants import Grants
@@ -53,7 +53,7 @@ def test_a_text_with_many_values_is_not_read() -> None:
     with pytest.raises(WireFormatError, match="more than 200000 values"):
         decode_json(MANY, "a line")
     with pytest.raises(WireFormatError, match="more than 200000 values"):
-        frames.decode_frame(FederationBulkFrame(BulkFrameKind.CALL, 1).encode()[:5] + len(MANY).to_bytes(4, "little") + MANY)
+        frames.decode_frame(BulkProtocolFrame(BulkFrameKind.CALL, 1).encode()[:5] + len(MANY).to_bytes(4, "little") + MANY)
     text = json.dumps(["[{," * MAX_JSON_VALUES])
     assert decode_json(text.encode(), "a line") == ["[{," * MAX_JSON_VALUES]
 
@@ -120,7 +120,7 @@ def test_what_one_secret_has_sent_and_is_not_worked_off_is_bounded_over_its_sock
     monkeypatch.setattr(BulkRpcHandler, "run_call", doing)
     with site(redis_url, limits=PeerLimits(bytes_per_secret=1_000_000)) as there:
         sockets = [BulkWebSocket(there.address()) for _ in range(5)]
-        message = FederationBulkFrame(BulkFrameKind.CALL, 1, {"op": "push", "args": ["q"]}, frames.pack_values([b"x" * 300_000])).encode()
+        message = BulkProtocolFrame(BulkFrameKind.CALL, 1, {"op": "push", "args": ["q"]}, frames.pack_values([b"x" * 300_000])).encode()
         for socket in sockets:
             for _ in range(3):
                 socket.send(message)
@@ -139,7 +139,7 @@ def test_what_one_secret_has_sent_and_is_not_worked_off_is_bounded_over_its_sock
 def test_a_peer_that_breaks_the_rules_in_its_turn_is_cut_off(redis_url: str) -> None:
     with site(redis_url) as there:
         socket = BulkWebSocket(there.address())
-        socket.send(FederationBulkFrame(BulkFrameKind.CALL, 1).encode()[:5] + len(MANY).to_bytes(4, "little") + MANY)
+        socket.send(BulkProtocolFrame(BulkFrameKind.CALL, 1).encode()[:5] + len(MANY).to_bytes(4, "little") + MANY)
         with pytest.raises(FederationLost, match="code 1008"):
             socket.receive()
         socket.close()

@@ -18,7 +18,7 @@ from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefuse
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.blocking_socket import BulkWebSocket
-from busmq_spark.federation.bulk.frames import BulkFrameKind, FederationBulkFrame
+from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
 from busmq_spark.federation.bulk.operations import OPERATIONS, ServerHello, decode_error
 from busmq_spark.federation.bulk.row_frames import RemainingRanges
 from busmq_spark.store.protocol import RowStream
@@ -40,7 +40,7 @@ class FederationBulkClient:
         """What the server said of itself; None before the first connection."""
         self._socket: BulkWebSocket | None = None
         self._ids = itertools.count(1)
-        self._inbox: dict[int, deque[FederationBulkFrame]] = {}
+        self._inbox: dict[int, deque[BulkProtocolFrame]] = {}
         self._client = secrets.token_hex(16)
 
     def call(self, name: str, *arguments: Any, values: Sequence[bytes] = ()) -> Any:
@@ -187,7 +187,7 @@ class FederationBulkClient:
                     schema = frames.decode_schema(frame.body)
                 elif frame.kind is BulkFrameKind.ROWS and schema is not None and expected is not None:
                     # Before it is handed over: the next is on its way while the reader is busy with this one.
-                    socket.send(FederationBulkFrame(BulkFrameKind.CREDIT, id, len(frame.body)).encode())
+                    socket.send(BulkProtocolFrame(BulkFrameKind.CREDIT, id, len(frame.body)).encode())
                     yield from expected.take_rows(frame, schema)
                 elif frame.kind is BulkFrameKind.END:
                     done = True
@@ -208,11 +208,11 @@ class FederationBulkClient:
     def _send_cancel(self, id: int) -> None:
         if self._socket is not None:
             try:
-                self._socket.send(FederationBulkFrame(BulkFrameKind.CANCEL, id).encode())
+                self._socket.send(BulkProtocolFrame(BulkFrameKind.CANCEL, id).encode())
             except FederationLost:
                 self.drop_connection()
 
-    def _receive_frame(self, id: int) -> FederationBulkFrame:
+    def _receive_frame(self, id: int) -> BulkProtocolFrame:
         """The next frame of a call. Frames of other open calls are kept for them, those of ended calls dropped. Raises the server's error."""
         while not self._inbox.get(id):
             if self._socket is None or id not in self._inbox:
@@ -233,7 +233,7 @@ class FederationBulkClient:
         id = next(self._ids) % frames.MAX_CALL_ID
         self._inbox[id] = deque()
         try:
-            call = FederationBulkFrame(BulkFrameKind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}, body).encode()
+            call = BulkProtocolFrame(BulkFrameKind.CALL, id, {"op": name, "args": OPERATIONS[name].arguments.encode(arguments)}, body).encode()
             self._check_call_size(name, len(call), len(body))
             socket.send(call)
         except BaseException:

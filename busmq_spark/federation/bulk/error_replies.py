@@ -10,7 +10,7 @@ from websockets.asyncio.server import ServerConnection
 from busmq_spark.core.retry import FAILOVER_PATIENCE_S
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.federation import error_codec
-from busmq_spark.federation.bulk.frames import BulkFrameKind, FederationBulkFrame
+from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
 from busmq_spark.federation.bulk.operations import encode_error
 from busmq_spark.federation.send_stall_meter import unsent_bytes
 from busmq_spark.redis_io.endpoint import retry_time_s
@@ -19,14 +19,14 @@ from busmq_spark.redis_io.redis_layout import RedisLayout
 log = logging.getLogger("busmq_spark")
 
 
-def make_error_frame(id: int, error: BusError, asked: RedisLayout) -> FederationBulkFrame:
+def make_error_frame(id: int, error: BusError, asked: RedisLayout) -> BulkProtocolFrame:
     """The ERROR frame. When Redis is unreachable it holds for how long to retry: longer where another server may take over."""
     head = encode_error(error)
     if not error_codec.is_shown_to_peers(error):
         log.log(logging.DEBUG if isinstance(error, LinkLost) else logging.WARNING, "bulk: %s", error)  # a lost link is asked about again and again
     if isinstance(error, LinkLost):
         head["details"]["patience_s"] = int(max((retry_time_s(end, error) for end in asked.endpoints), default=FAILOVER_PATIENCE_S))
-    return FederationBulkFrame(BulkFrameKind.ERROR, id, head)
+    return BulkProtocolFrame(BulkFrameKind.ERROR, id, head)
 
 
 async def send_or_disconnect(socket: ServerConnection, message: bytes, send_s: float) -> None:

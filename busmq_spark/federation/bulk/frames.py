@@ -53,7 +53,7 @@ class BulkFrameKind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class FederationBulkFrame:
+class BulkProtocolFrame:
     """One message. ``head`` is what JSON can express; ``body`` is bytes, or a view of them."""
 
     kind: BulkFrameKind
@@ -72,7 +72,7 @@ class FederationBulkFrame:
         return b"".join((struct.pack(_PREFIX_FORMAT, self.kind, self.id, len(head) + blanks), head, b" " * blanks))
 
 
-def decode_frame(message: bytes | memoryview | str) -> FederationBulkFrame:
+def decode_frame(message: bytes | memoryview | str) -> BulkProtocolFrame:
     """The frame of a message; its body is a view of the message. Raises WireFormatError."""
     if isinstance(message, str):
         raise make_wire_error("a text message", "binary ones only")
@@ -85,7 +85,7 @@ def decode_frame(message: bytes | memoryview | str) -> FederationBulkFrame:
         raise make_wire_error(f"a head of {length} bytes in a message of {len(view)}", "one that is there")
     if kind not in BulkFrameKind._value2member_map_:
         raise make_wire_error(f"frame kind {kind}", f"one of {', '.join(k.name for k in BulkFrameKind)}")
-    return FederationBulkFrame(BulkFrameKind(kind), id, _decode_json(view[_PREFIX_BYTES:start]), view[start:])
+    return BulkProtocolFrame(BulkFrameKind(kind), id, _decode_json(view[_PREFIX_BYTES:start]), view[start:])
 
 
 def announced_head_length(message: bytes | str) -> int:

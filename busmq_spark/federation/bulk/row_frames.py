@@ -14,7 +14,7 @@ import pyarrow as pa
 from busmq_spark.core.mirror import OriginQueueState, spans_to_ask_for, stored_ranges
 from busmq_spark.core.position import Range
 from busmq_spark.federation.bulk import frames
-from busmq_spark.federation.bulk.frames import FederationBulkFrame, make_wire_error
+from busmq_spark.federation.bulk.frames import BulkProtocolFrame, make_wire_error
 from busmq_spark.store.protocol import ConsecutiveMessages
 from busmq_spark.store.redis_store import RedisStore
 
@@ -93,7 +93,7 @@ class RemainingRanges:
         here = [self._parts[self._at]._replace(first=self._need)] if self._need <= self._parts[self._at].last else []
         return [*here, *self._parts[self._at + 1 :]]
 
-    def take_rows(self, frame: FederationBulkFrame, schema: Any) -> Iterator[ConsecutiveMessages]:
+    def take_rows(self, frame: BulkProtocolFrame, schema: Any) -> Iterator[ConsecutiveMessages]:
         """The rows of a frame. Raises WireFormatError for others than those that come next."""
         values, head = frames.decode_rows(frame.body, schema), frame.head if isinstance(frame.head, dict) else {}
         runs = head.get("runs", [[0, head.get("first"), len(values)]])

@@ -26,7 +26,7 @@ from busmq_spark.federation import error_codec
 from busmq_spark.federation.bulk import frames
 from busmq_spark.federation.bulk.counters import BulkServerCounters
 from busmq_spark.federation.bulk.error_replies import make_error_frame, send_or_disconnect
-from busmq_spark.federation.bulk.frames import BulkFrameKind, FederationBulkFrame
+from busmq_spark.federation.bulk.frames import BulkFrameKind, BulkProtocolFrame
 from busmq_spark.federation.bulk.operations import OPERATIONS, RpcOperation, RpcTarget, ServerHello
 from busmq_spark.federation.bulk.push_subscriptions import BulkPushSubscriptions
 from busmq_spark.federation.bulk.read_store_pool import BulkReadStorePool
@@ -241,7 +241,7 @@ class _BulkSession:
             self._quota.count_bytes(-len(message))
             self._room.set()
 
-    async def _answer_call(self, frame: FederationBulkFrame, *, large: bool = False) -> None:
+    async def _answer_call(self, frame: BulkProtocolFrame, *, large: bool = False) -> None:
         """Check the call and work it off, or begin to; what goes wrong on purpose is the answer."""
         try:
             if frame.kind is not BulkFrameKind.CALL:
@@ -259,7 +259,7 @@ class _BulkSession:
             self._server.counts.refused.add()
             await self._send_frame(make_error_frame(frame.id, error_codec.UNEXPECTED_ERROR, self._server.layout))
 
-    def _decode_call(self, frame: FederationBulkFrame) -> tuple[str, RpcOperation, tuple[Any, ...]]:
+    def _decode_call(self, frame: BulkProtocolFrame) -> tuple[str, RpcOperation, tuple[Any, ...]]:
         head = frame.head
         if not isinstance(head, dict) or not isinstance(head.get("op"), str) or head.keys() != {"op", "args"}:
             raise frames.make_wire_error("a call of another form", "op and args")
@@ -272,20 +272,20 @@ class _BulkSession:
         check_rights_and_names(self._identity, operation, arguments)
         return name, operation, arguments
 
-    async def _run_call(self, frame: FederationBulkFrame, name: str, operation: RpcOperation, arguments: tuple[Any, ...]) -> None:
+    async def _run_call(self, frame: BulkProtocolFrame, name: str, operation: RpcOperation, arguments: tuple[Any, ...]) -> None:
         if operation.served_by is RpcTarget.CONCURRENT:
             getattr(self, f"_{name}")(frame.id, *arguments)
         elif operation.served_by is RpcTarget.SESSION:
             result = await getattr(self, f"_{name}")(*arguments)
-            await self._send_frame(FederationBulkFrame(BulkFrameKind.REPLY, frame.id, operation.result.encode(result)))
+            await self._send_frame(BulkProtocolFrame(BulkFrameKind.REPLY, frame.id, operation.result.encode(result)))
         else:
             async with self._quota.discovering if name == "discover" else nullcontext():
                 reply = await self._executor.run_in_thread(self._make_reply, frame, name, operation, arguments)
             await send_or_disconnect(self._socket, reply, self._limits.send_s)
 
-    def _make_reply(self, frame: FederationBulkFrame, name: str, operation: RpcOperation, arguments: tuple[Any, ...]) -> bytes:
+    def _make_reply(self, frame: BulkProtocolFrame, name: str, operation: RpcOperation, arguments: tuple[Any, ...]) -> bytes:
         """In a thread, since it may be large."""
-        return FederationBulkFrame(
+        return BulkProtocolFrame(
             BulkFrameKind.REPLY, frame.id, operation.result.encode(self._executor.operations.run_call(name, arguments, frame.body))
         ).encode()
 
@@ -314,7 +314,7 @@ class _BulkSession:
     async def _reply_after_push(self, id: int, timeout_s: float) -> None:
         notified = await self._push_subscriptions.wait_for_push(timeout_s)
         self._waits.clear()
-        await self._send_frame(FederationBulkFrame(BulkFrameKind.REPLY, id, notified))
+        await self._send_frame(BulkProtocolFrame(BulkFrameKind.REPLY, id, notified))
 
     # -- range reads ----------------------------------------------------------------------------------------------------------------------
 
@@ -339,7 +339,7 @@ class _BulkSession:
             parts = await executor.run_in_thread(self._server.places.locate_ranges, executor.operations.store, parts)
             if name == "read_with_spans":
                 spans, parts = await executor.run_in_thread(ask_spans_and_stored_ranges, executor.operations.store, parts)
-                await self._send_frame(FederationBulkFrame(BulkFrameKind.SPANS, id, OPERATIONS[name].result.encode(spans)))
+                await self._send_frame(BulkProtocolFrame(BulkFrameKind.SPANS, id, OPERATIONS[name].result.encode(spans)))
             async with AsyncExitStack() as turns:
                 for server in sorted({part.server for part in parts}):  # in one order, so that two never wait for each other
                     await turns.enter_async_context(self._quota.read_slots(server))
@@ -348,7 +348,7 @@ class _BulkSession:
                     id, reading, executor, RangeReadFrameProducer(executor.operations.store, parts, strict, many=name != "read")
                 )
             well = True
-            await self._send_frame(FederationBulkFrame(BulkFrameKind.END, id))
+            await self._send_frame(BulkProtocolFrame(BulkFrameKind.END, id))
         except ConnectionClosed:
             pass
         except BusError as error:
@@ -373,12 +373,12 @@ class _BulkSession:
             following = executor.start_in_thread(bodies.next_frame)  # Redis and Arrow go on while this one is on its way
             try:
                 if body.schema is not schema:
-                    await self._send_frame(FederationBulkFrame(BulkFrameKind.SCHEMA, id, None, frames.encode_schema(body.schema)))
+                    await self._send_frame(BulkProtocolFrame(BulkFrameKind.SCHEMA, id, None, frames.encode_schema(body.schema)))
                     schema = body.schema
                 for part in body.parts:
                     self._server.places.remember_server(part)
                 await self._wait_for_credit(reading, body.data.size)
-                await self._send_frame(FederationBulkFrame(BulkFrameKind.ROWS, id, body.head, body.data))
+                await self._send_frame(BulkProtocolFrame(BulkFrameKind.ROWS, id, body.head, body.data))
                 self._server.counts.rows.add(body.rows)
                 self._server.counts.bytes.add(body.data.size)
             except BaseException:
@@ -396,5 +396,5 @@ class _BulkSession:
             await self._socket.wait_closed()
             raise asyncio.CancelledError from None
 
-    async def _send_frame(self, frame: FederationBulkFrame) -> None:
+    async def _send_frame(self, frame: BulkProtocolFrame) -> None:
         await send_or_disconnect(self._socket, frame.encode(), self._limits.send_s)

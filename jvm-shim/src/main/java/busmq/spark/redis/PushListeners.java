@@ -11,7 +11,7 @@ import java.util.Map;
  * faster: while it cannot connect no signal comes, and readers go on by polling.
  */
 public final class PushListeners {
-    private static final Map<RedisOptions, Map<Integer, PubSubListener>> LISTENERS = new HashMap<>();
+    private static final Map<RedisOptions, Map<Integer, RedisPushListenerThread>> LISTENERS = new HashMap<>();
 
     private PushListeners() {
     }
@@ -23,10 +23,10 @@ public final class PushListeners {
     public static PushSignal subscribe(RedisOptions options, Map<String, Integer> queues) {
         PushSignal signal = new PushSignal(PushListeners::stopListening);
         synchronized (LISTENERS) {
-            Map<Integer, PubSubListener> listeners = LISTENERS.computeIfAbsent(options, key -> new HashMap<>());
+            Map<Integer, RedisPushListenerThread> listeners = LISTENERS.computeIfAbsent(options, key -> new HashMap<>());
             List<RedisEndpoint> servers = listeners.isEmpty() ? RedisLayout.endpoints(options) : List.of();
             for (int i = 0; i < servers.size(); i++) {
-                listeners.put(i, new PubSubListener(servers.get(i)));
+                listeners.put(i, new RedisPushListenerThread(servers.get(i)));
             }
             queues.forEach((queue, server) -> listeners.get(server).addSignal(new QueueKeys(queue, options.cluster()).available(), signal));
         }

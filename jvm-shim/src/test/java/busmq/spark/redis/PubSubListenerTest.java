@@ -36,7 +36,7 @@ class PubSubListenerTest {
                 }
             };
             PushSignal signal = new PushSignal(gone -> { });
-            new PubSubListener(strange).addSignal("channel", signal);
+            new RedisPushListenerThread(strange).addSignal("channel", signal);
             assertTrue(signal.await(20_000_000_000L), "its subscription is confirmed");
         }
     }
