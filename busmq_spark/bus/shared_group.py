@@ -232,10 +232,6 @@ class SharedGroup(BaseGroup):
             some = list({(each.id, each.token): each for each in some}.values())
         for chunk in slices(some, CHUNK_MESSAGES):
             refused += await self._settle_chunk(chunk, action, ms)
-        if refused:
-            log.warning(
-                "queue %r, group %r: %s of id %d is refused: its lease had ended, and another settles it", *self._log_names, action, refused[0].id
-            )
         return refused
 
     async def _settle_chunk(self, some: Sequence[LeasedMessage], action: Action, ms: int) -> list[LeasedMessage]:
@@ -247,14 +243,19 @@ class SharedGroup(BaseGroup):
             before = again
             return await self._run(flows.settle(self.queue.keys, self.name, self._born, settlements))
 
-        results = await self._run_with_retries(send) or [0] * len(some)
+        found = await self._run_with_retries(send)
+        results = found or [0] * len(some)
         for each in some if action != "extend" else ():
             if (held := self._held.get(each.id)) is not None and held.token == each.token:
                 del self._held[each.id]
         if results.count(1) == len(results):
             return []
         # Where the call may have been executed before, what is settled already was settled by us.
-        return [each for each, result in zip(some, results, strict=True) if result == 0 or (result < 0 and not before)]
+        refused = [each for each, result in zip(some, results, strict=True) if result == 0 or (result < 0 and not before)]
+        if refused:
+            why = "its lease had ended, and another settles it" if found else "the queue or the group is gone, or was made anew"
+            log.warning("queue %r, group %r: %s of id %d is refused: %s", *self._log_names, action, refused[0].id, why)
+        return refused
 
     async def _retry_or_reject(self, some: Sequence[LeasedMessage], ms: int, error: object) -> list[LeasedMessage]:
         refused = await self._settle([each for each in some if each.tries < self.tries], "retry", ms)

@@ -77,7 +77,7 @@ async def test_an_answer_behind_the_lease_is_refused_and_told(place: dict[str, A
         assert ids(again) == [1]
         with caplog.at_level(logging.WARNING):
             assert await slow.ack(late) == late[:1]
-        assert "ack of id 1 is refused" in caplog.text
+        assert "ack of id 1 is refused: its lease had ended" in caplog.text
         assert await quick.ack(again) == []
         assert await slow.retry(late[:1]) == late[:1]
 
@@ -325,7 +325,7 @@ async def test_a_group_that_was_dropped_ends_its_holders(redis_url: str, fresh: 
         assert await queue.groups() == []
 
 
-async def test_in_a_new_life_of_the_queue_a_shared_group_begins_at_its_oldest(redis_url: str, fresh: Fresh) -> None:
+async def test_in_a_new_life_of_the_queue_a_shared_group_begins_at_its_oldest(redis_url: str, fresh: Fresh, caplog: pytest.LogCaptureFixture) -> None:
     async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True) as group:
         await queue.push_many("ab")
         batches = group.batches()
@@ -333,4 +333,5 @@ async def test_in_a_new_life_of_the_queue_a_shared_group_begins_at_its_oldest(re
         await redis(queue, "DEL", *queue.keys.all)
         await queue.push("new")
         assert await group.ack(old) == old
+        assert "ack of id 1 is refused: the queue or the group is gone, or was made anew" in caplog.text
         assert [(each.id, each.text) for each in await some(batches, 1)] == [(1, "new")]
