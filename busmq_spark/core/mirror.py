@@ -103,7 +103,7 @@ class MirrorChunk:
     """Up to this id nothing is stored there any more; 0 drops nothing here."""
     rows: int = 0
     pairs: bytes | memoryview = b""
-    """Id and value of each of ``rows`` messages, as words of a command (:class:`Call`)."""
+    """Id and value of each of ``rows`` messages, as words of a command (:class:`RedisCall`)."""
 
 
 @dataclass(frozen=True, slots=True)
