@@ -21,7 +21,7 @@ deny = ["*private*"]
 """
 
 
-class DemoDataCentre:
+class DataCentre:
     """``url`` is where its federation server listens, or will again."""
 
     def __init__(self, folder: Path, host: str) -> None:

@@ -26,7 +26,7 @@ from busmq_spark.store import store_caller
 from tests.conftest import Fresh
 from tests.jvm import module
 from tests.peers.node import need
-from tests.spark.centres import DemoDataCentre
+from tests.spark.centres import DataCentre
 from tests.spark.engine import Engine
 from tests.spark.java_log import JavaLog, java_log
 from tests.spark.jvm_engine import JvmEngine
@@ -391,8 +391,8 @@ def linked(centres: dict[str, Centre], buses: dict[str, Bus], engine: Callable[.
 
 
 @pytest.fixture(scope="session")
-def data_centres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, DemoDataCentre]]:
+def data_centres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, DataCentre]]:
     """Two, at different addresses of this machine. A test that ends the server of one starts it again."""
     folder = tmp_path_factory.mktemp("centres")
-    with DemoDataCentre(folder / "eu", "127.0.0.1") as eu, DemoDataCentre(folder / "us", "127.0.0.2") as us:
+    with DataCentre(folder / "eu", "127.0.0.1") as eu, DataCentre(folder / "us", "127.0.0.2") as us:
         yield {"eu": eu, "us": us}

@@ -13,7 +13,7 @@ from busmq_spark.core.topic import partition_of
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions
 from tests.conftest import Fresh
-from tests.spark.centres import READER, SECRET, DemoDataCentre
+from tests.spark.centres import READER, SECRET, DataCentre
 from tests.spark.conftest import Bus, MakeBus, Query, Sink, Stream
 from tests.spark.topic_tools import grow, make_topic, partitions_of
 
@@ -22,17 +22,17 @@ SOURCES = ("local", "eu", "us")
 
 
 @pytest.fixture
-def buses(data_centres: dict[str, DemoDataCentre], bus: Bus, bus_of: MakeBus) -> dict[str, Bus]:
+def buses(data_centres: dict[str, DataCentre], bus: Bus, bus_of: MakeBus) -> dict[str, Bus]:
     return {"local": bus, **{name: bus_of(centre.redis) for name, centre in data_centres.items()}}
 
 
 @pytest.fixture
-def everywhere(data_centres: dict[str, DemoDataCentre], bus: Bus, queue: str) -> dict[str, str]:
+def everywhere(data_centres: dict[str, DataCentre], bus: Bus, queue: str) -> dict[str, str]:
     """Options that read one queue of all three."""
     return {**links(data_centres), "redis.url": bus.url, "subscribe": queue}
 
 
-def links(data_centres: dict[str, DemoDataCentre], secret: str = SECRET) -> dict[str, str]:
+def links(data_centres: dict[str, DataCentre], secret: str = SECRET) -> dict[str, str]:
     return {"federation.url": ",".join(f"{name}={centre.url}" for name, centre in data_centres.items()), "federation.secret": secret}
 
 
@@ -62,7 +62,7 @@ def test_topics_of_all_of_them_are_read_and_grow_apart(stream: Stream, everywher
     }
 
 
-def test_a_topic_is_written_through_a_link(spark: SparkSession, data_centres: dict[str, DemoDataCentre], buses: dict[str, Bus], queue: str) -> None:
+def test_a_topic_is_written_through_a_link(spark: SparkSession, data_centres: dict[str, DataCentre], buses: dict[str, Bus], queue: str) -> None:
     rows = spark.createDataFrame([(f"{n % 7}", str(n)) for n in range(50)], "key string, value string").coalesce(1)
     writer = rows.write.format("busmq").options(**{**links({"eu": data_centres["eu"]}), "topic": queue, "partitions": "3"})
     with pytest.raises(PySparkException, match=rf"\[BUSMQ_TOPIC_MISSING\] topic '{queue}' does not exist"):
@@ -76,7 +76,7 @@ def test_a_topic_is_written_through_a_link(spark: SparkSession, data_centres: di
 
 
 def test_a_data_centre_that_goes_down_and_comes_back_stops_its_own_queue_only_and_loses_nothing(
-    stream: Stream, everywhere: dict[str, str], buses: dict[str, Bus], data_centres: dict[str, DemoDataCentre], queue: str
+    stream: Stream, everywhere: dict[str, str], buses: dict[str, Bus], data_centres: dict[str, DataCentre], queue: str
 ) -> None:
     fill(buses, queue, 1, 100)
     query = stream(everywhere)
@@ -102,7 +102,7 @@ def everything_said(query: Query, frame: DataFrame) -> list[str]:
 
 
 def test_a_query_goes_on_from_its_checkpoint_while_a_data_centre_is_down_and_no_plan_or_checkpoint_has_the_secret(
-    spark: SparkSession, stream: Stream, everywhere: dict[str, str], buses: dict[str, Bus], data_centres: dict[str, DemoDataCentre], tmp_path: Path
+    spark: SparkSession, stream: Stream, everywhere: dict[str, str], buses: dict[str, Bus], data_centres: dict[str, DataCentre], tmp_path: Path
 ) -> None:
     queue = everywhere["subscribe"]
     fill(buses, queue, 1, 50)
@@ -126,7 +126,7 @@ def test_a_query_goes_on_from_its_checkpoint_while_a_data_centre_is_down_and_no_
 
 
 def test_a_stream_from_one_data_centre_into_another(
-    spark: SparkSession, sink: Sink, data_centres: dict[str, DemoDataCentre], buses: dict[str, Bus], fresh: Fresh
+    spark: SparkSession, sink: Sink, data_centres: dict[str, DataCentre], buses: dict[str, Bus], fresh: Fresh
 ) -> None:
     source, target = fresh("in"), fresh("out")
     buses["eu"].fill(source, 500)
@@ -139,7 +139,7 @@ def test_a_stream_from_one_data_centre_into_another(
 
 
 def test_batches_are_read_and_written(
-    spark: SparkSession, everywhere: dict[str, str], data_centres: dict[str, DemoDataCentre], buses: dict[str, Bus], queue: str
+    spark: SparkSession, everywhere: dict[str, str], data_centres: dict[str, DataCentre], buses: dict[str, Bus], queue: str
 ) -> None:
     fill(buses, queue, 1, 20)
     frame = spark.read.format("busmq").options(**everywhere).load()
@@ -171,7 +171,7 @@ def test_what_a_secret_may_not_do_is_refused_without_the_secret_in_the_error(
     assert set(buses["eu"].stored(queue)) == {b"kept"}
 
 
-def test_a_stream_with_a_wrong_secret_fails_at_once_and_names_the_link(stream: Stream, data_centres: dict[str, DemoDataCentre], queue: str) -> None:
+def test_a_stream_with_a_wrong_secret_fails_at_once_and_names_the_link(stream: Stream, data_centres: dict[str, DataCentre], queue: str) -> None:
     with pytest.raises(StreamingQueryException, match=r"\[BUSMQ_FEDERATION_REFUSED\].*link 'eu'") as failed:
         stream({**links(data_centres, "not-the-secret-at-all"), "subscribe": queue}).wait_for(lambda: False)
     assert "not-the-secret-at-all" not in str(failed.value)

@@ -21,7 +21,7 @@ from packaging.requirements import Requirement
 
 from busmq_spark.spark.java_runtime import ensure_java
 from busmq_spark.spark.tune import WORKER_PATH
-from tests.spark.centres import SECRET, DemoDataCentre
+from tests.spark.centres import SECRET, DataCentre
 from tests.spark.conftest import PATIENCE_S, ROOT, Bus, MakeBus
 from tests.support import wait_until
 
@@ -176,7 +176,7 @@ def without_package(tmp_path: Path) -> Callable[[], dict[str, str]]:
 
 
 @pytest.fixture
-def linked_url(bus_of: MakeBus, data_centres: dict[str, DemoDataCentre]) -> str:
+def linked_url(bus_of: MakeBus, data_centres: dict[str, DataCentre]) -> str:
     """A federation server with a message "x" in its queue "linked"."""
     bus_of(data_centres["eu"].redis).push("linked", "x")
     return data_centres["eu"].url

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tests.conftest import Fresh
 from tests.peers.node import missing, need
 from tests.peers.npm import Npm
-from tests.spark.centres import SECRET, DemoDataCentre
+from tests.spark.centres import SECRET, DataCentre
 from tests.spark.conftest import Bus, MakeBus, Sink, Stream
 
 pytestmark = [pytest.mark.redis, pytest.mark.peer]
@@ -36,14 +36,14 @@ def at_node(node: Npm) -> dict[str, str]:
 
 
 @pytest.fixture
-def both(at_node: dict[str, str], data_centres: dict[str, DemoDataCentre], queue: str) -> dict[str, str]:
+def both(at_node: dict[str, str], data_centres: dict[str, DataCentre], queue: str) -> dict[str, str]:
     """Options that read one queue of both."""
     url = f"{at_node['federation.url']},eu={data_centres['eu'].url}"
     return {**at_node, "federation.url": url, "federation.eu.secret": SECRET, "subscribe": queue}
 
 
 @pytest.fixture
-def homes(bus: Bus, bus_of: MakeBus, data_centres: dict[str, DemoDataCentre]) -> dict[str, Bus]:
+def homes(bus: Bus, bus_of: MakeBus, data_centres: dict[str, DataCentre]) -> dict[str, Bus]:
     return {"node": bus, "eu": bus_of(data_centres["eu"].redis)}
 
 

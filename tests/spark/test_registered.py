@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import busmq_spark
 from busmq_spark.spark.data_source import BusmqDataSource
-from tests.spark.centres import SECRET, DemoDataCentre
+from tests.spark.centres import SECRET, DataCentre
 from tests.spark.conftest import Bus, MakeBus
 
 pytestmark = pytest.mark.redis
@@ -40,7 +40,7 @@ def test_an_error_is_one_line(registered: SparkSession, bus: Bus) -> None:
 
 
 def test_links_are_read_and_their_errors_named(
-    registered: SparkSession, data_centres: dict[str, DemoDataCentre], bus_of: MakeBus, queue: str, tmp_path: Path
+    registered: SparkSession, data_centres: dict[str, DataCentre], bus_of: MakeBus, queue: str, tmp_path: Path
 ) -> None:
     bus_of(data_centres["eu"].redis).push(queue, "1", "2")
     options = {"federation.url": f"eu={data_centres['eu'].url}", "subscribe": queue}
