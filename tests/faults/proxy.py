@@ -232,15 +232,13 @@ class _Wire:
             while raw := _read_command(stream):
                 head, words = raw
                 if not self._pass(Command.of(words)):
-                    break
+                    self._end()
+                    return
                 self._server.sendall(head)
                 if self._alone:
                     self._wait_until_answered(self._sent)
-        if self._cut:
-            with suppress(OSError):
-                self._server.shutdown(socket.SHUT_WR)  # Redis ends the connection when it has executed what it got
-            return
-        self._end()
+        with suppress(OSError):
+            self._server.shutdown(socket.SHUT_WR)  # Redis ends the connection when it has executed what it got
 
     def _pass(self, command: Command) -> bool:
         for observe in self._proxy.seen:
@@ -272,11 +270,18 @@ class _Wire:
                     if not gate.take(held):
                         break
                 if not self._cut:
-                    self._client.sendall(reply)
+                    self._reply(reply)
                 with self._progress:
                     self._answered += 1
                     self._progress.notify_all()
         self._end()
+
+    def _reply(self, reply: bytes) -> None:
+        """A client that was killed takes none; what it has sent goes on to Redis all the same, and only behind that the link ends."""
+        try:
+            self._client.sendall(reply)
+        except OSError:
+            self._cut = True
 
     def _end(self) -> None:
         for sock in (self._client, self._server):
