@@ -25,7 +25,9 @@ from tests.reference_pages import NEEDED, PAGES, cause_and_remedy, current, rais
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
 TEXTS = {path: path.read_text("utf-8") for path in (README, *sorted((ROOT / "docs").glob("*.md")))}
-BLOCKS = [(path.stem, *block) for path, text in TEXTS.items() for block in re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL)]
+AROUND = {path: path.read_text("utf-8") for path in (ROOT / "CONTRIBUTING.md", ROOT / "SECURITY.md")}
+"""Pages for contributors, beside the documentation."""
+BLOCKS = [(path.stem, *block) for path, text in {**TEXTS, **AROUND}.items() for block in re.findall(r"```(\w+)\n(.*?)```", text, re.DOTALL)]
 PROGRAMS = [pytest.param(body, id=f"{page}-{i}") for i, (page, kind, body) in enumerate(BLOCKS) if kind == "python"]
 COMMANDS = [line[2:].partition("    #")[0] for _, kind, body in BLOCKS if kind == "console" for line in body.splitlines() if line.startswith("$ ")]
 SHELL = [shlex.split(body) for _, kind, body in BLOCKS if kind == "sh"]
@@ -144,7 +146,7 @@ def test_every_test_that_the_pages_name_exists() -> None:
 
 
 def test_every_path_that_the_pages_name_exists() -> None:
-    for path, text in TEXTS.items():
+    for path, text in {**TEXTS, **AROUND}.items():
         for named in re.findall(r"`((?:busmq_spark|conf|docs|jvm-shim|notebooks|tests)/[\w/.-]*)`", text):
             assert (ROOT / named).exists(), f"{path.name}: {named}"
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", text):
