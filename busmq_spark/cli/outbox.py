@@ -15,6 +15,7 @@ from busmq_spark.cli.output import CliOutput, table
 from busmq_spark.cli.terminal_text import escape_control_characters, format_count, format_duration, format_number, format_size
 from busmq_spark.options import RedisOptions
 from busmq_spark.outbox import lock, report
+from busmq_spark.outbox.file_identity import real_path
 from busmq_spark.outbox.outbox import SyncOutbox
 
 StoreArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The file of the outbox.", show_default=False)]
@@ -53,6 +54,7 @@ def unlock(path: StoreArgument, *, as_json: JsonOption = False) -> None:
     ```
     """
     out = CliOutput(as_json)
+    path = real_path(path)
     report.read_status(path)  # raises OutboxUnusable for a file that is no outbox
     before = lock.read_owner(path)
     removed = lock.clear_dead_owner(path)

@@ -29,6 +29,7 @@ from busmq_spark.outbox.group_commit import GroupCommitFuture, SqliteGroupCommit
 from busmq_spark.outbox.schema import open_to_read, translate_sqlite_error
 from busmq_spark.outbox.sql import EntryAwaitingRouting, OutboxChunk, OutboxDestinationQueue, OutboxEntryKind
 from busmq_spark.outbox.target_bus import OutboxTarget
+from busmq_spark.redis_io.queue_location import new_token
 
 RETRY_PAUSES_S = (0.2, 30.0)
 """The first and the longest pause; each is between half of it and all of it."""
@@ -51,6 +52,11 @@ class _BackOff:
         first = not self.pauses.failures
         self.until = time.monotonic() + self.pauses.next_s()
         return first
+
+    @property
+    def failures(self) -> int:
+        """How often it has failed since it went well."""
+        return self.pauses.failures
 
     def reset(self) -> None:
         if self.pauses.failures:
@@ -142,13 +148,16 @@ class OutboxForwarder:
                             self._wait_for_change(self._idle_s())
                         elif self._sent and not (self._more or self._rescan):
                             self._pause_between_turns()
-                        back_off.reset()
+                        if back_off.failures:
+                            back_off.reset()
+                            self._note_error("forwarder_error", None)
             except Exception as error:  # whatever it is, what waits must be tried again
                 if self._stopped:
                     break
                 first = back_off.count_failure()
                 found = translate_sqlite_error(error, self._path) if isinstance(error, sqlite3.Error) else error
                 log.log(logging.ERROR if first else logging.DEBUG, "the outbox %s forwards nothing for now: %s", self._path, found, exc_info=first)
+                self._note_error("forwarder_error", f"the forwarder fails: {_text_of(found)}")
                 self._wait_until_due(back_off)
         if self._target is not None:
             self._target.close()
@@ -183,6 +192,10 @@ class OutboxForwarder:
         chunk = self._next_chunk(to, progress.sent)
         if chunk is None:
             return self._finish_destination(progress)
+        if not chunk.sender:
+            opening, sender = chunk.opening, new_token(128)
+            self._writer.submit(lambda c: sql.add_opening(c, opening, sender)).result()
+            return True
         try:
             done, maxsize = self._require_target().push(to.queue, chunk)
         except BusError as error:
@@ -264,13 +277,13 @@ class OutboxForwarder:
             first, text = self._routing.count_failure(), str(error)
             if text != self._route_error and not self._stopped:
                 self._route_error = text
-                self._writer.submit(lambda c: sql.set_note(c, "routing_error", text), durable=False)
+                self._note_error("routing_error", text)
                 log.log(logging.WARNING if first else logging.DEBUG, "the outbox %s keeps its events: %s", self._path, error)
             return False
         self._routing.reset()
         if self._route_error:
             self._route_error = ""
-            self._writer.submit(lambda c: sql.set_note(c, "routing_error", None), durable=False)
+            self._note_error("routing_error", None)
         return True
 
     def _route_first_entries(self, found: list[EntryAwaitingRouting]) -> None:
@@ -301,6 +314,11 @@ class OutboxForwarder:
         assert self.rescan_all is not None
         self.rescan_all()
 
+    def _note_error(self, name: str, text: str | None) -> None:
+        """Note for the status why nothing goes out; None: it does."""
+        with suppress(BusError):  # closed meanwhile
+            self._writer.submit(lambda c: sql.set_note(c, name, text), durable=False)
+
     # -- pauses ---------------------------------------------------------------------------------------------------------------------------
 
     def _require_target(self) -> OutboxTarget:
@@ -329,3 +347,8 @@ class OutboxForwarder:
         with self._changed:
             if not (self._woken or self._rescan or self._stopped):
                 self._changed.wait(for_s)
+
+
+def _text_of(error: Exception) -> str:
+    """Return the text of an error, whatever its class does to it."""
+    return str(error) if isinstance(error, BusError) else repr(error)

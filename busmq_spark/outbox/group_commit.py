@@ -21,6 +21,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from busmq_spark.errors import OutboxDiskFull, StateError
 from busmq_spark.outbox import sql
 from busmq_spark.outbox.disk_reserve import RESERVE_BYTES, DiskReserveFile
+from busmq_spark.outbox.file_identity import OpenFiles
 from busmq_spark.outbox.schema import translate_sqlite_error
 
 T = TypeVar("T")
@@ -84,6 +85,7 @@ class SqliteGroupCommitWriter:
 
     def __init__(self, connection: sqlite3.Connection, path: Path, reserve: DiskReserveFile) -> None:
         self._connection, self._path, self._reserve = connection, path, reserve
+        self._files = OpenFiles(path)
         self._jobs: SimpleQueue[_QueuedWork | None] = SimpleQueue()
         self._asking = threading.RLock()  # nothing is asked for behind the end
         self._writing = threading.Lock()
@@ -140,6 +142,9 @@ class SqliteGroupCommitWriter:
             self._jobs.put(None)
         self._thread.join()
         with self._writing:
+            if not self._files.are_in_place:  # SQLite would leave messages in its log, at the old path
+                with suppress(sqlite3.Error):
+                    self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             self._connection.close()
 
     def _enqueue(self, job: _QueuedWork) -> None:
@@ -217,6 +222,8 @@ class SqliteGroupCommitWriter:
     def _run_in_one_transaction(self, works: list[TransactionWork[Any]], durable: bool) -> list[Any]:
         """All of them in one transaction, or nothing. Raises OutboxDiskFull, OutboxUnusable, or what a work raises."""
         connection = self._connection
+        if durable:
+            self._files.check()
         if durable and not self._has_room():
             raise OutboxDiskFull(path=str(self._path), reason=f"it has no {RESERVE_BYTES >> 20} MB left, which it needs to forward what it has")
         try:

@@ -17,6 +17,7 @@ from busmq_spark.core.message import encode_value
 from busmq_spark.errors import BusError, ConfigError, OutboxNotDrained, StateError
 from busmq_spark.outbox import report, schema, sql
 from busmq_spark.outbox.disk_reserve import DiskReserveFile
+from busmq_spark.outbox.file_identity import check_home, real_path
 from busmq_spark.outbox.forwarder import OutboxForwarder
 from busmq_spark.outbox.group_commit import SqliteGroupCommitWriter, TransactionWork, not_open_error
 from busmq_spark.outbox.lock import OutboxFileLock
@@ -60,6 +61,7 @@ class OutboxEngine:
         """Lock and open the store, and begin to forward. Raises OutboxBusy, OutboxUnusable, OutboxDiskFull."""
         if self._writer is not None:
             raise StateError(event="enter", what="this outbox", state="open already", remedy="Make another Outbox, of another file")
+        self.path = real_path(self.path)
         lock, reserve = OutboxFileLock(self.path), DiskReserveFile(self.path)
         try:
             reserve.release()  # so that a store on a full disk can be opened, and forward
@@ -68,8 +70,11 @@ class OutboxEngine:
             try:
                 with schema.translating_errors(self.path):
                     connection.execute("BEGIN IMMEDIATE")
+                    is_new_home = check_home(connection, self.path)
                     self._opening = sql.begin_opening(connection, new_token(128))
                     connection.execute("COMMIT")
+                    if is_new_home:  # the file itself has to say so, not its log
+                        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             except BaseException:
                 connection.close()
                 raise

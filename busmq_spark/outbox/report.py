@@ -11,6 +11,7 @@ from pathlib import Path
 
 from busmq_spark.core.event_patterns import matches
 from busmq_spark.outbox import lock, schema
+from busmq_spark.outbox.file_identity import LOG_SUFFIXES, FileIdentity, check_has_one_name, log_path, real_path
 from busmq_spark.outbox.lock import OutboxLockOwner
 from busmq_spark.outbox.sql import OutboxEntryKind, unrouted_entries
 
@@ -63,9 +64,10 @@ def read_status(path: Path) -> OutboxStatus:
         outgoing = _query_number(connection, "SELECT count(*) FROM outgoing")
         oldest = connection.execute("SELECT at FROM entry ORDER BY id LIMIT 1").fetchone()
         failing = connection.execute("SELECT error FROM destination WHERE error IS NOT NULL ORDER BY since LIMIT 1").fetchone()
-        routing = connection.execute("SELECT value FROM note WHERE name = 'routing_error'").fetchone()
-    size = sum(each.stat().st_size for each in (path, *(path.with_name(path.name + end) for end in ("-wal", "-shm"))) if each.exists())
-    error = (routing and routing[0]) or (failing and failing[0]) or ""
+        notes = dict(connection.execute("SELECT name, value FROM note WHERE name LIKE '%_error'").fetchall())
+    path = real_path(path)
+    size = sum(each.stat().st_size for each in (path, *(log_path(path, suffix) for suffix in LOG_SUFFIXES)) if each.exists())
+    error = notes.get("forwarder_error") or notes.get("routing_error") or (failing and failing[0]) or ""
     return OutboxStatus(lock.find_owner(path), incoming, outgoing, _seconds_since(oldest[0]) if oldest else None, size, error)
 
 
@@ -101,7 +103,12 @@ def read_subscriptions(path: Path, key: str | None = None) -> tuple[list[tuple[s
 
 @contextmanager
 def _open_snapshot(path: Path) -> Iterator[sqlite3.Connection]:
-    """One moment of the store."""
+    """One moment of the store. Raises OutboxUnusable for a name without the log of the store."""
+    path = real_path(path)
+    if FileIdentity.of(path) and not FileIdentity.of(log_path(path)):
+        check_has_one_name(path)
+        if lock.is_open_under_another_name(path):
+            raise lock.busy_error(path)
     with closing(schema.open_to_read(path)) as connection, schema.translating_errors(path):
         connection.execute("BEGIN")
         yield connection

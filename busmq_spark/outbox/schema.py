@@ -17,6 +17,7 @@ from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from busmq_spark.errors import BusError, OutboxDiskFull, OutboxUnusable
+from busmq_spark.outbox.file_identity import log_path
 
 APPLICATION_ID, SCHEMA_VERSION = 0x62716F62, 1
 """In the file's header: that it is an outbox, and of which version."""
@@ -50,6 +51,7 @@ _REMEDIES = {
     sqlite3.SQLITE_NOTADB: ("it is no SQLite file", "an outbox, or no file", "Correct the path; nothing was written to it"),
     sqlite3.SQLITE_BUSY: ("another program has locked its tables", "to be the only writer", "End that program (sqlite3, a backup)"),
 }
+_IS_FOLDER = "it cannot be opened, as it is a folder", "a file", "Correct the path"
 
 
 def create_or_open(path: Path) -> sqlite3.Connection:
@@ -82,7 +84,7 @@ def open_to_read(path: Path) -> sqlite3.Connection:
             return _open_read_only(path, "ro")
         except sqlite3.OperationalError:
             # In a folder that may not be written to SQLite makes no log; where there is none, the store is not open.
-            if path.with_name(f"{path.name}-wal").exists():
+            if log_path(path).exists():
                 raise
             return _open_read_only(path, "ro&immutable=1")
 
@@ -130,7 +132,7 @@ def translate_sqlite_error(error: sqlite3.Error, path: Path) -> BusError:
     found, expected, remedy = _REMEDIES.get(code & 0xFF, (f"SQLite says: {error}", "to read and write it", "See the state of the disk"))
     with suppress(OSError):
         if path.is_dir():
-            found, expected, remedy = f"{found}, as it is a folder", "a file", "Correct the path"
+            found, expected, remedy = _IS_FOLDER
     return OutboxUnusable(path=str(path), found=found, expected=expected, remedy=remedy)
 
 
@@ -140,7 +142,10 @@ def _translate_os_error(error: OSError, path: Path) -> BusError:
     known = {errno.EROFS: sqlite3.SQLITE_READONLY, errno.EACCES: sqlite3.SQLITE_READONLY, errno.ENOENT: sqlite3.SQLITE_CANTOPEN}
     code = known.get(error.errno or 0, sqlite3.SQLITE_CANTOPEN)
     found, expected, remedy = _REMEDIES[code]
-    return OutboxUnusable(path=str(path), found=f"{found} ({error.strerror or error})", expected=expected, remedy=remedy)
+    found = f"{found} ({error.strerror or error})"
+    if error.errno == errno.EISDIR:
+        found, expected, remedy = _IS_FOLDER
+    return OutboxUnusable(path=str(path), found=found, expected=expected, remedy=remedy)
 
 
 def _connect(path: Path, mode: str) -> sqlite3.Connection:

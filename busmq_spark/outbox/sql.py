@@ -55,7 +55,9 @@ class OutboxDestinationQueue:
 class OutboxChunk:
     """Messages for one queue that go together: of one sender, in order, all of them commands or none."""
 
+    opening: int
     sender: str
+    """Empty where the opening is not known any more (:func:`add_opening`)."""
     commands: bool
     numbers: Sequence[int]
     values: list[bytes]
@@ -69,6 +71,15 @@ def begin_opening(connection: sqlite3.Connection, sender: str) -> int:
     connection.execute("DELETE FROM opening WHERE id < ?", first or (2**62,))
     connection.execute("DELETE FROM destination WHERE NOT EXISTS (SELECT 1 FROM outgoing WHERE destination = destination.id)")
     return connection.execute("INSERT INTO opening(sender, at) VALUES (?, ?)", (sender, time.time())).lastrowid or 0
+
+
+def add_opening(connection: sqlite3.Connection, opening: int, sender: str) -> None:
+    """Give a sender to messages whose opening was forgotten.
+
+    Older versions let a second process open the file, which forgot the opening of the first.
+    None of these messages was sent: an opening is forgotten only when nothing of it waits.
+    """
+    connection.execute("INSERT OR IGNORE INTO opening(id, sender, at) VALUES (?, ?, ?)", (opening, sender, time.time()))
 
 
 def find_or_add_destination(connection: sqlite3.Connection, queue: str) -> OutboxDestinationQueue:
@@ -170,7 +181,7 @@ def _read_chunk_of_one_queue(connection: sqlite3.Connection, first: int, last: i
     if low != high or 0 < commands <= last - first or size > most_bytes:
         return None
     values = [value for (value,) in connection.execute("SELECT value FROM entry WHERE id BETWEEN ? AND ? ORDER BY id", (first, last)).fetchall()]
-    return OutboxChunk(_read_sender(connection, low), bool(commands), range(first, last + 1), values)
+    return OutboxChunk(low, _read_sender(connection, low), bool(commands), range(first, last + 1), values)
 
 
 def _read_chunk_of_queue(connection: sqlite3.Connection, to: OutboxDestinationQueue, first: int, last: int, most_bytes: int) -> OutboxChunk:
@@ -191,12 +202,12 @@ def _read_chunk_of_queue(connection: sqlite3.Connection, to: OutboxDestinationQu
             numbers.append(number)
             values.append(value)
     assert of is not None
-    return OutboxChunk(_read_sender(connection, of[0]), bool(of[1]), numbers, values)
+    return OutboxChunk(of[0], _read_sender(connection, of[0]), bool(of[1]), numbers, values)
 
 
 def _read_sender(connection: sqlite3.Connection, opening: int) -> str:
-    [sender] = connection.execute("SELECT sender FROM opening WHERE id = ?", (opening,)).fetchone()
-    return str(sender)
+    found = connection.execute("SELECT sender FROM opening WHERE id = ?", (opening,)).fetchone()
+    return str(found[0]) if found else ""
 
 
 def confirm_sent(connection: sqlite3.Connection, to: OutboxDestinationQueue, upto: int) -> None:

@@ -111,3 +111,18 @@ def test_wrong_arguments_are_exit_code_2(busmq: Busmq, path: Path) -> None:
     for arguments in (["drain", str(path), "--timeout", "soon"], ["drain", str(path), "--redis", "http://x"], ["incoming", str(path), "-n", "0"]):
         assert busmq("outbox", *arguments).code == 2, arguments
     assert busmq("outbox", "drain", str(path), url=None).code == 2
+
+
+@pytest.mark.parametrize("command", ["status", "incoming", "outgoing", "keys", "subscribers", "unlock", "drain"])
+def test_commands_take_a_symlink_and_say_why_a_hard_link_will_not_do(busmq: Busmq, path: Path, redis_url: str, command: str) -> None:
+    link = path.with_name("link.db")
+    with SyncOutbox(path, nowhere()) as outbox:
+        outbox.push("q", 1)
+    more = ["--redis", redis_url] if command == "drain" else []
+    link.symlink_to(path)
+    assert not busmq("outbox", command, str(link), "--json", *more).code
+    link.unlink()
+    link.hardlink_to(path)
+    refused = busmq("outbox", command, str(link), "--json", *more)
+    assert (refused.code, refused.error["code"]) == (1, "BUSMQ_OUTBOX_UNUSABLE")
+    assert "2 names" in refused.error["message"]
