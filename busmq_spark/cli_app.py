@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from busmq_spark import __version__
 from busmq_spark.cli import (
     dead,
+    dead_replay,
     embedded,
     events,
     groups,
@@ -99,7 +100,7 @@ for title, commands in (
     for command in commands:
         app.command(rich_help_panel=title)(_catch_broken_pipe(with_redis_options(command)))
 dead_letters = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Look at what shared groups gave up, put it back, delete it.")
-DEAD_LETTER_COMMANDS: dict[str, Callable[..., None]] = {"list": dead.list_, "show": dead.show, "replay": dead.replay, "purge": dead.purge}
+DEAD_LETTER_COMMANDS: dict[str, Callable[..., None]] = {"list": dead.list_, "show": dead.show, "replay": dead_replay.replay, "purge": dead.purge}
 for name, its_command in DEAD_LETTER_COMMANDS.items():
     dead_letters.command(name)(_catch_broken_pipe(with_redis_options(its_command)))
 app.add_typer(dead_letters, name="dead", rich_help_panel="Readers")

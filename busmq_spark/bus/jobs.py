@@ -48,7 +48,7 @@ class Jobs:
         self.bus, self.queue = queue.bus, queue
         self.client = new_token()
         """Names this object where outcomes are published."""
-        self.done = f"{queue.name}.done" if durable else ""
+        self.done = flows.outcome_queue(queue.name) if durable else ""
         """The queue to which outcomes of the jobs sent, or worked on, through this object are pushed as well."""
         self._reference = flows.reference_encoder(self.client, self.done)
         self.outcome_ttl_s = round(outcome_ttl_s)
@@ -170,7 +170,7 @@ class Jobs:
         """
         if group is not None:
             check_name(group)
-            return read_stored_outcomes(self.bus, f"{self.queue.name if of is None else check_pattern(of)}.done", group)
+            return read_stored_outcomes(self.bus, flows.outcome_queue(self.queue.name if of is None else check_pattern(of)), group)
         if of is None:
             return JobOutcomeIterator(self.bus, self.queue, client_channel(self.client), pattern=False)
         pattern = "*" in check_pattern(of)

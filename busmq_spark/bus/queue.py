@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
@@ -152,15 +152,15 @@ class Queue(RetentionAndTimesMixin):
         """The random name of the life of the queue that it was attached to last."""
         return self._born
 
-    async def push_call(self, values: Any) -> tuple[int, int]:
+    async def push_call(self, values: Any, append: Callable[[QueueKeys, Any], Flow[tuple[int, int]]] = flows.append) -> tuple[int, int]:
         """One chunk: first id and how many were stored. A queue that vanished (Redis lost its data, another client closed it) is created again."""
         link = self.bus.servers.commands[self.server]
         try:
-            return await link.run(flows.append(self.keys, values))
+            return await link.run(append(self.keys, values))
         except QueueMissing:
             log.warning("queue %r is gone and is made anew; its ids begin again at 1", self.name)
             await self._join(self.discoverable)
-            return await link.run(flows.append(self.keys, values))
+            return await link.run(append(self.keys, values))
 
     # -- consuming --------------------------------------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from busmq_spark.bus.consume_retry import next_message_with_retries
 from busmq_spark.bus.provider_reply_queues import ProviderReplyQueues
 from busmq_spark.bus.received_request import Request
 from busmq_spark.bus.server_clock import ServerClock
-from busmq_spark.core.keys import reply_queue, service_queue
+from busmq_spark.core.keys import is_reply_queue, service_queue
 from busmq_spark.core.message import Message
 from busmq_spark.core.service import ServiceRequest, decode_request
 from busmq_spark.errors import BusError, ConfigError, LinkLost
@@ -127,7 +127,7 @@ class ServiceProvider:
         service = self._service
         try:
             frame = decode_request(message.text)
-            if frame.reply_to is not None and not frame.reply_to.startswith(reply_queue(service.name, "")):
+            if frame.reply_to is not None and not is_reply_queue(service.name, frame.reply_to):
                 # A requester must not be able to make the provider write to an arbitrary queue.
                 raise ValueError(f"its replyTo is {frame.reply_to[:80]!r}, not a reply queue of this service")
         except ValueError as error:

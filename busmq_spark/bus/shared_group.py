@@ -27,12 +27,12 @@ from busmq_spark.core import shared_group as flows
 from busmq_spark.core.command_generators import Flow
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.keys import is_subscription
-from busmq_spark.core.message import CHUNK_MESSAGES
+from busmq_spark.core.message import CHUNK_MESSAGES, chunks
 from busmq_spark.core.queue import clock_ms
 from busmq_spark.core.reader_subscriptions import register
 from busmq_spark.core.retry import Pauses
 from busmq_spark.core.shared_group import Action, LeasedMessage, MessageLeaseResult
-from busmq_spark.errors import BusError, ConfigError, StateError
+from busmq_spark.errors import BusError, ConfigError, QueueFull, StateError
 from busmq_spark.redis_io.lease_token import is_dead
 from busmq_spark.redis_io.queue_location import new_token
 
@@ -274,9 +274,21 @@ class SharedGroup(BaseGroup):
                 self._dead_queue = dead
         letters_to, now = self._dead_queue, await self._run_with_retries(lambda _: self._run(clock_ms(self.queue.keys)))
         letters = [dead_letter.make_dead_letter(self.queue.name, self.name, each, str(error), now) for each in ours]
-        await self._run_with_retries(lambda _: letters_to.push_many(letters))
+        await self._push_letters(letters_to, letters)
         await self._on_given_up(ours, str(error))
         return refused + await self._settle(ours, "ack")
+
+    async def _push_letters(self, dead: Queue, letters: Sequence[bytes]) -> None:
+        left = len(letters)
+        for chunk in chunks(letters):
+
+            async def push(_: bool, chunk: Sequence[bytes] = chunk) -> tuple[int, int]:
+                return await dead.push_call(chunk, dead_letter.push_letters)
+
+            _, stored = await self._run_with_retries(push)
+            left -= stored
+            if stored < len(chunk):
+                raise QueueFull(queue=dead.name, maxsize=await dead.maxsize(), left=left, waited="")
 
     async def _on_given_up(self, some: Sequence[LeasedMessage], error: str) -> None:
         """These have their dead letters, and are about to be settled."""

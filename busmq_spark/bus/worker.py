@@ -248,7 +248,7 @@ class Worker:
     def work_of(self, delivery: LeasedMessage) -> LeasedJob | None:
         """What a message asks for; None when it names no job."""
         try:
-            id, client, done = flows.decode_reference(delivery.value)
+            id, client, done = flows.decode_reference(delivery.value, self.jobs.queue.name)
         except MessageRefused:
             return None
         return LeasedJob(delivery, JobKeys(id, self.jobs.queue.keys.cluster), client, self.options.group, self._group.life, done or self.jobs.done)

@@ -1,8 +1,7 @@
-"""``busmq dead``: what groups gave up, to look at, to put back and to delete."""
+"""``busmq dead list``, ``show`` and ``purge``: messages that groups gave up. ``replay`` is in dead_replay.py."""
 
 import sys
 from collections.abc import Iterator
-from itertools import groupby
 from typing import Annotated
 
 import typer
@@ -11,21 +10,16 @@ from rich.text import Text
 from busmq_spark.cli.cli_errors import CliMessageMissing
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import CliOutput, table
-from busmq_spark.cli.progress_bar import TerminalProgressBar
-from busmq_spark.cli.queue_lookup import LocatedQueue, locate_existing, locate_queue, open_links
+from busmq_spark.cli.queue_lookup import LocatedQueue, locate_existing, open_links
 from busmq_spark.cli.stored_messages import read_messages
 from busmq_spark.cli.terminal_text import escape_control_characters, format_count, value_json, value_text
-from busmq_spark.core.dead_letter import DeadLetter, decode_letter, put_back
-from busmq_spark.core.message import Message, chunks
-from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach, trim
-from busmq_spark.errors import ConfigError, MessageRefused, QueueFull
+from busmq_spark.core.dead_letter import DeadLetter, decode_letter, recorded_runs
+from busmq_spark.core.message import Message
+from busmq_spark.core.queue import trim
+from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.options import RedisOptions
-from busmq_spark.redis_io.link_factory import Link
-from busmq_spark.redis_io.queue_location import new_token
 
 SHOWN_CHARS = 60
-MESSAGES_PER_REPLAY_STEP = 1000
-"""Messages put back before the next are read."""
 IdArgument = Annotated[int, typer.Argument(metavar="ID", help="Id of the dead letter, as 'busmq dead list' shows it.", show_default=False)]
 
 
@@ -38,6 +32,8 @@ def list_(
 ) -> None:
     """List the dead letters in a dead-letter queue, oldest first.
 
+    A letter is of record when a group of this bus wrote it. The origin of another one is only what the letter says.
+
     ```
     busmq dead list mail.dead
     busmq dead list mail.dead --json | jq .error
@@ -46,16 +42,19 @@ def list_(
     out = CliOutput(as_json)
     with open_links(redis) as links:
         place, state = locate_existing(queue, links)
-        found = [(message.id, _decode_dead_letter(queue, message)) for message in _stored_messages(place, state.oldest, state.newest, first)]
+        found = [(message.id, decode_dead_letter(queue, message)) for message in stored_messages(place, state.oldest, state.newest, first)]
+        runs = place.link.run(recorded_runs(place.keys, state.born, state.oldest))
+    recorded = {id: any(id in run for run in runs) for id, _ in found}
     if as_json:
         for id, letter in found:
-            out.print_json(**_dead_letter_json(queue, id, letter))
+            out.print_json(**_dead_letter_json(queue, id, letter), recorded=recorded[id])
         return
     if not found:
         out.note(f"queue {queue} holds no dead letters")
         return
     columns = [
         ("id", "right"),
+        ("of record", "left"),
         ("of queue", "left"),
         ("its id", "right"),
         ("group", "left"),
@@ -64,7 +63,7 @@ def list_(
         ("error", "left"),
         ("value", "left"),
     ]
-    out.print_table(table(columns, [_dead_letter_row(id, letter) for id, letter in found]))
+    out.print_table(table(columns, [_dead_letter_row(id, letter, recorded=recorded[id]) for id, letter in found]))
     if state.count > len(found):
         out.note(f"{format_count(state.count - len(found), 'more dead letter')}; --first N shows more")
 
@@ -78,59 +77,13 @@ def show(queue: QueueArgument, id: IdArgument, *, redis: RedisOptions) -> None:
     """
     with open_links(redis) as links:
         place, state = locate_existing(queue, links)
-        found = list(_stored_messages(place, id, id, 1))
+        found = list(stored_messages(place, id, id, 1))
     if not found:
         holds = f"ids {state.oldest}..{state.newest}" if state.count else "no messages now"
         raise CliMessageMissing(queue=queue, wanted=f"id {id}", found=holds)
-    letter = _decode_dead_letter(queue, found[0])
+    letter = decode_dead_letter(queue, found[0])
     sys.stdout.buffer.write(letter.value)
     sys.stdout.buffer.flush()
-
-
-def replay(
-    queue: QueueArgument,
-    *,
-    most: Annotated[
-        int | None, typer.Option("--most", min=1, metavar="N", help="The N oldest; all of them when not given.", show_default=False)
-    ] = None,
-    here: Annotated[
-        bool, typer.Option("--here", help="Also those that a query read over a federation link: into the queues of that name in this Redis.")
-    ] = False,
-    redis: RedisOptions,
-    as_json: JsonOption = False,
-) -> None:
-    """Put originals back at the end of their queues, each once, oldest first, and remove their dead letters.
-
-    A command that was killed or cut off can be given again: what was put back is not put back twice. What a query read over a federation link has its
-    queue behind that link: it is refused, unless you say --here.
-
-    ```
-    busmq dead replay mail.dead
-    ```
-    """
-    out = CliOutput(as_json)
-    put: dict[str, int] = {}
-    with open_links(redis) as links:
-        place, state = locate_existing(queue, links)
-        wanted = min(state.count, most or state.count)
-        with TerminalProgressBar(out, f"putting back from {queue}", wanted, "messages") as meter:
-            # Read anew each time, since what was put back has left the queue.
-            while messages := list(_stored_messages(place, state.oldest, state.newest, min(MESSAGES_PER_REPLAY_STEP, wanted - meter.items))):
-                letters = [(message.id, _decode_dead_letter(queue, message)) for message in messages]
-                if not here:
-                    _refuse_linked(queue, letters)
-                for target, some in groupby(letters, key=lambda each: each[1].queue):
-                    part = list(some)
-                    _put_back(links, place, state.born, target, part)
-                    put[target] = put.get(target, 0) + len(part)
-                    meter.add(len(part))
-    if as_json:
-        out.print_json(queue=queue, replayed=put)
-    else:
-        out.print_lines(
-            *[f"{format_count(number, 'message')} put back into queue {target}." for target, number in put.items()]
-            or [f"Queue {queue} holds no dead letters."]
-        )
 
 
 def purge(
@@ -149,8 +102,8 @@ def purge(
     out = CliOutput(as_json)
     with open_links(redis) as links:
         place, state = locate_existing(queue, links)
-        for message in _stored_messages(place, state.oldest, state.newest, 1):
-            _decode_dead_letter(queue, message)  # a queue of other messages is not meant
+        for message in stored_messages(place, state.oldest, state.newest, 1):
+            decode_dead_letter(queue, message)  # a queue of other messages is not meant
         if state.count and not yes:
             raise ConfigError(
                 reason=f"this would delete {format_count(state.count, 'dead letter')} of queue {queue!r}, "
@@ -163,30 +116,8 @@ def purge(
         out.print_lines(f"{format_count(state.count, 'dead letter')} deleted from queue {queue}.")
 
 
-def _refuse_linked(queue: str, letters: list[tuple[int, DeadLetter]]) -> None:
-    for id, letter in letters:
-        if letter.link:
-            where = f"was read over federation link {letter.link!r} from queue {letter.queue!r}, which is there"
-            remedy = f"--here puts it into queue {letter.queue!r} of this Redis; 'busmq dead show {queue} {id}' writes its value, to push it there"
-            raise ConfigError(reason=f"message {id} of queue {queue!r} {where}. {remedy}")
-
-
-def _put_back(links: list[Link], dead: LocatedQueue, born: str, target: str, letters: list[tuple[int, DeadLetter]]) -> None:
-    place = locate_queue(target, links)
-    found = place.link.run(attach(place.keys, new_token(), ttl_s=MIN_RECORD_TTL_S))
-    rows = [(id, letter.value) for id, letter in letters]
-    at = 0
-    for chunk in chunks([value for _, value in rows]):
-        part = rows[at : at + len(chunk)]
-        done = place.link.run(put_back(place.keys, born, part))
-        if done:
-            dead.link.run(trim(dead.keys, part[done - 1][0]))
-        if done < len(part):
-            raise QueueFull(queue=target, maxsize=found.maxsize, waited="", left=len(rows) - at - done)
-        at += len(chunk)
-
-
-def _stored_messages(place: LocatedQueue, first: int, last: int, most: int) -> Iterator[Message]:
+def stored_messages(place: LocatedQueue, first: int, last: int, most: int) -> Iterator[Message]:
+    """Up to ``most`` of the messages ``first..last``."""
     if not first or not most:
         return
     for part in read_messages(place, first, last):
@@ -196,7 +127,8 @@ def _stored_messages(place: LocatedQueue, first: int, last: int, most: int) -> I
             return
 
 
-def _decode_dead_letter(queue: str, message: Message) -> DeadLetter:
+def decode_dead_letter(queue: str, message: Message) -> DeadLetter:
+    """What a message says as a dead letter. Raises MessageRefused, which names queue and id."""
     try:
         return decode_letter(message.value)
     except MessageRefused as error:
@@ -219,10 +151,11 @@ def _dead_letter_json(queue: str, id: int, letter: DeadLetter) -> dict[str, obje
     }
 
 
-def _dead_letter_row(id: int, letter: DeadLetter) -> list[str | Text]:
+def _dead_letter_row(id: int, letter: DeadLetter, *, recorded: bool) -> list[str | Text]:
     value = value_text(letter.value, SHOWN_CHARS)
     return [
         str(id),
+        "yes" if recorded else "no",
         Text(escape_control_characters(letter.queue), "cyan"),
         str(letter.id),
         letter.group,

@@ -1,6 +1,9 @@
 """Dead letters: what a group gave up, as CloudEvents 1.0 in structured JSON (cloudevents.io), in a queue like any other.
 
 At least once: the dead letter is pushed first, and the message settled after that. A repeated dead letter has the same id and queue.
+
+Whoever may push to a dead-letter queue can write a letter that names any queue as its origin. So the bus records
+the ids of the letters that its groups write (push_letters.lua), and only those are put back where they say.
 """
 
 from __future__ import annotations
@@ -12,10 +15,10 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from busmq_spark.core.cloud_event import Event
-from busmq_spark.core.command_generators import Flow, script
+from busmq_spark.core.command_generators import Arg, Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import MIN_RECORD_TTL_S
-from busmq_spark.core.shared_group import LeasedMessage
+from busmq_spark.core.shared_group import GROUP_RECORD_TTL_S, LeasedMessage
 from busmq_spark.core.times_of_ids import format_time
 from busmq_spark.errors import MessageRefused, QueueMissing
 
@@ -90,6 +93,27 @@ def decode_letter(value: bytes) -> DeadLetter:
     except (ValueError, KeyError, MessageRefused):
         wanted = f"expected a CloudEvent of type {DEAD_LETTER_TYPE}"
         raise MessageRefused(reason=f"a message that begins with {value[:40]!r} is no dead letter; {wanted}") from None
+
+
+def push_letters(keys: QueueKeys, letters: Sequence[bytes]) -> Flow[tuple[int, int]]:
+    """Append one chunk of dead letters of a group, and record them: the first id, and how many were stored. Raises QueueMissing."""
+    names = (*keys.peer_keys, keys.letters, *keys.appending[len(keys.peer_keys) :])
+    args: list[Arg] = [keys.available, GROUP_RECORD_TTL_S, *letters]
+    first, stored = yield script("push_letters", names, args, idempotent=False)
+    if stored < 0:
+        raise QueueMissing(queue=keys.name)
+    return first, stored
+
+
+def recorded_runs(keys: QueueKeys, born: str, first: int) -> Flow[list[range]]:
+    """Return the ids from ``first`` on of the letters that groups wrote into this life of a dead-letter queue."""
+    reply = yield command("ZRANGEBYSCORE", keys.letters, first, "+inf", "WITHSCORES")
+    runs = []
+    for name, last in zip(reply[0::2], reply[1::2], strict=True):
+        its_born, _, its_first = name.decode("utf-8", "replace").rpartition(":")
+        if its_born == born:
+            runs.append(range(int(its_first), int(float(last)) + 1))
+    return runs
 
 
 def put_back(keys: QueueKeys, origin: str, letters: Sequence[tuple[int, bytes]]) -> Flow[int]:

@@ -144,15 +144,25 @@ def reference_encoder(client: str, done: str = "") -> Callable[[str], bytes]:
     return lambda id: f'{{"job":"{id}",{rest}'.encode()
 
 
-def decode_reference(value: bytes) -> tuple[str, str, str]:
-    """Job, client and queue of outcomes that a message names. Raises MessageRefused for one that names no job."""
+def outcome_queue(queue: str) -> str:
+    """Return the name of the only queue to which outcomes of the jobs of ``queue`` are pushed."""
+    return f"{queue}.done"
+
+
+def decode_reference(value: bytes, queue: str) -> tuple[str, str, str]:
+    """Return job, client and outcome queue that a message of ``queue`` names. Raises MessageRefused for one that names no job.
+
+    Whoever may push to ``queue`` wrote the message. A ``done`` that is not :func:`outcome_queue` counts as
+    none, so that nobody reaches another queue through the workers.
+    """
     try:
         text = value.decode()
         if plain := _REFERENCE.fullmatch(text):
             id, client, done = plain.groups("")
-            return id, client, done
-        found = json.loads(text)
-        return check_job(found["job"]), str(found.get("from", "")), str(found.get("done", ""))
+        else:
+            found = json.loads(text)
+            id, client, done = check_job(found["job"]), str(found.get("from", "")), found.get("done", "")
+        return id, client, outcome_queue(queue) if done == outcome_queue(queue) else ""
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError):
         raise MessageRefused(reason=f"a message that begins with {value[:40]!r} names no job; expected JSON with the id of one as 'job'") from None
 

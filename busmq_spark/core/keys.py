@@ -16,7 +16,7 @@ QUEUE_PREFIX = "bus:queue:"
 METADATA_SUFFIX = ":metadata"
 JOB_PREFIX = "bus:job:"
 LOOKS_LIKE_KEY_SUFFIX = re.compile(
-    r":(?:metadata|messages|msgid|toack|acks|sinks|senders|owners|clock|bytes|due|tries|runs)$|:(?:lease|hand|stages?|group):"
+    r":(?:metadata|messages|msgid|toack|acks|sinks|senders|owners|letters|clock|bytes|due|tries|runs)$|:(?:lease|hand|stages?|group):"
 )
 """Finds names that would make, after a key's prefix, another key of a queue."""
 _FORBIDDEN_IN_NAME = re.compile(r"^:|[\x00-\x1f\x7f]")
@@ -96,6 +96,11 @@ class QueueKeys:
     def owners(self) -> str:
         """Ours. Hash: subscription → whose it is, among those that federation servers let in."""
         return f"{self.base}:owners"
+
+    @cached_attribute
+    def letters(self) -> str:
+        """Ours, of a dead-letter queue. Sorted set: the ids of the letters that groups wrote (push_letters.lua)."""
+        return f"{self.base}:letters"
 
     @cached_attribute
     def peer_keys(self) -> tuple[str, str, str, str]:
@@ -278,6 +283,12 @@ def service_queue(service: str) -> str:
 def reply_queue(service: str, requester: str) -> str:
     """Name of the queue on which one requester finds its replies; ``requester`` is 16 lower-case hex digits, unique to it."""
     return f"service:{service}:replyTo:{requester}"
+
+
+def is_reply_queue(service: str, queue: str) -> bool:
+    """Return whether ``queue`` can be where a requester of ``service`` finds its replies, and no queue of another service."""
+    head = service_queue(service)
+    return queue.startswith(head) and REPLY_QUEUE_SUFFIX.fullmatch(queue, len(head)) is not None
 
 
 def sink_record(sink: str) -> str:

@@ -160,7 +160,7 @@ class JobOutcomeTaskWriter:
         if self._columns.needs_id and row.get("id") is None:
             raise MessageRefused(reason="column 'id' is NULL in some rows; expected the id of the message that each answers, as the source has it")
         life, ttl_ms, newest = self._queue_life(queue)
-        id, client, done = self._parse_job(row)
+        id, client, done = self._parse_job(row, queue)
         message = newest if row.get("id") is None else row["id"]
         error = row.get("error")
         if row.get("outcome") not in (None, OK_COLUMN, FAILED_COLUMN):
@@ -179,10 +179,12 @@ class JobOutcomeTaskWriter:
         }
         return _OutcomeRow(queue, row.get("id") is not None, work, error, fields)
 
-    def _parse_job(self, row: dict[str, Any]) -> tuple[str, str, str]:
+    def _parse_job(self, row: dict[str, Any], queue: str) -> tuple[str, str, str]:
         """The job, who sent it, and the queue to which its outcomes are pushed as well."""
         value = row.get("value")
-        id, client, done = flows.decode_reference(value.encode() if isinstance(value, str) else value) if value is not None else ("", "", "")
+        id, client, done = "", "", ""
+        if value is not None:
+            id, client, done = flows.decode_reference(value.encode() if isinstance(value, str) else value, queue)
         named = row.get("job")
         if named is None and not id:
             raise MessageRefused(reason="column 'job' is NULL in some rows; expected the id of a job")

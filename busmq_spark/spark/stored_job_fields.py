@@ -42,7 +42,7 @@ class StoredJobFieldsReader:
 
 def _job_id(value: bytes) -> str | None:
     try:
-        return flows.decode_reference(value)[0]
+        return flows.decode_reference(value, "")[0]
     except MessageRefused:
         return None
 

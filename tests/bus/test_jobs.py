@@ -199,6 +199,21 @@ async def test_outcomes_are_pushed_to_a_queue_where_that_is_asked_for(open_bus: 
         assert (said["job"], said["group"], said["ok"], said["queue"]) == (job.id, "g", True, jobs.queue.name)
 
 
+async def test_outcomes_are_pushed_to_no_other_queue_that_a_message_names(redis_url: str, fresh: Fresh) -> None:
+    async with (
+        Bus(redis_url) as bus,
+        bus.jobs(fresh()) as jobs,
+        bus.queue(fresh("paid")) as paid,
+        bus.queue(f"{jobs.queue.name}.done") as done,
+    ):
+        async with jobs.worker("g", start="earliest")(nothing):
+            await jobs.queue.push({"job": "a", "from": "x", "done": paid.name})
+            await jobs.get("a").wait(["g"], timeout_s=UNTIL_S)
+            await jobs.queue.push({"job": "b", "from": "x", "done": done.name})
+            [said] = [message.json() async for message in done.consume(max=1)]  # the worker pushes outcomes in this order
+        assert (said["job"], await paid.count()) == ("b", 0)
+
+
 async def test_a_group_begins_with_new_jobs_unless_it_is_told(redis_url: str, fresh: Fresh) -> None:
     held = Held()
     held.go.set()

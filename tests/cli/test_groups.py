@@ -12,6 +12,7 @@ from busmq_spark.core import queue as flows
 from busmq_spark.core.cloud_event import Event
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
+from busmq_spark.core.message import chunks
 from busmq_spark.core.reader_operations import states
 from busmq_spark.core.reader_subscriptions import register
 from busmq_spark.core.shared_group import LeasedMessage, SettleRequest
@@ -37,7 +38,7 @@ def give_up(link: SyncLink, keys: QueueKeys, values: Sequence[bytes], *, dead: s
         dead_letter.make_dead_letter(keys.name, "send", LeasedMessage(n, value, 3, 1000 * n, "t"), f"error {n}", 5000)
         for n, value in enumerate(values, 1)
     ]
-    assert link.run(flows.push_many(to, letters)) == len(values)
+    assert sum(link.run(dead_letter.push_letters(to, part))[1] for part in chunks(letters)) == len(values)
     return to
 
 
@@ -89,24 +90,24 @@ def test_dead_letters_are_listed_and_shown(busmq: Busmq, keys: QueueKeys, link: 
 def test_replay_puts_originals_back_once(busmq: Busmq, keys: QueueKeys, link: SyncLink) -> None:
     dead = give_up(link, keys, [b"%d" % n for n in range(2500)])
     kept = link.execute(command("LRANGE", dead.messages, 0, -1))
-    assert busmq("dead", "replay", dead.name, "--most", "2", "--json").records == [{"queue": dead.name, "replayed": {keys.name: 2}}]
+    assert busmq("dead", "replay", dead.name, "--most", "2", "--yes", "--json").records == [{"queue": dead.name, "replayed": {keys.name: 2}}]
     assert (values_of(link, keys), len(values_of(link, dead))) == ([b"0", b"1"], 2498)
     link.execute(command("DEL", dead.messages))  # as if a command had been killed before it removed what it has put back
     link.execute(command("RPUSH", dead.messages, *kept[:4000]))
     link.execute(command("RPUSH", dead.messages, *kept[4000:]))
-    assert f"2,500 messages put back into queue {keys.name}." in busmq("dead", "replay", dead.name).text
+    assert f"2,500 messages put back into queue {keys.name}." in busmq("dead", "replay", dead.name, "--yes").text
     assert values_of(link, keys) == [b"%d" % n for n in range(2500)]
     assert values_of(link, dead) == []
-    assert "holds no dead letters" in busmq("dead", "replay", dead.name).text
+    assert "holds no dead letters" in busmq("dead", "replay", dead.name, "--yes").text
 
 
 def test_replay_into_a_queue_that_gets_full_keeps_the_rest(busmq: Busmq, keys: QueueKeys, link: SyncLink) -> None:
     dead = give_up(link, keys, [b"a", b"b", b"c"])
     link.run(flows.attach(keys, new_token(), ttl_s=600, maxsize=2))
-    assert busmq("dead", "replay", dead.name, "--json").error["code"] == "BUSMQ_QUEUE_FULL"
+    assert busmq("dead", "replay", dead.name, "--yes", "--json").error["code"] == "BUSMQ_QUEUE_FULL"
     assert (values_of(link, keys), len(values_of(link, dead))) == ([b"a", b"b"], 1)
     link.run(flows.flush(keys))
-    busmq("dead", "replay", dead.name)
+    busmq("dead", "replay", dead.name, "--yes")
     assert (values_of(link, keys), values_of(link, dead)) == ([b"c"], [])
 
 
@@ -115,13 +116,13 @@ def test_what_a_query_read_over_a_link_is_not_put_back_into_another_server(busmq
     event = Event.decode(dead_letter.make_dead_letter(keys.name, "spark", LeasedMessage(1, b"theirs", 1, 1000, ""), "no JSON", 5000))
     link.run(flows.push_many(dead, [replace(event, extensions={**event.extensions, "link": "eu"}).encode()]))
     assert [each.get("link") for each in busmq("dead", "list", dead.name, "--json").records] == [None, "eu"]
-    refused = busmq("dead", "replay", dead.name)
+    refused = busmq("dead", "replay", dead.name, "--yes")
     assert refused.code == 2
-    assert f"message 2 of queue '{dead.name}' was read over federation link 'eu' from queue '{keys.name}', which is there" in refused.err
+    assert f"1 letter of group 'spark' of queue '{keys.name}' of link 'eu', not of record: refused" in refused.err
     assert (values_of(link, keys), len(values_of(link, dead))) == ([], 2)
-    busmq("dead", "replay", dead.name, "--most", "1")
+    busmq("dead", "replay", dead.name, "--most", "1", "--yes")
     assert values_of(link, keys) == [b"mine"]
-    busmq("dead", "replay", dead.name, "--here")
+    busmq("dead", "replay", dead.name, "--to", keys.name, "--yes")
     assert (values_of(link, keys), values_of(link, dead)) == ([b"mine", b"theirs"], [])
 
 

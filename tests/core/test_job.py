@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -60,13 +62,19 @@ def test_names_near_the_borders_are_taken() -> None:
 
 @given(st.from_regex(r"\A[A-Za-z0-9_-]{1,100}\Z"), st.text(st.characters(exclude_categories=["Cs"])), st.sampled_from(["", "concat.done"]))
 def test_a_reference_is_read_as_it_was_written(id: str, client: str, done: str) -> None:
-    assert job.decode_reference(job.reference_encoder(client, done)(id)) == (id, client, done)
+    assert job.decode_reference(job.reference_encoder(client, done)(id), "concat") == (id, client, done)
+
+
+@pytest.mark.parametrize("done", ["payments", "other.done", "concat.done ", "concat.done.done", "", None, 3, ["concat.done"]])
+def test_a_message_does_not_choose_the_queue_of_its_outcome(done: object) -> None:
+    for text in (json.dumps({"job": "a", "from": "x", "done": done}), json.dumps({"job": "a", "done": done, "from": "x"}, separators=(",", ":"))):
+        assert job.decode_reference(text.encode(), "concat") == ("a", "x", "")
 
 
 @pytest.mark.parametrize("value", [b"", b"text", b"{}", b"[]", b'{"job":3}', b'{"job":"a:b"}', b"\xff", b"[" * 100_000, b'"job"'])
 def test_a_message_that_names_no_job_is_refused(value: bytes) -> None:
     with pytest.raises(MessageRefused, match="names no job; expected JSON"):
-        job.decode_reference(value)
+        job.decode_reference(value, "concat")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busmq_spark.core.keys import QueueKeys, metadata_pattern, queue_name, server_index, sink_record
+from busmq_spark.core.keys import QueueKeys, is_reply_queue, metadata_pattern, queue_name, server_index, sink_record
 
 PLACED = json.loads((Path(__file__).parents[1] / "golden" / "redis-location.json").read_text("utf-8"))["vectors"]
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1)
@@ -70,3 +70,20 @@ def test_the_scan_pattern_matches_every_metadata_key(name: str, cluster: bool) -
 def test_a_key_of_another_kind_names_no_queue(key: str) -> None:
     assert queue_name(key) is None
     assert queue_name(QueueKeys("a").metadata, cluster=True) is None
+
+
+@pytest.mark.parametrize(
+    ("queue", "is_one"),
+    [
+        ("service:mail:replyTo:0123456789abcdef", True),
+        ("service:mail:replyTo:0123456789abcdef0", False),
+        ("service:mail:replyTo:", False),
+        ("service:mail:replyTo:other", False),
+        ("service:mail:replyTo:0123456789abcdef:replyTo:0123456789abcdef", False),
+        ("service:mailer:replyTo:0123456789abcdef", False),
+        ("service:mail", False),
+        ("payments", False),
+    ],
+)
+def test_the_reply_queue_of_a_service_is_no_other_queue(queue: str, is_one: bool) -> None:
+    assert is_reply_queue("mail", queue) is is_one

@@ -163,7 +163,7 @@ def test_good_rows_and_dead_letters_are_written_once_and_put_back_once(
     assert sorted(bus.stored(f"{queue}.checked")) == [b"1", b"5", b"none"]
     assert [decode_letter(value).id for value in bus.stored(f"{queue}.dead")] == BAD
     for n in range(2):  # the second finds nothing
-        [answer] = busmq(bus.url, "dead", "replay", f"{queue}.dead")
+        [answer] = busmq(bus.url, "dead", "replay", f"{queue}.dead", "--to", queue, "--yes")
         assert answer["replayed"] == ({queue: len(BAD)} if n == 0 else {})
     assert bus.stored(queue)[-len(BAD) :] == [VALUES[id - 1] for id in BAD]
     assert bus.stored(f"{queue}.dead") == []
