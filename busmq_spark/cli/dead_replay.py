@@ -33,6 +33,16 @@ MESSAGES_PER_STEP = 1000
 SHOWN_LINES = 20
 """Most lines of the plan: a peer chooses how many origins its letters name."""
 
+ToOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--to",
+        metavar="QUEUE",
+        show_default=False,
+        help="Put all letters into this queue, whatever they say. Given several times: each into the one of them that it names.",
+    ),
+]
+
 
 class _Route(NamedTuple):
     """From where letters say that they are, and where they go. No ``target``: nowhere."""
@@ -88,15 +98,7 @@ def replay(
     most: Annotated[
         int | None, typer.Option("--most", min=1, metavar="N", help="The N oldest; all of them when not given.", show_default=False)
     ] = None,
-    to: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--to",
-            metavar="QUEUE",
-            show_default=False,
-            help="Put all letters into this queue, whatever they say. Given several times: each into the one of them that it names.",
-        ),
-    ] = None,
+    to: ToOption = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
     redis: RedisOptions,
     as_json: JsonOption = False,
