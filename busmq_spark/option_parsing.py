@@ -98,14 +98,24 @@ def _unknown_reason(name: str, known: list[str]) -> str:
 
 def from_keywords(cls: type[O], given: Mapping[str, Any]) -> O:
     """The options object for keyword arguments. Raises ConfigError for an unknown one, with the nearest known."""
-    known = [row.name for row in fields(cls)]  # type: ignore[arg-type]  # a dataclass
-    for name_ in given:
-        if name_ not in known:
-            near = get_close_matches(name_, known, n=1, cutoff=0.6)
-            raise ConfigError(reason=f"unknown setting {name_!r}; " + (f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(known)}"))
+    _refuse_unknown(cls, given, "unknown setting {}")
     whole_numbers = {row.name: row for row in fields(cls) if type(row.default) is int}  # type: ignore[arg-type]  # a dataclass
     numbers = {name_: _parse_value(name_, row.metadata["parse"], given[name_]) for name_, row in whole_numbers.items() if name_ in given}
     return cls(**{**given, **numbers})
+
+
+def from_call(cls: type[O], call: str, given: Mapping[str, Any]) -> O:
+    """The options object for the keyword arguments of ``call``. Raises ConfigError as above."""
+    _refuse_unknown(cls, given, f"{call}() has no option {{}}")
+    return cls(**given)
+
+
+def _refuse_unknown(cls: type[Any], given: Mapping[str, Any], reason: str) -> None:
+    known = [row.name for row in fields(cls)]
+    for name in given.keys() - set(known):
+        near = get_close_matches(name, known, n=1, cutoff=0.6)
+        hint = f"did you mean {near[0]!r}?" if near else f"known are: {', '.join(known)}"
+        raise ConfigError(reason=f"{reason.format(repr(name))}; {hint}")
 
 
 def rows(cls: type[Any]) -> list[tuple[str, str, str]]:

@@ -11,19 +11,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast
 
 from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S
 from busmq_spark.bus.channel_inbox import ChannelInbox
+from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions
 from busmq_spark.bus.emitter import Emitter, Handler
 from busmq_spark.bus.queue import Queue
 from busmq_spark.core.channel_frames import ChannelFrameKind, encode_frame
 from busmq_spark.core.keys import channel_queue
 from busmq_spark.core.message import Message, encode_value
 from busmq_spark.errors import BusError, QueueFull, StateError
+from busmq_spark.option_parsing import from_call
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
@@ -38,22 +40,28 @@ class ChannelKeywords(TypedDict, total=False):
 
     ttl_s: int
     maxsize: int
+    discoverable: bool
+    max: int | None
+    remove: bool
     reliable: bool
     last: int
+    index: int
     wait: bool
     prefetch: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ChannelOptions:
-    """``ttl_s`` and ``maxsize`` as for Queue.attach, the others as for Queue.consume."""
+class ChannelOptions(ConsumeOptions):
+    """``ttl_s``, ``maxsize``, ``discoverable`` as for Queue.attach, others as for Queue.consume."""
 
     ttl_s: int = DEFAULT_QUEUE_TTL_S
     maxsize: int = 0
-    reliable: bool = False
-    last: int = 0
-    wait: bool = True
-    prefetch: int = 100
+    discoverable: bool = False
+
+    def consume_keywords(self) -> ConsumeKeywords:
+        """The options of the consumption."""
+        found = {row.name: getattr(self, row.name) for row in fields(ConsumeOptions)}
+        return cast("ConsumeKeywords", found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +86,21 @@ class BaseChannel(Emitter):
     async def connect(self, **options: Unpack[ChannelKeywords]) -> Self:
         """Read what is sent to ``local`` and send to ``remote``. Returns the channel, for ``async with await channel.connect(...)``.
 
+        Options are those of Queue.attach, with npm's ttl of 30 s, and of Queue.consume. ``max``
+        and ``index`` count frames: messages, and the words that a side has come or gone. After
+        ``max`` frames reading ends; the channel stays connected. With ``remove=False`` the end of
+        a channel is read again, too.
+
         ``reliable=True`` keeps each message until it is acked; at the start everything up to the id ``last`` is acked, and the rest comes again.
         One reader at a time may be reliable; with ``wait`` (default true) connecting waits for the other to end, else it raises QueueBusy.
         """
-        return await self._open(self.local, self.remote, ChannelOptions(**options))
+        checked = from_call(ChannelOptions, "connect", options)
+        return await self._open(self.local, self.remote, checked)
 
     async def listen(self, **options: Unpack[ChannelKeywords]) -> Self:
         """Connect with the roles swapped: a peer that made the same channel and connects is the other side. The object keeps its roles."""
-        return await self._open(self.remote, self.local, ChannelOptions(**options))
+        checked = from_call(ChannelOptions, "listen", options)
+        return await self._open(self.remote, self.local, checked)
 
     async def disconnect(self) -> None:
         """Send the peer a last frame and leave; the channel stays, with what is stored for us. No error when not connected."""
@@ -194,7 +209,8 @@ class Channel(BaseChannel):
         incoming, outgoing = Queue(self.bus, channel_queue(local, self.name)), Queue(self.bus, channel_queue(remote, self.name))
         try:
             for queue in (incoming, outgoing):
-                await queue.attach(ttl_s=options.ttl_s, maxsize=options.maxsize)
+                found = options.discoverable
+                await queue.attach(ttl_s=options.ttl_s, maxsize=options.maxsize, discoverable=found)
             inbox = await self._start_consuming(incoming, options)
             await self._announce(outgoing)
         except BaseException:
@@ -208,7 +224,7 @@ class Channel(BaseChannel):
         self.bus.spawn(inbox.run(), f"reading channel {self.name}")
 
     async def _start_consuming(self, incoming: Queue, options: ChannelOptions) -> ChannelInbox:
-        consumption = incoming.consume(reliable=options.reliable, last=options.last, wait=options.wait, prefetch=options.prefetch)
+        consumption = incoming.consume(**options.consume_keywords())
         await consumption.begin()
         return ChannelInbox(self, incoming, consumption, reliable=options.reliable)
 
@@ -265,7 +281,10 @@ class Channel(BaseChannel):
 
 
 class ChannelMessages:
-    """The messages of a channel. Ends when its side has disconnected; cancelling a wait for the next one loses none."""
+    """The messages of a channel. Ends when its side has disconnected, or has read ``max`` frames.
+
+    Cancelling a wait for the next one loses none.
+    """
 
     def __init__(self, channel: BaseChannel) -> None:
         self._channel = channel

@@ -32,6 +32,7 @@ from busmq_spark.core.job import JobOutcome
 from busmq_spark.core.keys import client_channel, jobs_channel
 from busmq_spark.core.reader_subscriptions import check_name
 from busmq_spark.errors import BusError, ConfigError, JobsNotSent, LinkLost
+from busmq_spark.option_parsing import from_call
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
@@ -249,5 +250,5 @@ class Jobs:
         is cancelled after ``deadline_s`` (30, None: never). The job of a process that dies is another's after ``lease_s`` (30). ``start``, of a new
         group: ``new``, or as for ``queue.group``. Raises ConfigError.
         """
-        checked = WorkerOptions(group=group, **options)
+        checked = from_call(WorkerOptions, "worker", {"group": group, **options})
         return lambda handler: Worker(self, handler, checked)

@@ -21,6 +21,7 @@ from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.message import encode_value
 from busmq_spark.core.retention import MESSAGES_TAKEN_WARNING
 from busmq_spark.errors import BusError, ConfigError, QueueMissing, StateError
+from busmq_spark.option_parsing import from_call
 from busmq_spark.redis_io.lease_token import is_dead
 from busmq_spark.redis_io.pipelined_connection import OnReply
 from busmq_spark.redis_io.queue_location import new_token
@@ -175,7 +176,8 @@ class Queue(RetentionAndTimesMixin):
         ``reliable`` loses at most those. A queue object has one consumption: a new one ends the one before.
         """
         self._need_attached("consume from")
-        before, self._consumption = self._consumption, Consumption(self, ConsumeOptions(**options))
+        checked = from_call(ConsumeOptions, "consume", options)
+        before, self._consumption = self._consumption, Consumption(self, checked)
         self._consumption.follows = before
         return self._consumption
 

@@ -167,3 +167,50 @@ async def test_what_a_killed_node_has_sent_arrives_and_its_coming_back_acks_noth
         assert await next_texts(channel, 4) == ["0 a", "0 b", "1 a", "1 b"]
         await channel.ack(6)
         await channel.end()
+
+
+async def test_node_reads_what_we_keep_and_we_read_what_node_keeps(
+    peer: Peer,
+    place: dict[str, Any],
+    fresh: Fresh,
+) -> None:
+    """Both read the same frames from their own place, and remove none."""
+    async with both(peer, place, fresh()) as (bus, node):
+        sender = await bus.channel(node.name).connect()
+        for text in "abc":
+            await sender.send(text)
+        reader = bus.channel(node.name)
+        await reader.listen(remove=False, index=2)
+        await node.open("listen", remove=False, index=2)
+        assert await next_texts(reader, 2) == ["b", "c"]
+        assert await node.messages(2) == [(3, "b"), (4, "c")]
+        await sender.send("d")
+        assert await next_texts(reader, 1) == ["d"]
+        assert await node.messages(1) == [(5, "d")]
+        async with bus.queue(channel_queue("remote", node.name)) as queue:
+            assert await queue.count() == 5
+
+
+@pytest.mark.parametrize("reliable", [False, True])
+async def test_max_leaves_the_same_rest_whoever_reads_first(
+    peer: Peer,
+    place: dict[str, Any],
+    fresh: Fresh,
+    *,
+    reliable: bool,
+) -> None:
+    async with both(peer, place, fresh()) as (bus, node):
+        sender = await bus.channel(node.name).connect()  # frame 1
+        for text in "abcd":
+            await sender.send(text)
+        await node.open("listen", max=2, reliable=reliable)
+        assert await node.messages(1) == [(2, "a")]
+        async with bus.queue(channel_queue("remote", node.name)) as queue:
+            while await queue.count() > 3:  # noqa: ASYNC110  npm does not say that it has ended
+                await asyncio.sleep(0.01)
+        ours = bus.channel(node.name)
+        await ours.listen(max=2, reliable=reliable, last=2 if reliable else 0)
+        async with asyncio.timeout(20):
+            assert [message.text async for message in ours] == ["b", "c"]
+        async with bus.queue(channel_queue("remote", node.name)) as queue:
+            assert await queue.count() == 1

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
     from busmq_spark.federation.client.web_socket_pool import WebSocketPool
 
+READ_ENOUGH = "read enough"
+"""What the server of ours says, instead of an event, when it has read ``max`` frames."""
 EVENT_OF_NPM_EVENT = {"remote:connect": "remote_connect", "remote:disconnect": "remote_disconnect", "disconnect": "disconnect", "end": "end"}
 log = logging.getLogger("busmq_spark")
 
@@ -51,8 +53,8 @@ class RemoteChannel(BaseChannel, RemoteObjectListener):
         self._failing: asyncio.Future[list[Any]] | None = None
         self._received: deque[Message | str] = deque()
         self._offered = asyncio.Event()
-        self._iterated = self._there = self._advancing = False
-        self._last = 0
+        self._iterated = self._there = self._advancing = self._full = False
+        self._last = self._count = self._highest = 0
 
     def __repr__(self) -> str:
         return f"RemoteChannel({self.name!r}, {self.local!r}, {self.remote!r}, {self._pool.target.url!r})"
@@ -92,13 +94,11 @@ class RemoteChannel(BaseChannel, RemoteObjectListener):
         while True:
             self._dispatch_received()
             if self._received and isinstance(self._received[0], Message):
-                message = self._received.popleft()
-                assert isinstance(message, Message)
-                self._last = message.id
+                message = self._take_message()
                 self._emit("message", message)
                 self._dispatch_received_soon()
                 return message
-            if not self.connected:
+            if not self.connected or self._full:
                 raise StopAsyncIteration
             self._offered.clear()
             await self._offered.wait()
@@ -119,15 +119,22 @@ class RemoteChannel(BaseChannel, RemoteObjectListener):
                 if isinstance(head, Message):
                     if self._iterated or not self.has_handlers("message"):
                         break
-                    self._received.popleft()
-                    self._last = head.id
-                    self._emit("message", head)
+                    self._emit("message", self._take_message())
                 else:
                     self._received.popleft()
                     self._on_channel_event(head)
         finally:
             self._advancing = False
         self._offered.set()
+
+    def _take_message(self) -> Message:
+        """The message at the head, which is handed over."""
+        message = self._received.popleft()
+        assert isinstance(message, Message)
+        if message.id > self._last:
+            self._last, self._count = message.id, self._count + 1
+        self._full = self._full or (self._options is not None and self._count == self._options.max)
+        return message
 
     def _dispatch_received_soon(self) -> None:
         """In a task of the bus: the caller gets its message before the events after it, and what a handler raises ends the bus' scope."""
@@ -139,7 +146,9 @@ class RemoteChannel(BaseChannel, RemoteObjectListener):
             self.bus.spawn(dispatch(), f"delivering what came on channel {self.name}")
 
     def _on_channel_event(self, event: str) -> None:
-        if event in ("remote_connect", "remote_disconnect"):
+        if event == READ_ENOUGH:
+            self._full = True
+        elif event in ("remote_connect", "remote_disconnect"):
             if self._there != (event == "remote_connect"):
                 self._there = not self._there
                 self._emit(event)
@@ -186,16 +195,14 @@ class RemoteChannel(BaseChannel, RemoteObjectListener):
         return RemotePushPipeline(self._handle, "send", self.name, self.bus.spawn, lambda: None)
 
     async def _join(self, local: str, remote: str, options: ChannelOptions) -> None:
-        if options.last and not options.reliable:
-            raise ConfigError(reason="last counts only with reliable=True")
         if not options.wait:
             raise ConfigError(reason="wait=False cannot be said over federation: a reliable reader waits for the one before it to end")
         self._handle.close()
         self._handle = self._make_handle(local, remote)
         self._pushes, self._options, self._state = self._make_push_pipeline(), options, ConnectionState.JOINING
         self._received.clear()
-        self._last = 0
-        self._there = self._iterated = False
+        self._last = self._count = self._highest = 0
+        self._there = self._iterated = self._full = False
         try:
             await self._handle.wait_open()
         except BaseException:
@@ -214,13 +221,32 @@ class RemoteChannel(BaseChannel, RemoteObjectListener):
         remote.on("message", lambda text=None, id=None, *_: self._on_received(remote, checked_values.make_message(text, id)))
         for theirs, ours in EVENT_OF_NPM_EVENT.items():
             remote.on(theirs, lambda *_, ours=ours: self._on_received(remote, ours))
-        remote.call_without_reply("connect", {"ttl": options.ttl_s, "maxsize": options.maxsize, "reliable": options.reliable, "last": options.last})
+        if options.max is not None:
+            remote.on("consuming", lambda *_: self._on_received(remote, READ_ENOUGH))
+        remote.call_without_reply("connect", self._npm_options(options))
         await answered
         self._failing = None
         asyncio.get_running_loop().call_soon(self._pushes.send_waiting)
 
+    def _npm_options(self, options: ChannelOptions) -> dict[str, Any]:
+        asked: dict[str, Any] = {"ttl": options.ttl_s, "maxsize": options.maxsize}
+        asked["discoverable"] = options.discoverable
+        if options.reliable:
+            asked |= {"reliable": True, "last": options.last}
+        if not options.remove:
+            asked |= {"remove": False, "index": options.index}
+        if options.max is not None:
+            again = options.reliable or not options.remove or options.max < 0  # then all count again
+            asked["max"] = options.max if again else max(0, options.max - self._count)
+        return asked
+
     def _on_received(self, remote: RemoteObjectConnection, what: Message | str) -> None:
         """Messages may come before the event ``connect``; they are kept until then."""
+        if isinstance(what, Message):
+            options = self._options
+            if what.id <= self._highest and options is not None and not options.remove:
+                return  # a new link begins at the index again
+            self._highest = what.id
         if remote is self._handle.remote and self._state in (ConnectionState.CONNECTED, ConnectionState.LEFT):
             self._add_received(what)
         else:

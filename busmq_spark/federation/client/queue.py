@@ -18,6 +18,7 @@ from busmq_spark.federation.client.push_pipeline import RemotePushPipeline, deco
 from busmq_spark.federation.client.remote_object_connection import error_from_event
 from busmq_spark.federation.client.remote_reconnector import RemoteObjectListener, RemoteReconnector
 from busmq_spark.federation.npm_wire.creation_message import make_creation
+from busmq_spark.option_parsing import from_call
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
@@ -138,7 +139,7 @@ class RemoteQueue(BaseQueue, RemoteObjectListener):
         what other consumers have not acked. ``wait=False`` is refused.
         """
         self._need_attached("consume from")
-        asked = ConsumeOptions(**options)
+        asked = from_call(ConsumeOptions, "consume", options)
         if not asked.wait:
             raise ConfigError(reason="wait=False cannot be said over federation: a reliable consumer waits for the one before it to end")
         before, self._consumption = self._consumption, RemoteQueueConsumption(self, asked)

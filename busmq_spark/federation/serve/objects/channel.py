@@ -21,6 +21,7 @@ from busmq_spark.federation.serve.objects.base import (
     ttl_of,
     whole_number_option,
 )
+from busmq_spark.federation.serve.objects.consume_options import consume_keywords
 
 if TYPE_CHECKING:
     from busmq_spark.bus.channel import Channel
@@ -46,7 +47,7 @@ class ServedChannel(ServedObject):
     """
 
     kind = "channel"
-    emits = frozenset({*EVENT_OF_NPM_EVENT, "error", "message"})
+    emits = frozenset({*EVENT_OF_NPM_EVENT, "error", "message", "consuming"})
 
     def __init__(self, session: ObjectSession, made: ObjectCreationMessage) -> None:
         super().__init__(session, made)
@@ -129,6 +130,8 @@ class ServedChannel(ServedObject):
             try:
                 message, arrived = await messages.take()
             except StopAsyncIteration:
+                if self._channel.connected:  # after ``max``; npm's servers do not say so
+                    self.emit("consuming", False)
                 return
             except BusError:
                 return  # the channel has emitted it as ``error``
@@ -156,9 +159,9 @@ class ServedChannel(ServedObject):
 
 def _channel_keywords(call: MethodCall) -> ChannelKeywords:
     options = call.options
-    found: ChannelKeywords = {"ttl_s": ttl_of(options), "maxsize": max(0, whole_number_option(options, "maxsize", 0))}
-    if options.get("reliable") is True:
-        found["reliable"] = True
-        found["last"] = whole_number_option(options, "last", 0)
-        found["wait"] = options.get("wait") is not False  # ours: npm knows no lease
-    return found
+    return {
+        "ttl_s": ttl_of(options),
+        "maxsize": max(0, whole_number_option(options, "maxsize", 0)),
+        "discoverable": options.get("discoverable") is True,
+        **consume_keywords(options),
+    }

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S
-from busmq_spark.bus.consume import ConsumeKeywords, Consumption
+from busmq_spark.bus.consume import Consumption
 from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueFull, QueueMissing, RedisFull, RedisReadOnly, StateError
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.npm_wire.dnode import DnodeCallbackRef, message_line
@@ -33,6 +33,7 @@ from busmq_spark.federation.serve.objects.base import (
     ttl_of,
     whole_number_option,
 )
+from busmq_spark.federation.serve.objects.consume_options import consume_keywords
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
@@ -154,7 +155,9 @@ class ServedQueue(ServedObject):
             self._pending_consume = self._pending_consume or call
             return
         throttle = call.options.get("throttle")
-        consumption = self._queue.consume(**_consume_keywords(call.options))
+        keywords = consume_keywords(call.options)
+        keywords["prefetch"] = SERVED_PREFETCH
+        consumption = self._queue.consume(**keywords)
         work = self._consume(consumption, throttle if isinstance(throttle, DnodeCallbackRef) else None)
         self._reader = self.session.spawn(work, f"consuming {self.name} for a peer")
 
@@ -308,18 +311,3 @@ def _to_metadata_text(value: Any) -> str:
     if isinstance(value, str | int | float):
         return str(to_storable(value))
     raise ConfigError(reason=f"a metadata field is {type(value).__name__}; expected text or a number")
-
-
-def _consume_keywords(options: dict[str, Any]) -> ConsumeKeywords:
-    """npm's options of ``consume`` as ours. What has no meaning beside the others is ignored, as by npm."""
-    most, reliable = options.get("max"), options.get("reliable") is True
-    remove = options.get("remove", True) is not False
-    found: ConsumeKeywords = {"remove": remove, "reliable": reliable, "prefetch": SERVED_PREFETCH}
-    if most is not None:
-        found["max"] = whole_number_option(options, "max", -1)
-    if not remove:
-        found["index"] = whole_number_option(options, "index", 0)
-    if reliable:
-        found["last"] = whole_number_option(options, "last", 0)
-        found["wait"] = options.get("wait") is not False  # ours: npm knows no lease
-    return found
