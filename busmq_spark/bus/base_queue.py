@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from datetime import datetime
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from busmq_spark.bus.early_calls import EarlyCalls
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.errors import ConfigError, StateError
@@ -49,6 +50,8 @@ class BaseQueue(Emitter):
         """The highest id handed over since it was attached: the highest that an ack is good for."""
         self._consumption = None
         self._lock = asyncio.Lock()
+        self.early = EarlyCalls(self._not_attached)
+        """Calls made before an attach has ended."""
 
     async def __aenter__(self) -> Self:
         await self.attach()
@@ -57,8 +60,21 @@ class BaseQueue(Emitter):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.detach()
 
-    async def attach(self, *, ttl_s: int = MIN_RECORD_TTL_S, maxsize: int = 0, discoverable: bool = False) -> bool:
-        """Whether the queue existed."""
+    def attach(self, *, ttl_s: int = MIN_RECORD_TTL_S, maxsize: int = 0, discoverable: bool = False) -> Coroutine[Any, Any, bool]:
+        """Create the queue, or join one that exists with its own ttl and maxsize. Whether it existed.
+
+        While attached it is touched every ttl/3, afterwards it lives for its ttl: 7 days by default,
+        30 s with npm busmq. Pushes made before it has ended are kept, and stored in their order;
+        when it fails, they fail with it. Raises StateError when attached already, and over
+        federation FederationLost when the server is unreachable for too long.
+        """
+
+        def work() -> Coroutine[Any, Any, bool]:
+            return self._attach(ttl_s, maxsize, discoverable=discoverable)
+
+        return self.early.begin(work)
+
+    async def _attach(self, ttl_s: int, maxsize: int, *, discoverable: bool) -> bool:
         raise NotImplementedError
 
     async def detach(self) -> None:
@@ -125,8 +141,17 @@ class BaseQueue(Emitter):
 
     def _need_attached(self, what: str) -> int:
         if not self.attached:
-            raise StateError(event=what, what=f"queue {self.name!r}", state="not attached", remedy="Call attach() first, or use 'async with queue:'")
+            raise self._not_attached(what)
         return self.ttl_s
+
+    def _need_attaching(self, what: str) -> None:
+        """Raises StateError unless it is attached, or about to be."""
+        if not (self.attached or self.early.opening):
+            raise self._not_attached(what)
+
+    def _not_attached(self, what: str) -> StateError:
+        remedy = "Call attach() first, or use 'async with queue:'"
+        return StateError(event=what, what=f"queue {self.name!r}", state="not attached", remedy=remedy)
 
     def _not_federated(self, call: str) -> ConfigError:
         return ConfigError(reason=f"{call} cannot be said over federation; call it on a bus at the Redis of queue {self.name!r}, or run busmq there")

@@ -9,7 +9,7 @@ async with await bus.channel("chat").listen() as channel:        # the peer: bus
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from enum import Enum
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast
 from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S
 from busmq_spark.bus.channel_inbox import ChannelInbox
 from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions
+from busmq_spark.bus.early_calls import EarlyCalls
 from busmq_spark.bus.emitter import Emitter, Handler
 from busmq_spark.bus.queue import Queue
 from busmq_spark.core.channel_frames import ChannelFrameKind, encode_frame
@@ -82,32 +83,36 @@ class BaseChannel(Emitter):
         self.local, self.remote = local, remote
         self._state = ConnectionState.AWAY
         self._lock = asyncio.Lock()
+        self.early = EarlyCalls(self._not_connected)
+        """Calls made before it is connected."""
 
-    async def connect(self, **options: Unpack[ChannelKeywords]) -> Self:
+    def connect(self, **options: Unpack[ChannelKeywords]) -> Coroutine[Any, Any, Self]:
         """Read what is sent to ``local`` and send to ``remote``. Returns the channel, for ``async with await channel.connect(...)``.
 
         Options are those of Queue.attach, with npm's ttl of 30 s, and of Queue.consume. ``max``
         and ``index`` count frames: messages, and the words that a side has come or gone. After
         ``max`` frames reading ends; the channel stays connected. With ``remove=False`` the end of
-        a channel is read again, too.
+        a channel is read again, too. Messages sent before this has ended are kept, in their order.
 
         ``reliable=True`` keeps each message until it is acked; at the start everything up to the id ``last`` is acked, and the rest comes again.
         One reader at a time may be reliable; with ``wait`` (default true) connecting waits for the other to end, else it raises QueueBusy.
         """
         checked = from_call(ChannelOptions, "connect", options)
-        return await self._open(self.local, self.remote, checked)
+        return self.early.begin(lambda: self._open(self.local, self.remote, checked))
 
-    async def listen(self, **options: Unpack[ChannelKeywords]) -> Self:
+    def listen(self, **options: Unpack[ChannelKeywords]) -> Coroutine[Any, Any, Self]:
         """Connect with the roles swapped: a peer that made the same channel and connects is the other side. The object keeps its roles."""
         checked = from_call(ChannelOptions, "listen", options)
-        return await self._open(self.remote, self.local, checked)
+        return self.early.begin(lambda: self._open(self.remote, self.local, checked))
 
     async def disconnect(self) -> None:
         """Send the peer a last frame and leave; the channel stays, with what is stored for us. No error when not connected."""
+        await self.early.let_begin()
         await self._leave(ChannelFrameKind.LEAVING)
 
     async def end(self) -> None:
         """Leave and end the channel for the peer, too. Raises when the frame for the peer could not be sent; this side has left then, too."""
+        await self.early.let_begin()
         await self._leave(ChannelFrameKind.END)
 
     attach, detach = connect, disconnect
@@ -137,6 +142,7 @@ class BaseChannel(Emitter):
             await self._join(local, remote, options)
             self._state = ConnectionState.CONNECTED
             self.bus.adopt(self)
+            self.early.make()
         self._emit("connect")
         return self
 
@@ -181,9 +187,16 @@ class Channel(BaseChannel):
 
     def send(self, value: object) -> asyncio.Future[int]:
         """Send to the peer; the result is the id, once stored. Values, order and errors as for Queue.push."""
+        frame = encode_frame(ChannelFrameKind.MESSAGE, encode_value(value))
         if self._connection is None or not self.connected:
+            return self.early.add("send on", lambda: self._outgoing.push(frame))
+        return self._connection.outgoing.push(frame)
+
+    @property
+    def _outgoing(self) -> Queue:
+        if self._connection is None:
             raise self._not_connected("send on")
-        return self._connection.outgoing.push(encode_frame(ChannelFrameKind.MESSAGE, encode_value(value)))
+        return self._connection.outgoing
 
     async def send_to(self, endpoint: str, value: object) -> int:
         """Send to the reader of the role ``endpoint``, connected now or later; the result is the id. Needs no connection."""
@@ -293,6 +306,8 @@ class ChannelMessages:
         return self
 
     async def __anext__(self) -> Message:
+        if not self._channel.connected and self._channel.early.opening:
+            await self._channel.early.wait_open("read")
         found: Message = await self._channel._reader.next()
         return found
 

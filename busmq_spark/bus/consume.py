@@ -149,6 +149,8 @@ class Consumption(BaseConsumption):
             await self.follows.stop()
             self.follows = None
         queue = self._queue
+        if not queue.attached:
+            await queue.early.wait_open("consume from")
         if self._options.remove and queue.keys.has_clock:
             await self._check_not_retained()
         if self._token:

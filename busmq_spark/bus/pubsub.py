@@ -15,10 +15,11 @@ Rule 3. A subscription outlives lost links and fail-overs; what was published wh
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
+from busmq_spark.bus.early_calls import EarlyCalls
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.drop_oldest_buffer import DropOldestBuffer
@@ -52,6 +53,8 @@ class Pubsub(Emitter):
         self._subscription: _Subscription | None = None
         self._lock = asyncio.Lock()
         self._dropped = 0
+        self.early = EarlyCalls(self._not_subscribed)
+        """Calls made before it is subscribed."""
 
     def __repr__(self) -> str:
         return f"Pubsub({self.name!r})"
@@ -80,8 +83,14 @@ class Pubsub(Emitter):
         """
         await self.bus.servers.commands[0].execute(command("PUBLISH", self.channel, encode_value(value), idempotent=False))
 
-    async def subscribe(self) -> None:
-        """Subscribe: what is published after this returns is received. Waits while Redis is unreachable; no error when subscribed already."""
+    def subscribe(self) -> Coroutine[Any, Any, None]:
+        """Subscribe: messages published after this returns are received.
+
+        Waits while Redis is unreachable; no error when subscribed already.
+        """
+        return self.early.begin(self._subscribe)
+
+    async def _subscribe(self) -> None:
         async with self._lock:
             if self._subscription is not None:
                 return
@@ -94,6 +103,7 @@ class Pubsub(Emitter):
 
     async def unsubscribe(self) -> None:
         """Unsubscribe. Messages received and not taken yet are dropped, and the loop ends. No error when not subscribed."""
+        await self.early.let_begin()
         async with self._lock:
             subscription, self._subscription = self._subscription, None
             if subscription is None:
@@ -110,11 +120,21 @@ class Pubsub(Emitter):
 
     def __aiter__(self) -> AsyncIterator[PubsubMessage]:
         """The messages received from the subscription until its end."""
-        if self._subscription is None:
-            raise StateError(
-                event="listen to", what=f"pubsub {self.name!r}", state="not subscribed", remedy="Call subscribe() first, or use 'async with'"
-            )
-        return aiter(self._subscription)
+        if self._subscription is not None:
+            return aiter(self._subscription)
+        if self.early.opening:
+            return self._iterate_when_subscribed()
+        raise self._not_subscribed("listen to")
+
+    async def _iterate_when_subscribed(self) -> AsyncIterator[PubsubMessage]:
+        await self.early.wait_open("listen to")
+        async for message in self:
+            yield message
+
+    def _not_subscribed(self, event: str) -> StateError:
+        remedy = "Call subscribe() first, or use 'async with'"
+        what = f"pubsub {self.name!r}"
+        return StateError(event=event, what=what, state="not subscribed", remedy=remedy)
 
     async def _start_receiving(self, on_message: Callable[[bytes | None], None]) -> None:
         """Call ``on_message`` with every message, and with None when subscribed again."""

@@ -67,18 +67,14 @@ class Queue(RetentionAndTimesMixin):
 
     # -- life -------------------------------------------------------------------------------------------------------------------------------
 
-    async def attach(self, *, ttl_s: int = flows.MIN_RECORD_TTL_S, maxsize: int = 0, discoverable: bool = False) -> bool:
-        """Create the queue, or join the one that exists, which keeps its own ttl and maxsize. Whether it existed.
-
-        While attached it is touched every ttl/3, afterwards it lives for its ttl: 7 days by default, 30 s with npm busmq.
-        Raises StateError when attached already.
-        """
+    async def _attach(self, ttl_s: int, maxsize: int, *, discoverable: bool) -> bool:
         async with self._lock:
             if self.attached:
                 raise StateError(event="attach", what=f"queue {self.name!r}", state="attached already", remedy="Detach it first")
             self._attach_args, self.handed = (ttl_s, maxsize), 0
             self._emit("attaching")
             existed = await self._join(discoverable)
+            self.early.make()
             self.discoverable = discoverable
             self.bus.adopt(self)
             self.bus.keep_alive.add(self)
@@ -89,6 +85,7 @@ class Queue(RetentionAndTimesMixin):
 
     async def detach(self) -> None:
         """Stop consuming, wait for pushes under way, and let the queue's ttl run. Nothing is deleted; no error when not attached."""
+        await self.early.let_begin()
         async with self._lock:
             if not self.attached:
                 return
@@ -117,16 +114,20 @@ class Queue(RetentionAndTimesMixin):
         Text and bytes are stored as they are, everything else as JSON. The future fails with QueueFull, and with LinkLost when the connection
         broke before the reply: then it is unknown whether the message is stored. Awaiting it is the back-pressure.
         """
-        self._need_attached("push to")
-        return self._push_pipeline.add((encode_value(value),), single=True)
+        values = (encode_value(value),)
+        if not self.ttl_s:
+            return self.early.add("push to", lambda: self._push_pipeline.add(values, single=True))
+        return self._push_pipeline.add(values, single=True)
 
     def push_many(self, values: Iterable[object]) -> asyncio.Future[list[int]]:
         """Append messages in order, in few round trips; the result are their ids. What others push meanwhile may come in between.
 
         The future fails with QueueFull when there is no room for the last ``details["left"]`` of them; those before are stored.
         """
-        self._need_attached("push to")
-        return self._push_pipeline.add([encode_value(value) for value in values], single=False)
+        encoded = [encode_value(value) for value in values]
+        if not self.ttl_s:
+            return self.early.add("push to", lambda: self._push_pipeline.add(encoded, single=False))
+        return self._push_pipeline.add(encoded, single=False)
 
     def put(self, push: PendingPush[bytes]) -> None:
         """Append the values of a push, at least one; its methods are called for each chunk that is stored."""
@@ -175,7 +176,7 @@ class Queue(RetentionAndTimesMixin):
         At most ``prefetch`` messages (default 100) are taken at once. Stopping puts back what was not handed over; a process that dies without
         ``reliable`` loses at most those. A queue object has one consumption: a new one ends the one before.
         """
-        self._need_attached("consume from")
+        self._need_attaching("consume from")
         checked = from_call(ConsumeOptions, "consume", options)
         before, self._consumption = self._consumption, Consumption(self, checked)
         self._consumption.follows = before

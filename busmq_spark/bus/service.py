@@ -13,14 +13,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
+from busmq_spark.bus.early_calls import EarlyCalls
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.requester import Requester
 from busmq_spark.bus.service_provider import ServeKeywords, ServeOptions, ServiceProvider
 from busmq_spark.errors import StateError
+from busmq_spark.option_parsing import from_call
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
@@ -42,6 +45,8 @@ class Service(Emitter):
         self.bus, self.name = bus, name
         self._side: ServiceProvider | Requester | None = None
         self._lock = asyncio.Lock()
+        self.early = EarlyCalls(self._not_connected)
+        """Calls made before it is connected."""
 
     def __repr__(self) -> str:
         return f"Service({self.name!r})"
@@ -64,7 +69,7 @@ class Service(Emitter):
 
     # -- providing --------------------------------------------------------------------------------------------------------------------------
 
-    async def serve(self, handler: Callable[..., Any], **options: Unpack[ServeKeywords]) -> None:
+    def serve(self, handler: Callable[..., Any], **options: Unpack[ServeKeywords]) -> Coroutine[Any, Any, None]:
         """Answer requests with ``handler``, until ``disconnect`` or after ``max`` of them; returns when it has begun.
 
         The handler is a function or coroutine function; it gets the data, and if it needs a second argument, the Request. What it returns is
@@ -73,13 +78,24 @@ class Service(Emitter):
         At most ``concurrency`` handlers run at once; further requests stay in the queue, also for other providers. Requests that have expired
         are dropped. ``reply_queues``: of how many requesters the reply queue is kept attached.
         """
-        await self._start_side(provider := ServiceProvider(self, handler, ServeOptions(**options)), provider.start)
+        checked = from_call(ServeOptions, "serve", options)
+        return self.early.begin(lambda: self._serve(handler, checked))
+
+    async def _serve(self, handler: Callable[..., Any], options: ServeOptions) -> None:
+        provider = ServiceProvider(self, handler, options)
+        await self._start_side(provider, provider.start)
         self._emit("serving")
 
     # -- asking -----------------------------------------------------------------------------------------------------------------------------
 
-    async def connect(self, *, timeout_ms: int = 1000, ttl_s: int = 30) -> None:
-        """Prepare for requests, which wait ``timeout_ms`` for a reply if they do not say otherwise."""
+    def connect(self, *, timeout_ms: int = 1000, ttl_s: int = 30) -> Coroutine[Any, Any, None]:
+        """Prepare for requests, which wait ``timeout_ms`` for a reply unless they say otherwise.
+
+        Requests made before this has ended wait for it.
+        """
+        return self.early.begin(lambda: self._connect(timeout_ms, ttl_s))
+
+    async def _connect(self, timeout_ms: int, ttl_s: int) -> None:
         requester = Requester(self, timeout_ms)
         await self._start_side(requester, lambda: requester.start(ttl_s))
         self._emit("connected")
@@ -90,18 +106,25 @@ class Service(Emitter):
         Raises RequestTimeout when there is none in time (the provider may have done its work all the same), RequestFailed with
         ``details["error"]`` when the provider answers with an error.
         """
-        return await self._requester().request(data, timeout_ms)
+        return await (await self._connected_requester()).request(data, timeout_ms)
 
     def stream(self, data: Any, *, timeout_ms: int | None = None) -> AsyncGenerator[Any, None]:
         """The replies of one provider as they come: ``async for part in service.stream(data)``. The timeout begins anew with each.
 
         The request is sent when the first is asked for. Parts that come faster than they are read wait in memory. Raises as ``request`` does.
         """
+        if self._side is None and self.early.opening:
+            return self._stream_when_connected(data, timeout_ms)
         return self._requester().stream(data, timeout_ms)
+
+    async def _stream_when_connected(self, data: Any, timeout_ms: int | None) -> AsyncGenerator[Any, None]:
+        async with aclosing((await self._connected_requester()).stream(data, timeout_ms)) as parts:
+            async for part in parts:
+                yield part
 
     async def send(self, data: Any, *, timeout_ms: int | None = None) -> None:
         """A request without a reply; returns when it is stored. Providers drop it if they find it only after ``timeout_ms``."""
-        await self._requester().send(data, timeout_ms)
+        await (await self._connected_requester()).send(data, timeout_ms)
 
     # -- ending -----------------------------------------------------------------------------------------------------------------------------
 
@@ -110,6 +133,7 @@ class Service(Emitter):
 
         Handlers that need longer are cancelled, and their requesters time out; requests that need longer raise StateError.
         """
+        await self.early.let_begin()
         async with self._lock:
             if self._side is None:
                 return
@@ -145,8 +169,18 @@ class Service(Emitter):
                 raise
             self._side = side
             self.bus.adopt(self)
+            self.early.make()
+
+    async def _connected_requester(self) -> Requester:
+        if self._side is None and self.early.opening:
+            await self.early.wait_open("ask")
+        return self._requester()
 
     def _requester(self) -> Requester:
         if not isinstance(self._side, Requester):
-            raise StateError(event="ask", what=f"service {self.name!r}", state="not connected", remedy="Call connect() first")
+            raise self._not_connected("ask")
         return self._side
+
+    def _not_connected(self, event: str) -> StateError:
+        what, remedy = f"service {self.name!r}", "Call connect() first"
+        return StateError(event=event, what=what, state="not connected", remedy=remedy)

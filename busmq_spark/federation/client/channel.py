@@ -63,9 +63,10 @@ class RemoteChannel(BaseChannel, RemoteObjectListener):
 
     def send(self, value: object) -> asyncio.Future[int]:
         """As Channel.send. The future fails with FederationLost when the link broke and it is unknown whether the message is stored."""
+        texts = (decode_utf8(encode_value(value)),)
         if not self.connected:
-            raise self._not_connected("send on")
-        return self._pushes.add((decode_utf8(encode_value(value)),), single=True)
+            return self.early.add("send on", lambda: self._pushes.add(texts, single=True))
+        return self._pushes.add(texts, single=True)
 
     async def send_to(self, endpoint: str, value: object) -> int:
         """As Channel.send_to."""

@@ -76,6 +76,8 @@ class RemoteQueueConsumption(BaseConsumption):
             if not await self._try_take_over(before):
                 await before.stop()
             self.follows = None  # not earlier: this may be cancelled on the way
+        if not queue.attached:
+            await queue.early.wait_open("consume from")
         while self._remote is None and not self.is_stopping:
             try:
                 self._remote = await queue.handle.wait_open()

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Unpack
 from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S, BaseQueue
 from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions
 from busmq_spark.core.message import Message, encode_value
-from busmq_spark.core.queue import MIN_RECORD_TTL_S, check_id
+from busmq_spark.core.queue import check_id
 from busmq_spark.errors import BusError, ConfigError, FederationLost, FederationRefused, MessageRefused, QueueBusy, StateError, WireFormatError
 from busmq_spark.federation.client import checked_values
 from busmq_spark.federation.client.consume import RemoteQueueConsumption
@@ -67,8 +67,7 @@ class RemoteQueue(BaseQueue, RemoteObjectListener):
 
     # -- life -------------------------------------------------------------------------------------------------------------------------------
 
-    async def attach(self, *, ttl_s: int = MIN_RECORD_TTL_S, maxsize: int = 0, discoverable: bool = False) -> bool:
-        """As Queue.attach. Raises FederationLost when the server is unreachable for too long."""
+    async def _attach(self, ttl_s: int, maxsize: int, *, discoverable: bool) -> bool:
         if ttl_s < 1:
             raise ConfigError(reason=f"the ttl is {ttl_s} s; expected at least 1, since Redis deletes at once what may live for less")
         async with self._lock:
@@ -85,12 +84,14 @@ class RemoteQueue(BaseQueue, RemoteObjectListener):
                 raise
             self.handle.keep_open, self.discoverable = True, discoverable
             self.bus.adopt(self)
+            self.early.make()
             existed = self._existed
         self._emit("attached", existed)
         return existed
 
     async def detach(self) -> None:
         """As Queue.detach. What was taken and not handed over is lost, unless the consumption was reliable: the wire has no way back."""
+        await self.early.let_begin()
         async with self._lock:
             if not self.attached:
                 return
@@ -123,13 +124,17 @@ class RemoteQueue(BaseQueue, RemoteObjectListener):
 
     def push(self, value: object) -> asyncio.Future[int]:
         """As Queue.push. The future fails with FederationLost when the link broke and it is unknown whether the message is stored."""
-        self._need_attached("push to")
-        return self._pushes.add((decode_utf8(encode_value(value)),), single=True)
+        return self._push_when_attached([decode_utf8(encode_value(value))], single=True)
 
     def push_many(self, values: Iterable[object]) -> asyncio.Future[list[int]]:
         """As Queue.push_many: one call each, many under way."""
-        self._need_attached("push to")
-        return self._pushes.add([decode_utf8(encode_value(value)) for value in values], single=False)
+        texts = [decode_utf8(encode_value(value)) for value in values]
+        return self._push_when_attached(texts, single=False)
+
+    def _push_when_attached(self, texts: list[str], *, single: bool) -> asyncio.Future[Any]:
+        if self.attached and not self.early.waiting:
+            return self._pushes.add(texts, single=single)
+        return self.early.add("push to", lambda: self._pushes.add(texts, single=single))
 
     # -- consuming --------------------------------------------------------------------------------------------------------------------------
 
@@ -138,7 +143,7 @@ class RemoteQueue(BaseQueue, RemoteObjectListener):
         the queue; at most ``prefetch`` messages are so, and none when it is reliable. On an npm server a reliable consumption also takes
         what other consumers have not acked. ``wait=False`` is refused.
         """
-        self._need_attached("consume from")
+        self._need_attaching("consume from")
         asked = from_call(ConsumeOptions, "consume", options)
         if not asked.wait:
             raise ConfigError(reason="wait=False cannot be said over federation: a reliable consumer waits for the one before it to end")
