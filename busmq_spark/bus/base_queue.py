@@ -60,7 +60,13 @@ class BaseQueue(Emitter):
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.detach()
 
-    def attach(self, *, ttl_s: int = MIN_RECORD_TTL_S, maxsize: int = 0, discoverable: bool = False) -> Coroutine[Any, Any, bool]:
+    def attach(
+        self,
+        *,
+        ttl_s: int = MIN_RECORD_TTL_S,
+        maxsize: int = 0,
+        discoverable: bool = False,
+    ) -> Coroutine[Any, Any, bool]:
         """Create the queue, or join one that exists with its own ttl and maxsize. Whether it existed.
 
         While attached it is touched every ttl/3, afterwards it lives for its ttl: 7 days by default,

@@ -24,10 +24,11 @@ class EarlyCalls:
     def __init__(self, not_open: Callable[[str], StateError]) -> None:
         self._not_open = not_open
         self._openings: list[weakref.ref[_Opening[Any]]] = []
-        self._calls: deque[tuple[Callable[[], asyncio.Future[Any]], asyncio.Future[Any], str]] = deque()
+        self._calls: deque[tuple[Callable[[], asyncio.Future[Any]], asyncio.Future[Any], str]]
+        self._calls = deque()
 
     def begin(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Coroutine[Any, Any, T]:
-        """Return the coroutine that opens the object: from now on, until it ends, calls are kept."""
+        """Return the coroutine that opens the object. Calls are kept until it ends."""
         opening = _Opening(work, self)
         self._openings.append(weakref.ref(opening, self._on_dropped))
         return opening

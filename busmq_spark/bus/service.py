@@ -69,7 +69,11 @@ class Service(Emitter):
 
     # -- providing --------------------------------------------------------------------------------------------------------------------------
 
-    def serve(self, handler: Callable[..., Any], **options: Unpack[ServeKeywords]) -> Coroutine[Any, Any, None]:
+    def serve(
+        self,
+        handler: Callable[..., Any],
+        **options: Unpack[ServeKeywords],
+    ) -> Coroutine[Any, Any, None]:
         """Answer requests with ``handler``, until ``disconnect`` or after ``max`` of them; returns when it has begun.
 
         The handler is a function or coroutine function; it gets the data, and if it needs a second argument, the Request. What it returns is
@@ -117,7 +121,11 @@ class Service(Emitter):
             return self._stream_when_connected(data, timeout_ms)
         return self._requester().stream(data, timeout_ms)
 
-    async def _stream_when_connected(self, data: Any, timeout_ms: int | None) -> AsyncGenerator[Any, None]:
+    async def _stream_when_connected(
+        self,
+        data: Any,
+        timeout_ms: int | None,
+    ) -> AsyncGenerator[Any, None]:
         async with aclosing((await self._connected_requester()).stream(data, timeout_ms)) as parts:
             async for part in parts:
                 yield part

@@ -19,7 +19,11 @@ BEGIN = [asyncio.create_task, asyncio.ensure_future]
 
 
 @pytest.mark.parametrize("begin", BEGIN)
-async def test_pushes_after_attach_are_stored_in_the_order_of_the_calls(open_bus: OpenBus, fresh: Fresh, begin: Begin) -> None:
+async def test_pushes_after_attach_are_stored_in_the_order_of_the_calls(
+    open_bus: OpenBus,
+    fresh: Fresh,
+    begin: Begin,
+) -> None:
     async with open_bus() as bus, bus.queue(name := fresh()) as reader:
         queue = bus.queue(name)
         attaching = begin(queue.attach())
@@ -34,7 +38,10 @@ async def test_pushes_after_attach_are_stored_in_the_order_of_the_calls(open_bus
         assert queue.pushed == 5
 
 
-async def test_what_ends_an_attach_ends_the_pushes_after_it(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_what_ends_an_attach_ends_the_pushes_after_it(
+    open_bus: OpenBus,
+    fresh: Fresh,
+) -> None:
     async with open_bus() as bus:
         queue = bus.queue(fresh())
         attaching = asyncio.ensure_future(queue.attach(ttl_s=0))
@@ -48,7 +55,10 @@ async def test_what_ends_an_attach_ends_the_pushes_after_it(open_bus: OpenBus, f
         assert await queue.push("c") == 1
 
 
-async def test_an_attach_that_is_given_up_gives_up_the_pushes_after_it(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_an_attach_that_is_given_up_gives_up_the_pushes_after_it(
+    open_bus: OpenBus,
+    fresh: Fresh,
+) -> None:
     async with open_bus() as bus:
         queue = bus.queue(fresh())
         attaching = queue.attach()
@@ -69,7 +79,10 @@ async def test_an_attach_that_is_given_up_gives_up_the_pushes_after_it(open_bus:
             await pushed
 
 
-async def test_a_consumption_after_attach_begins_when_it_is_attached(open_bus: OpenBus, fresh: Fresh) -> None:
+async def test_a_consumption_after_attach_begins_when_it_is_attached(
+    open_bus: OpenBus,
+    fresh: Fresh,
+) -> None:
     async with open_bus() as bus, bus.queue(name := fresh()) as sender:
         await sender.push_many("abc")
         queue = bus.queue(name)
@@ -80,7 +93,11 @@ async def test_a_consumption_after_attach_begins_when_it_is_attached(open_bus: O
 
 
 @pytest.mark.parametrize("how", ["connect", "listen"])
-async def test_messages_after_connect_are_sent_in_the_order_of_the_calls(open_bus: OpenBus, fresh: Fresh, how: str) -> None:
+async def test_messages_after_connect_are_sent_in_the_order_of_the_calls(
+    open_bus: OpenBus,
+    fresh: Fresh,
+    how: str,
+) -> None:
     async with open_bus() as bus:
         one, two = bus.channel(name := fresh()), bus.channel(name)
         connecting = asyncio.ensure_future(getattr(one, how)())
@@ -107,7 +124,12 @@ async def test_requests_after_connect_are_answered(open_bus: OpenBus, fresh: Fre
 
 
 @pytest.mark.parametrize("begun", [False, True])
-async def test_who_leaves_while_it_begins_has_left(open_bus: OpenBus, fresh: Fresh, *, begun: bool) -> None:
+async def test_who_leaves_while_it_begins_has_left(
+    open_bus: OpenBus,
+    fresh: Fresh,
+    *,
+    begun: bool,
+) -> None:
     async with open_bus() as bus:
         queue, channel, news = bus.queue(fresh()), bus.channel(fresh()), bus.pubsub(fresh())
         service = bus.service(fresh())

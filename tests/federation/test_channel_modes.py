@@ -11,7 +11,11 @@ from tests.conftest import Fresh
 from tests.federation.far import far, quick
 
 
-async def test_what_a_channel_keeps_is_read_once_over_a_link_that_is_cut(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_a_channel_keeps_is_read_once_over_a_link_that_is_cut(
+    redis_url: str,
+    fresh: Fresh,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     quick(monkeypatch)
     async with far(redis_url) as both:
         sender = await both.home.channel(name := fresh()).connect()
@@ -31,7 +35,11 @@ async def test_what_a_channel_keeps_is_read_once_over_a_link_that_is_cut(redis_u
         assert found == [f"{n}" for n in range(10)]
 
 
-async def test_max_counts_over_all_links_of_a_channel(redis_url: str, fresh: Fresh, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_max_counts_over_all_links_of_a_channel(
+    redis_url: str,
+    fresh: Fresh,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     quick(monkeypatch)
     async with far(redis_url) as both:
         sender = both.home.channel(name := fresh())
