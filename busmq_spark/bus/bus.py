@@ -137,6 +137,7 @@ class Bus(EventRoutingMixin, Emitter):
             finally:
                 if servers is not None:
                     await servers.close()
+                    log.debug("bus %s: disconnected from %s", self.token, servers)
                 self._servers, self._connected, self._links = None, False, None
                 self._lease_users.clear()
                 self._refusal = None
@@ -270,6 +271,7 @@ class Bus(EventRoutingMixin, Emitter):
             self._servers = None
             await servers.close()
             raise
+        log.debug("bus %s: connected to %s", self.token, servers)
         servers.start(self.spawn)
         self.spawn(self.keep_alive.run(), "keeping queues alive")
 

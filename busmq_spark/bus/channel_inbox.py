@@ -10,6 +10,7 @@ Rule 4. A message that a federation server takes for a peer counts as taken once
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from busmq_spark.bus.channel import Channel
     from busmq_spark.bus.consume import Consumption
     from busmq_spark.bus.queue import Queue
+
+log = logging.getLogger("busmq_spark")
 
 
 class ChannelInbox:
@@ -165,3 +168,4 @@ class ChannelInbox:
         while self.reliable and (due := self._acks.id_to_ack):
             await self._queue.run(flows.ack(self._queue.keys, due, ttl_s=self._ttl_s))
             self._acks.on_acked(due)
+            log.debug("queue %r: acked up to id %d", self._queue.name, due)

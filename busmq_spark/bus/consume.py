@@ -11,6 +11,7 @@ Rule 4. While the server is unreachable the consumer waits, without limit; a rel
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 
 LEASE_POLL_S = 0.5
+log = logging.getLogger("busmq_spark")
 
 
 class ConsumeKeywords(TypedDict, total=False):
@@ -238,6 +240,10 @@ class Consumption(BaseConsumption):
         # A batch that is found in the record does not say how much the queue holds.
         self._empty = not batch or (not again and len(batch) < most and _batch_reached_queue_end(batch))
         if batch:
+            if log.isEnabledFor(logging.DEBUG):
+                verb = "took" if self._options.remove else "read"
+                words = "queue %r: %s %d messages, ids %d to %d"
+                log.debug(words, queue.name, verb, len(batch), batch[0].id, batch[-1].id)
             self._buffer.extend(batch)
             self._received = batch[-1].id
             if self._left is not None:

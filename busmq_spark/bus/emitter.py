@@ -11,6 +11,8 @@ from busmq_spark.errors import ConfigError
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 SpawnTask = Callable[[Coroutine[Any, Any, Any], str], Any]
+EVENTS_OF_MESSAGES = ("message", "request")
+"""Events that are not logged one by one."""
 log = logging.getLogger("busmq_spark")
 
 
@@ -55,6 +57,8 @@ class Emitter:
     def _take_handlers(self, event: str) -> Iterator[Callable[..., Any]]:
         """The handlers to call now; one added with ``once`` is removed before it is called."""
         assert event in self.events, event
+        if event not in EVENTS_OF_MESSAGES and log.isEnabledFor(logging.DEBUG):
+            log.debug("%r: %s", self, event)
         for entry in tuple(self._handlers.get(event, ())):
             if entry[1]:
                 self._handlers[event].remove(entry)

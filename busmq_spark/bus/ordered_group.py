@@ -95,6 +95,7 @@ class OrderedGroup(BaseGroup):
                 queue=self.queue.name, expected=f"id {last} of life {self._born}", found=found.detail or "nothing"
             )
         self._acked = max(self._acked, last)
+        log.debug("queue %r, group %r: acked up to id %d", *self._log_names, last)
         self._marks = {id: mark for id, mark in self._marks.items() if id > last or id == self._position}
 
     async def _register(self) -> None:

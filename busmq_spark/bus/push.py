@@ -8,6 +8,7 @@ Rule 3. What is short waits until the end of the loop's turn for what goes with 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 MESSAGES_PER_PUSH = 50
 """So many messages are sent at once."""
 V = TypeVar("V")
+log = logging.getLogger("busmq_spark")
 PushAnswer: TypeAlias = tuple[int, int] | Exception | None
 """First id and how many were stored (-1: there is no such queue); an error reply; None when nothing was sent."""
 
@@ -139,6 +141,9 @@ class PushBatcher:
     def _on_stored(self, first: int, count: int, maxsize: int = 0) -> None:
         """The first ``count`` values of the chunk have ids from ``first`` on; the others had no room below ``maxsize``."""
         self._queue.pushed += count
+        if log.isEnabledFor(logging.DEBUG):
+            words = "queue %r: pushed %d messages, ids %d to %d"
+            log.debug(words, self._queue.name, count, first, first + count - 1)
         for push, size in self._chunk:
             fitting = min(size, count)
             if fitting:

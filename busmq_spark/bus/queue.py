@@ -196,6 +196,7 @@ class Queue(RetentionAndTimesMixin):
         if self._consumption is None or not self._consumption.reliable:
             raise self._not_reliable("Consume with reliable=True, or do not ack: the others are removed when they are taken")
         await self.run(flows.ack(self.keys, last, ttl_s=ttl_s))
+        log.debug("queue %r: acked up to id %d", self.name, last)
 
     # -- asking -----------------------------------------------------------------------------------------------------------------------------
 

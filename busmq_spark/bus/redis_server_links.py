@@ -44,6 +44,9 @@ class RedisServerLinks:
         self._on_change, self._reply_s = on_change, reply_s
         self._known: dict[str, tuple[int, float]] = {}
 
+    def __str__(self) -> str:
+        return ", ".join(link.endpoint.masked_url for link in self.commands)
+
     def start(self, spawn: Callable[..., Any]) -> None:
         """Begin to listen and to watch, as tasks of the bus."""
         for index, connection in enumerate(self.pubsub):

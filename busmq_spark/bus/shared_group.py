@@ -248,6 +248,9 @@ class SharedGroup(BaseGroup):
         for each in some if action != "extend" else ():
             if (held := self._held.get(each.id)) is not None and held.token == each.token:
                 del self._held[each.id]
+        if log.isEnabledFor(logging.DEBUG):
+            names = (*self._log_names, action, len(some), some[0].id, some[-1].id)
+            log.debug("queue %r, group %r: %s of %d messages, ids %d to %d", *names)
         if results.count(1) == len(results):
             return []
         # Where the call may have been executed before, what is settled already was settled by us.

@@ -138,6 +138,8 @@ class RemoteQueueConsumption(BaseConsumption):
         if self._left is not None:
             self._left -= 1
         self._received = message.id
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%r: took id %d", self._queue, message.id)
         self._buffer.append(message)
         self._wake.set()
         if len(self._buffer) >= self._max_buffered:

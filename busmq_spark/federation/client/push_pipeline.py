@@ -7,6 +7,7 @@ Rule 2. A queue with a maxsize is pushed to one by one, so that of a call that d
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -20,6 +21,7 @@ from busmq_spark.federation.client import checked_values
 if TYPE_CHECKING:
     from busmq_spark.federation.client.remote_reconnector import RemoteReconnector
 
+log = logging.getLogger("busmq_spark")
 MAX_PUSHES_UNDER_WAY = 1000
 """Most pushes of one object under way; each keeps a number of its own at the server. Their bytes are bounded per socket (flow_control.py)."""
 
@@ -100,8 +102,11 @@ class RemotePushPipeline:
 
     def _on_stored_id(self, push: PendingPush[str], id: Any) -> None:
         try:
-            push.on_stored(checked_values.expect_number(id, "the id of a push"), 1)
+            stored = checked_values.expect_number(id, "the id of a push")
+            push.on_stored(stored, 1)
             self._stored()
+            if log.isEnabledFor(logging.DEBUG):
+                log.debug("%s: pushed id %d to %r", self._handle.url, stored, self._name)
         except WireFormatError as error:
             push.fail(error)
             raise

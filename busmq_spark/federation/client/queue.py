@@ -167,6 +167,7 @@ class RemoteQueue(BaseQueue, RemoteObjectListener):
             remote.call_without_reply("ack", last)
             try:
                 await remote.call_for_result("count")  # acks are never answered (protocol 1.9); this goes the same way after it
+                log.debug("%r: acked up to id %d", self, last)
                 return
             except FederationLost:
                 continue

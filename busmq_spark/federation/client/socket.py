@@ -98,15 +98,18 @@ class ReconnectingWebSocket:
             try:
                 socket = await self._dial()
             except FederationRefused as error:
+                log.debug("federation: refused: %s", error)
                 self.why = error
                 self._changed()
                 return
             except FederationLost as error:
+                log.debug("federation: not connected: %s", error)
                 self.why = error
                 self._changed()
                 await asyncio.sleep(pauses.next_s())
                 continue
             began = asyncio.get_running_loop().time()
+            log.debug("federation: connected to %s", self.target.url)
             await self._receive_packets(socket)
             # One that is closed again and again at once is not hammered at.
             pauses = Pauses(*DIAL_PAUSES_S) if asyncio.get_running_loop().time() - began > 1 else pauses
@@ -192,6 +195,7 @@ class ReconnectingWebSocket:
             beat.cancel()
             self._socket = None
             socket.transport.abort()
+            log.debug("federation: %s: %s", self.target.url, reason)
             self._end_remotes(self._lost_error(reason))
 
     def _on_packet(self, message: bytes) -> None:

@@ -203,6 +203,7 @@ class FederationServer:
         decision = decide_handshake(request.path, headers, self._policy)
         if isinstance(decision, HandshakeRefusal):
             self._counts.refused.add(reason=decision.reason)
+            log.debug("federation: refused a handshake: %s", decision.reason)
             return Response(decision.status, decision.phrase, Headers(decision.headers), decision.body)
         if self._quotas.quota_of(decision.identity.name).sockets >= self._limits.connections_per_secret:
             return self._respond_at_capacity()
@@ -231,6 +232,7 @@ class FederationServer:
         accepted = cast(LimitedServerConnection, socket).accepted
         assert accepted is not None
         self._counts.accepted.add(protocol=accepted.protocol)
+        log.debug("federation: %s has connected", accepted.identity.name)
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
