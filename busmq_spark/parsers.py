@@ -17,6 +17,22 @@ LOCAL_SOURCE, UNNAMED_LINK = "local", "federation"
 """What Redis itself, and a link without a name, are called beside links with names."""
 _SECONDS_OF_UNIT = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _BYTES_OF_UNIT = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+COMMA = re.compile(r"[ \t]*,[ \t]*")
+"""What separates a comma list: a comma, with the blanks beside it. All else belongs to the items."""
+
+
+def describe_stray_character(text: str, *, inside: bool = False) -> str | None:
+    """Say which blank or control character a text has that no name or address has; None: it has none.
+
+    ``inside``: blanks in the middle count, too.
+    """
+    if text.endswith(("\n", "\r")):
+        return "ends with a line break, as text that was read from a file does; take it off"
+    if text[:1] in (" ", "\t") or text[-1:] in (" ", "\t"):
+        return "begins or ends with a blank; take it off"
+    if re.search(r"[\x00-\x1f\x7f]", text):
+        return "has a line break or another control character in it"
+    return "has a blank in it" if inside and " " in text else None
 
 
 def integer(least: int, most: int | None = None) -> Callable[[str], int]:

@@ -1,15 +1,22 @@
-"""Text to servers. ``redis://[user:password@]host[:port]``, ``rediss://`` for TLS, ``unix:///path``; several separated by commas.
+"""Text to servers: ``redis://[user:password@]host[:port]``, ``rediss://`` for TLS, ``unix:///path``; several separated by commas.
 
-As in npm busmq the order of the list matters (all peers use the same), the database number is ignored, and a user part without a colon is the
-password: ``redis://secret@host``.
+As in npm busmq the order of the list matters (all peers use the same), and a user part without a
+colon is the password: ``redis://secret@host``. The bus is always in database 0: npm peers and
+clusters know no other. Each other part of a URL is refused.
+
+jvm-shim/src/main/java/busmq/spark/redis/Urls.java does the same.
 """
 
 from __future__ import annotations
 
+import ipaddress
+import os
+import re
 from dataclasses import dataclass, field
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote_to_bytes
 
 from busmq_spark.errors import ConfigError
+from busmq_spark.parsers import COMMA, describe_stray_character
 
 DEFAULT_PORT = 6379
 SENTINEL_PORT = 26379
@@ -80,24 +87,37 @@ class RedisServerAddress:
         return f"redis{'s' if self.tls else ''}://{secret}{host}:{self.port}"
 
 
+_URL = re.compile(r"([A-Za-z]+)://([^/?#]*)([^?#]*)(\?[^#]*)?(#.*)?")
+_ADDRESS = re.compile(r"(?:\[([^]]*)\]|([^]:[]*))(?::([^]:[]*))?")
+_HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?")
+_IPV6 = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
+_MAX_SOCKET_PATH_BYTES = 107
+"""Linux' limit."""
+
+
 def parse(urls: str, login: DefaultCredentials = NO_LOGIN, default_port: int = DEFAULT_PORT) -> tuple[RedisServerAddress, ...]:
     """The servers of a comma list. ``login`` holds for every URL that has no credentials of its own.
 
-    Raises ConfigError that says which URL and why, and repeats nothing of it: a password that breaks its URL may stand anywhere in it.
+    Raises ConfigError that says which URL and why, and repeats nothing of it: a password that
+    breaks its URL may stand anywhere in it.
     """
-    given = [url.strip() for url in urls.split(",") if url.strip()]
-    if not given:
+    if not urls.strip():
         raise ConfigError(reason="redis.url is empty; expected redis://host:port, or several separated by commas")
-    servers = []
+    given = COMMA.split(urls)
+    servers: list[RedisServerAddress] = []
     for place, url in enumerate(given, 1):
         try:
-            servers.append(_parse_server(url, login, default_port))
+            server = _parse_server(url, login, default_port)
+            for before, other in enumerate(servers, 1):
+                if (server.host, server.port, server.path) == (other.host, other.port, other.path):
+                    raise _UrlError(f"it names the server of URL {before} again")
         except _UrlError as bad:
             which = f"URL {place} of {len(given)} in redis.url" if len(given) > 1 else "redis.url"
             raise ConfigError(
-                reason=f"{which}: {bad}; expected redis://[user:password@]host[:port], rediss://… or unix:///path. "
-                "In a password percent-encode , @ / ? # [ ] and %"
+                reason=f"{which}: {bad}; expected redis://[user:password@]host[:port], rediss://… or "
+                "unix:///path. In a password percent-encode , @ / ? # [ ] and %"
             ) from None
+        servers.append(server)
     return tuple(servers)
 
 
@@ -106,35 +126,92 @@ class _UrlError(Exception):
 
 
 def _parse_server(url: str, default: DefaultCredentials, default_port: int) -> RedisServerAddress:
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        raise _UrlError("it is not a URL") from None
-    if parts.scheme not in ("redis", "rediss", "unix"):
-        raise _UrlError("it does not begin with a known scheme")
-    login, _, address = parts.netloc.rpartition("@")
+    if not url:
+        raise _UrlError("it is empty")
+    if stray := describe_stray_character(url, inside=True):
+        raise _UrlError(f"it {stray}")
+    parts = _URL.fullmatch(url)
+    scheme = parts[1].lower() if parts else ""
+    if parts is None or scheme not in ("redis", "rediss", "unix"):
+        hint = " (sentinels and clusters are named with redis.layout)"
+        layout = re.match(r"[^:/@]*(sentinel|cluster)", url.lower())
+        raise _UrlError(f"it does not begin with a known scheme{hint if layout else ''}")
+    _, place, path, query, fragment = parts.groups(default="")
+    login, at, address = place.rpartition("@")
+    if set("[]") & set(login):
+        raise _UrlError("it is not a URL")
+    if "@" in f"{path}{query}{fragment}" and (login or scheme != "unix" or query or fragment):
+        raise _UrlError("it has an @ after its address")
+    if at and not login.strip(":"):
+        raise _UrlError("it has an @ with neither user nor password before it")
     user, secret = _parse_credentials(login)
     if secret is None:
         user, secret = user or default.user, default.password
-    if parts.scheme == "unix":
-        if address or not parts.path:
-            raise _UrlError("it has a host" if address else "it has no path")
-        if login and "@" in parts.path:
-            raise _UrlError("it has an @ behind its address")
-        return RedisServerAddress("", 0, path=unquote(parts.path), user=user, password=secret)
-    if "@" in f"{parts.path}{parts.query}{parts.fragment}":
-        raise _UrlError("it has an @ behind its address")
-    try:
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        raise _UrlError("its port is not a number from 1 to 65535") from None
-    if not host:
+    if scheme == "unix":
+        host, port, socket = "", 0, _parse_socket_path(address, path)
+    else:
+        (host, port), socket = _parse_address(address, default_port), None
+        if path not in ("", "/", "/0"):
+            raise _UrlError(_describe_path(path))
+    if query or fragment:
+        kind = "a query (?…)" if query else "a fragment (#…)"
+        raise _UrlError(f"it has {kind}, and a setting in a URL is none here; use the options")
+    if socket is not None:
+        return RedisServerAddress(host, port, path=socket, user=user, password=secret)
+    return RedisServerAddress(host, port, scheme == "rediss", None, user, secret, default.trust)
+
+
+def _describe_path(path: str) -> str:
+    shown = f"database {path[1:]}" if re.fullmatch("/[0-9]{1,4}", path) else "a path"
+    return (
+        f"it names {shown}, and a bus is always in database 0, as npm peers and clusters know no "
+        "other; take the path off, and use a Redis of its own to keep two buses apart"
+    )
+
+
+def _parse_address(address: str, default_port: int) -> tuple[str, int]:
+    found = _ADDRESS.fullmatch(address)
+    if not found:
+        many = address.count(":") > 1 and not set("[]") & set(address)
+        raise _UrlError("it is not a URL" + (": an IPv6 address is written [::1]" if many else ""))
+    six, host, port = found.groups()
+    if port is not None and not (re.fullmatch("[0-9]{1,5}", port) and 1 <= int(port) <= 65535):
+        raise _UrlError("its port is not a number from 1 to 65535")
+    if six is not None:
+        try:
+            ipaddress.IPv6Address(six if _IPV6.fullmatch(six) else "")
+        except ValueError:
+            raise _UrlError("it has no IPv6 address between [ and ]") from None
+    elif not host:
         raise _UrlError("it has no host")
-    return RedisServerAddress(host, port or default_port, parts.scheme == "rediss", None, user, secret, default.trust)
+    elif not _HOST.fullmatch(host):
+        raise _UrlError("its host is none: it has letters, digits, - and _, with single dots between")
+    return (six or host).lower(), int(port) if port else default_port
+
+
+def _parse_socket_path(address: str, path: str) -> str:
+    if address or path in ("", "/"):
+        raise _UrlError("it has a host" if address else "it has no path")
+    found = _decode_percent(path)
+    if stray := describe_stray_character(found):
+        raise _UrlError(f"its path {stray}")
+    if len(os.fsencode(found)) > _MAX_SOCKET_PATH_BYTES:
+        limit = f"the {_MAX_SOCKET_PATH_BYTES} bytes that the name of a unix socket may have"
+        raise _UrlError(f"its path is longer than {limit}")
+    return found
 
 
 def _parse_credentials(text: str) -> tuple[str | None, str | None]:
     user, colon, secret = text.partition(":")
     if not colon:
         user, secret = "", text
-    return unquote(user) or None, unquote(secret) or None
+    return _decode_percent(user) or None, _decode_percent(secret) or None
+
+
+def _decode_percent(text: str) -> str:
+    try:
+        if not re.search("%(?![0-9A-Fa-f]{2})", text):
+            return unquote_to_bytes(text).decode()
+    except UnicodeError:
+        pass
+    raise _UrlError("it has a % that begins no percent-encoded UTF-8 character (% itself is %25)")

@@ -13,9 +13,11 @@ from busmq_spark.core import scripts
 from busmq_spark.errors import BacklogWouldBeDeleted, ConfigError
 from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, RedisOptions, WriteOptions
+from busmq_spark.redis_io import urls as urls_module
 from busmq_spark.redis_io.redis_layout import redis_layout
 from tests.jvm.contract import FILE, contract
 from tests.jvm.probe import Probe, Refused
+from tests.redis_io import url_table
 from tests.spark.conftest import ROOT
 from tests.spark.test_options import BAD, GOOD, READ, required
 
@@ -161,6 +163,20 @@ def test_a_bad_address_has_the_same_error_text_before_anything_is_connected(prob
         redis_layout(parse(RedisOptions, given))
     with pytest.raises(Refused) as theirs:
         probe("open", "", options=given)
+    assert str(theirs.value) == str(ours.value).replace(", rediss://… or unix:///path", " or rediss://…")
+
+
+@pytest.mark.parametrize(("urls", "servers"), url_table.GOOD)
+def test_an_address_means_the_same_servers(probe: Probe, urls: str, servers: list[tuple[Any, ...]]) -> None:
+    assert probe("servers", "", urls=urls) == [list(server) for server in servers]
+
+
+@pytest.mark.parametrize("urls", [urls for urls, _ in url_table.BAD])
+def test_an_address_is_refused_in_the_same_words(probe: Probe, urls: str) -> None:
+    with pytest.raises(ConfigError) as ours:
+        urls_module.parse(urls)
+    with pytest.raises(Refused, match="BUSMQ_CONFIG") as theirs:
+        probe("servers", "", urls=urls)
     assert str(theirs.value) == str(ours.value).replace(", rediss://… or unix:///path", " or rediss://…")
 
 

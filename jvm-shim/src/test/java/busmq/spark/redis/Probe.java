@@ -13,6 +13,9 @@ import com.fasterxml.jackson.databind.ObjectMapper;
 import java.io.BufferedReader;
 import java.io.IOException;
 import java.io.InputStreamReader;
+import java.lang.reflect.Constructor;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
 import java.lang.reflect.RecordComponent;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -69,10 +72,36 @@ public final class Probe {
             }
             case "read" -> fields(ReadOptions.parse(text(asked.get("options"))));
             case "write" -> fields(WriteOptions.parse(text(asked.get("options"))));
+            case "servers" -> servers(asked.get("urls").asText());
             case "digest" -> Script.load(asked.get("script").asText()).digest();
             case "error" -> BusException.of(ErrorKind.valueOf(asked.get("kind").asText()), details(asked.get("details"))).getMessage();
             default -> throw new IllegalArgumentException("unknown: " + asked);
         };
+    }
+
+    /** Host, port, TLS, user and password of each server. By reflection: the jar has another class loader. */
+    private static Object servers(String urls) {
+        try {
+            Class<?> address = Class.forName("busmq.spark.redis.RedisServerAddress");
+            Constructor<?> make = address.getDeclaredConstructors()[0];
+            make.setAccessible(true);
+            Method parse = Class.forName("busmq.spark.redis.Urls").getDeclaredMethod("parse", String.class, address, int.class);
+            parse.setAccessible(true);
+            List<Object> found = new ArrayList<>();
+            for (Object each : (List<?>) parse.invoke(null, urls, make.newInstance("", 0, false, null, null, null), 6379)) {
+                List<Object> parts = new ArrayList<>();
+                for (RecordComponent part : address.getRecordComponents()) {
+                    part.getAccessor().setAccessible(true);
+                    parts.add(part.getAccessor().invoke(each));
+                }
+                found.add(parts.subList(0, 5));
+            }
+            return found;
+        } catch (InvocationTargetException error) {
+            throw (RuntimeException) error.getCause();
+        } catch (ReflectiveOperationException error) {
+            throw new IllegalStateException(error);
+        }
     }
 
     private Object open(String name, JsonNode given) {

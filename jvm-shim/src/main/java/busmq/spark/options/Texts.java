@@ -1,0 +1,41 @@
+package busmq.spark.options;
+
+import java.util.List;
+import java.util.regex.Pattern;
+
+/** Texts of lists, names and addresses: nothing of them is taken off, as in {@code parsers.py}. */
+public final class Texts {
+    /** What separates a comma list: a comma, with the blanks beside it. All else belongs to the items. */
+    private static final Pattern COMMA = Pattern.compile("[ \\t]*,[ \\t]*");
+    private static final Pattern CONTROL = Pattern.compile("[\\x00-\\x1f\\x7f]");
+
+    private Texts() {
+    }
+
+    /** The items of a comma list, empty ones among them. */
+    public static List<String> splitAtCommas(String text) {
+        return List.of(COMMA.split(text, -1));
+    }
+
+    /**
+     * Says which blank or control character a text has that no name or address has; null: it has none.
+     *
+     * @param inside whether blanks in the middle count, too
+     */
+    public static String describeStrayCharacter(String text, boolean inside) {
+        if (text.endsWith("\n") || text.endsWith("\r")) {
+            return "ends with a line break, as text that was read from a file does; take it off";
+        }
+        if (!text.isEmpty() && (isBlank(text.charAt(0)) || isBlank(text.charAt(text.length() - 1)))) {
+            return "begins or ends with a blank; take it off";
+        }
+        if (CONTROL.matcher(text).find()) {
+            return "has a line break or another control character in it";
+        }
+        return inside && text.contains(" ") ? "has a blank in it" : null;
+    }
+
+    private static boolean isBlank(char each) {
+        return each == ' ' || each == '\t';
+    }
+}
