@@ -143,7 +143,7 @@ class StoreOptions(RedisOptions):
             raise ConfigError(reason=f"option 'federation.secretInUrl' has a link that federation.url does not name; it names: {', '.join(names)}")
         files = {"ca": self.link_ca, "certificate": self.link_certificate, "key": self.link_key}
         tls = [word for word, path in files.items() if path] + ([] if self.link_check_hostname else ["checkHostname"])
-        if tls and not any(url.startswith("wss:") for _, url in self.links):
+        if tls and not any(url.lower().startswith("wss:") for _, url in self.links):
             raise ConfigError(reason=f"federation.tls.{tls[0]} is set, but no address in federation.url speaks TLS; write wss:// instead of ws://")
         if self.link_key and not self.link_certificate:
             raise ConfigError(reason="federation.tls.key is set without federation.tls.certificate, the certificate it belongs to; set both")

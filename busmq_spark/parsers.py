@@ -5,11 +5,11 @@ jvm-shim/src/main/java/busmq/spark/options/Parsers.java does the same.
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
-from collections.abc import Callable
-from typing import Any
-from urllib.parse import urlsplit
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple
 
 from busmq_spark.starting_offsets import OffsetBound, iso, parse_relative
 
@@ -19,6 +19,64 @@ _SECONDS_OF_UNIT = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _BYTES_OF_UNIT = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 COMMA = re.compile(r"[ \t]*,[ \t]*")
 """What separates a comma list: a comma, with the blanks beside it. All else belongs to the items."""
+
+_URL = re.compile(r"([A-Za-z]+)://([^/?#]*)([^?#]*)(\?[^#]*)?(#.*)?")
+_ADDRESS = re.compile(r"(?:\[([^]]*)\]|([^]:[]*))(?::([^]:[]*))?")
+_HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?")
+_IPV6 = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
+
+
+class UrlParts(NamedTuple):
+    """The parts of a URL as they are written; an absent one is empty."""
+
+    scheme: str
+    place: str
+    path: str
+    query: str
+    fragment: str
+
+
+def split_url(text: str) -> UrlParts | None:
+    """Return the parts of a URL with ``//``, its scheme in small letters; None for any other text."""
+    found = _URL.fullmatch(text)
+    return UrlParts(found[1].lower(), *found.groups(default="")[1:]) if found else None
+
+
+def host_and_port(address: str) -> tuple[str, int | None]:
+    """Parser of ``host`` or ``host:port``; an IPv6 address is in brackets, which the result lacks."""
+    found = _ADDRESS.fullmatch(address)
+    if not found:
+        many = address.count(":") > 1 and not set("[]") & set(address)
+        raise ValueError("it is not a URL" + (": an IPv6 address is written [::1]" if many else ""))
+    six, host, port = found.groups()
+    if port is not None and not (re.fullmatch("[0-9]{1,5}", port) and 1 <= int(port) <= 65535):
+        raise ValueError("its port is not a number from 1 to 65535")
+    if six is not None:
+        try:
+            ipaddress.IPv6Address(six if _IPV6.fullmatch(six) else "")
+        except ValueError:
+            raise ValueError("it has no IPv6 address between [ and ]") from None
+    elif not host:
+        raise ValueError("it has no host")
+    elif not _HOST.fullmatch(host):
+        raise ValueError("its host is none: it has letters, digits, - and _, with single dots between")
+    return (six or host).lower(), int(port) if port else None
+
+
+def check_web_socket_url(text: str, schemes: Collection[str] = ("ws", "wss")) -> None:
+    """Raise ValueError, which repeats no secret, for a text that is no address of a web-socket server."""
+    if stray := describe_stray_character(text, inside=True):
+        raise ValueError(f"it {stray}")
+    parts = split_url(text)
+    if parts is None or parts.scheme not in schemes:
+        scheme = f"it begins with {parts.scheme[:10]!r}" if parts else "it has no scheme"
+        raise ValueError(f"{scheme}; expected {', '.join(f'{each}://' for each in schemes)} and a host")
+    if "@" in parts.place or parts.query or parts.fragment:
+        raise ValueError(
+            "it has more than a path; expected an address without user, query or fragment: secrets in "
+            "an address get printed; give them as federation.secret (Spark) or federate_secret (Python)"
+        )
+    host_and_port(parts.place)
 
 
 def describe_stray_character(text: str, *, inside: bool = False) -> str | None:
@@ -176,21 +234,22 @@ def _start(found: object) -> OffsetBound | None:
 def links(text: str) -> tuple[tuple[str, str], ...]:
     """Parser of federation.url: one web-socket URL, or several with names. The result is name and URL of each."""
     found = []
-    for part in filter(None, (part.strip() for part in text.split(","))):
-        named = re.fullmatch(r"([^=:/?]*)=(.*)", part)
-        found.append((named[1].strip(), named[2].strip()) if named else (UNNAMED_LINK, part))
+    for part in COMMA.split(text):
+        named = re.fullmatch(r"([^=:/?]*)=(.*)", part, re.DOTALL)
+        found.append((named[1], named[2]) if named else (UNNAMED_LINK, part))
+    several = "one address, or several with a name of its own each: eu=wss://…,us=wss://…"
     for link, url in found:
+        if not url:
+            raise ValueError(f"{several}, and an item of the list is empty")
         if not re.fullmatch(r"[a-z][a-z0-9_-]*", link) or link == LOCAL_SOURCE:
             raise ValueError(f"names of small letters, digits, - and _ before each =, and not {LOCAL_SOURCE!r}, which is Redis itself")
         try:
-            at = urlsplit(url)
-            well = at.scheme in ("ws", "wss") and at.hostname and at.port != 0
-        except ValueError:
-            well = False
-        if not well:
-            raise ValueError("wss://host:port/path (or ws://), or several with names: eu=wss://…,us=wss://…")
-        if "@" in at.netloc or "?" in url or "#" in url:
-            raise ValueError("an address without user, query or fragment: secrets in an address get printed; give them as federation.secret")
-    if not found or len({link for link, _ in found}) < len(found) or (len(found) > 1 and UNNAMED_LINK in dict(found)):
-        raise ValueError("one address, or several with a name of its own each: eu=wss://…,us=wss://…")
+            check_web_socket_url(url)
+        except ValueError as error:
+            which = "the address" if len(found) == 1 else f"the address of {link!r}"
+            raise ValueError(f"wss://host:port/path (or ws://), or several with names: eu=wss://…,us=wss://…; of {which}: {error}") from None
+    if len({link for link, _ in found}) < len(found) or (len(found) > 1 and UNNAMED_LINK in dict(found)):
+        raise ValueError(several)
+    if len({url for _, url in found}) < len(found):
+        raise ValueError(f"{several}, and each address once")
     return tuple(found)

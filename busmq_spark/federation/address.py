@@ -10,6 +10,7 @@ from websockets.uri import WebSocketURI, parse_uri
 
 from busmq_spark.core.retry import PATIENCE_S
 from busmq_spark.errors import ConfigError
+from busmq_spark.parsers import check_web_socket_url
 
 CONNECT_TIMEOUT_S = 5.0
 NOT_AUTHORIZED_REASON = (
@@ -37,13 +38,14 @@ class FederationAddress:
     def parse_url(self) -> WebSocketURI:
         """Raises ConfigError for what is no address; its text does not repeat a password."""
         try:
+            check_web_socket_url(self.url)
             found = parse_uri(self.url)
-        except (InvalidURI, ValueError):
-            raise ConfigError(reason="federation.url is no web-socket address; expected ws://host:port/bus or wss://host/bus") from None
-        if found.username or found.password or found.query:
+        except (InvalidURI, ValueError) as error:
+            reason = str(error) if type(error) is ValueError else "it cannot be read"
             raise ConfigError(
-                reason="federation.url has a user or a query; expected only ws(s)://host:port/path, and the secret in federation.secret"
-            )
+                reason=f"federation.url is no web-socket address: {reason}; expected ws://host:port/bus "
+                "or wss://host/bus, and the secret in federation.secret"
+            ) from None
         if self.secret and not self.secret_in_url and not authorization_header(self.secret):
             raise ConfigError(reason="federation.secret has characters that no HTTP header can carry; expected visible ASCII ones")
         return found

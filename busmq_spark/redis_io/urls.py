@@ -9,14 +9,13 @@ jvm-shim/src/main/java/busmq/spark/redis/Urls.java does the same.
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import re
 from dataclasses import dataclass, field
 from urllib.parse import unquote_to_bytes
 
 from busmq_spark.errors import ConfigError
-from busmq_spark.parsers import COMMA, describe_stray_character
+from busmq_spark.parsers import COMMA, describe_stray_character, host_and_port, split_url
 
 DEFAULT_PORT = 6379
 SENTINEL_PORT = 26379
@@ -87,10 +86,6 @@ class RedisServerAddress:
         return f"redis{'s' if self.tls else ''}://{secret}{host}:{self.port}"
 
 
-_URL = re.compile(r"([A-Za-z]+)://([^/?#]*)([^?#]*)(\?[^#]*)?(#.*)?")
-_ADDRESS = re.compile(r"(?:\[([^]]*)\]|([^]:[]*))(?::([^]:[]*))?")
-_HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?")
-_IPV6 = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
 _MAX_SOCKET_PATH_BYTES = 107
 """Linux' limit."""
 
@@ -111,7 +106,7 @@ def parse(urls: str, login: DefaultCredentials = NO_LOGIN, default_port: int = D
             for before, other in enumerate(servers, 1):
                 if (server.host, server.port, server.path) == (other.host, other.port, other.path):
                     raise _UrlError(f"it names the server of URL {before} again")
-        except _UrlError as bad:
+        except ValueError as bad:
             which = f"URL {place} of {len(given)} in redis.url" if len(given) > 1 else "redis.url"
             raise ConfigError(
                 reason=f"{which}: {bad}; expected redis://[user:password@]host[:port], rediss://… or "
@@ -121,22 +116,19 @@ def parse(urls: str, login: DefaultCredentials = NO_LOGIN, default_port: int = D
     return tuple(servers)
 
 
-class _UrlError(Exception):
-    """What is wrong with a URL, in words of ours only."""
+class _UrlError(ValueError):
+    """A fault of a URL, in words of ours only."""
 
 
 def _parse_server(url: str, default: DefaultCredentials, default_port: int) -> RedisServerAddress:
-    if not url:
-        raise _UrlError("it is empty")
-    if stray := describe_stray_character(url, inside=True):
+    if stray := describe_stray_character(url, inside=True) if url else "is empty":
         raise _UrlError(f"it {stray}")
-    parts = _URL.fullmatch(url)
-    scheme = parts[1].lower() if parts else ""
-    if parts is None or scheme not in ("redis", "rediss", "unix"):
+    parts = split_url(url)
+    if parts is None or parts.scheme not in ("redis", "rediss", "unix"):
         hint = " (sentinels and clusters are named with redis.layout)"
         layout = re.match(r"[^:/@]*(sentinel|cluster)", url.lower())
         raise _UrlError(f"it does not begin with a known scheme{hint if layout else ''}")
-    _, place, path, query, fragment = parts.groups(default="")
+    scheme, place, path, query, fragment = parts
     login, at, address = place.rpartition("@")
     if set("[]") & set(login):
         raise _UrlError("it is not a URL")
@@ -148,17 +140,17 @@ def _parse_server(url: str, default: DefaultCredentials, default_port: int) -> R
     if secret is None:
         user, secret = user or default.user, default.password
     if scheme == "unix":
-        host, port, socket = "", 0, _parse_socket_path(address, path)
+        host, port, socket = "", None, _parse_socket_path(address, path)
     else:
-        (host, port), socket = _parse_address(address, default_port), None
+        (host, port), socket = host_and_port(address), ""
         if path not in ("", "/", "/0"):
             raise _UrlError(_describe_path(path))
     if query or fragment:
         kind = "a query (?…)" if query else "a fragment (#…)"
         raise _UrlError(f"it has {kind}, and a setting in a URL is none here; use the options")
-    if socket is not None:
-        return RedisServerAddress(host, port, path=socket, user=user, password=secret)
-    return RedisServerAddress(host, port, scheme == "rediss", None, user, secret, default.trust)
+    if socket:
+        return RedisServerAddress("", 0, path=socket, user=user, password=secret)
+    return RedisServerAddress(host, port or default_port, scheme == "rediss", None, user, secret, default.trust)
 
 
 def _describe_path(path: str) -> str:
@@ -167,26 +159,6 @@ def _describe_path(path: str) -> str:
         f"it names {shown}, and a bus is always in database 0, as npm peers and clusters know no "
         "other; take the path off, and use a Redis of its own to keep two buses apart"
     )
-
-
-def _parse_address(address: str, default_port: int) -> tuple[str, int]:
-    found = _ADDRESS.fullmatch(address)
-    if not found:
-        many = address.count(":") > 1 and not set("[]") & set(address)
-        raise _UrlError("it is not a URL" + (": an IPv6 address is written [::1]" if many else ""))
-    six, host, port = found.groups()
-    if port is not None and not (re.fullmatch("[0-9]{1,5}", port) and 1 <= int(port) <= 65535):
-        raise _UrlError("its port is not a number from 1 to 65535")
-    if six is not None:
-        try:
-            ipaddress.IPv6Address(six if _IPV6.fullmatch(six) else "")
-        except ValueError:
-            raise _UrlError("it has no IPv6 address between [ and ]") from None
-    elif not host:
-        raise _UrlError("it has no host")
-    elif not _HOST.fullmatch(host):
-        raise _UrlError("its host is none: it has letters, digits, - and _, with single dots between")
-    return (six or host).lower(), int(port) if port else default_port
 
 
 def _parse_socket_path(address: str, path: str) -> str:

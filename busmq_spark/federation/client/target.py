@@ -10,6 +10,7 @@ from urllib.parse import quote, urlsplit
 from busmq_spark.core.caching import MemoizedFunction
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.address import authorization_header
+from busmq_spark.parsers import check_web_socket_url
 
 WEBSOCKET_SCHEME_OF = {"http": "ws", "ws": "ws", "https": "wss", "wss": "wss"}
 
@@ -57,15 +58,14 @@ def make_federation_target(
     url: str, secret: str | None, tls_ca: str | None = None, *, secret_in_url: bool = False, compression: bool = False
 ) -> FederationTarget:
     """Raises ConfigError before anything is connected. The URL is shown in errors only when it can hold no secret."""
-    parts = urlsplit(url.strip())
-    if parts.scheme not in WEBSOCKET_SCHEME_OF or not parts.hostname:
-        raise ConfigError(reason=f"the federation URL begins with {parts.scheme[:10]!r}; expected ws://, wss://, http:// or https:// and a host")
-    if parts.query or parts.username or parts.password or parts.fragment:
-        raise ConfigError(reason=f"the federation URL of {parts.hostname} has more than a path; give the secret as federate_secret or secret=")
+    try:
+        check_web_socket_url(url, WEBSOCKET_SCHEME_OF)
+    except ValueError as error:
+        raise ConfigError(reason=f"the federation URL is none: {error}") from None
     if not secret:
-        raise ConfigError(reason=f"no secret for the federation server at {url.strip()}: set federate_secret, or federate(…, secret=…)")
+        raise ConfigError(reason=f"no secret for the federation server at {url}: set federate_secret, or federate(…, secret=…)")
     if not secret_in_url and not authorization_header(secret):
-        raise ConfigError(reason=f"the secret for {url.strip()} has characters that no HTTP header can carry; expected visible ASCII ones")
+        raise ConfigError(reason=f"the secret for {url} has characters that no HTTP header can carry; expected visible ASCII ones")
     if tls_ca and not Path(tls_ca).is_file():
         raise ConfigError(reason=f"federate_tls_ca is {tls_ca!r}, which is no file on this machine")
-    return FederationTarget(url.strip(), secret, tls_ca, secret_in_url, compression)
+    return FederationTarget(url, secret, tls_ca, secret_in_url, compression)
