@@ -19,6 +19,7 @@ from busmq_spark.core.keys import queue_name, server_index
 from busmq_spark.errors import BusError, ConfigError, LinkLost
 from busmq_spark.redis_io import eviction
 from busmq_spark.redis_io.link_factory import async_links
+from busmq_spark.redis_io.optional_commands import ask_if_allowed
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 from busmq_spark.redis_io.queue_location import choose_server
 from busmq_spark.redis_io.redis_layout import RedisLayout
@@ -55,9 +56,11 @@ class RedisServerLinks:
 
     async def first_contact(self) -> None:
         """Ping every server. Raises the error of the first when none answers in good time, and any that waiting cannot mend."""
-        outcomes = await asyncio.gather(*(link.ping() for link in self.commands), return_exceptions=True)
+        pings = (link.ping() for link in self.commands)
+        outcomes: list[object] = list(await asyncio.gather(*pings, return_exceptions=True))
         if all(isinstance(outcome, LinkLost) for outcome in outcomes):
-            outcomes = await asyncio.gather(*(link.execute(command("PING")) for link in self.commands), return_exceptions=True)
+            asked = (link.run(ask_if_allowed("PING")) for link in self.commands)
+            outcomes = list(await asyncio.gather(*asked, return_exceptions=True))
         failed = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
         for error in failed:
             if not isinstance(error, LinkLost) or len(failed) == len(outcomes):

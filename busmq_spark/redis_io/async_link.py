@@ -17,6 +17,7 @@ from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.dial import dial_async
 from busmq_spark.redis_io.endpoint import RedisEndpoint, retry_time_s
+from busmq_spark.redis_io.optional_commands import is_refused_command
 from busmq_spark.redis_io.pipelined_connection import OnReply, PipelinedConnection
 from busmq_spark.redis_io.resp_codec import calls_of, first_error, is_repeatable, step_result, unknown_scripts
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
@@ -93,12 +94,17 @@ class AsyncLink:
             return self._wire
 
     async def ping(self) -> None:
-        """Returns when the server answers; connects if need be. Raises at once, without patience."""
+        """Return when the server answers, be it that it refuses PING; connects if need be.
+
+        Raises at once, without patience.
+        """
         try:
             if (failed := first_error(await (await self.connect()).ask((_PING,)))) is not None:
                 raise failed
         except CONNECTION_ERRORS as error:
-            raise translate_redis_error(error, self.endpoint) from error
+            found = translate_redis_error(error, self.endpoint)
+            if self.wire is None or not is_refused_command(found):
+                raise found from error
 
     @property
     def wire(self) -> PipelinedConnection | None:

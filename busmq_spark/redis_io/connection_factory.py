@@ -11,13 +11,16 @@ from typing import Any
 
 import redis
 import redis.asyncio as aredis
+import redis.exceptions as rx
 from redis.backoff import NoBackoff
 from redis.connection import AbstractConnection
 from redis.retry import Retry
 
+from busmq_spark.redis_io.optional_commands import CONNECTION_NAME, tell_once
 from busmq_spark.redis_io.urls import RedisServerAddress
 
 CONNECT_TIMEOUT_S = 3.0
+_SET_NAME = ("CLIENT", "SETNAME", CONNECTION_NAME)
 REPLY_TIMEOUT_S = 10.0
 """Longest wait for one reply. Every script of ours takes milliseconds; a server that is silent for longer is gone."""
 
@@ -35,7 +38,6 @@ def connection_arguments(server: RedisServerAddress, reply_s: float | None = Non
         "socket_connect_timeout": CONNECT_TIMEOUT_S if connect_s is None else connect_s,
         "protocol": 2,  # RESP3 brings nothing here and is parsed slower
         "health_check_interval": 0,
-        "client_name": "busmq_spark",
         **_NO_DRIVER_INFO,
         "socket_read_size": 256 * 1024,  # the default of 32 KB costs eight times the system calls on a range read
     }
@@ -57,9 +59,34 @@ def _tls_arguments(server: RedisServerAddress) -> dict[str, Any]:
     }
 
 
+def _greet(connection: Any) -> None:
+    """Log in, and name the connection where Redis lets us: the name only helps readers of CLIENT LIST."""
+    connection.on_connect()
+    try:
+        connection.send_command(*_SET_NAME, check_health=False)
+        connection.read_response()
+    except rx.ResponseError:
+        _tell_nameless(connection)
+
+
+async def _greet_async(connection: Any) -> None:
+    """As ``_greet``."""
+    await connection.on_connect()
+    try:
+        await connection.send_command(*_SET_NAME, check_health=False)
+        await connection.read_response()
+    except rx.ResponseError:
+        _tell_nameless(connection)
+
+
+def _tell_nameless(connection: Any) -> None:
+    where = getattr(connection, "path", None) or f"{connection.host}:{connection.port}"
+    tell_once(where, "CLIENT", f"connections are not named {CONNECTION_NAME} there")
+
+
 def sync_connection(server: RedisServerAddress, **timeouts: float) -> redis.Connection:
     """A blocking connection, not connected yet. ``timeouts``: reply_s, connect_s."""
-    retry, arguments = Retry(NoBackoff(), 0), connection_arguments(server, **timeouts)
+    retry, arguments = Retry(NoBackoff(), 0), connection_arguments(server, **timeouts) | {"redis_connect_func": _greet}
     if server.path:
         return redis.UnixDomainSocketConnection(retry=retry, **arguments)  # type: ignore[abstract,return-value]  # same interface
     kind = redis.SSLConnection if server.tls else redis.Connection
@@ -70,7 +97,8 @@ def async_connection(server: RedisServerAddress, **timeouts: float) -> aredis.Co
     """An asyncio connection, not connected yet. ``timeouts``: reply_s, connect_s."""
     from redis.asyncio.retry import Retry as AsyncRetry
 
-    retry, arguments = AsyncRetry(NoBackoff(), 0), connection_arguments(server, **timeouts)
+    retry = AsyncRetry(NoBackoff(), 0)
+    arguments = connection_arguments(server, **timeouts) | {"redis_connect_func": _greet_async}
     if server.path:
         return aredis.UnixDomainSocketConnection(retry=retry, **arguments)  # type: ignore[return-value]  # same interface
     kind = aredis.SSLConnection if server.tls else aredis.Connection

@@ -5,18 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from busmq_spark.core.command_generators import Flow, command
-from busmq_spark.errors import ConfigError, RedisUnauthorized
+from busmq_spark.core.command_generators import Flow
+from busmq_spark.errors import ConfigError
+from busmq_spark.redis_io.optional_commands import ask_if_allowed
 
-POLICY_UNKNOWN = "not known, since the right +info is missing"
+POLICY_UNKNOWN = "not known, since the command INFO is refused"
 log = logging.getLogger("busmq_spark")
 
 
 def read_eviction_policy() -> Flow[str]:
     """The ``maxmemory-policy`` of one server."""
-    try:
-        reply: bytes = yield command("INFO", "memory")
-    except RedisUnauthorized:
+    reply = yield from ask_if_allowed("INFO", "memory")
+    if not isinstance(reply, bytes):
         return POLICY_UNKNOWN
     found = dict(line.split(":", 1) for line in reply.decode("utf-8", "replace").splitlines() if ":" in line)
     return found.get("maxmemory_policy", "noeviction")

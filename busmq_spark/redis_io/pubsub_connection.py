@@ -22,6 +22,7 @@ from busmq_spark.errors import BusError, LinkLost, RedisUnauthorized
 from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
 from busmq_spark.redis_io.dial import dial_async
 from busmq_spark.redis_io.endpoint import RedisEndpoint
+from busmq_spark.redis_io.optional_commands import is_refused_nicety
 from busmq_spark.redis_io.resp_codec import pack_words
 from busmq_spark.redis_io.translate import translate_redis_error
 
@@ -172,7 +173,7 @@ class PubSubConnection(asyncio.Protocol):
         self._got_data = True
         self._reader.feed(data)
         while (reply := self._reader.gets()) is not False:
-            if isinstance(reply, Exception) and "unsubscribe" not in str(reply):
+            if isinstance(reply, Exception) and not is_refused_nicety(reply):
                 if self._fail_denied_channel(reply):
                     continue
                 self._refused = reply

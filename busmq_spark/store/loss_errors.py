@@ -10,6 +10,7 @@ from busmq_spark.core.loss import Loss
 from busmq_spark.core.position import Range
 from busmq_spark.errors import CheckpointOlder, ConsumedElsewhere, DataLoss, IdsReissued, QueueExpired, QueueFlushed, QueueRecreated, RedisRolledBack
 from busmq_spark.redis_io.link_factory import Link
+from busmq_spark.redis_io.optional_commands import ask_if_allowed
 from busmq_spark.store.protocol import LossCauseEvidence
 
 _ERRORS: tuple[type[DataLoss], ...] = (QueueExpired, QueueFlushed, CheckpointOlder, ConsumedElsewhere, QueueRecreated, RedisRolledBack, IdsReissued)
@@ -28,14 +29,9 @@ def loss_error(queue: str, loss: Loss, traces: LossCauseEvidence, *, own_listene
 
 def raise_removed(link: Link, keys: QueueKeys, expected: str, found: str, need: int, oldest: int) -> NoReturn:
     """Raise the error for ids that are no longer stored, seen by a task."""
-    last_id, unacked, (_, listeners), acks = link.execute(
-        [
-            command("GET", keys.msgid),
-            command("LRANGE", keys.toack, 0, 0),
-            command("PUBSUB", "NUMSUB", keys.available),
-            command("HLEN", keys.acks),
-        ]
-    )
+    last_id, unacked, acks = link.execute([command("GET", keys.msgid), command("LRANGE", keys.toack, 0, 0), command("HLEN", keys.acks)])
+    counted = link.run(ask_if_allowed("PUBSUB", "NUMSUB", keys.available))
+    listeners = counted[1] if isinstance(counted, list) else 0
     if int(last_id or 0) < need:
         raise loss_error(keys.name, Loss("rolled-back", expected, f"last id {int(last_id or 0)}"), LossCauseEvidence(None, 0, empty=False))
     # Our own reader listens too (one per query); a subscription of another query counts as another consumer.

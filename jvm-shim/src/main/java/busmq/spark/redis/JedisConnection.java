@@ -11,6 +11,8 @@ import java.util.List;
 import javax.net.ssl.SSLParameters;
 import javax.net.ssl.SSLSocket;
 import javax.net.ssl.SSLSocketFactory;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 import redis.clients.jedis.ClientSetInfoConfig;
 import redis.clients.jedis.CommandArguments;
 import redis.clients.jedis.Connection;
@@ -29,12 +31,34 @@ final class JedisConnection extends Connection {
     static final int REPLY_MS = Integer.getInteger("busmq.replyMs", SharedPythonConstants.intNumber("replyMs"));
     /** Longest wait for one sentinel, or for one node that is asked for the slots: others may answer sooner. */
     static final int NODE_TIMEOUT_MS = SharedPythonConstants.intNumber("nodeTimeoutMs");
+    private static final Logger LOG = LoggerFactory.getLogger(JedisConnection.class);
     private static final RedisCall ROLE = RedisCall.command("ROLE");
+    private static final RedisCall SET_NAME = RedisCall.command("CLIENT", "SETNAME", "busmq_spark");
 
     private JedisConnection(RedisServerAddress server, int connectMs, int replyMs) {
         super(() -> openSocket(server, connectMs, replyMs), DefaultJedisClientConfig.builder().serverDefaultProtocol().user(server.user())
-                .password(server.password()).socketTimeoutMillis(replyMs).connectionTimeoutMillis(connectMs).clientName("busmq_spark")
+                .password(password(server)).socketTimeoutMillis(replyMs).connectionTimeoutMillis(connectMs)
                 .clientSetInfoConfig(ClientSetInfoConfig.DISABLED).build());
+    }
+
+    /** A user without a password has an empty one: without any, Jedis would leave the login out. */
+    private static String password(RedisServerAddress server) {
+        return server.password() == null && server.user() != null ? "" : server.password();
+    }
+
+    private static JedisConnection open(RedisServerAddress server, int connectMs, int replyMs) {
+        JedisConnection connection = new JedisConnection(server, connectMs, replyMs);
+        try {
+            connection.bufferCall(SET_NAME, false);
+            Object reply = connection.flushAndRead(1).get(0);
+            if (reply instanceof JedisDataException refused) { // the name only helps readers of CLIENT LIST
+                LOG.debug("connections to {} have no name: {}", server, refused.getMessage());
+            }
+            return connection;
+        } catch (RuntimeException error) {
+            connection.closeWithoutQuit();
+            throw error;
+        }
     }
 
     /** An open connection to what the endpoint finds now. Behind an endpoint that moves, only a server that says it is master will do. */
@@ -43,7 +67,7 @@ final class JedisConnection extends Connection {
     }
 
     static JedisConnection dial(RedisEndpoint endpoint, int replyMs) {
-        JedisConnection connection = new JedisConnection(endpoint.resolve(), CONNECT_MS, replyMs);
+        JedisConnection connection = open(endpoint.resolve(), CONNECT_MS, replyMs);
         try {
             if (endpoint.mayMove() && connection.ask(ROLE) instanceof List<?> role) {
                 String found = new String((byte[]) role.get(0), StandardCharsets.UTF_8);
@@ -60,7 +84,7 @@ final class JedisConnection extends Connection {
 
     /** The reply to one question to one server, on a connection of its own. */
     static Object ask(RedisServerAddress server, RedisCall question) {
-        JedisConnection connection = new JedisConnection(server, NODE_TIMEOUT_MS, NODE_TIMEOUT_MS);
+        JedisConnection connection = open(server, NODE_TIMEOUT_MS, NODE_TIMEOUT_MS);
         try {
             return connection.ask(question);
         } finally {

@@ -10,6 +10,7 @@ import java.util.Set;
 import java.util.Timer;
 import java.util.TimerTask;
 import java.util.concurrent.ConcurrentHashMap;
+import java.util.regex.Pattern;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 import redis.clients.jedis.exceptions.JedisDataException;
@@ -26,6 +27,7 @@ final class RedisPushListenerThread {
      * that. Shorter in tests.
      */
     private static final int SILENCE_MS = Integer.getInteger("busmq.silenceMs", 30_000);
+    private static final Pattern REFUSED_NICETY = Pattern.compile("(?i)(?:the '|unknown command ['`])(?:ping|unsubscribe)['`|]");
     private static final Timer PINGS = new Timer("busmq-pubsub-ping", true);
     private static final long UNUSED_NS = 30_000_000_000L;
     private static final long REFUSED_PAUSE_MS = 30_000;
@@ -142,6 +144,9 @@ final class RedisPushListenerThread {
 
     private void signalListeners(Object reply) {
         if (reply instanceof JedisDataException refused) {
+            if (REFUSED_NICETY.matcher(refused.getMessage()).find()) {
+                return; // an answer all the same: the connection works
+            }
             throw refused;
         }
         if (!(reply instanceof List<?> words) || words.size() < 3 || !(words.get(1) instanceof byte[] name)) {

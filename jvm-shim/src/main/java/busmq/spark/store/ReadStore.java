@@ -19,6 +19,7 @@ import busmq.spark.options.RedisOptions;
 import busmq.spark.options.OffsetBound;
 import busmq.spark.redis.RedisCall;
 import busmq.spark.redis.RedisLink;
+import busmq.spark.redis.RedisLinks;
 import busmq.spark.redis.PushListeners;
 import java.util.ArrayList;
 import java.util.Collection;
@@ -353,8 +354,9 @@ public final class ReadStore extends BaseRedisStore {
     /** The error for a loss, which names its cause as far as Redis still shows it. */
     public BusException lossError(String queue, Loss loss) {
         QueueKeys keys = keys(queue);
-        List<Object> found = linkOf(queue).runAll(List.of(RedisCall.command("EXISTS", keys.toack()), RedisCall.command("DBSIZE")));
-        return new LossCauseEvidence((Long) found.get(0) == 1, countPushSubscribers(queue), (Long) found.get(1) == 0)
+        boolean unacked = (Long) linkOf(queue).run(RedisCall.command("EXISTS", keys.toack())) == 1;
+        Object size = RedisLinks.askIfAllowed(linkOf(queue), RedisCall.command("DBSIZE"));
+        return new LossCauseEvidence(unacked, countPushSubscribers(queue), Long.valueOf(0).equals(size))
                 .lossError(queue, loss, Math.max(PushListeners.isSubscribed(options, queue) ? 1 : 0, ownListeners.getOrDefault(queue, 0)));
     }
 
