@@ -25,6 +25,7 @@ from busmq_spark.parsers import (
     one_name,
     one_of,
     pattern,
+    redis_url,
     size,
     starting,
     subscription,
@@ -52,7 +53,7 @@ LAYOUTS = ("direct", "sentinel", "cluster")
 class RedisOptions:
     """How to reach Redis."""
 
-    url: str | None = option("redis.url", str, None, doc="one Redis URL or a comma list, in the same order as every peer; else BUSMQ_REDIS_URL")
+    url: str | None = option("redis.url", redis_url, None, doc="one Redis URL or a comma list, in the same order as every peer; else BUSMQ_REDIS_URL")
     user: str | None = option("redis.username", one_name, None, doc="ACL user for every server whose URL has no credentials")
     password: str | None = option("redis.password", str, None, doc="password for every server whose URL has none")
     layout: str = option(
@@ -71,7 +72,7 @@ class RedisOptions:
     @property
     def address(self) -> str:
         """The URL list; raises ConfigError when neither the option nor the environment has one."""
-        url = self.url or default_url()
+        url = default_url() if self.url is None else self.url
         if not url:
             raise ConfigError(reason="no Redis is named: set option 'redis.url' (redis://host:port) or the environment variable BUSMQ_REDIS_URL")
         return url

@@ -17,6 +17,8 @@ LOCAL_SOURCE, UNNAMED_LINK = "local", "federation"
 """What Redis itself, and a link without a name, are called beside links with names."""
 _SECONDS_OF_UNIT = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _BYTES_OF_UNIT = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
+_BLANKS = " \t"
+"""Around numbers and words of a fixed list they mean nothing; all else keeps them, or is refused."""
 COMMA = re.compile(r"[ \t]*,[ \t]*")
 """What separates a comma list: a comma, with the blanks beside it. All else belongs to the items."""
 
@@ -97,7 +99,7 @@ def integer(least: int, most: int | None = None) -> Callable[[str], int]:
     """Parser of a whole number of at least ``least``, and of at most ``most`` where that is given."""
 
     def parse_whole(text: str) -> int:
-        if not re.fullmatch(r"\s*[0-9]{1,18}\s*", text) or int(text) < least or (most is not None and int(text) > most):
+        if not re.fullmatch(r"[ \t]*[0-9]{1,18}[ \t]*", text) or int(text) < least or (most is not None and int(text) > most):
             raise ValueError(f"a whole number {f'of at least {least}' if most is None else f'from {least} to {most}'}")
         return int(text)
 
@@ -106,25 +108,26 @@ def integer(least: int, most: int | None = None) -> Callable[[str], int]:
 
 def flag_or_names(text: str) -> bool | tuple[str, ...]:
     """Parser of true, false, or a comma list of names."""
-    if text.strip().lower() in ("true", "false"):
+    if text.strip(_BLANKS).lower() in ("true", "false"):
         return flag(text)
-    if found := tuple(filter(None, (part.strip() for part in text.split(",")))):
-        return found
-    raise ValueError("true, false, or names, comma separated")
+    found = tuple(COMMA.split(text))
+    if problem := next((each for each in map(_describe_bad_item, found) if each), None):
+        raise ValueError(f"true, false, or names, comma separated; {problem}")
+    return found
 
 
 def flag(text: str) -> bool:
     """Parser of true or false."""
-    if text.strip().lower() not in ("true", "false"):
+    if text.strip(_BLANKS).lower() not in ("true", "false"):
         raise ValueError("true or false")
-    return text.strip().lower() == "true"
+    return text.strip(_BLANKS).lower() == "true"
 
 
 def one_of(*words: str) -> Callable[[str], str]:
     """Parser of a word out of a few."""
 
     def parse_word(text: str) -> str:
-        found = {word.lower(): word for word in words}.get(text.strip().lower())
+        found = {word.lower(): word for word in words}.get(text.strip(_BLANKS).lower())
         if found is None:
             raise ValueError(f"one of {', '.join(words)}")
         return found
@@ -134,7 +137,7 @@ def one_of(*words: str) -> Callable[[str], str]:
 
 def duration_s(text: str) -> int:
     """Parser of a time: seconds, or a number with s, m, h or d, from 1 s up."""
-    found = re.fullmatch(r"\s*([0-9]{1,12})\s*([smhd]?)\s*", text.lower())
+    found = re.fullmatch(r"[ \t]*([0-9]{1,12})[ \t]*([smhd]?)[ \t]*", text.lower())
     if not found or int(found[1]) < 1:
         raise ValueError("seconds, or a number with s, m, h or d: 30s, 12h, 7d")
     return int(found[1]) * _SECONDS_OF_UNIT[found[2]]
@@ -142,7 +145,7 @@ def duration_s(text: str) -> int:
 
 def size(text: str) -> int:
     """Parser of a number of bytes, from 1 up: plain, or with k, m or g, which are powers of 1024."""
-    found = re.fullmatch(r"\s*([0-9]{1,15})\s*([kmg]?)b?\s*", text.lower())
+    found = re.fullmatch(r"[ \t]*([0-9]{1,15})[ \t]*([kmg]?)b?[ \t]*", text.lower())
     if not found or int(found[1]) < 1:
         raise ValueError("bytes, or a number with k, m or g: 64k, 10m, 1g")
     return int(found[1]) * _BYTES_OF_UNIT[found[2]]
@@ -150,10 +153,22 @@ def size(text: str) -> int:
 
 def names(text: str) -> tuple[str, ...]:
     """Parser of queue names: a comma list, or a JSON list, where a name may hold commas and spaces."""
-    found = _json_names(text) if text.lstrip().startswith("[") else [name.strip() for name in text.split(",") if name.strip()]
-    if not found:
-        raise ValueError('queue names with commas between them, such as orders,audit, or a JSON list, such as ["orders", "a,b"]')
+    wanted = 'queue names with commas between them, such as orders,audit, or a JSON list, such as ["orders", "a,b"]'
+    if text.lstrip(_BLANKS).startswith("["):
+        if not (found := _json_names(text)):
+            raise ValueError(wanted)
+    else:
+        found = COMMA.split(text)
+        if problem := next((each for each in map(_describe_bad_item, found) if each), None):
+            raise ValueError(f"{wanted}; {problem}")
     return tuple(dict.fromkeys(found))
+
+
+def _describe_bad_item(name: str) -> str | None:
+    if not name:
+        return "one of the names is empty"
+    stray = describe_stray_character(name)
+    return f"one of the names {stray}" if stray else None
 
 
 def _json_names(text: str) -> list[str]:
@@ -165,21 +180,32 @@ def _json_names(text: str) -> list[str]:
 
 
 def one_name(text: str) -> str:
-    """Parser of one name that is not empty."""
-    if not text.strip():
+    """Parser of one name that is not empty, without blanks around it."""
+    if not text.strip(_BLANKS):
         raise ValueError("a name")
-    return text.strip()
+    if stray := describe_stray_character(text):
+        raise ValueError(f"a name, and this one {stray}")
+    return text
+
+
+def redis_url(text: str) -> str:
+    """Parser of redis.url: any text but an empty one; redis_io/urls.py reads it."""
+    if not text.strip(_BLANKS):
+        raise ValueError("redis://host:port, or several separated by commas; leave it out for BUSMQ_REDIS_URL")
+    return text
 
 
 def subscription(text: str) -> str:
     """Parser of the name of a subscription; names that begin with a colon are fields of our own beside them."""
     if one_name(text).startswith(":"):
         raise ValueError("a name that does not begin with a colon")
-    return one_name(text)
+    return text
 
 
 def pattern(text: str) -> str:
     """Parser of a regular expression."""
+    if not text:
+        raise ValueError("a regular expression, and this one is empty")
     try:
         re.compile(text)
     except re.error as error:
@@ -197,7 +223,7 @@ def starting(text: str) -> OffsetBound | dict[str, Any]:
         "(an id is the last one that counts as read)"
     )
     try:
-        found = json.loads(text)
+        found = json.loads(text, object_pairs_hook=_refuse_twice)
     except (ValueError, RecursionError):
         raise ValueError(wanted) from None
     if not isinstance(found, dict):
@@ -206,6 +232,12 @@ def starting(text: str) -> OffsetBound | dict[str, Any]:
     if any(start is None for v in starts.values() for start in (v.values() if isinstance(v, dict) else (v,))):
         raise ValueError(wanted)
     return starts
+
+
+def _refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(found := dict(pairs)) < len(pairs):
+        raise ValueError("a name is there twice")
+    return found
 
 
 def ending(text: str) -> OffsetBound | dict[str, Any]:

@@ -27,15 +27,30 @@ def loss_error(queue: str, loss: Loss, traces: LossCauseEvidence, *, own_listene
     return _BY_KIND[kind](queue=queue, expected=loss.expected, found=loss.found)
 
 
+def read_traces(link: Link, keys: QueueKeys) -> LossCauseEvidence:
+    """Ask the server of a queue for traces of the client that removed messages."""
+    acked = command("HGET", keys.metadata, "acked")
+    unacked = [command("LINDEX", keys.toack, end) for end in (0, -2)]
+    first, last, done = link.execute([*unacked, acked])
+    size = link.run(ask_if_allowed("DBSIZE"))
+    listeners = sum(link.ask_each_master(lambda node: _count_listeners(node, keys)))  # one may listen at any node
+    return LossCauseEvidence((int(first), int(last)) if first else None, listeners, size == 0, int(done or 0))
+
+
+def _count_listeners(link: Link, keys: QueueKeys) -> int:
+    """How many connections listen for pushes to a queue at one server; 0 where it does not say."""
+    counted = link.run(ask_if_allowed("PUBSUB", "NUMSUB", keys.available))
+    return int(counted[1]) if isinstance(counted, list) else 0
+
+
 def raise_removed(link: Link, keys: QueueKeys, expected: str, found: str, need: int, oldest: int) -> NoReturn:
     """Raise the error for ids that are no longer stored, seen by a task."""
     last_id, unacked, acks = link.execute([command("GET", keys.msgid), command("LRANGE", keys.toack, 0, 0), command("HLEN", keys.acks)])
-    counted = link.run(ask_if_allowed("PUBSUB", "NUMSUB", keys.available))
-    listeners = counted[1] if isinstance(counted, list) else 0
+    listeners = _count_listeners(link, keys)
     if int(last_id or 0) < need:
         raise loss_error(keys.name, Loss("rolled-back", expected, f"last id {int(last_id or 0)}"), LossCauseEvidence(None, 0, empty=False))
     # Our own reader listens too (one per query); a subscription of another query counts as another consumer.
-    traces = LossCauseEvidence((int(unacked[0]), 0) if unacked else None, int(listeners) + max(0, acks - 2), empty=False)
+    traces = LossCauseEvidence((int(unacked[0]), 0) if unacked else None, listeners + max(0, acks - 2), empty=False)
     raise loss_error(keys.name, Loss("removed", expected, found, max(0, oldest - need)), traces, own_listeners=1)
 
 

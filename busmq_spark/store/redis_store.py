@@ -34,9 +34,9 @@ from busmq_spark.redis_io import eviction
 from busmq_spark.redis_io.endpoint import RedisEndpoint
 from busmq_spark.redis_io.lease_token import LEASE_MS
 from busmq_spark.redis_io.link_factory import Link, sync_links
-from busmq_spark.redis_io.optional_commands import ask_if_allowed
 from busmq_spark.redis_io.queue_location import discover_queues, locate, new_token, no_pause
 from busmq_spark.redis_io.redis_layout import RedisLayout, redis_layout
+from busmq_spark.store.loss_errors import read_traces
 from busmq_spark.store.protocol import ConsecutiveMessages, FailureDomain, LossCauseEvidence, QueueCreateOptions, RowStream
 from busmq_spark.store.redis_append import RedisSinkAppender, append, stage_at
 
@@ -213,14 +213,7 @@ class RedisStore:
         return alive
 
     def traces(self, queue: str) -> LossCauseEvidence:
-        keys, link = self.keys(queue), self._link_of_queue(queue)
-        numsub = ("PUBSUB", "NUMSUB", keys.available)
-        acked = command("HGET", keys.metadata, "acked")
-        first, last, done = link.execute([command("LINDEX", keys.toack, 0), command("LINDEX", keys.toack, -2), acked])
-        size = link.run(ask_if_allowed("DBSIZE"))
-        counts = link.ask_each_master(lambda node: node.run(ask_if_allowed(*numsub)))  # one may listen at any node
-        listeners = sum(int(reply[1]) for reply in counts if isinstance(reply, list))
-        return LossCauseEvidence((int(first), int(last)) if first else None, listeners, size == 0, int(done or 0))
+        return read_traces(self._link_of_queue(queue), self.keys(queue))
 
     def bytes_until(self, queue: str, first: int, last: int, budget: int) -> tuple[int, int]:
         return self._run(queue, states_.bytes_until(self.keys(queue), first, last, budget))

@@ -153,9 +153,7 @@ def test_each_link_has_its_own_secret_or_the_common_one_or_that_of_the_environme
     assert (found.secret_of("eu"), found.secret_of("us-2")) == ("own", "common")
 
 
-@pytest.mark.parametrize(
-    ("text", "found"), [("false", (False, False)), ("TRUE", (True, True)), (" us-2 ,", (False, True)), ("eu,us-2", (True, True))]
-)
+@pytest.mark.parametrize(("text", "found"), [("false", (False, False)), ("TRUE", (True, True)), ("us-2", (False, True)), ("eu , us-2", (True, True))])
 def test_the_secret_may_stand_in_the_url_of_all_links_of_some_or_of_none(text: str, found: tuple[bool, bool]) -> None:
     made = parse(ReadOptions, {**TWO, "subscribe": "q", "federation.secretInUrl": text})
     assert (made.in_url("eu"), made.in_url("us-2")) == found

@@ -72,8 +72,8 @@ public enum EngineChoice {
             }
         }
         String url = options.getOrDefault("redis.url", "");
-        for (String each : (url.isEmpty() ? environment.getOrDefault("BUSMQ_REDIS_URL", "") : url).split(",")) {
-            if (each.strip().toLowerCase(Locale.ROOT).startsWith("unix:")) {
+        for (String each : (url.isEmpty() ? environment.getOrDefault("BUSMQ_REDIS_URL", "") : url).split("[ \\t]*,[ \\t]*")) {
+            if (each.toLowerCase(Locale.ROOT).startsWith("unix:")) {
                 return "redis.url names a unix socket, to which Java does not speak";
             }
         }

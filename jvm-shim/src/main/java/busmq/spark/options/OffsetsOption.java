@@ -1,6 +1,7 @@
 package busmq.spark.options;
 
 import busmq.spark.SharedPythonConstants;
+import com.fasterxml.jackson.core.JsonParser;
 import com.fasterxml.jackson.core.JsonProcessingException;
 import com.fasterxml.jackson.databind.DeserializationFeature;
 import com.fasterxml.jackson.databind.JsonNode;
@@ -20,7 +21,8 @@ import java.util.stream.Stream;
 public record OffsetsOption(OffsetBound all, Map<String, OffsetBound> queues, Map<String, Map<String, OffsetBound>> sources) implements Serializable {
     static final OffsetsOption NOT_GIVEN = new OffsetsOption(null, Map.of(), Map.of());
     private static final long ID_LIMIT = SharedPythonConstants.number("maxId") + 1;
-    private static final ObjectMapper JSON = new ObjectMapper().enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS);
+    private static final ObjectMapper JSON = new ObjectMapper().enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS)
+            .enable(JsonParser.Feature.STRICT_DUPLICATE_DETECTION);
     private static final String WANTED = "earliest, latest, -10m, -2h, \"-1000 messages\", a time such as 2026-05-01T12:00:00Z, or JSON such as "
             + "{\"orders\": 41, \"audit\": \"latest\", \"clicks\": \"-10m\"} (an id is the last one that counts as read)";
     private static final String WANTED_END =

@@ -18,9 +18,9 @@ import java.util.stream.Stream;
 
 /** Texts to values, as {@code parsers.py} parses them. */
 final class Parsers {
-    private static final Pattern DURATION = Pattern.compile("\\s*(\\d+)\\s*([smhd]?)\\s*");
+    private static final Pattern DURATION = Pattern.compile("[ \\t]*([0-9]+)[ \\t]*([smhd]?)[ \\t]*");
     private static final Map<String, Long> SECONDS_PER_UNIT = SharedPythonConstants.units("seconds");
-    private static final Pattern SIZE = Pattern.compile("\\s*(\\d{1,15})\\s*([kmg]?)b?\\s*");
+    private static final Pattern SIZE = Pattern.compile("[ \\t]*([0-9]{1,15})[ \\t]*([kmg]?)b?[ \\t]*");
     private static final Map<String, Long> BYTES_PER_UNIT = SharedPythonConstants.units("bytes");
     private static final ObjectMapper JSON = new ObjectMapper().enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS);
 
@@ -37,8 +37,8 @@ final class Parsers {
 
     private static Function<String, Long> whole(long least, long most, String wanted) {
         return text -> {
-            String digits = text.strip();
-            if (!digits.matches("\\d{1,18}") || Long.parseLong(digits) < least || Long.parseLong(digits) > most) {
+            String digits = withoutBlanks(text);
+            if (!digits.matches("[0-9]{1,18}") || Long.parseLong(digits) < least || Long.parseLong(digits) > most) {
                 throw new IllegalArgumentException(wanted);
             }
             return Long.parseLong(digits);
@@ -46,7 +46,7 @@ final class Parsers {
     }
 
     static boolean flag(String text) {
-        String word = text.strip().toLowerCase(Locale.ROOT);
+        String word = withoutBlanks(text).toLowerCase(Locale.ROOT);
         if (!word.equals("true") && !word.equals("false")) {
             throw new IllegalArgumentException("true or false");
         }
@@ -54,7 +54,7 @@ final class Parsers {
     }
 
     static Function<String, String> oneOf(String... words) {
-        return text -> Arrays.stream(words).filter(word -> word.equalsIgnoreCase(text.strip())).findFirst()
+        return text -> Arrays.stream(words).filter(word -> word.equalsIgnoreCase(withoutBlanks(text))).findFirst()
                 .orElseThrow(() -> new IllegalArgumentException("one of " + String.join(", ", words)));
     }
 
@@ -78,14 +78,23 @@ final class Parsers {
 
     /** A comma list, or a JSON list, where a name may hold commas and spaces. */
     static List<String> names(String text) {
-        Stream<String> found = text.stripLeading().startsWith("[") ? jsonNames(text)
-                : Arrays.stream(text.split(",")).map(String::strip).filter(name -> !name.isEmpty());
-        List<String> distinct = found.distinct().toList();
-        if (distinct.isEmpty()) {
-            throw new IllegalArgumentException(
-                    "queue names with commas between them, such as orders,audit, or a JSON list, such as [\"orders\", \"a,b\"]");
+        String wanted =
+                "queue names with commas between them, such as orders,audit, or a JSON list, such as [\"orders\", \"a,b\"]";
+        if (withoutBlanks(text).startsWith("[")) {
+            List<String> found = jsonNames(text).distinct().toList();
+            if (found.isEmpty()) {
+                throw new IllegalArgumentException(wanted);
+            }
+            return found;
         }
-        return distinct;
+        List<String> found = Texts.splitAtCommas(text);
+        for (String name : found) {
+            String problem = name.isEmpty() ? "is empty" : Texts.describeStrayCharacter(name, false);
+            if (problem != null) {
+                throw new IllegalArgumentException(wanted + "; one of the names " + problem);
+            }
+        }
+        return found.stream().distinct().toList();
     }
 
     private static Stream<String> jsonNames(String text) {
@@ -108,17 +117,38 @@ final class Parsers {
         if (name(text).startsWith(":")) {
             throw new IllegalArgumentException("a name that does not begin with a colon");
         }
-        return name(text);
+        return text;
     }
 
     static String name(String text) {
-        if (text.isBlank()) {
+        if (withoutBlanks(text).isEmpty()) {
             throw new IllegalArgumentException("a name");
         }
-        return text.strip();
+        String stray = Texts.describeStrayCharacter(text, false);
+        if (stray != null) {
+            throw new IllegalArgumentException("a name, and this one " + stray);
+        }
+        return text;
+    }
+
+    /** Any text but an empty one: {@code Urls} reads it. */
+    static String redisUrl(String text) {
+        if (withoutBlanks(text).isEmpty()) {
+            throw new IllegalArgumentException(
+                    "redis://host:port, or several separated by commas; leave it out for BUSMQ_REDIS_URL");
+        }
+        return text;
+    }
+
+    /** Blanks around numbers and words of a fixed list mean nothing; all else keeps them, or is refused. */
+    private static String withoutBlanks(String text) {
+        return text.replaceAll("^[ \\t]+|[ \\t]+$", "");
     }
 
     static String pattern(String text) {
+        if (text.isEmpty()) {
+            throw new IllegalArgumentException("a regular expression, and this one is empty");
+        }
         try {
             Pattern.compile(text);
         } catch (PatternSyntaxException error) {

@@ -11,7 +11,7 @@ import java.util.List;
  */
 public record RedisOptions(String url, String user, String password, String layout, String master, String tlsCa, String tlsCertificate,
         String tlsKey, boolean tlsCheckHostname) implements Serializable {
-    private static final OptionRow<String> URL = OptionRow.of("redis.url", text -> text);
+    private static final OptionRow<String> URL = OptionRow.of("redis.url", Parsers::redisUrl);
     private static final OptionRow<String> USER = OptionRow.of("redis.username", Parsers::name);
     private static final OptionRow<String> PASSWORD = OptionRow.of("redis.password", text -> text);
     private static final OptionRow<String> LAYOUT = OptionRow.of("redis.layout", Parsers.oneOf("direct", "sentinel", "cluster"));
@@ -28,7 +28,7 @@ public record RedisOptions(String url, String user, String password, String layo
 
     static RedisOptions fromValues(OptionTable.Values values) {
         String url = values.get(URL);
-        if (url == null || url.isEmpty()) {
+        if (url == null) {
             url = System.getenv("BUSMQ_REDIS_URL");
         }
         if (url == null || url.isEmpty()) {
