@@ -20,7 +20,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 
 from busmq_spark.errors import OutboxDiskFull, StateError
 from busmq_spark.outbox import sql
-from busmq_spark.outbox.disk_reserve import RESERVE_BYTES, DiskReserveFile
+from busmq_spark.outbox.disk_reserve import DiskReserveFile, FileSizeLimit
 from busmq_spark.outbox.file_identity import OpenFiles
 from busmq_spark.outbox.schema import translate_sqlite_error
 
@@ -85,7 +85,7 @@ class SqliteGroupCommitWriter:
 
     def __init__(self, connection: sqlite3.Connection, path: Path, reserve: DiskReserveFile) -> None:
         self._connection, self._path, self._reserve = connection, path, reserve
-        self._files = OpenFiles(path)
+        self._files, self._limit = OpenFiles(path), FileSizeLimit(connection)
         self._jobs: SimpleQueue[_QueuedWork | None] = SimpleQueue()
         self._asking = threading.RLock()  # nothing is asked for behind the end
         self._writing = threading.Lock()
@@ -224,10 +224,11 @@ class SqliteGroupCommitWriter:
         connection = self._connection
         if durable:
             self._files.check()
-        if durable and not self._has_room():
-            raise OutboxDiskFull(path=str(self._path), reason=f"it has no {RESERVE_BYTES >> 20} MB left, which it needs to forward what it has")
+            if not self._has_room():
+                raise self._disk_full_error()
         try:
             self._roll_back()
+            self._limit.apply()
             self._set_durability(durable)
             connection.execute("BEGIN IMMEDIATE")
             results = [work(connection) for work in works]
@@ -235,9 +236,13 @@ class SqliteGroupCommitWriter:
         except BaseException as error:
             self._roll_back()
             if isinstance(error, sqlite3.Error):
-                raise translate_sqlite_error(error, self._path) from error
+                found = translate_sqlite_error(error, self._path)
+                raise (self._disk_full_error() if isinstance(found, OutboxDiskFull) else found) from error
             raise
         return results
+
+    def _disk_full_error(self) -> OutboxDiskFull:
+        return OutboxDiskFull(path=str(self._path), reason=self._reserve.explain())
 
     def _has_room(self) -> bool:
         """Whether something new may be stored."""

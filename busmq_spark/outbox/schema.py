@@ -36,6 +36,16 @@ CREATE TABLE note(name TEXT PRIMARY KEY, value) WITHOUT ROWID;
 _BUSY_TIMEOUT_S = 5.0
 _CACHE_KB = 16_000
 _FULL_ERRNO = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_FULL_CODES = {
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR_WRITE,
+    sqlite3.SQLITE_IOERR_FSYNC,
+    sqlite3.SQLITE_IOERR_DIR_FSYNC,
+    sqlite3.SQLITE_IOERR_TRUNCATE,
+    sqlite3.SQLITE_IOERR_SHMOPEN,
+    sqlite3.SQLITE_IOERR_SHMSIZE,
+    sqlite3.SQLITE_IOERR_SHMMAP,
+}
 _REMEDIES = {
     sqlite3.SQLITE_CANTOPEN: (
         "it cannot be opened",
@@ -127,7 +137,7 @@ def translating_errors(path: Path) -> Iterator[None]:
 def translate_sqlite_error(error: sqlite3.Error, path: Path) -> BusError:
     """The error of ours for one of SQLite's."""
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_ERROR)
-    if code == sqlite3.SQLITE_FULL or code in (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_TRUNCATE):
+    if code in _FULL_CODES:
         return OutboxDiskFull(path=str(path), reason=f"{error}")
     found, expected, remedy = _REMEDIES.get(code & 0xFF, (f"SQLite says: {error}", "to read and write it", "See the state of the disk"))
     with suppress(OSError):

@@ -9,6 +9,7 @@ It writes a line ``kept FIRST LAST`` for what a call has returned for, and is to
 from __future__ import annotations
 
 import json
+import os
 import resource
 import sys
 from pathlib import Path
@@ -37,6 +38,7 @@ class Publisher:
             try:
                 self.push(1, size)
             except BusError as error:
+                say("because", str(error).replace("\n", " "))
                 say("refused", error.code)
                 return
 
@@ -45,8 +47,13 @@ def say(*words: object) -> None:
     print(*words, flush=True)
 
 
+def limit_file_size(size: int) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size or resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
 def main(path: str, to: str, queue: str, first: str) -> None:
     settings = json.loads(to) if to.startswith("{") else {"url": to}
+    limit_file_size(int(os.environ.get("BUSMQ_TEST_FILE_SIZE", "0")))
     with SyncOutbox(Path(path), settings.pop("url"), **settings) as outbox:
         publisher = Publisher(outbox, queue, int(first))
         say("open")
@@ -63,7 +70,7 @@ def main(path: str, to: str, queue: str, first: str) -> None:
             elif order == "until-full":
                 publisher.until_full(given[0])
             elif order == "limit":
-                resource.setrlimit(resource.RLIMIT_FSIZE, (given[0] or resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+                limit_file_size(given[0])
             elif order == "drain":
                 outbox.wait_drained(300)
             elif order == "close":
