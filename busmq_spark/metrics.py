@@ -11,6 +11,7 @@ stays what it was, and nothing of the peer's is ever printed.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from itertools import product
 from threading import Lock
@@ -50,11 +51,19 @@ class MetricFamily:
         with self._lock:
             self._series[key] = value
 
-    def lines(self) -> list[str]:
-        """The lines of this family in the text. Series ``other`` show once they have counted something."""
-        names = list(self._allowed)
+    def lines(self, without: str = "") -> list[str]:
+        """The lines of this family in the text. Series ``other`` show once they have counted something.
+
+        ``without``: a label that is left out. Series that differ in it are one, their sum.
+        """
+        names = [name for name in self._allowed if name != without]
         with self._lock:
             series = list(self._series.items())
+        if without in self._allowed:
+            at, sums = list(self._allowed).index(without), Counter[tuple[str, ...]]()
+            for values, number in series:
+                sums[values[:at] + values[at + 1 :]] += number  # type: ignore[assignment]  # a gauge may have parts
+            series = list(sums.items())
         shown = [(values, number) for values, number in series if number or OTHER_LABEL not in values]
         head = [f"# HELP {self.name} {_escape(self.doc)}", f"# TYPE {self.name} {self.kind}"]
         return [*head, *(f"{self.name}{_format_labels(names, values)} {_format_number(number)}" for values, number in shown)]
@@ -84,11 +93,11 @@ class Metrics:
         """Call ``measure`` whenever the text is asked for: it sets gauges that are not kept up to date otherwise."""
         self._measured.append(measure)
 
-    def text(self) -> str:
-        """All of them, by name."""
+    def text(self, without: str = "") -> str:
+        """All of them, by name. ``without``: a label that is left out, as of :meth:`MetricFamily.lines`."""
         for measure in self._measured:
             measure()
-        return "".join(line + "\n" for _, metric in sorted(self._metrics.items()) for line in metric.lines())
+        return "".join(line + "\n" for _, metric in sorted(self._metrics.items()) for line in metric.lines(without))
 
 
 def _format_labels(names: list[str], values: tuple[str, ...]) -> str:

@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from busmq_spark.errors import ConfigError
+from busmq_spark.parsers import secret_text
 
 O = TypeVar("O")  # noqa: E741  # the options class; a one-letter type variable reads best here
 LINK_SECRETS = "federation.<name>.secret"
@@ -56,12 +57,21 @@ def _secret(name: str) -> bool:
     return any(word in name.lower() for word in ("password", "url", "secret"))
 
 
+def check_secret(what: str, text: str | None) -> None:
+    """Raises ConfigError for a password or secret with a character that a file or a shell left at its ends."""
+    try:
+        secret_text(text or "")
+    except ValueError as error:
+        raise ConfigError(reason=f"{what} is ***; expected {error}") from None
+
+
 def parse(cls: type[O], given: Mapping[str, str]) -> O:
     """The options object for what the user gave. Raises ConfigError for an unknown name, a bad or missing value, or a conflict."""
     table = {name.lower(): row for row in fields(cls) for name in (row.metadata["name"], row.metadata["alias"]) if name}  # type: ignore[arg-type]  # a dataclass
     values: dict[str, Any] = {}
     for name, text in given.items():
         if (of := _LINK_SECRET_OPTION.fullmatch(name.lower())) and (row := table.get(LINK_SECRETS)):
+            check_secret(f"option {name!r}", text)
             values[row.name] = (*values.get(row.name, ()), (of[1], text))
             continue
         row = table.get(name.lower())

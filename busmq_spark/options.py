@@ -26,6 +26,7 @@ from busmq_spark.parsers import (
     one_of,
     pattern,
     redis_url,
+    secret_text,
     size,
     starting,
     subscription,
@@ -55,7 +56,7 @@ class RedisOptions:
 
     url: str | None = option("redis.url", redis_url, None, doc="one Redis URL or a comma list, in the same order as every peer; else BUSMQ_REDIS_URL")
     user: str | None = option("redis.username", one_name, None, doc="ACL user for every server whose URL has no credentials")
-    password: str | None = option("redis.password", str, None, doc="password for every server whose URL has none")
+    password: str | None = option("redis.password", secret_text, None, doc="password for every server whose URL has none")
     layout: str = option(
         "redis.layout",
         one_of(*LAYOUTS),
@@ -98,8 +99,8 @@ class StoreOptions(RedisOptions):
         (),
         doc="federation servers, beside redis.url or instead of it: wss://host/bus, or several with names: eu=wss://…,us=wss://…",
     )
-    secret: str | None = option("federation.secret", str, None, doc="the secret they ask for; else BUSMQ_FEDERATION_SECRET")
-    link_secrets: tuple[tuple[str, str], ...] = option(LINK_SECRETS, str, (), doc="the secret of one of them")
+    secret: str | None = option("federation.secret", secret_text, None, doc="the secret they ask for; else BUSMQ_FEDERATION_SECRET")
+    link_secrets: tuple[tuple[str, str], ...] = option(LINK_SECRETS, secret_text, (), doc="the secret of one of them")
     secret_in_url: bool | tuple[str, ...] = option(
         "federation.secretInUrl",
         flag_or_names,
@@ -386,7 +387,7 @@ class BusOptions(RedisOptions):
     reply_timeout_ms: int = option("replyTimeoutMs", integer(10), 10_000, doc="a server that owes a reply for so long is gone")
     federate: str | None = option("federation.url", str, None, doc="URLs of federation servers, comma separated; without url the bus has no Redis")
     federate_secret: str | Mapping[str, str] | None = option(
-        "federation.secret", str, None, doc="their secret, or a dictionary from URL to secret; else BUSMQ_FEDERATION_SECRET"
+        "federation.secret", secret_text, None, doc="their secret, or a dictionary from URL to secret; else BUSMQ_FEDERATION_SECRET"
     )
     federate_secret_in_url: bool | Collection[str] = option(
         "federation.secretInUrl", flag_or_names, False, doc="for npm servers, which take the secret from the URL only: True, or their URLs"

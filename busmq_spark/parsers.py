@@ -8,6 +8,7 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
@@ -15,6 +16,8 @@ from busmq_spark.starting_offsets import OffsetBound, iso, parse_relative
 
 LOCAL_SOURCE, UNNAMED_LINK = "local", "federation"
 """What Redis itself, and a link without a name, are called beside links with names."""
+_STRAY_NAMES = {"\n": "line break", "\r": "line break", "\ufeff": "byte-order mark"}
+_QUOTES = "\"'`"
 _SECONDS_OF_UNIT = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _BYTES_OF_UNIT = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 _BLANKS = " \t"
@@ -93,6 +96,26 @@ def describe_stray_character(text: str, *, inside: bool = False) -> str | None:
     if re.search(r"[\x00-\x1f\x7f]", text):
         return "has a line break or another control character in it"
     return "has a blank in it" if inside and " " in text else None
+
+
+def secret_text(text: str) -> str:
+    """Parser of a password or secret, which is taken as it is or refused: files and shells leave characters at its ends."""
+    if text and (stray := _stray_end(text)):
+        raise ValueError(f"no {stray}: nothing is taken away in silence. A Redis password that has it goes percent-encoded into redis.url")
+    return text
+
+
+def _stray_end(text: str) -> str:
+    for char, where in ((text[0], "beginning"), (text[-1], "end")):
+        kind = unicodedata.category(char)
+        if name := _STRAY_NAMES.get(char) or {"Z": "blank", "Cc": "control character"}.get(kind if kind == "Cc" else kind[0]):
+            return f"{name} at its {where}"
+    return "quotes around it" if len(text) > 1 and text[0] == text[-1] and text[0] in _QUOTES else ""
+
+
+def can_be_in_header(text: str) -> bool:
+    """Return whether a secret is visible ASCII: no HTTP header carries another one."""
+    return text.isascii() and text.isprintable() and " " not in text
 
 
 def integer(least: int, most: int | None = None) -> Callable[[str], int]:

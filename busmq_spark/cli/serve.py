@@ -49,6 +49,26 @@ ProxyOption = Annotated[
     ),
 ]
 
+AudienceOption = Annotated[
+    str | None,
+    typer.Option(
+        "--audience",
+        metavar="NAME",
+        show_default=False,
+        help="Name of the servers that tokens are for; a server refuses all others.",
+    ),
+]
+MetricsSecretOption = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics-secret", metavar="NAME", show_default=False, help="Name of the secret whose holder sees the names of secrets at /metrics."
+    ),
+]
+
+
+_SERVER_SETTINGS = ("host", "port", "path", "origins", "proxies", "compression", "audience", "metrics_secret")
+"""Settings of ``_ListenSettings`` that FederationServer takes by these names."""
+
 
 @dataclass(frozen=True, slots=True)
 class _ListenSettings:
@@ -63,6 +83,8 @@ class _ListenSettings:
     files: tuple[Path | None, Path | None, Path | None]
     """PEM files for TLS: certificate, key, authorities of clients."""
     compression: bool
+    audience: str | None
+    metrics_secret: str | None
 
     @property
     def is_loopback(self) -> bool:
@@ -84,6 +106,8 @@ def serve(  # noqa: PLR0913  the options of a command
     ] = None,
     client_ca: ClientCaOption = None,
     trust_proxy: ProxyOption = None,
+    audience: AudienceOption = None,
+    metrics_secret: MetricsSecretOption = None,
     compression: Annotated[bool, typer.Option("--compression", help="Compress messages for peers that ask for it: for slow links.")] = False,
     limit: Annotated[
         list[str] | None,
@@ -118,7 +142,7 @@ def serve(  # noqa: PLR0913  the options of a command
     out = CliOutput(as_json)
     host, port = parse_listen_address(listen)
     files = (certificate_file, key_file, client_ca)
-    place = _ListenSettings(host, port, path, tuple(origin or ()), tuple(trust_proxy or ()), secrets, files, compression)
+    place = _ListenSettings(host, port, path, tuple(origin or ()), tuple(trust_proxy or ()), secrets, files, compression, audience, metrics_secret)
     tls = make_tls_context(*files)
     limits = limits_with(limit or [])
     secret = None if secrets else randomness.token_urlsafe(24)
@@ -154,14 +178,9 @@ async def _serve(  # noqa: PLR0913, PLR0917  what the command was given
         server = FederationServer(
             bus,
             keyring,
-            host=place.host,
-            port=place.port,
-            path=place.path,
+            **{name: getattr(place, name) for name in _SERVER_SETTINGS},
             limits=limits,
-            origins=place.origins,
             tls=tls,
-            proxies=place.proxies,
-            compression=place.compression,
         )
         async with server:
             loop.add_signal_handler(signal.SIGINT, leave, True)

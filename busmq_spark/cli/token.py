@@ -6,7 +6,7 @@ import typer
 
 from busmq_spark.cli.options import JsonOption, parse_seconds
 from busmq_spark.cli.output import CliOutput
-from busmq_spark.cli.serve import SecretsOption
+from busmq_spark.cli.serve import AudienceOption, SecretsOption
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.gate.keyring import Keyring
 
@@ -26,6 +26,7 @@ def token(  # noqa: PLR0913  the options of a command
     create: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To creating these, a part of --write.")] = None,
     admin: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To administering these.")] = None,
     deny: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To all but these.")] = None,
+    audience: AudienceOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Sign a token, which a peer shows instead of the secret until it expires.
@@ -45,7 +46,7 @@ def token(  # noqa: PLR0913  the options of a command
     keyring = Keyring.load(secrets)
     if list(narrow) == ["deny"]:
         narrow |= {verb: ["*"] for verb in ("read", "write", "admin")}
-    made = keyring.sign(name, expires_s, narrow or None)
+    made = keyring.sign(name, expires_s, narrow or None, audience=audience)
     if as_json:
         out.print_json(token=made, name=name, expires_in_s=expires_s)
     else:

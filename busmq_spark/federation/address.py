@@ -10,7 +10,8 @@ from websockets.uri import WebSocketURI, parse_uri
 
 from busmq_spark.core.retry import PATIENCE_S
 from busmq_spark.errors import ConfigError
-from busmq_spark.parsers import check_web_socket_url
+from busmq_spark.option_parsing import check_secret
+from busmq_spark.parsers import can_be_in_header, check_web_socket_url
 
 CONNECT_TIMEOUT_S = 5.0
 NOT_AUTHORIZED_REASON = (
@@ -46,8 +47,7 @@ class FederationAddress:
                 reason=f"federation.url is no web-socket address: {reason}; expected ws://host:port/bus "
                 "or wss://host/bus, and the secret in federation.secret"
             ) from None
-        if self.secret and not self.secret_in_url and not authorization_header(self.secret):
-            raise ConfigError(reason="federation.secret has characters that no HTTP header can carry; expected visible ASCII ones")
+        check_federation_secret("federation.secret", self.secret, secret_in_url=self.secret_in_url)
         return found
 
     def check_offline(self) -> None:
@@ -69,5 +69,11 @@ class FederationAddress:
 
 def authorization_header(secret: str) -> dict[str, str]:
     """The header that shows a secret or a signed token; none where no header can carry it."""
-    visible = secret.isascii() and secret.isprintable() and " " not in secret
-    return {"Authorization": f"Bearer {secret}"} if secret and visible else {}
+    return {"Authorization": f"Bearer {secret}"} if secret and can_be_in_header(secret) else {}
+
+
+def check_federation_secret(what: str, secret: str, *, secret_in_url: bool) -> None:
+    """Raises ConfigError for a secret that our servers refuse to load. Npm servers take more, in the URL."""
+    check_secret(what, secret)
+    if not secret_in_url and not can_be_in_header(secret):
+        raise ConfigError(reason=f"{what} has characters that no HTTP header can carry; expected visible ASCII ones")

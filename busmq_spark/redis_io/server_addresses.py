@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from busmq_spark.errors import ConfigError
+from busmq_spark.option_parsing import check_secret
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.urls import DEFAULT_MASTER, DEFAULT_PORT, SENTINEL_PORT, DefaultCredentials, RedisServerAddress, TlsFiles, parse
 
@@ -13,6 +14,7 @@ from busmq_spark.redis_io.urls import DEFAULT_MASTER, DEFAULT_PORT, SENTINEL_POR
 def parse_servers(options: RedisOptions) -> tuple[tuple[RedisServerAddress, ...], DefaultCredentials]:
     """The servers of the URL and the login for those without one. Raises ConfigError for a bad URL, TLS file or mixture."""
     trust = TlsFiles(options.tls_ca, options.tls_certificate, options.tls_key, options.tls_check_hostname)
+    check_secret("redis.password", options.password)
     login = DefaultCredentials(options.user, options.password, trust)
     sentinel = options.layout == "sentinel"
     # The credentials in the options are for the data servers; those of a sentinel are in its URL.

@@ -40,7 +40,7 @@ def status(target: str, *headers: tuple[str, str], policy: WebSocketHandshakePol
 
 @pytest.mark.parametrize("case", GOLDEN["vectors"], ids=lambda case: case["target"])
 def test_outcomes_are_those_of_a_node_server(case: dict[str, Any]) -> None:
-    policy = WebSocketHandshakePolicy(Keyring.single(case.get("server_secret", "notsosecret"), shortest=1), path="/")
+    policy = WebSocketHandshakePolicy(Keyring.single(case.get("server_secret", "notsosecret"), shortest=1, also_in_url_only=True), path="/")
     expected = 404 if case["outcome"].startswith("no response") else int(case["outcome"])
     assert status(case["target"], policy=policy) == expected
 
@@ -106,9 +106,9 @@ def test_a_token_opens_as_its_secret_does() -> None:
 
 
 def test_a_secret_beyond_ascii_passes_in_a_header_in_either_encoding() -> None:
-    policy = WebSocketHandshakePolicy(Keyring.single("žluťoučký-kůň-úpěl"))
+    policy = WebSocketHandshakePolicy(Keyring.single("žluťoučký-kůň-úpěl", also_in_url_only=True))
     assert status("/bus", OFFER, ("Authorization", "Bearer " + "žluťoučký-kůň-úpěl".encode().decode("latin-1")), policy=policy) == 101
-    policy = WebSocketHandshakePolicy(Keyring.single("élégant-élégant-élégant"))
+    policy = WebSocketHandshakePolicy(Keyring.single("élégant-élégant-élégant", also_in_url_only=True))
     assert status("/bus", OFFER, ("Authorization", "Bearer élégant-élégant-élégant"), policy=policy) == 101
 
 

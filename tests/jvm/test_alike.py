@@ -19,7 +19,7 @@ from tests.jvm.contract import FILE, contract
 from tests.jvm.probe import Probe, Refused
 from tests.redis_io import url_table
 from tests.spark.conftest import ROOT
-from tests.spark.test_options import BAD, GOOD, READ, required
+from tests.spark.test_options import BAD, GOOD, READ, STRAY, required
 
 pytestmark = pytest.mark.jvm
 
@@ -114,6 +114,13 @@ def test_an_option_means_the_same(probe: Probe, cls: type[Any], name: str, text:
 @pytest.mark.parametrize(("cls", "name", "text", "expected"), [row for row in BAD if row[1] != "subscribePattern" or not row[2]])
 def test_a_bad_value_has_the_same_error_text(probe: Probe, cls: type[Any], name: str, text: str, expected: str) -> None:
     ours, theirs = both(probe, cls, {**required(cls), name: text})
+    assert ours == theirs
+    assert expected in theirs
+
+
+@pytest.mark.parametrize(("form", "expected"), STRAY)
+def test_a_password_is_refused_with_the_same_error_text(probe: Probe, form: str, expected: str) -> None:
+    ours, theirs = both(probe, ReadOptions, {**required(ReadOptions), "redis.password": form.format("s3cret")})
     assert ours == theirs
     assert expected in theirs
 

@@ -10,7 +10,8 @@ import pytest
 
 from busmq_spark.errors import ConfigError
 from busmq_spark.option_parsing import KAFKA_OPTION_HINTS, parse, rows
-from busmq_spark.options import WEEK_S, ReadOptions, RedisOptions, StoreOptions, WriteOptions
+from busmq_spark.options import WEEK_S, BusOptions, ReadOptions, RedisOptions, StoreOptions, WriteOptions
+from busmq_spark.redis_io.server_addresses import parse_servers
 from busmq_spark.starting_offsets import AtTime, NewestMessages
 
 SECRET = "hunter2"
@@ -198,6 +199,40 @@ def required(cls: type[Any]) -> dict[str, str]:
 @pytest.mark.parametrize(("cls", "name", "text", "field", "value"), GOOD)
 def test_an_option_is_understood(cls: type[Any], name: str, text: str, field: str, value: Any) -> None:
     assert getattr(parse(cls, {**required(cls), name: text}), field) == value
+
+
+STRAY = [
+    ("{}\n", "no line break at its end"),
+    ("{}\r\n", "no line break at its end"),
+    ("\r{}", "no line break at its beginning"),
+    ("\ufeff{}", "no byte-order mark at its beginning"),
+    (" {}", "no blank at its beginning"),
+    ("{}\u00a0", "no blank at its end"),
+    ("{}\u2028", "no blank at its end"),
+    ("\t{}", "no control character at its beginning"),
+    ("{}\x00", "no control character at its end"),
+    ('"{}"', "no quotes around it"),
+    ("'{}'", "no quotes around it"),
+    ("\n", "no line break at its beginning"),
+]
+"""What files and shells leave at the ends of a password."""
+
+
+@pytest.mark.parametrize(("form", "expected"), STRAY)
+@pytest.mark.parametrize("name", ["redis.password", "federation.secret", "federation.eu.secret"])
+def test_a_password_or_secret_is_taken_as_it_is_or_refused(name: str, form: str, expected: str) -> None:
+    given = {**READ, name: form.format(SECRET), **({"federation.url": "eu=ws://h/bus"} if name.startswith("fed") else {})}
+    with pytest.raises(ConfigError, match=f"option '{name}' is \\*\\*\\*; expected {expected}") as failed:
+        parse(ReadOptions, given)
+    assert SECRET not in str(failed.value)
+    for good in (f"{SECRET}\tx", f'{SECRET}"', "'", f"a {SECRET}"):
+        assert parse(ReadOptions, {**given, name: good}) is not None
+
+
+@pytest.mark.parametrize(("form", "expected"), STRAY)
+def test_a_program_or_the_environment_gives_no_other_password(form: str, expected: str) -> None:
+    with pytest.raises(ConfigError, match=f"redis.password is \\*\\*\\*; expected {expected}"):
+        parse_servers(BusOptions(url="redis://h", password=form.format(SECRET)))
 
 
 @pytest.mark.parametrize(("cls", "name", "text", "expected"), BAD)

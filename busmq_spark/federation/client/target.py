@@ -9,7 +9,7 @@ from urllib.parse import quote, urlsplit
 
 from busmq_spark.core.caching import MemoizedFunction
 from busmq_spark.errors import ConfigError
-from busmq_spark.federation.address import authorization_header
+from busmq_spark.federation.address import authorization_header, check_federation_secret
 from busmq_spark.parsers import check_web_socket_url
 
 WEBSOCKET_SCHEME_OF = {"http": "ws", "ws": "ws", "https": "wss", "wss": "wss"}
@@ -64,8 +64,7 @@ def make_federation_target(
         raise ConfigError(reason=f"the federation URL is none: {error}") from None
     if not secret:
         raise ConfigError(reason=f"no secret for the federation server at {url}: set federate_secret, or federate(…, secret=…)")
-    if not secret_in_url and not authorization_header(secret):
-        raise ConfigError(reason=f"the secret for {url} has characters that no HTTP header can carry; expected visible ASCII ones")
+    check_federation_secret(f"the secret for {url}", secret, secret_in_url=secret_in_url)
     if tls_ca and not Path(tls_ca).is_file():
         raise ConfigError(reason=f"federate_tls_ca is {tls_ca!r}, which is no file on this machine")
     return FederationTarget(url, secret, tls_ca, secret_in_url, compression)

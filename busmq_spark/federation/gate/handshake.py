@@ -8,13 +8,14 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from typing import Final, Literal
 from urllib.parse import unquote_to_bytes
 
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.rights import ANYONE, Identity
+from busmq_spark.federation.gate.token import check_audience
 
 BUSMQ_HEADER = "X-Busmq"
 """Header of an accepted handshake: by it this package's clients distinguish its server from npm's."""
@@ -25,6 +26,7 @@ REFUSAL_REASONS = ("path", "origin", "secret", "busy")
 """Why a handshake is refused: the values of a metric's label."""
 MAX_QUERY_PAIRS = 1000  # compat: Node looks at no more
 _ESCAPES = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
+_HOP = re.compile(r"(?:\[([0-9A-Fa-f:.]+(?:%[^\]]*)?)\]|([0-9.]+))(?::\d{1,5})?|([0-9A-Fa-f:.]+(?:%\S*)?)")
 _BEARER = re.compile(r"bearer +([\x21-\x7e\x80-\U0010ffff]+)", re.IGNORECASE)
 
 
@@ -57,8 +59,11 @@ class WebSocketHandshakePolicy:
     keyring: Keyring | None
     path: str = "/bus"
     origins: tuple[str, ...] = ()
+    audience: str | None = None
+    """Name that tokens must be signed for; without one those signed for no name."""
 
     def __post_init__(self) -> None:
+        check_audience(self.audience)
         if not re.fullmatch(r"/[A-Za-z0-9/_.~-]*", self.path) or self.path in PAGE_PATHS:
             raise ConfigError(reason=f"path is {self.path!r}; expected one such as /bus, and none of {', '.join(PAGE_PATHS)}")
         for origin in self.origins:
@@ -83,21 +88,37 @@ def parse_networks(texts: Sequence[str]) -> tuple[IPv4Network | IPv6Network, ...
 
 
 def client_address(peer: str, headers: Sequence[tuple[str, str]], trusted: Sequence[IPv4Network | IPv6Network]) -> str:
-    """The last address in X-Forwarded-For that is no trusted proxy's: the addresses before it may be forged by the client."""
-    hops = [word.strip() for line in _header_values(headers, "x-forwarded-for") for word in line.split(",")]
+    """The last address in X-Forwarded-For that is no trusted proxy's: the addresses before it may be forged by the client.
+
+    Ports and brackets are taken off. Where the next hop is no address, the client is unknown: then the proxy that named it counts.
+    """
+    hops = [word for line in _header_values(headers, "x-forwarded-for") for word in line.split(",")]
     address = peer
-    while _is_trusted(address, trusted) and hops:
-        address = hops.pop()
+    while _is_trusted(address, trusted) and hops and (hop := _hop_address(hops.pop())):
+        address = hop
     return address
+
+
+def _hop_address(text: str) -> str:
+    """The address of a hop, of ``v4``, ``v4:port``, ``v6``, ``[v6]`` or ``[v6]:port``; empty for other text."""
+    found = _HOP.fullmatch(text.strip().strip('"'))
+    try:
+        return str(_without_mapping(ip_address((found[1] or found[2] or found[3]).partition("%")[0]))) if found else ""
+    except ValueError:
+        return ""
+
+
+def _without_mapping(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """The IPv4 address that an IPv6 one stands for, or the address itself."""
+    return (isinstance(address, IPv6Address) and address.ipv4_mapped) or address
 
 
 def _is_trusted(text: str, trusted: Sequence[IPv4Network | IPv6Network]) -> bool:
     try:
-        address = ip_address(text)
+        address = _without_mapping(ip_address(text))
     except ValueError:
         return False
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return any((mapped or address) in network for network in trusted)
+    return any(address in network for network in trusted)
 
 
 def page_path(target: str) -> str | None:
@@ -121,11 +142,20 @@ def decide_handshake(target: str, headers: Sequence[tuple[str, str]], policy: We
     if policy.keyring is None:
         return HandshakeAcceptance(ANYONE, protocol)
     shown = _find_secret(headers, query, bulk=protocol == BULK_SUBPROTOCOL)
-    identity = None if shown is None else policy.keyring.identify_either(shown)
+    identity = None if shown is None else policy.keyring.identify_either(shown, policy.audience)
     if identity is None:
         # compat: exactly this header and no body
         return HandshakeRefusal(401, "Unauthorized", (("Content-type", "text/html"),), b"", "secret")
     return HandshakeAcceptance(identity, protocol)
+
+
+def is_metrics_reader(headers: Sequence[tuple[str, str]], keyring: Keyring | None, name: str) -> bool | None:
+    """Whether the Authorization header shows the secret ``name``; None where there is no such header."""
+    if not _header_values(headers, "authorization"):
+        return None
+    shown = _bearer_secret(headers)
+    found = keyring.identify(shown) if keyring is not None and shown is not None else None
+    return found is not None and found.name == name
 
 
 def make_refusal(status: int, phrase: str, why: str, text: str) -> HandshakeRefusal:
@@ -139,6 +169,10 @@ def _find_secret(headers: Sequence[tuple[str, str]], query: str, *, bulk: bool) 
     """The one secret or token shown. URLs are logged on the way, so bulk takes none from there; with busmq's own protocol it goes first."""
     if not bulk and (secrets := query_parameters(query, "secret")):
         return secrets[0] if len(secrets) == 1 else None
+    return _bearer_secret(headers)
+
+
+def _bearer_secret(headers: Sequence[tuple[str, str]]) -> str | None:
     lines = _header_values(headers, "authorization")
     found = _BEARER.fullmatch(lines[0].strip(" \t")) if len(lines) == 1 else None
     return _decode_header_value(found[1]) if found else None

@@ -25,6 +25,7 @@ import re
 import stat
 import time
 import tomllib
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
@@ -35,6 +36,8 @@ from busmq_spark.errors import ConfigError
 from busmq_spark.federation.gate import token
 from busmq_spark.federation.gate.grants import DENY_SETTING, GRANT_SETTINGS, Grants
 from busmq_spark.federation.gate.rights import Identity
+from busmq_spark.option_parsing import check_secret
+from busmq_spark.parsers import can_be_in_header
 
 MIN_SECRET_CHARACTERS = 16
 """Fewest characters of a secret: anyone with a token can guess at its secret offline, without a limit of tries."""
@@ -62,19 +65,25 @@ class Keyring:
     """The secrets a server knows."""
 
     def __init__(
-        self, secrets: Mapping[str, tuple[str, Grants]], *, shortest: int = MIN_SECRET_CHARACTERS, clock: Callable[[], float] = time.time
+        self,
+        secrets: Mapping[str, tuple[str, Grants]],
+        *,
+        shortest: int = MIN_SECRET_CHARACTERS,
+        clock: Callable[[], float] = time.time,
+        also_in_url_only: bool = False,
     ) -> None:
+        """``also_in_url_only``: take secrets that no HTTP header carries. Npm clients can show them, ours cannot."""
         if not secrets:
             raise ConfigError(reason="a keyring holds no secret; expected at least one, there is no default")
         self._clock = clock
-        self._keys = tuple(_named_secret(name, secret, grants, shortest) for name, (secret, grants) in secrets.items())
+        self._keys = tuple(_named_secret(name, secret, grants, shortest, also_in_url_only) for name, (secret, grants) in secrets.items())
         if len({key.digest for key in self._keys}) < len(self._keys):
             raise ConfigError(reason=f"two of the secrets {', '.join(secrets)} are equal; expected one of its own for each name")
 
     @classmethod
-    def single(cls, secret: str, *, name: str = "all", shortest: int = MIN_SECRET_CHARACTERS) -> Self:
+    def single(cls, secret: str, *, name: str = "all", shortest: int = MIN_SECRET_CHARACTERS, also_in_url_only: bool = False) -> Self:
         """One secret that may do everything."""
-        return cls({name: (secret, Grants.all_allowed())}, shortest=shortest)
+        return cls({name: (secret, Grants.all_allowed())}, shortest=shortest, also_in_url_only=also_in_url_only)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
@@ -105,36 +114,41 @@ class Keyring:
                 found = key
         return None if found is None else Identity(found.name, found.grants, key=found.key_id)
 
-    def identify_token(self, text: str) -> Identity | None:
-        """Whose token this is, while it is valid."""
-        claim = token.verify_token(text, {key.name: key.signing for key in self._keys}, self._clock())
+    def identify_token(self, text: str, audience: str | None = None) -> Identity | None:
+        """Whose token this is, while it is valid, of a server with this name."""
+        claim = token.verify_token(text, {key.name: key.signing for key in self._keys}, self._clock(), audience)
         if claim is None:
             return None
         [key] = [key for key in self._keys if key.name == claim.name]
         return Identity(key.name, key.grants, claim.narrowed, claim.expires, key.key_id)
 
-    def identify_either(self, text: str) -> Identity | None:
-        """Whose secret or token this is."""
-        return self.identify(text) or self.identify_token(text)
+    def identify_either(self, text: str, audience: str | None = None) -> Identity | None:
+        """Whose secret or token this is, of a server with this name."""
+        return self.identify(text) or self.identify_token(text, audience)
 
     def holds(self, identity: Identity) -> bool:
         """Whether the secret that a peer has shown is still one of these, with the same grants."""
         return any((key.name, key.key_id, key.grants) == (identity.name, identity.key, identity.grants) for key in self._keys)
 
-    def sign(self, name: str, expires_s: float, narrow: Mapping[str, Any] | None = None) -> str:
+    def sign(self, name: str, expires_s: float, narrow: Mapping[str, Any] | None = None, *, audience: str | None = None) -> str:
         """A token of the secret ``name`` for so many seconds; its characters need no escaping in a URL.
 
+        ``audience``: the name of the servers that take it, and no others do.
         ``narrow`` is a table like those of the file: the token may do what both allow. The token ends with the secret it was signed with.
         """
         key = next((key for key in self._keys if key.name == name), None)
         if key is None:
             raise ConfigError(reason=f"there is no secret named {name!r}; known are: {', '.join(self.names)}")
-        return token.sign_token(name, key.signing, self._clock(), expires_s, narrow)
+        return token.sign_token(name, key.signing, self._clock(), expires_s, narrow, audience)
 
 
-def _named_secret(name: str, secret: str, grants: Grants, shortest: int) -> _NamedSecret:
+def _named_secret(name: str, secret: str, grants: Grants, shortest: int, also_in_url_only: bool) -> _NamedSecret:
     if not _NAME.fullmatch(name):
         raise ConfigError(reason=f"a secret is called {name!r}; expected letters, digits, _ . and -, at most 64")
+    check_secret(f"the secret {name!r}", secret)
+    if not (also_in_url_only or can_be_in_header(secret)):
+        reason = f"the secret {name!r} has characters that no HTTP header can carry, so clients refuse it; expected visible ASCII ones"
+        raise ConfigError(reason=f"{reason}. Make one with: openssl rand -hex 24")
     if len(secret) < shortest:
         found = "empty" if not secret else f"{len(secret)} characters long"
         raise ConfigError(reason=f"the secret {name!r} is {found}; expected at least {shortest}. Make one with: openssl rand -hex 24")
@@ -150,20 +164,33 @@ def _digest(secret: str) -> bytes:
 def _read_private_file(path: Path, where: str) -> str:
     try:
         with path.open("rb") as file:
-            mode = os.fstat(file.fileno()).st_mode
-            if stat.S_IMODE(mode) & stat.S_IRWXO:
-                raise ConfigError(
-                    reason=f"{where} may be read or changed by every user of this machine (mode {stat.S_IMODE(mode):04o}); run: chmod o-rwx {path}"
-                )
+            _check_private(os.fstat(file.fileno()), path, where)
             content = file.read(MAX_KEYRING_FILE_BYTES + 1)
     except OSError as error:
         raise ConfigError(reason=f"{where} cannot be read: {error.strerror}") from None
     if len(content) > MAX_KEYRING_FILE_BYTES:
         raise ConfigError(reason=f"{where} is longer than {MAX_KEYRING_FILE_BYTES} bytes; expected a few secrets")
+    if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)):
+        raise ConfigError(reason=f"{where} is not UTF-8 text but UTF-16; save it as UTF-8")
     try:
-        return content.decode()
-    except UnicodeDecodeError:
-        raise ConfigError(reason=f"{where} is not UTF-8 text") from None
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise ConfigError(reason=f"{where} is not UTF-8 text: byte {content[error.start]:#04x} in line {line}; save it as UTF-8") from None
+
+
+def _check_private(found: os.stat_result, path: Path, where: str) -> None:
+    """Raises ConfigError for a file of another user, and for one that others may read or its group may change."""
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & stat.S_IRWXO:
+        raise ConfigError(
+            reason=f"{where} may be read or changed by every user of this machine (mode {mode:04o}); run: chmod o-rwx {path}. "
+            "Of a secret that Kubernetes mounts, set defaultMode: 0440 and fsGroup"
+        )
+    if mode & stat.S_IWGRP:
+        raise ConfigError(reason=f"{where} may be changed by its group (mode {mode:04o}); run: chmod g-w {path}")
+    if found.st_uid not in (0, os.geteuid()):
+        raise ConfigError(reason=f"{where} belongs to user {found.st_uid}, who may change it; expected this user or root")
 
 
 def _parse_secret_entry(table: Any, where: str) -> tuple[str, Grants]:
@@ -173,6 +200,6 @@ def _parse_secret_entry(table: Any, where: str) -> tuple[str, Grants]:
     if not isinstance(secret, str):
         raise ConfigError(reason=f'{where}: secret is {"missing" if secret is None else "no text"}; expected secret = "…"')
     grants = Grants.parse({key: value for key, value in table.items() if key != "secret"}, where)
-    if not any(grants.allowed.values()):
+    if not any(grants.allowed.values()) and not table.keys() & {*GRANT_SETTINGS}:
         raise ConfigError(reason=f"{where} may do nothing; expected one or more of {', '.join(f'{verb} = […]' for verb in GRANT_SETTINGS)}")
     return secret, grants

@@ -12,29 +12,37 @@ from websockets.asyncio.server import ServerConnection
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 
+from busmq_spark.federation.gate.handshake import client_address
 from busmq_spark.federation.npm_wire.deflate import COMPRESSED_PIECE_BYTES
 from busmq_spark.federation.send_stall_meter import SendStallMeter, unsent_bytes
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
+    from ipaddress import IPv4Network, IPv6Network
 
     from busmq_spark.federation.gate.handshake import HandshakeAcceptance
     from busmq_spark.federation.gate.limits import PeerLimits
 
 IPV6_PREFIX_BITS = 64
 """Length in bits of the IPv6 prefix that one site gets: a client with one address of the prefix can use all of them."""
+HANDSHAKE_GRACE_S = 0.25
+"""Shortest age of a handshake that is closed for the sake of others."""
+HANDSHAKES_PER_TURN = 50
 log = logging.getLogger("busmq_spark")
 
 
 class SocketLimiter:
     """Counts the sockets of a server, and refuses those above the limits."""
 
-    def __init__(self, limits: PeerLimits, refused: Callable[[], None], tls: ssl.SSLContext | None = None) -> None:
-        self.limits, self._refused, self.tls = limits, refused, tls
+    def __init__(
+        self, limits: PeerLimits, refused: Callable[[], None], tls: ssl.SSLContext | None = None, proxies: Sequence[IPv4Network | IPv6Network] = ()
+    ) -> None:
+        self.limits, self._refused, self.tls, self.proxies = limits, refused, tls, proxies
         self._by_address: Counter[str] = Counter()
         self._admitted = 0
         self._pending: dict[LimitedServerConnection, str] = {}
+        self._ending = False
         self.sockets: set[LimitedServerConnection] = set()
         """The sockets that speak HTTP or more: under TLS those whose TLS handshake is over."""
         self.gone_bytes = 0
@@ -50,14 +58,45 @@ class SocketLimiter:
         return self._admitted + len(self._pending)
 
     def count_handshake(self, socket: LimitedServerConnection, address: str) -> None:
-        """One more socket in its handshake. Above the limit, the oldest handshake of the address that has most of them is closed."""
+        """One more socket in its handshake. Above the limit, the oldest handshake of the address that has most of them is closed.
+
+        It is closed a moment later, so that a crowd does not end those whose request is on its way; above twice the limit
+        at once.
+        """
         self._pending[socket] = address
-        if len(self._pending) > self.limits.handshakes:
-            crowded = Counter(self._pending.values()).most_common(1)[0][0]
-            oldest = next(each for each, where in self._pending.items() if where == crowded)
-            del self._pending[oldest]
-            self._refused()
-            oldest.tcp.abort()
+        if len(self._pending) > 2 * self.limits.handshakes:
+            self._end_handshake(self._oldest_of_crowd())
+        if len(self._pending) > self.limits.handshakes and not self._ending:
+            self._ending = True
+            socket.loop.call_later(HANDSHAKE_GRACE_S, self._end_crowd, socket.loop)
+
+    def _end_crowd(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Close handshakes above the limit, a few in each turn of the loop."""
+        for _ in range(HANDSHAKES_PER_TURN):
+            if len(self._pending) <= self.limits.handshakes:
+                self._ending = False
+                return
+            oldest = self._oldest_of_crowd()
+            age_s = loop.time() - oldest.made_at
+            if age_s < HANDSHAKE_GRACE_S:
+                loop.call_later(HANDSHAKE_GRACE_S - age_s, self._end_crowd, loop)
+                return
+            self._end_handshake(oldest)
+        loop.call_soon(self._end_crowd, loop)
+
+    def _oldest_of_crowd(self) -> LimitedServerConnection:
+        crowded = Counter(self._pending.values()).most_common(1)[0][0]
+        return next(each for each, where in self._pending.items() if where == crowded)
+
+    def _end_handshake(self, socket: LimitedServerConnection) -> None:
+        del self._pending[socket]
+        self._refused()
+        socket.tcp.abort()
+
+    def count_for_client(self, socket: LimitedServerConnection, headers: Sequence[tuple[str, str]]) -> None:
+        """Count a handshake for the client that a trusted proxy names, and no longer for the proxy."""
+        if socket in self._pending:
+            self._pending[socket] = network_of(client_address(socket.address, headers, self.proxies))
 
     def admit(self, socket: LimitedServerConnection, address: str) -> bool:
         """Count a socket whose handshake is over; False when there are too many."""
@@ -95,6 +134,8 @@ class LimitedServerConnection(ServerConnection):
     tcp: asyncio.Transport
     """Under TLS not the transport that is written to."""
     address = ""
+    made_at = 0.0
+    """When the TCP connection was there, by the clock of the loop."""
     counted_address: str | None = None
     """As which address it was let in: behind a proxy not its own."""
     received = 0
@@ -104,7 +145,8 @@ class LimitedServerConnection(ServerConnection):
         super().__init__(*args, **keywords)
         self._limiter, self._made = listener, False
         self._head, self._early = listener.limits.head_bytes, b""
-        self._compressed = b""
+        self._compressed = self._line = b""
+        self._forwarded: list[tuple[str, str]] = []
         self._progress, self._last_data_at = SendStallMeter(self.loop.time()), self.loop.time()
         self._ping: bytes | None = None
         self._recv_frame = self.protocol.recv_frame
@@ -113,7 +155,7 @@ class LimitedServerConnection(ServerConnection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The TCP connection is there."""
         assert isinstance(transport, asyncio.Transport)
-        self.tcp = transport
+        self.tcp, self.made_at = transport, self.loop.time()
         self.address = address_of(transport.get_extra_info("peername"))
         self._limiter.count_handshake(self, network_of(self.address))
         if self._limiter.tls is None:
@@ -187,11 +229,22 @@ class LimitedServerConnection(ServerConnection):
             if self._head < 0:
                 self.transport.abort()
                 return
+            if self._limiter.proxies:
+                self._look_for_client(data)
         if not self.protocol.extensions:
             super().data_received(data)
             return
         self._compressed += data
         self._inflate()
+
+    def _look_for_client(self, data: bytes) -> None:
+        """Find who the client is before the head is complete: a slow one must not use up the places of its proxy."""
+        self._line += data
+        *lines, self._line = self._line.split(b"\n")
+        found = [line for line in lines if line[:16].lower() == b"x-forwarded-for:"]
+        if found:
+            self._forwarded += [("x-forwarded-for", line[16:].decode("latin-1")) for line in found]
+            self._limiter.count_for_client(self, self._forwarded)
 
     def _inflate(self) -> None:
         """Piece by piece, until as many messages wait as may: what one look at the network brings could stand for hundreds of megabytes."""

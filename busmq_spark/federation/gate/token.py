@@ -31,6 +31,8 @@ class TokenClaims:
     name: str
     expires: float
     narrowed: Grants | None
+    audience: str | None = None
+    """Name of the servers that take it; None: those without a name."""
 
 
 def signing_key(secret: str) -> bytes:
@@ -38,7 +40,7 @@ def signing_key(secret: str) -> bytes:
     return hmac.digest(secret.encode("utf-8", "surrogatepass"), b"busmq_spark token 1", sha256)
 
 
-def sign_token(name: str, key: bytes, now: float, expires_s: float, narrow: Mapping[str, Any] | None = None) -> str:
+def sign_token(name: str, key: bytes, now: float, expires_s: float, narrow: Mapping[str, Any] | None = None, audience: str | None = None) -> str:
     """A token; raises ConfigError for a lifetime or a narrowing that makes no sense."""
     if not 0 < expires_s <= MAX_TOKEN_LIFE_S:
         raise ConfigError(reason=f"a token is to be valid for {expires_s} s; expected more than 0 and at most {MAX_TOKEN_LIFE_S} (a year)")
@@ -46,6 +48,9 @@ def sign_token(name: str, key: bytes, now: float, expires_s: float, narrow: Mapp
     if narrow is not None:
         Grants.parse(narrow, "token")
         claim["g"] = dict(narrow)
+    if audience is not None:
+        check_audience(audience)
+        claim["a"] = audience
     head = f"bt1.{_to_base64url(json.dumps(claim, separators=(',', ':')).encode())}"
     made = f"{head}.{_to_base64url(_signature(key, head))}"
     if len(made) > MAX_TOKEN_CHARACTERS:
@@ -53,8 +58,14 @@ def sign_token(name: str, key: bytes, now: float, expires_s: float, narrow: Mapp
     return made
 
 
-def verify_token(text: str, keys: Mapping[str, bytes], now: float) -> TokenClaims | None:
-    """The claim of a token signed with one of ``keys`` that has not ended."""
+def check_audience(audience: str | None) -> None:
+    """Raises ConfigError for what can be no name of servers."""
+    if audience is not None and not re.fullmatch(r"[\x21-\x7e]{1,200}", audience):
+        raise ConfigError(reason=f"the audience is {audience!r}; expected up to 200 visible ASCII characters, such as eu.example.com")
+
+
+def verify_token(text: str, keys: Mapping[str, bytes], now: float, audience: str | None = None) -> TokenClaims | None:
+    """The claim of a token signed with one of ``keys`` that has not ended, and is for ``audience``."""
     if len(text) > MAX_TOKEN_CHARACTERS or not _TOKEN_PATTERN.fullmatch(text):
         return None
     head, _, mac = text.rpartition(".")
@@ -65,16 +76,18 @@ def verify_token(text: str, keys: Mapping[str, bytes], now: float) -> TokenClaim
     if signer is None:
         return None
     claim = _decode_claims(head.partition(".")[2])
-    return claim if claim is not None and claim.name == signer and now < claim.expires <= now + MAX_TOKEN_LIFE_S + 60 else None
+    if claim is None or (claim.name, claim.audience) != (signer, audience):
+        return None
+    return claim if now < claim.expires <= now + MAX_TOKEN_LIFE_S + 60 else None
 
 
 def _decode_claims(text: str) -> TokenClaims | None:
     try:
         found = json.loads(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-        name, expires, narrow = found["n"], found["e"], found.get("g")
-        if type(name) is not str or type(expires) is not int:
+        name, expires, narrow, audience = found["n"], found["e"], found.get("g"), found.get("a")
+        if type(name) is not str or type(expires) is not int or type(audience) not in {str, type(None)}:
             return None
-        return TokenClaims(name, expires, None if narrow is None else Grants.parse(dict(narrow), "token"))
+        return TokenClaims(name, expires, None if narrow is None else Grants.parse(dict(narrow), "token"), audience)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ConfigError):
         return None
 

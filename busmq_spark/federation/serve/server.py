@@ -38,6 +38,7 @@ from busmq_spark.federation.gate.handshake import (
     client_address,
     decide_handshake,
     is_loopback,
+    is_metrics_reader,
     page_path,
     parse_networks,
 )
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
 
 MAX_PEER_CHECK_INTERVAL_S = 1.0
+SECRET_LABEL = "secret"  # noqa: S105  the name of a label
 CUT_OFF_REASONS = ("slow", "silent", "expired", "flooded", "revoked")
 log = logging.getLogger("busmq_spark")
 
@@ -63,6 +65,8 @@ class FederationServer:
     """Serves the objects of an open bus, from entering to leaving ``async with``; leaving closes every socket and detaches every object.
 
     Without a keyring it listens on loopback only, and refuses web pages unless ``origins`` names them. ``path`` must match exactly.
+    ``audience``: the name that tokens must be signed for. ``metrics_secret``: the name of the secret whose holder sees the
+    names of secrets at /metrics; everybody else sees sums over them, and so do all without it.
     ``compression``: peers of busmq's own protocol that ask for it send and get compressed messages, up to 71 KiB more for each connection.
     """
 
@@ -80,15 +84,20 @@ class FederationServer:
         metrics: Metrics | None = None,
         proxies: Sequence[str] = (),
         compression: bool = False,
+        audience: str | None = None,
+        metrics_secret: str | None = None,
     ) -> None:
         if keyring is None and not is_loopback(host):
             raise ConfigError(reason=f"a server at {host!r} needs a keyring: without one it listens on this machine only (127.0.0.1, ::1, localhost)")
         self._bus, self._host, self._port, self._tls = bus, host, port, tls
         self._limits, self._metrics = limits or PeerLimits(), metrics or Metrics()
-        self._policy = WebSocketHandshakePolicy(keyring, path, tuple(origins))
+        self._policy = WebSocketHandshakePolicy(keyring, path, tuple(origins), audience)
         self._counts = ServerCounters(self._metrics)
-        self._socket_limiter = SocketLimiter(self._limits, lambda: self._counts.refused.add(reason="busy"), tls)
         self._proxies, self._compression = parse_networks(proxies), compression
+        self._socket_limiter = SocketLimiter(self._limits, lambda: self._counts.refused.add(reason="busy"), tls, self._proxies)
+        if metrics_secret is not None and (keyring is None or metrics_secret not in keyring.names):
+            raise ConfigError(reason=f"the secret for /metrics is {metrics_secret!r}; expected the name of a secret of the server")
+        self._metrics_secret = metrics_secret
         self._draining = False
         self._connections: set[NpmProtocolServerConnection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -196,7 +205,7 @@ class FederationServer:
     def _decide_request(self, socket: ServerConnection, request: Request) -> Response | None:
         found = page_path(request.path)
         if found is not None:
-            return self._operator_page(found)
+            return self._operator_page(found, list(request.headers.raw_items()))
         if self._server is None or self._draining:
             return self._respond_at_capacity()
         headers = list(request.headers.raw_items())
@@ -217,10 +226,15 @@ class FederationServer:
         self._counts.refused.add(reason="busy")
         return _unavailable_response()
 
-    def _operator_page(self, path: str) -> Response:
+    def _operator_page(self, path: str, headers: Sequence[tuple[str, str]]) -> Response:
         status, phrase, text, kind = 200, "OK", "ok\n", "text/plain"
         if path == METRICS_PATH:
-            text, kind = self._metrics.text(), CONTENT_TYPE
+            reader = is_metrics_reader(headers, self._policy.keyring, self._metrics_secret) if self._metrics_secret else None
+            if reader is False:
+                self._counts.refused.add(reason="secret")
+                status, phrase, text = 401, "Unauthorized", "it is not the secret for these metrics\n"
+            else:
+                text, kind = self._metrics.text("" if reader else SECRET_LABEL), CONTENT_TYPE
         elif path != LIVE_PATH and (self._draining or self._server is None or not self._bus.online):
             status, phrase, text = 503, "Service Unavailable", "leaving\n" if self._draining else "no Redis\n"
         body = text.encode()

@@ -27,6 +27,38 @@ final class Parsers {
     private Parsers() {
     }
 
+    /** The text as it is; refused with a character that files and shells leave at its ends. */
+    static String secretText(String text) {
+        String stray = text.isEmpty() ? "" : strayEnd(text);
+        if (!stray.isEmpty()) {
+            throw new IllegalArgumentException("no " + stray
+                    + ": nothing is taken away in silence. A Redis password that has it goes percent-encoded into redis.url");
+        }
+        return text;
+    }
+
+    private static String strayEnd(String text) {
+        int first = text.codePointAt(0);
+        int last = text.codePointBefore(text.length());
+        if (!strayName(first).isEmpty()) {
+            return strayName(first) + " at its beginning";
+        }
+        if (!strayName(last).isEmpty()) {
+            return strayName(last) + " at its end";
+        }
+        return text.length() > 1 && first == last && "\"'`".indexOf(first) >= 0 ? "quotes around it" : "";
+    }
+
+    private static String strayName(int point) {
+        if (point == '\n' || point == '\r') {
+            return "line break";
+        }
+        if (point == 0xFEFF) {
+            return "byte-order mark";
+        }
+        return Character.isSpaceChar(point) ? "blank" : Character.isISOControl(point) ? "control character" : "";
+    }
+
     static Function<String, Long> whole(long least) {
         return whole(least, Long.MAX_VALUE, "a whole number of at least " + least);
     }

@@ -13,7 +13,7 @@ public record RedisOptions(String url, String user, String password, String layo
         String tlsKey, boolean tlsCheckHostname) implements Serializable {
     private static final OptionRow<String> URL = OptionRow.of("redis.url", Parsers::redisUrl);
     private static final OptionRow<String> USER = OptionRow.of("redis.username", Parsers::name);
-    private static final OptionRow<String> PASSWORD = OptionRow.of("redis.password", text -> text);
+    private static final OptionRow<String> PASSWORD = OptionRow.of("redis.password", Parsers::secretText);
     private static final OptionRow<String> LAYOUT = OptionRow.of("redis.layout", Parsers.oneOf("direct", "sentinel", "cluster"));
     private static final OptionRow<String> MASTER = OptionRow.of("redis.sentinelMaster", Parsers::name);
     private static final OptionRow<String> TLS_CA = OptionRow.of("redis.tls.ca", Parsers::name);
