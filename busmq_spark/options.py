@@ -109,9 +109,7 @@ class StoreOptions(RedisOptions):
     )
     link_ca: str | None = option("federation.tls.ca", one_name, None, doc="PEM file of the authority to trust with wss://, instead of the system's")
     link_certificate: str | None = option("federation.tls.certificate", one_name, None, doc="PEM file of the client certificate to show")
-    link_key: str | None = option(
-        "federation.tls.key", one_name, None, doc="PEM file of its private key; not needed when the certificate's file holds it"
-    )
+    link_key: str | None = option("federation.tls.key", one_name, None, doc="PEM file of its private key, unless that is in the certificate's file")
     link_check_hostname: bool = option(
         "federation.tls.checkHostname", flag, True, doc="whether the server's certificate must name the host of the URL"
     )
