@@ -9,11 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from busmq_spark import errors
+from busmq_spark.core.topic import partition_queue
+from busmq_spark.federation.bulk.operations import KEYS_OF_OPERATION, OPERATIONS
+from busmq_spark.federation.gate.grants import VERBS
+from busmq_spark.federation.gate.rights import RequiredRight
+from busmq_spark.federation.serve.objects import SERVED_CLASS_OF_KIND
+from busmq_spark.federation.serve.objects.base import NeededVerbs
 from busmq_spark.option_parsing import rows as option_rows
 from busmq_spark.options import BusOptions, ReadOptions, StoreOptions, WriteOptions
+from tests.federation.every_operation import calls
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("options.md", "errors.md"))]
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / name for name in ("options.md", "errors.md", "federation.md"))]
 _SHARED, _OF_SOURCE = (
     ["redis.url", "redis.layout", "ttl"],
     ["subscribe", "startingOffsets", "maxMessagesPerTrigger", "failOnDataLoss", "subscription"],
@@ -65,12 +72,68 @@ def _errors() -> Iterator[str]:
         yield f"## {cls.code}\n\n`{cls.__name__}`, a `{cls.__base__.__name__}`.{again}{kind}\n\n**Cause**: {cause}\n\n**What to do**: {remedy}\n"
 
 
+_OBJECTS = {"queue": "the queue", "sink": "the sink", "subscription": "the subscription", "event": "each pattern"}
+
+
+def right_in_words(right: RequiredRight) -> str:
+    """One cell entry: the verbs, and on what."""
+    if right.kind == "event":
+        return "`events` of each pattern"
+    verbs = "any verb" if right.verbs == VERBS else " or ".join(f"`{verb}`" for verb in right.verbs)
+    what = "the first partition" if right.name == partition_queue("TOPIC", 0) else _OBJECTS[right.kind]
+    return f"{verbs} on {what if right.name is not None else f'any {right.kind}'}"
+
+
+def _rights_of_operations() -> str:
+    rows = []
+    for title, (name, arguments) in calls("QUEUE", subscription="SUBSCRIPTION", topic="TOPIC").items():
+        operation = OPERATIONS[name]
+        rights = operation.required_rights(*operation.decode_arguments(arguments))
+        keys = ", ".join(f"`{key}`" for key in KEYS_OF_OPERATION[name].split()) or "–"
+        words = dict.fromkeys(map(right_in_words, rights))
+        rows.append((f"`{name}`{title.removeprefix(name)}", "; ".join(words), keys))
+    return _table(["operation", "right", "keys"], rows)
+
+
+_KEYS_OF_KIND = {
+    "queue": "all of the queue",
+    "channel": "all of the queues `channel:<role>:<name>`",
+    "pubsub": "the Redis channel `bus:pubsub:<name>`",
+    "persistify": "`bus:persisted:<name>`",
+    "service": "all of the queues `service:<name>` and `service:<name>:replyTo:<requester>`",
+}
+_OTHER_ARGUMENTS: dict[tuple[str, str], tuple[str, list[Any]]] = {
+    ("queue", "consume"): ("`consume` with `remove: false`", [{"remove": False}]),
+    ("queue", "metadata"): ("`metadata` that sets a field", ["name", "value"]),
+}
+
+
+def _verbs_in_words(needed: NeededVerbs) -> str:
+    return " and ".join("any verb" if verbs == VERBS else " or ".join(f"`{verb}`" for verb in verbs) for verbs in needed) or "none"
+
+
+def _rights_of_methods() -> str:
+    rows = []
+    for kind, cls in SERVED_CLASS_OF_KIND.items():
+        found: dict[str, list[str]] = {}
+        for name, method in cls.methods.items():
+            found.setdefault(_verbs_in_words(method.need), []).append(f"`{name}`")
+            if (kind, name) in _OTHER_ARGUMENTS:
+                text, values = _OTHER_ARGUMENTS[kind, name]
+                served = cls.__new__(cls)
+                found.setdefault(_verbs_in_words(served.needed_verbs(name, method, values)), []).append(text)
+        rows += [(kind, ", ".join(names), needed, _KEYS_OF_KIND[kind]) for needed, names in found.items()]
+    return _table(["kind", "methods", "right", "keys"], rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "options: needed": _needed,
     "options: both": lambda: _options(StoreOptions),
     "options: source": lambda: _options(ReadOptions, without=StoreOptions),
     "options: sink": lambda: _options(WriteOptions, without=StoreOptions),
     "options: bus": _settings,
+    "rights: bulk": _rights_of_operations,
+    "rights: busmq": _rights_of_methods,
     "errors": lambda: "\n" + "\n".join(_errors()) + "\n",
 }
 

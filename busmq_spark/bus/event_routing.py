@@ -8,11 +8,14 @@
 Rule 1. The table of subscriptions is at one server: with several, at the one that its key hashes to. Its version is asked for each event, so a
         subscription counts for every event that is published after it.
 Rule 2. Nothing is pushed twice by one call. Where a server breaks off before its reply, the queue counts as missing, and the error says so.
+Rule 3. A queue that peers of a federation server alone have subscribed fails no call by being full or gone:
+        the receipt names it, and it counts for no ``require``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypedDict, Unpack
@@ -23,7 +26,7 @@ from busmq_spark.core.command_generators import Flow, T
 from busmq_spark.core.event_patterns import check_key
 from busmq_spark.core.event_routing import EventPublishReceipt, EventRoutingTable, check_queue
 from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, server_index
-from busmq_spark.errors import BusError, ConfigError, PublishIncomplete, TooFewEventSubscribers
+from busmq_spark.errors import BusError, ConfigError, PublishIncomplete, QueueMissing, TooFewEventSubscribers
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
@@ -31,6 +34,7 @@ if TYPE_CHECKING:
     from busmq_spark.options import BusOptions
 
 EVENT_ID_BITS = 128
+log = logging.getLogger("busmq_spark")
 
 
 class EventAttributes(TypedDict, total=False):
@@ -63,26 +67,46 @@ class EventRoutingMixin:
         ``data`` is bytes, what JSON can express, or an Event, which goes as it is. ``about`` are further attributes: by default its ``type``
         is the first key (several are in the extension ``keys``), its ``id`` new, its ``time`` now. That no queue is subscribed is no error unless
         ``require`` says how many must be: then TooFewEventSubscribers is raised, and nothing is pushed. Raises PublishIncomplete where a queue is
-        full or cannot be reached, LinkLost where the table of subscriptions cannot be, ConfigError for what is no key.
+        full or cannot be reached, LinkLost where the table of subscriptions cannot be, ConfigError for what is no key. A queue that is full
+        or gone and that peers of a federation server alone have subscribed is in ``missed`` of the receipt.
         """
         wanted = keys_of(keys)
         event = event_of(wanted, data, about)
         value = event.encode()
         self._subscribers = found = await self._run_at_table(flows.read_subscribers(self._subscribers))
-        queues = found.queues_for(wanted)
+        queues = found.owners_by_queue(wanted)
         if len(queues) < require:
             raise TooFewEventSubscribers(keys=", ".join(wanted), found=len(queues), wanted=require)
-        outcomes = await asyncio.gather(*(self._deliver(flows.deliver_event, queue, value) for queue in queues), return_exceptions=True)
+        outcomes = await asyncio.gather(
+            *(
+                self._deliver(flows.deliver_to_peer if flows.is_of_peers(owners) else flows.deliver_event, queue, value)
+                for queue, owners in queues.items()
+            ),
+            return_exceptions=True,
+        )
         missing: dict[str, str] = {}
-        for queue, outcome in zip(queues, outcomes, strict=True):
+        missed: dict[str, str] = {}
+        gone: set[str] = set()
+        for (queue, owners), outcome in zip(queues.items(), outcomes, strict=True):
             if isinstance(outcome, BusError):
-                missing[queue] = str(outcome)
+                foreign = flows.is_of_peers(owners) and flows.is_fault_of_queue(outcome)
+                (missed if foreign else missing)[queue] = str(outcome)
+                if foreign and isinstance(outcome, QueueMissing):
+                    gone.add(queue)
             elif isinstance(outcome, BaseException):
                 raise outcome
-        stored = [queue for queue in queues if queue not in missing]
-        if missing:
-            raise PublishIncomplete(event=event.id, stored=stored, missing=missing)
-        return EventPublishReceipt(event.id, tuple(stored))
+        if gone:
+            await self._end_rows_of_peers(found, gone)
+        stored = [queue for queue in queues if queue not in missing and queue not in missed]
+        if missing or len(stored) < require:
+            raise PublishIncomplete(event=event.id, stored=stored, missing={**missing, **missed})
+        return EventPublishReceipt(event.id, tuple(stored), missed)
+
+    async def _end_rows_of_peers(self, table: EventRoutingTable, queues: set[str]) -> None:
+        try:
+            await self._run_at_table(flows.end_rows_of_peers(table, queues, new_token()))
+        except BusError as error:
+            log.debug("rows of queues that are no more stay in the table of subscriptions: %s", error)
 
     async def send(self, queue: str, data: object = None, **about: Unpack[EventAttributes]) -> EventPublishReceipt:
         """Push a command to a queue: an event (as for ``publish``; its ``type`` is the name of the queue) that is for one group.

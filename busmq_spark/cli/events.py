@@ -50,11 +50,13 @@ def publish(  # noqa: PLR0913  the options of a command
     with _open_bus(redis) as bus:
         receipt = bus.publish([key], _parse_data(data), require=require, **_given_event_attributes(kind, id, subject))
     if as_json:
-        out.print_json(id=receipt.id, destinations=list(receipt.destinations))
+        out.print_json(id=receipt.id, destinations=list(receipt.destinations), **({"missed": dict(receipt.missed)} if receipt.missed else {}))
     elif receipt.destinations:
         out.print_lines(f"Event {receipt.id} is in {', '.join(map(escape_control_characters, receipt.destinations))}.")
-    else:
+    elif not receipt.missed:
         out.note(f"no queue is subscribed to {key}, so nothing was pushed. Subscribe one with: busmq events subscribe {key} --into QUEUE")
+    for queue, why in receipt.missed.items() if not as_json else ():
+        out.note(f"queue {escape_control_characters(queue)}, which federation peers have subscribed, has it not: {why}")
 
 
 def send(

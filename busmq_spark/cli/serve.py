@@ -138,6 +138,7 @@ def serve(  # noqa: PLR0913  the options of a command
 
     The verbs are browse, consume, push, create and admin; read is browse and consume, write is push and create.
     A subscription belongs to the secret that registered it: others need consume = ["subscription:its-name"].
+    events = ["payment.*"] lets it subscribe queues to these events; without it no events are.
     """
     out = CliOutput(as_json)
     host, port = parse_listen_address(listen)

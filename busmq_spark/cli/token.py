@@ -25,6 +25,7 @@ def token(  # noqa: PLR0913  the options of a command
     push: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To pushing to these, a part of --write.")] = None,
     create: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To creating these, a part of --write.")] = None,
     admin: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To administering these.")] = None,
+    events: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To subscribing to events of these patterns.")] = None,
     deny: Annotated[list[str] | None, typer.Option(metavar="PATTERN", help="To all but these.")] = None,
     audience: AudienceOption = None,
     as_json: JsonOption = False,
@@ -40,12 +41,13 @@ def token(  # noqa: PLR0913  the options of a command
     out = CliOutput(as_json)
     if secrets is None:
         raise ConfigError(reason="no secrets are named. Give --secrets FILE, the one that busmq serve is given")
-    given = {"read": read, "write": write, "browse": browse, "consume": consume, "push": push, "create": create, "admin": admin, "deny": deny}
+    given = {"read": read, "write": write, "browse": browse, "consume": consume, "push": push, "create": create, "admin": admin}
+    given |= {"events": events, "deny": deny}
     narrow = {verb: patterns for verb, patterns in given.items() if patterns}
     expires_s = parse_seconds(expires, "--expires")
     keyring = Keyring.load(secrets)
     if list(narrow) == ["deny"]:
-        narrow |= {verb: ["*"] for verb in ("read", "write", "admin")}
+        narrow |= {"read": ["*"], "write": ["*"], "admin": ["*"], "events": ["#"]}
     made = keyring.sign(name, expires_s, narrow or None, audience=audience)
     if as_json:
         out.print_json(token=made, name=name, expires_in_s=expires_s)

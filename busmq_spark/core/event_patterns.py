@@ -1,4 +1,5 @@
-"""Keys of events, and the patterns they are subscribed with: words between dots, ``*`` for one word, ``#`` at the end for any number of words."""
+"""Keys of events, and the patterns they are subscribed with: words between dots, ``*`` for one word,
+``#`` at the end for any number of words."""
 
 from __future__ import annotations
 
@@ -38,6 +39,33 @@ def matches(pattern: str, key: str) -> bool:
     if len(words) < len(wanted) or (not rest and len(words) > len(wanted)):
         return False
     return all(want in ("*", word) for want, word in zip(wanted, words, strict=False))
+
+
+def covers(granted: str, wanted: str) -> bool:
+    """Whether every key that ``wanted`` matches is one that ``granted`` matches.
+
+    Word by word, ``*`` covers each word and ``*``, a word covers itself only. A pattern that ends in
+    ``#`` covers those with as many words or more; any other those with as many words and no ``#``.
+    A key has a word at least, so ``#`` is the same as ``*.#``.
+    """
+    (outer, outer_rest), (inner, inner_rest) = _split(granted), _split(wanted)
+    if len(inner) < len(outer) or (not outer_rest and (inner_rest or len(inner) > len(outer))):
+        return False
+    return all(one in ("*", other) for one, other in zip(outer, inner, strict=False))
+
+
+def overlaps(one: str, other: str) -> bool:
+    """Whether some key is matched by both patterns."""
+    (left, left_rest), (right, right_rest) = _split(one), _split(other)
+    if (len(left) < len(right) and not left_rest) or (len(right) < len(left) and not right_rest):
+        return False
+    return all("*" in (a, b) or a == b for a, b in zip(left, right, strict=False))
+
+
+def _split(pattern: str) -> tuple[list[str], bool]:
+    """Its words, and whether any number of words may follow them."""
+    words = ("*.#" if pattern == "#" else pattern).split(".")
+    return (words[:-1], True) if words[-1] == "#" else (words, False)
 
 
 def destinations(table: Iterable[tuple[str, str]], keys: Iterable[str]) -> list[str]:

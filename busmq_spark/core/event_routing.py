@@ -1,23 +1,28 @@
 """Publishing: the table of which queues the events of which keys go to, and the delivery of an event or a command to a queue.
 
-Rule 1. The table is a hash of pattern and queue, at one server. Repeating a call changes nothing. With each change it has a new version, and who
-        publishes asks for the version, and for the table only where that is another one.
+Rule 1. The table is a hash of pattern and queue, at one server. Repeating a call changes nothing. With each
+        change it has a new version. Who publishes asks for the version, and then for the changes only.
 Rule 2. A queue that does not exist is made when something is delivered to it, and lives as any other.
+        A queue that only peers of a federation server have subscribed is not: its rows end with it.
 Rule 3. A queue to which a command was sent takes one group only, as long as it lives: the field ``command`` of its metadata says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import json
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from busmq_spark.core.command_generators import Flow, command, script
-from busmq_spark.core.event_patterns import check_pattern, destinations
+from busmq_spark.core.event_index import LOCAL_OWNER, EventIndex, merge_owners, owners_of
+from busmq_spark.core.event_patterns import check_pattern
 from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys
 from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach, metadata, push
-from busmq_spark.errors import ConfigError, QueueBusy, QueueFull, QueueMissing
+from busmq_spark.errors import BusError, ConfigError, QueueBusy, QueueFull, QueueIsMirror, QueueMissing
 
+LOCAL_ROW = "1"
+"""The value of a row that a program beside a federation server has made."""
 VERSION_FIELD = ":version"
 MAX_CACHED_KEYS = 10_000
 """Most keys whose queues are remembered."""
@@ -31,6 +36,8 @@ class EventPublishReceipt:
     """The id of the event or command."""
     destinations: tuple[str, ...]
     """The queues that have it, sorted. None: no queue is subscribed."""
+    missed: Mapping[str, str] = field(default_factory=dict, hash=False)
+    """The queues that have it not, and why: full or gone, and subscribed by peers of a federation server only."""
 
 
 def check_queue(name: object) -> str:
@@ -44,34 +51,94 @@ def check_queue(name: object) -> str:
 
 
 class EventRoutingTable:
-    """The table as it was in one version."""
+    """The table as it was in one version; :meth:`change_row` brings it to the next."""
 
-    def __init__(self, version: bytes | None, pairs: list[tuple[str, str]]) -> None:
-        """``version``: None where a program has written it that gives it none. ``pairs``: patterns with a queue that is subscribed with them."""
-        self.version, self.pairs = version, pairs
-        self._known: dict[str, list[str]] = {}
+    def __init__(self, version: bytes | None, pairs: Iterable[tuple[str, str]]) -> None:
+        """``version``: None where a program has written it that gives it none. ``pairs``: patterns with a
+        queue that is subscribed with them by a program beside the server."""
+        self.version = version
+        self._index = EventIndex()
+        self._values: dict[tuple[str, str], str] = {}
+        self._known: dict[str, dict[str, frozenset[str]]] = {}
+        for pattern, queue in pairs:
+            self.change_row(pattern, queue, LOCAL_ROW)
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Every pattern with a queue that is subscribed with it, sorted."""
+        return sorted(self._values)
+
+    def change_row(self, pattern: str, queue: str, value: str) -> None:
+        """A row has this value now; ``""``: it is gone."""
+        if self._known:
+            self._known = {}
+        if value:
+            self._values[pattern, queue] = value
+            self._index.put(pattern, queue, owners_of(value))
+        else:
+            self._values.pop((pattern, queue), None)
+            self._index.remove(pattern, queue)
+
+    def owners_by_queue(self, keys: Sequence[str]) -> dict[str, frozenset[str]]:
+        """The queues that an event with these keys goes to, each with who has subscribed it, sorted."""
+        found: dict[str, frozenset[str]] = {}
+        merge_owners(found, map(self._owners_for_key, keys))
+        return dict(sorted(found.items()))
 
     def queues_for(self, keys: Sequence[str]) -> list[str]:
         """The queues that an event with these keys goes to, sorted."""
-        return sorted({queue for key in keys for queue in self._queues_for_key(key)})
+        return [*self.owners_by_queue(keys)]
 
-    def _queues_for_key(self, key: str) -> list[str]:
+    def rows_of_peers(self, queues: Collection[str]) -> list[str]:
+        """Fields and values of the rows of these queues that peers alone have made."""
+        rows = [(row, value) for row, value in self._values.items() if row[1] in queues]
+        return [text for (pattern, queue), value in rows if LOCAL_OWNER not in owners_of(value) for text in (f"{pattern} {queue}", value)]
+
+    def _owners_for_key(self, key: str) -> dict[str, frozenset[str]]:
         found = self._known.get(key)
         if found is None:
             if len(self._known) >= MAX_CACHED_KEYS:
                 self._known.clear()
-            found = self._known[key] = destinations(self.pairs, [key])
+            found = self._known[key] = self._index.find(key)
         return found
 
 
 def read_subscribers(known: EventRoutingTable | None = None) -> Flow[EventRoutingTable]:
-    """The table as it is now: ``known`` itself where that still is it."""
-    if known is not None and known.version is not None and (yield command("HGET", EVENT_SUBSCRIPTIONS_KEY, VERSION_FIELD)) == known.version:
-        return known
+    """The table as it is now: ``known`` itself, brought up to date, where its changes since are known."""
+    if known is not None and known.version is not None:
+        if (yield command("HGET", EVENT_SUBSCRIPTIONS_KEY, VERSION_FIELD)) == known.version:
+            return known
+        if (yield from _bring_up_to_date(known)):
+            return known
     reply = yield command("HGETALL", EVENT_SUBSCRIPTIONS_KEY)
     fields = dict(zip(reply[0::2], reply[1::2], strict=True))
-    pairs = [field.decode("utf-8", "replace").partition(" ") for field in fields]
-    return EventRoutingTable(fields.get(VERSION_FIELD.encode()), sorted((pattern, queue) for pattern, _, queue in pairs if pattern and queue))
+    found = EventRoutingTable(fields.get(VERSION_FIELD.encode()), ())
+    for name, value in fields.items():
+        _change_field(found, name.decode("utf-8", "replace"), value.decode("utf-8", "replace"))
+    return found
+
+
+def _bring_up_to_date(known: EventRoutingTable) -> Flow[bool]:
+    """Whether the changes since are known."""
+    assert known.version is not None
+    since = yield script("subscribers_since", (EVENT_SUBSCRIPTIONS_KEY,), (known.version,))
+    if since is None:
+        return False
+    try:
+        changes = [json.loads(change) for change in since]
+    except ValueError:  # a name that is no UTF-8
+        return False
+    for _, version, name, value in changes:
+        _change_field(known, name, value)
+        known.version = version.encode()
+    return True
+
+
+def _change_field(table: EventRoutingTable, name: str, value: str) -> None:
+    """Fields without a space are no rows."""
+    pattern, _, queue = name.partition(" ")
+    if pattern and queue:
+        table.change_row(pattern, queue, value)
 
 
 def read_table() -> Flow[list[tuple[str, str]]]:
@@ -89,6 +156,20 @@ def unsubscribe(patterns: Sequence[str], queue: str, version: str) -> Flow[int]:
     return (yield from _change_subscriptions("remove", _fields(patterns, queue), version))
 
 
+def subscribe_as_peer(patterns: Sequence[str], queue: str, version: str, owner: str, most: int) -> Flow[bool]:
+    """The same for a peer of a federation server: the rows are its own.
+
+    Whether they are there; not where its secret would have more than ``most`` rows.
+    """
+    fields = list(dict.fromkeys(_fields(patterns, queue)))
+    return len(fields) <= most and (yield from _change_subscriptions("add", fields, version, owner, most)) >= 0
+
+
+def unsubscribe_as_peer(patterns: Sequence[str], queue: str, version: str, owner: str) -> Flow[int]:
+    """End the peer's own subscriptions of a queue. How many there were."""
+    return (yield from _change_subscriptions("remove", _fields(patterns, queue), version, owner))
+
+
 def forget_queue(queue: str, version: str) -> Flow[int]:
     """End every subscription of a queue. How many there were."""
     check_queue(queue)
@@ -96,11 +177,16 @@ def forget_queue(queue: str, version: str) -> Flow[int]:
     return (yield from _change_subscriptions("remove", [f"{pattern} {queue}" for pattern in patterns], version))
 
 
-def _change_subscriptions(change: str, fields: Sequence[str], version: str) -> Flow[int]:
+def end_rows_of_peers(table: EventRoutingTable, queues: Collection[str], version: str) -> Flow[int]:
+    """End what peers have subscribed queues to that are no more, unless they have done so again."""
+    return (yield from _change_subscriptions("gone", table.rows_of_peers(queues), version))
+
+
+def _change_subscriptions(change: str, fields: Sequence[str], version: str, owner: str = LOCAL_OWNER, most: int = 0) -> Flow[int]:
     changed = 0
     for first in range(0, len(fields), CHUNK_MESSAGES):
         part = fields[first : first + CHUNK_MESSAGES]
-        changed += yield script("subscribers", (EVENT_SUBSCRIPTIONS_KEY,), (change, f"{version}:{first}", *part))
+        changed += yield script("subscribers", (EVENT_SUBSCRIPTIONS_KEY,), (change, f"{version}:{first}", owner, most, *part))
     return changed
 
 
@@ -115,6 +201,21 @@ def deliver_event(keys: QueueKeys, value: bytes, born: str) -> Flow[int]:
         yield from attach(keys, born, ttl_s=MIN_RECORD_TTL_S)
         id = yield from push(keys, value)
     return (yield from _check_stored(keys, id))
+
+
+def deliver_to_peer(keys: QueueKeys, value: bytes, _: str) -> Flow[int]:
+    """Append an event to a queue that peers alone have subscribed. Raises QueueMissing, QueueFull."""
+    return (yield from _check_stored(keys, (yield from push(keys, value))))
+
+
+def is_of_peers(owners: Collection[str]) -> bool:
+    """Whether peers of a federation server alone have subscribed a queue to an event."""
+    return LOCAL_OWNER not in owners
+
+
+def is_fault_of_queue(error: BusError) -> bool:
+    """Whether the queue itself takes no event: no fault of the publisher, nor of Redis."""
+    return isinstance(error, QueueFull | QueueMissing | QueueIsMirror)
 
 
 def send_command(keys: QueueKeys, value: bytes, born: str) -> Flow[int]:

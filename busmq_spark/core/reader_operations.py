@@ -252,18 +252,29 @@ def subscriptions(queues: Sequence[QueueKeys]) -> Flow[list[dict[str, int]]]:
     ]
 
 
-def claim_subscriptions(queues: Sequence[QueueKeys], subscription: str, owner: str, most: int) -> Flow[list[tuple[str, str]]]:
+def claim_subscriptions(queues: Sequence[QueueKeys], subscription: str, owner: str, most: int, most_of_secret: int) -> Flow[list[tuple[str, str]]]:
     """Whose a subscription is in each queue; ``owner``'s from now on where there is none of this name.
 
-    The result is a status and an owner: ok owner ('' when it was registered beside a federation server), missing, full, or shared: it is
-    that of a shared group.
+    The result is a status and an owner: ok owner ('' when it was registered beside a federation server), missing, full ('secret': the secret has
+    its share of places), or shared: it is that of a shared group. With ``most`` 0 none is registered.
     """
     replies = yield [
         script("own", [key for keys in part for key in (keys.metadata, keys.acks, keys.owners, keys.lease(subscription))], args)
-        for args in [(subscription, owner, most, SUBSCRIPTION_OWNER_TTL_S, federated_prefix(owner))]
+        for args in [(subscription, owner, most, SUBSCRIPTION_OWNER_TTL_S, federated_prefix(owner), most_of_secret)]
         for part in split_into_calls(queues, queues)
     ]
     return [(status.decode(), found.decode()) for reply in replies for status, found in reply]
+
+
+def subscription_owners(queues: Sequence[QueueKeys]) -> Flow[list[dict[str, str]]]:
+    """The subscriptions of each queue that federation servers have registered in its life, and whose they are."""
+    replies = yield [call for keys in queues for call in (command("HGETALL", keys.owners), command("HGET", keys.metadata, "born"))]
+    found = []
+    for flat, born in zip(replies[0::2], replies[1::2], strict=True):
+        fields = dict(zip(flat[0::2], flat[1::2], strict=True))
+        names = [name for name in fields if not name.startswith(b":")]
+        found.append({name.decode(): fields[name].decode() for name in names if fields.get(b":born:" + name, born or b"") == (born or b"")})
+    return found
 
 
 def lease(queues: Sequence[QueueKeys], subscription: str, token: str, lease_ms: int, dead: Sequence[str]) -> Flow[list[str]]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, TypeAlias
 
-from busmq_spark.core.event_patterns import destinations
 from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.errors import LinkLost, QueueMissing
 from busmq_spark.outbox.sql import OutboxChunk
@@ -100,8 +99,7 @@ class RedisOutboxTarget(BaseOutboxTarget):
             return ""
 
     def route(self, events: Sequence[EventKeys], made_here: SubscriptionTable) -> tuple[list[list[str]], SubscriptionTable]:  # noqa: ARG002  as the protocol has it
-        table = self._store.event_subscriptions()
-        return [destinations(table, keys) for keys in events], table
+        return self._store.route_events(events), self._store.event_tables.pairs
 
     def stop(self) -> None:
         self._store.stop()

@@ -17,6 +17,7 @@ from busmq_spark.core import sink as sinks
 from busmq_spark.core import topic as topics_
 from busmq_spark.core.caching import MemoizedFunction, ProcessLocalCache
 from busmq_spark.core.command_generators import Flow, command, run_flows_together
+from busmq_spark.core.event_index import LOCAL_OWNER
 from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, TopicKeys, server_index, sink_queues, sink_record
 from busmq_spark.core.mirror import OriginQueueState, Positions
@@ -36,6 +37,7 @@ from busmq_spark.redis_io.lease_token import LEASE_MS
 from busmq_spark.redis_io.link_factory import Link, sync_links
 from busmq_spark.redis_io.queue_location import discover_queues, locate, new_token, no_pause
 from busmq_spark.redis_io.redis_layout import RedisLayout, redis_layout
+from busmq_spark.store.event_table_cache import EventTableCache
 from busmq_spark.store.loss_errors import read_traces
 from busmq_spark.store.protocol import ConsecutiveMessages, FailureDomain, LossCauseEvidence, QueueCreateOptions, RowStream
 from busmq_spark.store.redis_append import RedisSinkAppender, append, stage_at
@@ -72,6 +74,8 @@ class RedisStore:
         self._patience_s = patience_s
         self._range_links: list[RangeReadLinks] = []
         self._places: dict[str, int] = {}
+        self.event_tables = EventTableCache()
+        """The table of subscriptions to events; several stores may share one."""
 
     @property
     def endpoints(self) -> list[RedisEndpoint]:
@@ -180,9 +184,17 @@ class RedisStore:
         """The groups of each queue, and the life they belong to."""
         return self._run_per_server(queues, lambda part: mirrors.read_group_positions([self.keys(q) for q in part]))
 
-    def claim_subscriptions(self, queues: Sequence[str], subscription: str, owner: str, most: int) -> dict[str, tuple[str, str]]:
+    def claim_subscriptions(self, queues: Sequence[str], subscription: str, owner: str, most: int, most_of_secret: int) -> dict[str, tuple[str, str]]:
         """Whose the subscription is in each queue (core/reader_operations.py)."""
-        return self._run_per_server(queues, lambda part: states_.claim_subscriptions([self.keys(q) for q in part], subscription, owner, most))
+
+        def flow(part: Sequence[str]) -> Flow[list[tuple[str, str]]]:
+            return states_.claim_subscriptions([self.keys(q) for q in part], subscription, owner, most, most_of_secret)
+
+        return self._run_per_server(queues, flow)
+
+    def subscription_owners(self, queues: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Whose the subscriptions of each queue are that federation servers have registered."""
+        return self._run_per_server(queues, lambda part: states_.subscription_owners([self.keys(q) for q in part]))
 
     def lease(self, queues: Sequence[str], subscription: str, token: str, dead: Mapping[str, str]) -> Mapping[str, str]:
         return self._run_per_server(
@@ -250,9 +262,46 @@ class RedisStore:
         """Every pattern with a queue that is subscribed with it."""
         return self._link_of_subscription_table().run(event_routing.read_table())
 
+    def route_events(self, events: Sequence[Sequence[str]], may: Callable[[str], bool] = lambda _: True, owner: str = LOCAL_OWNER) -> list[list[str]]:
+        """The queues for events with such keys, of those that ``may`` names.
+
+        A queue that is full or gone is left out where peers alone have subscribed it, ``owner`` not among them.
+        """
+        found = self.event_tables.owners_by_queue(events, self._link_of_subscription_table().run)
+        allowed = {queue for queue in set().union(*found) if may(queue)}
+
+        def is_foreign(owners: frozenset[str]) -> bool:
+            return event_routing.is_of_peers(owners) and owner not in owners
+
+        closed = self._closed_queues(sorted({queue for each in found for queue in each if queue in allowed and is_foreign(each[queue])}))
+        return [[queue for queue, owners in each.items() if queue in allowed and not (queue in closed and is_foreign(owners))] for each in found]
+
+    def _closed_queues(self, queues: Sequence[str]) -> set[str]:
+        """Those that take no message now."""
+        if not queues:
+            return set()
+        states = self.states(dict.fromkeys(queues, -1))
+
+        def origins(part: Sequence[str]) -> Flow[list[bytes | None]]:
+            found: list[bytes | None] = yield [command("HGET", self.keys(queue).metadata, "mirror_of") for queue in part]
+            return found
+
+        mirrored = self._run_per_server(queues, origins)
+        full = {queue for queue, state in states.items() if state.maxsize and state.waiting >= state.maxsize}
+        return full | {queue for queue in queues if mirrored[queue] or not states[queue].exists}
+
     def subscribe_events(self, queue: str, patterns: Sequence[str], end: bool) -> None:
         """Subscribe a queue to what the patterns take, or end that."""
         self._link_of_subscription_table().run((event_routing.unsubscribe if end else event_routing.subscribe)(patterns, queue, new_token()))
+
+    def subscribe_events_as_peer(self, queue: str, patterns: Sequence[str], owner: str, most: int) -> bool:
+        """The same for a peer of a federation server. Whether the rows are there (core/event_routing.py)."""
+        flow = event_routing.subscribe_as_peer(patterns, queue, new_token(), owner, most)
+        return self._link_of_subscription_table().run(flow)
+
+    def unsubscribe_events_as_peer(self, queue: str, patterns: Sequence[str], owner: str) -> None:
+        """End the peer's own rows."""
+        self._link_of_subscription_table().run(event_routing.unsubscribe_as_peer(patterns, queue, new_token(), owner))
 
     def begin(self, sink: str, run: str, queues: Sequence[str]) -> SinkRun:
         home = self._link_of_sink_record(sink)

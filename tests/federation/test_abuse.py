@@ -8,7 +8,6 @@ import random
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import islice
-from typing import Any
 
 import pytest
 
@@ -21,6 +20,7 @@ from busmq_spark.federation.npm_wire.creation_message import METHODS_OF_TYPE, ma
 from tests.conftest import Fresh
 from tests.federation.abused import PATH, ROOM, SECRET, Served, farewell, honest, push_through, works
 from tests.federation.conftest import Serve
+from tests.federation.every_operation import arguments
 from tests.federation.hostile import SEED, Bender
 from tests.federation.raw import BINARY, CHANNEL, CLOSE, PING, TEXT, Raw, frame, request
 from tests.federation.test_abuse_codecs import LINES
@@ -165,56 +165,10 @@ async def test_malformed_sequences_end_their_channel_or_socket_only(served: Serv
 
 def bulk_calls(queue: str) -> list[bytes]:
     """Sound calls of bulk, most with arguments that make sense."""
-    key = f"bus:queue:{queue}:stage:batch:0:0:{'0' * 16}"
-    staged = [[queue, 0, key, [[1, 1]], None, 0]]
-    arguments: dict[str, list[Any]] = {
-        "hello": [1, "client"],
-        "discover": [],
-        "attach": [[queue], [True, 60, 0]],
-        "states": [{queue: -1}],
-        "spans": [{queue: [-1, 0]}],
-        "positions": [[queue]],
-        "marks": [{queue: 1}],
-        "note_times": [[queue]],
-        "find_times": [{queue: -1000}],
-        "times": [{queue: [1, 3]}],
-        "ages": [{queue: 1}],
-        "counters": [[queue]],
-        "ack": [{queue: ["5f", 1, "", None, 0]}, ""],
-        "subscribe": [{queue: "earliest"}, "s"],
-        "subscriptions": [[queue]],
-        "traces": [queue],
-        "lease": [[queue], "", "me", {}],
-        "holders": [[queue], ""],
-        "keep_alive": [[queue], "", ""],
-        "bytes_until": [queue, 1, 3, 100],
-        "read": [[queue, "5f", 1, 9, 0], True, 4096],
-        "read_many": [[[queue, "5f", 1, 9, 0], [queue, "5f", 2, 3, 0]], False, 4096],
-        "read_with_spans": [[[queue, "5f", 1, 0, 0]], 4096],
-        "listen": [[queue]],
-        "wait": [1],
-        "recorded": ["sink", 0],
-        "ends": [[queue]],
-        "trim": [{queue: 1}],
-        "begin": ["sink", "run", [queue]],
-        "renew": [["sink", 1, []]],
-        "stage": [queue, key, 0, ["sink", 1, []]],
-        "push": [queue],
-        "push_from": [queue, "sender", [1, 2]],
-        "partitions": [queue],
-        "take_commands": [queue],
-        "event_queues": [[["a.key"], ["b", "c"]]],
-        "subscribe_events": [queue, ["a.*"], False],
-        "record": ["sink", 0, staged, "q", "", 0],
-        "commit": [queue, "sink", 0, staged],
-        "discard": [staged],
-        "forget": ["sink", staged],
-    }
-    assert {*arguments} == {*OPERATIONS}
     body = frames.pack_values([b"a", b"bc" * 100])
     calls = [
         BulkProtocolFrame(BulkFrameKind.CALL, number, {"op": name, "args": args}, body if OPERATIONS[name].has_body else b"").encode()
-        for number, (name, args) in enumerate(arguments.items())
+        for number, (name, args) in enumerate(arguments(queue).items())
     ]
     return [*calls, BulkProtocolFrame(BulkFrameKind.CREDIT, 14, 4096).encode(), BulkProtocolFrame(BulkFrameKind.CANCEL, 14).encode()]
 

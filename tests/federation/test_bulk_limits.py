@@ -193,7 +193,7 @@ async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis
     def away() -> None:
         raise LinkLost(url="", reason="away")
 
-    executors = [StoreExecutor(where, pool, ANYONE, 200, PerSecretQuota(PeerLimits())) for _ in range(6)]
+    executors = [StoreExecutor(where, pool, ANYONE, PeerLimits(), PerSecretQuota(PeerLimits())) for _ in range(6)]
     for executor in executors:
         with pytest.raises(LinkLost):
             await executor.run_in_thread(away)
@@ -202,7 +202,7 @@ async def test_calls_that_wait_for_a_redis_in_vain_leave_threads_to_others(redis
         async with asyncio.timeout(PATIENCE_S):
             for _ in range(3):
                 await asyncio.sleep(0)
-            assert await StoreExecutor(where, pool, ANYONE, 200, PerSecretQuota(PeerLimits())).run_in_thread(lambda: 7) == 7
+            assert await StoreExecutor(where, pool, ANYONE, PeerLimits(), PerSecretQuota(PeerLimits())).run_in_thread(lambda: 7) == 7
     finally:
         silent.set()
         assert await asyncio.gather(*waiting) == [True] * 6

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.mirror import OriginQueueState
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
@@ -24,12 +25,14 @@ from busmq_spark.core.topic import partition_queue
 from busmq_spark.errors import BusError
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.bulk.frames import MAX_WHOLE_NUMBER, make_wire_error
-from busmq_spark.federation.gate.grants import VERBS
+from busmq_spark.federation.gate.grants import EVENT_KIND, VERBS
 from busmq_spark.federation.gate.rights import RequiredRight, Verbs
 from busmq_spark.store.protocol import LossCauseEvidence, QueueCreateOptions
 
 MAX_TEXT_LENGTH = 4096
 """Longest name, token or key."""
+MAX_EVENT_KEYS_PER_CALL = 20_000
+"""Keys of all events together in one call of ``event_queues``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +220,7 @@ def _decode_shape(shape: BulkJsonCodec, head: Any) -> Any:
 BROWSE_VERBS: Verbs = ("browse",)
 CONSUME_VERBS: Verbs = ("consume",)
 PUSH_VERBS: Verbs = ("push",)
+CREATE_VERBS: Verbs = ("create",)
 ADMIN_VERBS: Verbs = ("admin",)
 
 
@@ -249,6 +253,19 @@ def _rights_to_keep_alive(queues: Any, subscription: str, token: str) -> Iterabl
 def _rights_on_topic(topic: str) -> list[RequiredRight]:
     """To push to its first partition."""
     return [RequiredRight(PUSH_VERBS, "queue", partition_queue(topic, 0))]
+
+
+def _rights_to_take_commands(queue: str) -> list[RequiredRight]:
+    """From then on the queue takes one group only: that is a setting of it, as those that are given where it is made."""
+    return [RequiredRight(PUSH_VERBS, "queue", queue), RequiredRight(CREATE_VERBS, "queue", queue)]
+
+
+def _rights_to_subscribe_events(queue: str, patterns: Sequence[str], end: bool) -> list[RequiredRight]:
+    """To push to the queue and, but to end rows of one's own, to take the events of each pattern."""
+    if len(patterns) > CHUNK_MESSAGES:
+        raise make_wire_error(f"{len(patterns)} patterns", f"at most {CHUNK_MESSAGES}")
+    taken = [] if end else dict.fromkeys(patterns)
+    return [RequiredRight(PUSH_VERBS, "queue", queue), *(RequiredRight(VERBS, EVENT_KIND, pattern) for pattern in taken)]
 
 
 def _rights_on_lists(lists: Iterable[StagedList]) -> list[RequiredRight]:
@@ -286,7 +303,7 @@ OPERATIONS: dict[str, RpcOperation] = {
         tuple_of(map_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER))), map_of(ORIGIN_STATE_CODEC), rights_on_queues(BROWSE_VERBS), RpcTarget.STORE
     ),
     "positions": RpcOperation(
-        tuple_of(NAMES), map_of(tuple_of(TEXT, map_of(tuple_of(WHOLE_NUMBER, FLAG)))), rights_on_queues(CONSUME_VERBS), RpcTarget.STORE
+        tuple_of(NAMES), map_of(tuple_of(TEXT, map_of(tuple_of(WHOLE_NUMBER, FLAG)))), rights_on_queues(CONSUME_VERBS), RpcTarget.PEER
     ),
     "marks": RpcOperation(tuple_of(map_of(WHOLE_NUMBER)), map_of(TEXT), rights_on_queues(BROWSE_VERBS), RpcTarget.STORE),
     "counters": RpcOperation(tuple_of(NAMES), list_of(or_null(BASE64_CODEC)), rights_on_queues(BROWSE_VERBS), RpcTarget.STORE),
@@ -298,9 +315,9 @@ OPERATIONS: dict[str, RpcOperation] = {
     "ages": RpcOperation(tuple_of(map_of(WHOLE_NUMBER)), map_of(WHOLE_NUMBER), rights_on_queues(BROWSE_VERBS), RpcTarget.STORE),
     "ack": RpcOperation(tuple_of(map_of(POSITION_CODEC), TEXT), map_of(ACK_RESULT_CODEC), _rights_to_consume, RpcTarget.PEER, has_subscription=True),
     "subscribe": RpcOperation(tuple_of(map_of(START_CODEC), TEXT), map_of(WHOLE_NUMBER), _rights_to_consume, RpcTarget.PEER, has_subscription=True),
-    "subscriptions": RpcOperation(tuple_of(NAMES), map_of(map_of(WHOLE_NUMBER)), rights_on_queues(CONSUME_VERBS), RpcTarget.STORE),
+    "subscriptions": RpcOperation(tuple_of(NAMES), map_of(map_of(WHOLE_NUMBER)), rights_on_queues(CONSUME_VERBS), RpcTarget.PEER),
     "lease": RpcOperation(tuple_of(NAMES, TEXT, TEXT, map_of(TEXT)), map_of(TEXT), _rights_to_consume, RpcTarget.PEER, has_subscription=True),
-    "holders": RpcOperation(tuple_of(NAMES, TEXT), map_of(TEXT), rights_on_queues(CONSUME_VERBS), RpcTarget.PEER, has_subscription=True),
+    "holders": RpcOperation(tuple_of(NAMES, TEXT), map_of(TEXT), _rights_to_consume, RpcTarget.PEER, has_subscription=True),
     "keep_alive": RpcOperation(tuple_of(NAMES, TEXT, TEXT), map_of(WHOLE_NUMBER), _rights_to_keep_alive, RpcTarget.PEER, has_subscription=True),
     "traces": RpcOperation(tuple_of(TEXT), REMOVAL_TRACES_CODEC, rights_on_queues(BROWSE_VERBS), RpcTarget.STORE),
     "bytes_until": RpcOperation(
@@ -334,9 +351,9 @@ OPERATIONS: dict[str, RpcOperation] = {
         has_body=True,
     ),
     "partitions": RpcOperation(tuple_of(TEXT), WHOLE_NUMBER, _rights_on_topic, RpcTarget.STORE),
-    "take_commands": RpcOperation(tuple_of(TEXT), NULL_CODEC, rights_on_queues(PUSH_VERBS), RpcTarget.STORE),
+    "take_commands": RpcOperation(tuple_of(TEXT), NULL_CODEC, _rights_to_take_commands, RpcTarget.STORE),
     "event_queues": RpcOperation(tuple_of(list_of(NAMES)), list_of(NAMES), rights_on_any_queue(PUSH_VERBS), RpcTarget.PEER),
-    "subscribe_events": RpcOperation(tuple_of(TEXT, NAMES, FLAG), NULL_CODEC, rights_on_queues(PUSH_VERBS), RpcTarget.STORE),
+    "subscribe_events": RpcOperation(tuple_of(TEXT, NAMES, FLAG), NULL_CODEC, _rights_to_subscribe_events, RpcTarget.PEER),
     "record": RpcOperation(
         tuple_of(*SINK_BATCH_CODECS, list_of(STAGED_LIST_CODEC), TEXT, TEXT, WHOLE_NUMBER),
         list_of(STAGED_LIST_CODEC),
@@ -353,6 +370,51 @@ OPERATIONS: dict[str, RpcOperation] = {
     "trim": RpcOperation(tuple_of(map_of(WHOLE_NUMBER)), NULL_CODEC, rights_on_queues(ADMIN_VERBS), RpcTarget.STORE),
 }
 """Every method of ReadStore and WriteStore that ask the other side (``truncate`` in two steps), and what notifies of pushes: ``listen``, ``wait``."""
+
+KEYS_OF_OPERATION: dict[str, str] = {
+    **dict.fromkeys(("hello", "discover", "wait"), ""),
+    "attach": "metadata messages msgid toack acks sinks clock bytes",
+    "states": "metadata messages msgid",
+    "spans": "metadata messages msgid",
+    "positions": "metadata acks owners",
+    "marks": "messages",
+    "counters": "msgid",
+    "note_times": "metadata messages msgid acks clock bytes",
+    "find_times": "metadata messages msgid acks clock bytes",
+    "times": "metadata clock",
+    "ages": "metadata clock",
+    "ack": "metadata messages msgid acks clock bytes owners lease",
+    "subscribe": "metadata messages msgid acks owners lease",
+    "subscriptions": "metadata acks owners",
+    "lease": "metadata acks owners lease",
+    "holders": "metadata acks owners lease",
+    "keep_alive": "metadata messages msgid toack acks sinks clock bytes owners lease",
+    "traces": "metadata toack available",
+    "bytes_until": "metadata messages",
+    "read": "metadata messages",
+    "read_many": "metadata messages",
+    "read_with_spans": "metadata messages msgid",
+    "listen": "available",
+    "begin": "stages sink sink-queues",
+    "renew": "stages sink sink-queues",
+    "stage": "stage stages",
+    "push": "metadata messages msgid toack acks clock bytes available",
+    "push_from": "metadata messages msgid toack acks clock bytes senders available",
+    "partitions": "topic",
+    "take_commands": "metadata acks",
+    "event_queues": "subscriptions metadata messages msgid",
+    "subscribe_events": "subscriptions metadata messages msgid toack acks sinks clock bytes",
+    "record": "stage stages sink sink-queues",
+    "commit": "metadata messages msgid toack acks clock bytes sinks stage stages sink available",
+    "recorded": "sink",
+    "discard": "stage stages",
+    "forget": "sinks stages sink sink-queues",
+    "ends": "messages",
+    "trim": "messages",
+}
+"""What each operation touches in Redis: keys of the queues that it names, ``lease:<subscription>``, ``stage:<list>``
+and ``stages:<sink>`` of them among these; ``sink`` and ``sink-queues`` are ``bus:sink:…`` and ``bus:sink-queues:…`` of the
+peer's own sinks, ``topic`` is ``bus:topic:<topic>``, and ``subscriptions`` ``bus:subscriptions``."""
 
 
 def encode_error(error: BusError) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The operations of ``busmq.bulk.v1`` on the store behind the server. That the peer has the rights they need is checked first (rights.py).
 
 Rule 1. A peer names queues, never keys: the key of a staged list must be one that a task of a sink makes for that queue.
-Rule 2. A peer names sinks and holders of leases of its own only: what it calls them gets its secret's name before it.
+Rule 2. A peer names sinks, holders of leases and senders of its own only: what it calls them gets its
+        secret's name before it. Of each staged list it is noted who has staged it, and no other uses it.
 Rule 3. Everything may be repeated by a peer that did not see the reply, and may still be under way when it is. Staged chunks are identified by
         their place in the list, and commits by their progress (core/sink.py).
 """
@@ -9,23 +10,29 @@ Rule 3. Everything may be repeated by a peer that did not see the reply, and may
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NoReturn, TypeVar
 
-from busmq_spark.core.event_patterns import check_key, destinations
+from busmq_spark.core.event_patterns import check_key
+from busmq_spark.core.grouping import slices
+from busmq_spark.core.idempotent_push import SENDER_TTL_S
 from busmq_spark.core.keys import federated_prefix, is_subscription, sink_of
 from busmq_spark.core.message import CHUNK_MESSAGES
+from busmq_spark.core.mirror import Positions
+from busmq_spark.core.peer_places import claim_staged, has_place
 from busmq_spark.core.position import Position
-from busmq_spark.core.queue import AttachResult
+from busmq_spark.core.queue import MIN_RECORD_TTL_S, AttachResult
 from busmq_spark.core.reader_operations import AckResult
-from busmq_spark.core.sink import STAGED_KEY_SUFFIX, CommitStoppedAtMaxsize, StagedList
+from busmq_spark.core.sink import STAGED_KEY_SUFFIX, CommitStoppedAtMaxsize, StagedList, by_queue
 from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.errors import BusError, QueueMissing
 from busmq_spark.federation.bulk.frames import make_wire_error, unpack_values
-from busmq_spark.federation.bulk.operations import OPERATIONS, RpcOperation, RpcTarget
+from busmq_spark.federation.bulk.operations import MAX_EVENT_KEYS_PER_CALL, OPERATIONS, RpcOperation, RpcTarget
+from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.rights import Identity
 from busmq_spark.store.protocol import QueueCreateOptions
 from busmq_spark.store.redis_store import RedisStore
@@ -35,15 +42,21 @@ OTHER_HOLDER = "another peer"
 """Instead of the holder of a lease that is not the peer's: with its name it could be replaced."""
 _SINK_NAME = re.compile(r"[^\x00-\x1f\x7f]{1,200}")
 _RUN_ID = re.compile(r"[0-9a-zA-Z-]{1,64}")
+MAX_CACHED_PLACES = 10_000
+T = TypeVar("T")
 
 
 class BulkRpcHandler:
     """What one peer may ask of one store."""
 
-    def __init__(self, store: RedisStore, identity: Identity, most_subscriptions: int) -> None:
+    def __init__(self, store: RedisStore, identity: Identity, limits: PeerLimits) -> None:
         self.store = store
-        self._identity, self._most = identity, most_subscriptions
+        self._identity, self._limits = identity, limits
         self._mark = federated_prefix(identity.owner)
+        self._places: set[tuple[str, str]] = set()
+        """Fields of hashes that were found to have a place there."""
+        self._staged: set[str] = set()
+        """Keys of staged lists that were found to be the peer's."""
 
     def run_call(self, name: str, arguments: Sequence[Any], body: memoryview | bytes) -> Any:
         """The result of a call whose rights were checked by :func:`check_rights_and_names`."""
@@ -69,6 +82,19 @@ class BulkRpcHandler:
 
     # -- subscriptions and leases ---------------------------------------------------------------------------------------------------------
 
+    def subscriptions(self, queues: Sequence[str]) -> Mapping[str, Mapping[str, int]]:
+        """As the store's, of those subscriptions that the peer may use."""
+        found, owners = self.store.subscriptions(queues), self.store.subscription_owners(queues)
+        return {queue: self._usable(queue, names, owners[queue]) for queue, names in found.items()}
+
+    def positions(self, queues: Sequence[str]) -> Mapping[str, tuple[str, Positions]]:
+        """As the store's, of those groups that the peer may use."""
+        found, owners = self.store.positions(queues), self.store.subscription_owners(queues)
+        return {queue: (born, self._usable(queue, groups, owners[queue])) for queue, (born, groups) in found.items()}
+
+    def _usable(self, queue: str, names: Mapping[str, T], owners: Mapping[str, str]) -> dict[str, T]:
+        return {name: found for name, found in names.items() if self._identity.may_use(queue, name, owners.get(name, ""))}
+
     def ack(self, positions: Mapping[str, Position], subscription: str) -> Mapping[str, AckResult]:
         """As the store's, unless another reader holds the queue, or the subscription is not the peer's."""
         self._claim_subscription(positions, subscription)
@@ -81,6 +107,8 @@ class BulkRpcHandler:
         """As the store's, for queues that exist, if the subscription is the peer's or is new."""
         if not subscription:
             raise make_wire_error("a subscription without a name", "a name")
+        if any(isinstance(start, int) and start < 0 for start in starts.values()):
+            raise make_wire_error("a subscription that begins below 0", "earliest, latest, or an id from 0 on")
         for queue, status in self._claim_subscription(starts, subscription).items():
             if status == "missing":
                 raise QueueMissing(queue=queue)
@@ -95,7 +123,8 @@ class BulkRpcHandler:
         return self._hide_other_holders(self.store.lease(queues, subscription, f"{self._mark}{token}", ours))
 
     def holders(self, queues: Sequence[str], subscription: str) -> Mapping[str, str]:
-        """As the store's; which reader of another peer it is, is not shown."""
+        """As the store's, of a subscription that the peer may use; which reader of another peer it is, is not shown."""
+        self._claim_subscription(queues, subscription, register=False)
         return self._hide_other_holders(self.store.holders(queues, subscription))
 
     def keep_alive(self, queues: Sequence[str], subscription: str, token: str) -> Mapping[str, int]:
@@ -108,16 +137,19 @@ class BulkRpcHandler:
     def _hide_other_holders(self, holders: Mapping[str, str]) -> dict[str, str]:
         return {q: holder.removeprefix(self._mark) if not holder or holder.startswith(self._mark) else OTHER_HOLDER for q, holder in holders.items()}
 
-    def _claim_subscription(self, queues: Iterable[str], subscription: str) -> dict[str, str]:
+    def _claim_subscription(self, queues: Iterable[str], subscription: str, *, register: bool = True) -> dict[str, str]:
         """Make a new subscription the peer's. Raises FederationRefused for one that is not; the result says which queues are ``missing``."""
         if not subscription:
             return {}
-        owners = self.store.claim_subscriptions(list(queues), subscription, self._identity.owner, self._most)
+        most, share = self._limits.subscriptions, self._limits.subscriptions_per_secret
+        owners = self.store.claim_subscriptions(list(queues), subscription, self._identity.owner, most if register else 0, share)
         for queue, (status, owner) in owners.items():
-            if status == "full":
-                self._identity.raise_refused(
-                    f"register subscription {subscription!r}: queue {queue!r} has {self._most} of them (limit subscriptions)"
-                )
+            if status == "full" and register:
+                if owner:
+                    where, limit = f"its secret has {share} in queue {queue!r}, all it may have", "subscriptions_per_secret"
+                else:
+                    where, limit = f"queue {queue!r} has {most}", "subscriptions"
+                self._identity.raise_refused(f"register subscription {subscription!r}: {where} of them (limit {limit})")
             if status == "shared":
                 self._identity.raise_refused(f"use {subscription!r} of queue {queue!r}, a shared group, which cannot be read over federation")
             if status == "ok" and not self._identity.may_use(queue, subscription, owner):
@@ -134,6 +166,7 @@ class BulkRpcHandler:
         if before < 0:
             raise make_wire_error(f"place {before}", "one from 0")
         self._check_staged_key(queue, key)
+        self._claim_staged(queue, [key], self._limits.staged_lists_per_secret if before == 0 else 0)
         if not run.sink:
             return self.store.stage_at(queue, key, before, values)
         with self._sink_name_in_redis(run.sink) as own:
@@ -147,12 +180,34 @@ class BulkRpcHandler:
             raise make_wire_error(
                 "numbers of messages that do not rise from 1 on, or are not as many as the values", "one for each value, each above the last"
             )
-        return self.store.push_from(queue, f"{self._mark}{sender}", sequences, values)
+        own, since = f"{self._mark}{sender}", int(time.time()) - SENDER_TTL_S
+        self._take_place(queue, self.store.keys(queue).senders, own, self._limits.senders_per_secret, "senders_per_secret", since)
+        return self.store.push_from(queue, own, sequences, values)
+
+    # -- events ---------------------------------------------------------------------------------------------------------------------------
 
     def event_queues(self, events: Sequence[Sequence[str]]) -> list[list[str]]:
         """The queues that are subscribed to the keys of each event, and that the peer may push to."""
-        table = [row for row in self.store.event_subscriptions() if self._identity.may("push", "queue", row[1])]
-        return [destinations(table, [check_key(key) for key in keys]) for keys in events]
+        if (count := sum(map(len, events))) > MAX_EVENT_KEYS_PER_CALL:
+            raise make_wire_error(f"{count} keys of events", f"at most {MAX_EVENT_KEYS_PER_CALL} in a call")
+        checked = [[check_key(key) for key in keys] for keys in events]
+        return self.store.route_events(checked, lambda queue: self._identity.may("push", "queue", queue), self._identity.owner)
+
+    def subscribe_events(self, queue: str, patterns: Sequence[str], end: bool) -> None:
+        """As the store's, for rows of the peer's own. A queue that does not exist is made, if the peer may create it."""
+        if end:
+            self.store.unsubscribe_events_as_peer(queue, patterns, self._identity.owner)
+            return
+        words, most = self._limits.event_pattern_words, self._limits.event_patterns_per_secret
+        if long := next((pattern for pattern in patterns if pattern.count(".") >= words), None):
+            self._identity.raise_refused(f"subscribe queue {queue!r} with {long!r}: it has more than {words} words (limit event_pattern_words)")
+        self.attach([queue], QueueCreateOptions(True, MIN_RECORD_TTL_S))
+        if not self.store.subscribe_events_as_peer(queue, patterns, self._identity.owner, most):
+            self._identity.raise_refused(
+                f"subscribe queue {queue!r} with {len(patterns)} patterns: its secret may have {most} (limit event_patterns_per_secret)"
+            )
+
+    # -- sinks ----------------------------------------------------------------------------------------------------------------------------
 
     def begin(self, sink: str, run: str, queues: Sequence[str]) -> SinkRun:
         """As the store's, for the peer's own sink of this name."""
@@ -167,11 +222,12 @@ class BulkRpcHandler:
             self.store.renew(SinkRun(own, run.epoch))
 
     def record(self, sink: str, batch: int, staged: Sequence[StagedList], query: str, span: str, epoch: int) -> tuple[StagedList, ...]:
-        """As the store's, for the peer's own sink of this name."""
+        """As the store's, for the peer's own sink of this name, and its own lists."""
         if not _PLAIN_TEXT.fullmatch(query):
             raise make_wire_error("a query id that is too long or has control characters", "at most 300 characters")
         self._check_staged_lists(staged)
         with self._sink_name_in_redis(sink) as own:
+            self._claim_staged_lists(staged)
             return self.store.record(own, batch, staged, query, span, epoch)
 
     def recorded(self, sink: str, batch: int) -> tuple[StagedList, ...]:
@@ -185,11 +241,16 @@ class BulkRpcHandler:
         if not staged or {part.queue for part in staged} != {queue}:
             raise make_wire_error(f"a commit of {len(staged)} lists", "at least one, all of the queue itself")
         with self._sink_name_in_redis(sink) as own:
+            self._take_place(queue, self.store.keys(queue).sinks, own, self._limits.sinks_per_secret, "sinks_per_secret")
+            if not {part.key for part in staged} <= self._staged:
+                recorded = {part.key for part in self.store.recorded(own, batch)}
+                self._claim_staged_lists([part for part in staged if part.key not in recorded])
             return self.store.commit(queue, own, batch, staged)
 
     def discard(self, staged: Sequence[StagedList]) -> None:
-        """As the store's."""
+        """As the store's, for lists that the peer has staged."""
         self._check_staged_lists(staged)
+        self._claim_staged_lists(staged)
         self.store.discard(staged)
 
     def forget(self, sink: str, staged: Sequence[StagedList]) -> None:
@@ -197,6 +258,7 @@ class BulkRpcHandler:
         self._check_staged_lists(staged)
         with self._sink_name_in_redis(sink) as own:
             self.store.forget(own, staged)
+        self._places.clear()
 
     @contextmanager
     def _sink_name_in_redis(self, sink: str) -> Iterator[str]:
@@ -224,6 +286,42 @@ class BulkRpcHandler:
         prefix = self.store.keys(queue).stage("")
         if not key.startswith(prefix) or not STAGED_KEY_SUFFIX.fullmatch(key[len(prefix) :]):
             raise make_wire_error("a key that is not one of a staged list of the queue", "query:batch:partition:token behind the queue's own prefix")
+
+    def _claim_staged_lists(self, staged: Sequence[StagedList]) -> None:
+        for queue, parts in by_queue(staged).items():
+            self._claim_staged(queue, [part.key for part in parts])
+
+    def _claim_staged(self, queue: str, keys: Sequence[str], most: int = 0) -> None:
+        """Make lists that are not there yet the peer's, up to ``most`` of them. Raises FederationRefused for another's."""
+        unknown = [key for key in dict.fromkeys(keys) if key not in self._staged]
+        if not unknown:
+            return
+        of_queue, who = self.store.keys(queue), (self._identity.owner, self._identity.name)
+        for some in slices(unknown, CHUNK_MESSAGES):
+            attempts = [key.removeprefix(of_queue.stage("")) for key in some]
+            found = self.store.run(queue, claim_staged(of_queue, attempts, *who, most))
+            if -1 in found:
+                self._identity.raise_refused(f"use a list of rows for queue {queue!r} that another has staged")
+            if -2 in found:
+                self._refuse_place(queue, most, "staged_lists_per_secret")
+            if len(self._staged) >= MAX_CACHED_PLACES:
+                self._staged.clear()
+            self._staged.update(key for key, whose in zip(some, found, strict=True) if whose == 1)
+
+    # -- places ---------------------------------------------------------------------------------------------------------------------------
+
+    def _take_place(self, queue: str, key: str, field: str, most: int, limit: str, older_than_s: int = 0) -> None:
+        """A place of the secret in a hash of the queue. Raises FederationRefused where it has its share."""
+        if (key, field) in self._places:
+            return
+        if not self.store.run(queue, has_place(key, field, self._identity.name, most, older_than_s)):
+            self._refuse_place(queue, most, limit)
+        if len(self._places) >= MAX_CACHED_PLACES:
+            self._places.clear()
+        self._places.add((key, field))
+
+    def _refuse_place(self, queue: str, most: int, limit: str) -> NoReturn:
+        self._identity.raise_refused(f"write to queue {queue!r} as one more: its secret has {most} there (limit {limit})")
 
 
 def check_rights_and_names(identity: Identity, operation: RpcOperation, arguments: Sequence[Any]) -> None:

@@ -27,6 +27,7 @@ from busmq_spark.core.topic import topic_partition
 from busmq_spark.errors import BusError, FederationLost, LinkLost, MessageRefused, QueueMissing, StagingLost
 from busmq_spark.federation.address import FederationAddress
 from busmq_spark.federation.bulk.client import MAX_CALLS_UNDER_WAY, FederationBulkClient
+from busmq_spark.federation.bulk.operations import MAX_EVENT_KEYS_PER_CALL
 from busmq_spark.federation.bulk.push_listener import FederationPushListenerThread
 from busmq_spark.federation.bulk.row_frames import MAX_RANGES_PER_READ
 from busmq_spark.redis_io.queue_location import no_pause
@@ -116,7 +117,10 @@ class FederationBulkStore(MultiQueueCallSplitter):
 
     def event_queues(self, events: Sequence[Sequence[str]]) -> list[Sequence[str]] | None:
         """The queues that are subscribed to the keys of each event, of those that may be pushed to. None: the server keeps no subscriptions."""
-        return list(self._link.call("event_queues", events))
+        found: list[Sequence[str]] = []
+        for some in _cut_events(events):
+            found += self._link.call("event_queues", some)
+        return found
 
     def subscribe_events(self, queue: str, patterns: Sequence[str], end: bool) -> None:
         self._link.call("subscribe_events", queue, patterns, end)
@@ -161,6 +165,20 @@ class FederationBulkStore(MultiQueueCallSplitter):
         for answer in [self._link.call(name, *asked[0])] if len(asked) == 1 else self._link.call_many(name, asked):
             found.update(answer)
         return found
+
+
+def _cut_events(events: Sequence[Sequence[str]]) -> Iterator[list[Sequence[str]]]:
+    """As many as a server looks up in one call."""
+    some: list[Sequence[str]] = []
+    count = 0
+    for keys in events:
+        if some and count + len(keys) > MAX_EVENT_KEYS_PER_CALL:
+            yield some
+            some, count = [], 0
+        some.append(keys)
+        count += len(keys)
+    if some:
+        yield some
 
 
 def _cut_ranges(parts: Sequence[Range]) -> Iterator[list[Range]]:

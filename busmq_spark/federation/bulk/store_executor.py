@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from busmq_spark.core.position import Range
 from busmq_spark.errors import LinkLost
 from busmq_spark.federation.bulk.rpc_handler import BulkRpcHandler
+from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.per_secret_quotas import PerSecretQuota
 from busmq_spark.federation.gate.rights import Identity
 from busmq_spark.redis_io.redis_layout import RedisLayout
@@ -46,11 +47,11 @@ class StoreExecutor:
         layout: RedisLayout,
         pool: StoreThreadPool,
         identity: Identity,
-        most_subscriptions: int,
+        limits: PeerLimits,
         quota: PerSecretQuota,
         store: RedisStore | None = None,
     ) -> None:
-        self.operations = BulkRpcHandler(store or RedisStore(layout, PEER_PATIENCE_S, REPLY_BYTES), identity, most_subscriptions)
+        self.operations = BulkRpcHandler(store or RedisStore(layout, PEER_PATIENCE_S, REPLY_BYTES), identity, limits)
         self._pool, self._quota = pool, quota
         self._current_call: Future[Any] | None = None
         self._doubtful = False

@@ -9,6 +9,7 @@
     push = []
     create = []
     admin = []                             # flush, close, truncate
+    events = ["payment.*"]                 # patterns that queues may be subscribed with; none by default
     deny = ["orders-private-*"]
 
 Rule 1. There is no default secret, and no way to switch the check off.
@@ -34,7 +35,7 @@ from typing import Any, Self
 
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.gate import token
-from busmq_spark.federation.gate.grants import DENY_SETTING, GRANT_SETTINGS, Grants
+from busmq_spark.federation.gate.grants import GRANT_SETTINGS, KNOWN_SETTINGS, Grants
 from busmq_spark.federation.gate.rights import Identity
 from busmq_spark.option_parsing import check_secret
 from busmq_spark.parsers import can_be_in_header
@@ -195,7 +196,7 @@ def _check_private(found: os.stat_result, path: Path, where: str) -> None:
 
 def _parse_secret_entry(table: Any, where: str) -> tuple[str, Grants]:
     if not isinstance(table, dict):
-        raise ConfigError(reason=f"{where} is not a table; expected [name], and below it secret, {', '.join((*GRANT_SETTINGS, DENY_SETTING))}")
+        raise ConfigError(reason=f"{where} is not a table; expected [name], and below it secret, {', '.join(KNOWN_SETTINGS)}")
     secret = table.get("secret")
     if not isinstance(secret, str):
         raise ConfigError(reason=f'{where}: secret is {"missing" if secret is None else "no text"}; expected secret = "…"')

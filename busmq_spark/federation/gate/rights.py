@@ -7,6 +7,9 @@ Rule 3. A subscription belongs to the secret that registered it. Others use it o
         or with ``admin`` on its queue. Where such patterns are given, they leave only what they name.
 Rule 4. A token acts for the secret it was signed with. One that is narrowed has sinks and subscriptions of its own, shared by tokens with the
         same narrowing.
+Rule 5. What a queue is subscribed to of events belongs to who has subscribed it, by Rules 2 and 4. It needs
+        ``events`` patterns that cover it, and ``push`` on the queue. ``create`` where there is no such queue.
+Rule 6. Places that secrets share are counted by the secret, for all of its tokens together.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from hashlib import sha256
 from typing import NoReturn
 
 from busmq_spark.errors import FederationRefused
-from busmq_spark.federation.gate.grants import OWNED_KINDS, VERBS, Grants, Verb, outer_objects
+from busmq_spark.federation.gate.grants import EVENT_KIND, OWNED_KINDS, VERBS, Grants, Verb, outer_objects
 
 Verbs = tuple[Verb, ...]
 
@@ -31,6 +34,8 @@ class RequiredRight:
     name: str | None
 
     def __str__(self) -> str:
+        if self.kind == EVENT_KIND:
+            return f"take events {self.name!r}"
         what = "use" if self.verbs == VERBS else " or ".join(self.verbs)
         return f"{what} {self.kind} {self.name!r}" if self.name is not None else f"{what} any {self.kind}"
 
@@ -49,10 +54,16 @@ class Identity:
     @property
     def owner(self) -> str:
         """Whose the sinks and subscriptions are that it registers; no colon in it."""
-        return self.name if self.narrowed is None else f"{self.name}~{sha256(repr(self.narrowed).encode()).hexdigest()[:12]}"
+        if self.narrowed is None:
+            return self.name
+        events = (self.narrowed.events, self.narrowed.denied_events)
+        text = f"{self.narrowed!r}{events if any(events) else ''}"
+        return f"{self.name}~{sha256(text.encode()).hexdigest()[:12]}"
 
     def may(self, verb: str, kind: str, name: str) -> bool:
         """Whether it may ``verb`` the object. The queues inside a channel or service take the grants of both."""
+        if kind == EVENT_KIND:
+            return all(grants.may_take_events(name) for grants in self._grant_levels)
         if kind in OWNED_KINDS:
             return all(_may_own(grants, verb, kind, name) for grants in self._grant_levels)
         objects = [(kind, name), *outer_objects(kind, name)]

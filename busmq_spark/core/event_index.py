@@ -1,0 +1,89 @@
+"""Which rows of the table of subscriptions take the events of a key, found word by word. Pure.
+
+A look-up visits the words of the key and the ``*`` beside them. Rows with other words cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+LOCAL_OWNER = ""
+"""The owner of rows that programs beside a federation server have made."""
+_NOBODY: frozenset[str] = frozenset()
+
+
+def owners_of(value: str) -> frozenset[str]:
+    """The owners of a row, from its value: ``@<secret>=<token>`` is a peer, any other word a program."""
+    words = value.split(" ")
+    return frozenset(word[1:].partition("=")[0] if word[:1] == "@" else LOCAL_OWNER for word in words)
+
+
+class _Node:
+    """One word of patterns: the rows that end here, those with ``#`` next, and the words that follow."""
+
+    __slots__ = ("ending", "following", "rest")
+
+    def __init__(self) -> None:
+        self.ending: dict[str, frozenset[str]] = {}
+        self.rest: dict[str, frozenset[str]] = {}
+        self.following: dict[str, _Node] = {}
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.ending or self.rest or self.following)
+
+
+class EventIndex:
+    """The rows of a table, by the words of their patterns."""
+
+    def __init__(self) -> None:
+        self._root = _Node()
+
+    def put(self, pattern: str, queue: str, owners: frozenset[str]) -> None:
+        """Add a row, or change whose it is."""
+        self._rows_at(self._path(pattern, create=True)[-1], pattern)[queue] = owners
+
+    def remove(self, pattern: str, queue: str) -> None:
+        """Forget a row."""
+        path = self._path(pattern, create=False)
+        if not path:
+            return
+        self._rows_at(path[-1], pattern).pop(queue, None)
+        words = pattern.split(".")
+        for at in range(len(path) - 1, 0, -1):
+            if not path[at].is_empty:
+                return
+            del path[at - 1].following[words[at - 1]]
+
+    def find(self, key: str) -> dict[str, frozenset[str]]:
+        """The queues that take the events of a key, each with the owners of the rows that say so."""
+        found: dict[str, frozenset[str]] = {}
+        nodes = [self._root]
+        for word in key.split("."):
+            merge_owners(found, (node.rest for node in nodes))
+            nodes = [next_ for node in nodes for each in (word, "*") if (next_ := node.following.get(each))]
+        merge_owners(found, (rows for node in nodes for rows in (node.rest, node.ending)))
+        return found
+
+    @staticmethod
+    def _rows_at(node: _Node, pattern: str) -> dict[str, frozenset[str]]:
+        return node.rest if pattern.endswith("#") else node.ending
+
+    def _path(self, pattern: str, *, create: bool) -> list[_Node]:
+        """The nodes of the words of a pattern, from the root on; none where one of them is missing."""
+        path = [self._root]
+        for word in pattern.removesuffix("#").rstrip(".").split(".") if pattern != "#" else ():
+            node = path[-1].following.get(word)
+            if node is None:
+                if not create:
+                    return []
+                node = path[-1].following[word] = _Node()
+            path.append(node)
+        return path
+
+
+def merge_owners(into: dict[str, frozenset[str]], several: Iterable[dict[str, frozenset[str]]]) -> None:
+    """Add queues with their owners to ``into``."""
+    for rows in several:
+        for queue, owners in rows.items():
+            into[queue] = into.get(queue, _NOBODY) | owners
