@@ -10,7 +10,8 @@ from typing import Any
 
 from busmq_spark import errors
 from busmq_spark.core.topic import partition_queue
-from busmq_spark.federation.bulk.operations import KEYS_OF_OPERATION, OPERATIONS
+from busmq_spark.federation.bulk.operation_rights import KEYS_OF_OPERATION
+from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.gate.grants import VERBS
 from busmq_spark.federation.gate.rights import RequiredRight
 from busmq_spark.federation.serve.objects import SERVED_CLASS_OF_KIND

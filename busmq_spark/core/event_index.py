@@ -34,17 +34,31 @@ class _Node:
 
 
 class EventIndex:
-    """The rows of a table, by the words of their patterns."""
+    """The rows of a table, by the words of their patterns. Those that no key has asked for wait by their first word."""
 
     def __init__(self) -> None:
         self._root = _Node()
+        self._waiting: dict[str, dict[tuple[str, str], str]] = {}
+        self._placed: set[str] = set()
+        """The first words whose rows have nodes."""
 
-    def put(self, pattern: str, queue: str, owners: frozenset[str]) -> None:
-        """Add a row, or change whose it is."""
-        self._rows_at(self._path(pattern, create=True)[-1], pattern)[queue] = owners
+    def put(self, pattern: str, queue: str, value: str) -> None:
+        """Add a row, or change its value."""
+        first = pattern.partition(".")[0]
+        if first in self._placed:
+            self._place(pattern, queue, value)
+        else:
+            self._waiting.setdefault(first, {})[pattern, queue] = value
 
     def remove(self, pattern: str, queue: str) -> None:
         """Forget a row."""
+        first = pattern.partition(".")[0]
+        if first not in self._placed:
+            waiting = self._waiting.get(first, {})
+            waiting.pop((pattern, queue), None)
+            if not waiting:
+                self._waiting.pop(first, None)
+            return
         path = self._path(pattern, create=False)
         if not path:
             return
@@ -57,13 +71,21 @@ class EventIndex:
 
     def find(self, key: str) -> dict[str, frozenset[str]]:
         """The queues that take the events of a key, each with the owners of the rows that say so."""
+        words = key.split(".")
+        for first in (words[0], "*", "#"):
+            for (pattern, queue), value in self._waiting.pop(first, {}).items():
+                self._placed.add(first)
+                self._place(pattern, queue, value)
         found: dict[str, frozenset[str]] = {}
         nodes = [self._root]
-        for word in key.split("."):
+        for word in words:
             merge_owners(found, (node.rest for node in nodes))
-            nodes = [next_ for node in nodes for each in (word, "*") if (next_ := node.following.get(each))]
+            nodes = [following for node in nodes for each in (word, "*") if (following := node.following.get(each))]
         merge_owners(found, (rows for node in nodes for rows in (node.rest, node.ending)))
         return found
+
+    def _place(self, pattern: str, queue: str, value: str) -> None:
+        self._rows_at(self._path(pattern, create=True)[-1], pattern)[queue] = owners_of(value)
 
     @staticmethod
     def _rows_at(node: _Node, pattern: str) -> dict[str, frozenset[str]]:

@@ -74,7 +74,7 @@ class EventRoutingTable:
             self._known = {}
         if value:
             self._values[pattern, queue] = value
-            self._index.put(pattern, queue, owners_of(value))
+            self._index.put(pattern, queue, value)
         else:
             self._values.pop((pattern, queue), None)
             self._index.remove(pattern, queue)

@@ -17,9 +17,8 @@ from busmq_spark.core import sink as sinks
 from busmq_spark.core import topic as topics_
 from busmq_spark.core.caching import MemoizedFunction, ProcessLocalCache
 from busmq_spark.core.command_generators import Flow, command, run_flows_together
-from busmq_spark.core.event_index import LOCAL_OWNER
 from busmq_spark.core.grouping import group_by
-from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, TopicKeys, server_index, sink_queues, sink_record
+from busmq_spark.core.keys import QueueKeys, TopicKeys, server_index, sink_queues, sink_record
 from busmq_spark.core.mirror import OriginQueueState, Positions
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, AttachResult
@@ -37,6 +36,7 @@ from busmq_spark.redis_io.lease_token import LEASE_MS
 from busmq_spark.redis_io.link_factory import Link, sync_links
 from busmq_spark.redis_io.queue_location import discover_queues, locate, new_token, no_pause
 from busmq_spark.redis_io.redis_layout import RedisLayout, redis_layout
+from busmq_spark.store.event_subscriptions import EventSubscriptionsMixin
 from busmq_spark.store.event_table_cache import EventTableCache
 from busmq_spark.store.loss_errors import read_traces
 from busmq_spark.store.protocol import ConsecutiveMessages, FailureDomain, LossCauseEvidence, QueueCreateOptions, RowStream
@@ -56,7 +56,7 @@ _read_ranges: DeferredImport[Callable[..., RowStream]] = DeferredImport("store.r
 _queue_keys_of = {cluster: MemoizedFunction(partial(QueueKeys, cluster=cluster), 100_000) for cluster in (False, True)}
 
 
-class RedisStore:
+class RedisStore(EventSubscriptionsMixin):
     """Reads and writes of named queues, each on the server that owns it. Satisfies PlanningStore and WriteStore."""
 
     unavailable: Collection[str] = ()
@@ -75,7 +75,6 @@ class RedisStore:
         self._range_links: list[RangeReadLinks] = []
         self._places: dict[str, int] = {}
         self.event_tables = EventTableCache()
-        """The table of subscriptions to events; several stores may share one."""
 
     @property
     def endpoints(self) -> list[RedisEndpoint]:
@@ -258,51 +257,6 @@ class RedisStore:
         """Let the queue take one group only, as a queue of commands does. Raises QueueMissing, and QueueBusy where it has several."""
         self._run(queue, event_routing.make_command_queue(self.keys(queue)))
 
-    def event_subscriptions(self) -> list[tuple[str, str]]:
-        """Every pattern with a queue that is subscribed with it."""
-        return self._link_of_subscription_table().run(event_routing.read_table())
-
-    def route_events(self, events: Sequence[Sequence[str]], may: Callable[[str], bool] = lambda _: True, owner: str = LOCAL_OWNER) -> list[list[str]]:
-        """The queues for events with such keys, of those that ``may`` names.
-
-        A queue that is full or gone is left out where peers alone have subscribed it, ``owner`` not among them.
-        """
-        found = self.event_tables.owners_by_queue(events, self._link_of_subscription_table().run)
-        allowed = {queue for queue in set().union(*found) if may(queue)}
-
-        def is_foreign(owners: frozenset[str]) -> bool:
-            return event_routing.is_of_peers(owners) and owner not in owners
-
-        closed = self._closed_queues(sorted({queue for each in found for queue in each if queue in allowed and is_foreign(each[queue])}))
-        return [[queue for queue, owners in each.items() if queue in allowed and not (queue in closed and is_foreign(owners))] for each in found]
-
-    def _closed_queues(self, queues: Sequence[str]) -> set[str]:
-        """Those that take no message now."""
-        if not queues:
-            return set()
-        states = self.states(dict.fromkeys(queues, -1))
-
-        def origins(part: Sequence[str]) -> Flow[list[bytes | None]]:
-            found: list[bytes | None] = yield [command("HGET", self.keys(queue).metadata, "mirror_of") for queue in part]
-            return found
-
-        mirrored = self._run_per_server(queues, origins)
-        full = {queue for queue, state in states.items() if state.maxsize and state.waiting >= state.maxsize}
-        return full | {queue for queue in queues if mirrored[queue] or not states[queue].exists}
-
-    def subscribe_events(self, queue: str, patterns: Sequence[str], end: bool) -> None:
-        """Subscribe a queue to what the patterns take, or end that."""
-        self._link_of_subscription_table().run((event_routing.unsubscribe if end else event_routing.subscribe)(patterns, queue, new_token()))
-
-    def subscribe_events_as_peer(self, queue: str, patterns: Sequence[str], owner: str, most: int) -> bool:
-        """The same for a peer of a federation server. Whether the rows are there (core/event_routing.py)."""
-        flow = event_routing.subscribe_as_peer(patterns, queue, new_token(), owner, most)
-        return self._link_of_subscription_table().run(flow)
-
-    def unsubscribe_events_as_peer(self, queue: str, patterns: Sequence[str], owner: str) -> None:
-        """End the peer's own rows."""
-        self._link_of_subscription_table().run(event_routing.unsubscribe_as_peer(patterns, queue, new_token(), owner))
-
     def begin(self, sink: str, run: str, queues: Sequence[str]) -> SinkRun:
         home = self._link_of_sink_record(sink)
         epoch, held = home.run(sink_runs.begin(sink, run, queues))
@@ -398,10 +352,6 @@ class RedisStore:
     def _link_of_sink_record(self, sink: str) -> Link:
         """The server that has the record of a sink."""
         return self._links[server_index(sink_record(sink), len(self._links))]
-
-    def _link_of_subscription_table(self) -> Link:
-        """The server that has the table of subscriptions to events."""
-        return self._links[server_index(EVENT_SUBSCRIPTIONS_KEY, len(self._links))]
 
     def _node_of_queue(self, queue: str) -> str:
         """The node of a cluster that has the queue; '' of another layout."""

@@ -14,7 +14,8 @@ import pytest
 from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import BusError, FederationRefused
-from busmq_spark.federation.bulk.operations import KEYS_OF_OPERATION, OPERATIONS
+from busmq_spark.federation.bulk.operation_rights import KEYS_OF_OPERATION
+from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.federation.gate.grants import GRANT_SETTINGS, VERB_SETS, VERBS, Grants
 from busmq_spark.federation.gate.keyring import Keyring

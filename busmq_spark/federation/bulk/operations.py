@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from busmq_spark.core.message import CHUNK_MESSAGES
 from busmq_spark.core.mirror import OriginQueueState
 from busmq_spark.core.position import Position, Range
 from busmq_spark.core.queue import AttachResult
@@ -21,17 +20,34 @@ from busmq_spark.core.reader_operations import AckResult, QueueState
 from busmq_spark.core.sink import CommitStoppedAtMaxsize, StagedList
 from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.core.times_of_ids import TimeLookupResult, TimesOfIds
-from busmq_spark.core.topic import partition_queue
 from busmq_spark.errors import BusError
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.bulk.frames import MAX_WHOLE_NUMBER, make_wire_error
-from busmq_spark.federation.gate.grants import EVENT_KIND, VERBS
-from busmq_spark.federation.gate.rights import RequiredRight, Verbs
+from busmq_spark.federation.bulk.operation_rights import (
+    ADMIN_VERBS,
+    BROWSE_VERBS,
+    CONSUME_VERBS,
+    PUSH_VERBS,
+    rights_on_any_queue,
+    rights_on_lists,
+    rights_on_queues,
+    rights_on_sink,
+    rights_on_topic,
+    rights_to_begin,
+    rights_to_commit,
+    rights_to_consume,
+    rights_to_keep_alive,
+    rights_to_stage,
+    rights_to_subscribe_events,
+    rights_to_take_commands,
+)
+from busmq_spark.federation.gate.grants import VERBS
+from busmq_spark.federation.gate.rights import RequiredRight
 from busmq_spark.store.protocol import LossCauseEvidence, QueueCreateOptions
 
 MAX_TEXT_LENGTH = 4096
 """Longest name, token or key."""
-MAX_EVENT_KEYS_PER_CALL = 20_000
+MAX_EVENT_KEYS_PER_CALL = 10_000
 """Keys of all events together in one call of ``event_queues``."""
 
 
@@ -217,80 +233,6 @@ def _decode_shape(shape: BulkJsonCodec, head: Any) -> Any:
         raise make_wire_error("arguments or a result of another form", str(error)) from None
 
 
-BROWSE_VERBS: Verbs = ("browse",)
-CONSUME_VERBS: Verbs = ("consume",)
-PUSH_VERBS: Verbs = ("push",)
-CREATE_VERBS: Verbs = ("create",)
-ADMIN_VERBS: Verbs = ("admin",)
-
-
-def rights_on_any_queue(verbs: Verbs) -> Callable[..., Iterable[RequiredRight]]:
-    """The verbs on any queue: what is asked names none."""
-    return lambda *_: [RequiredRight(verbs, "queue", None)]
-
-
-def rights_on_queues(verbs: Verbs) -> Callable[..., list[RequiredRight]]:
-    """The verbs on the queues in the first argument: names or ranges, one or several."""
-
-    def required_rights(first: Any, *_: Any) -> list[RequiredRight]:
-        found = [first] if isinstance(first, str | Range) else first
-        names = dict.fromkeys(each.queue if isinstance(each, Range) else each for each in found)
-        return [RequiredRight(verbs, "queue", name) for name in names] or [RequiredRight(verbs, "queue", None)]
-
-    return required_rights
-
-
-def _rights_to_consume(queues: Any, name: str, *_: Any) -> list[RequiredRight]:
-    """To consume the queues, and as this subscription, if it is one."""
-    return [*rights_on_queues(CONSUME_VERBS)(queues), *([RequiredRight(CONSUME_VERBS, "subscription", name)] if name else [])]
-
-
-def _rights_to_keep_alive(queues: Any, subscription: str, token: str) -> Iterable[RequiredRight]:
-    """Without a token no lease is renewed: who only looks keeps its queues, too."""
-    return _rights_to_consume(queues, subscription) if token else rights_on_queues(BROWSE_VERBS)(queues)
-
-
-def _rights_on_topic(topic: str) -> list[RequiredRight]:
-    """To push to its first partition."""
-    return [RequiredRight(PUSH_VERBS, "queue", partition_queue(topic, 0))]
-
-
-def _rights_to_take_commands(queue: str) -> list[RequiredRight]:
-    """From then on the queue takes one group only: that is a setting of it, as those that are given where it is made."""
-    return [RequiredRight(PUSH_VERBS, "queue", queue), RequiredRight(CREATE_VERBS, "queue", queue)]
-
-
-def _rights_to_subscribe_events(queue: str, patterns: Sequence[str], end: bool) -> list[RequiredRight]:
-    """To push to the queue and, but to end rows of one's own, to take the events of each pattern."""
-    if len(patterns) > CHUNK_MESSAGES:
-        raise make_wire_error(f"{len(patterns)} patterns", f"at most {CHUNK_MESSAGES}")
-    taken = [] if end else dict.fromkeys(patterns)
-    return [RequiredRight(PUSH_VERBS, "queue", queue), *(RequiredRight(VERBS, EVENT_KIND, pattern) for pattern in taken)]
-
-
-def _rights_on_lists(lists: Iterable[StagedList]) -> list[RequiredRight]:
-    return rights_on_queues(PUSH_VERBS)(dict.fromkeys(part.queue for part in lists))
-
-
-def _rights_on_sink(name: str, *rest: Any) -> list[RequiredRight]:
-    """To have the sink, and to push to the queues of the staged lists, if there are any."""
-    lists = next((part for part in rest if isinstance(part, tuple)), ())
-    return [RequiredRight(PUSH_VERBS, "sink", name), *(_rights_on_lists(lists) if lists else [])]
-
-
-def _rights_to_begin(name: str, _: str, queues: Any) -> list[RequiredRight]:
-    return [*_rights_on_sink(name), *rights_on_queues(PUSH_VERBS)(queues)]
-
-
-def _rights_to_stage(queue: str, _: str, __: int, run: SinkRun) -> list[RequiredRight]:
-    """To push to the queue, and to have the sink, if it is one that can be named."""
-    return [RequiredRight(PUSH_VERBS, "queue", queue), *(_rights_on_sink(run.sink) if run.sink else [])]
-
-
-def _rights_to_commit(queue: str, sink: str, _: int, lists: Any) -> list[RequiredRight]:
-    return [RequiredRight(PUSH_VERBS, "queue", queue), *_rights_on_sink(sink, lists)]
-
-
 SINK_BATCH_CODECS = (TEXT, WHOLE_NUMBER)
 OPERATIONS: dict[str, RpcOperation] = {
     "hello": RpcOperation(
@@ -313,12 +255,12 @@ OPERATIONS: dict[str, RpcOperation] = {
         tuple_of(map_of(tuple_of(WHOLE_NUMBER, WHOLE_NUMBER))), map_of(TIMES_OF_IDS_CODEC), rights_on_queues(BROWSE_VERBS), RpcTarget.STORE
     ),
     "ages": RpcOperation(tuple_of(map_of(WHOLE_NUMBER)), map_of(WHOLE_NUMBER), rights_on_queues(BROWSE_VERBS), RpcTarget.STORE),
-    "ack": RpcOperation(tuple_of(map_of(POSITION_CODEC), TEXT), map_of(ACK_RESULT_CODEC), _rights_to_consume, RpcTarget.PEER, has_subscription=True),
-    "subscribe": RpcOperation(tuple_of(map_of(START_CODEC), TEXT), map_of(WHOLE_NUMBER), _rights_to_consume, RpcTarget.PEER, has_subscription=True),
+    "ack": RpcOperation(tuple_of(map_of(POSITION_CODEC), TEXT), map_of(ACK_RESULT_CODEC), rights_to_consume, RpcTarget.PEER, has_subscription=True),
+    "subscribe": RpcOperation(tuple_of(map_of(START_CODEC), TEXT), map_of(WHOLE_NUMBER), rights_to_consume, RpcTarget.PEER, has_subscription=True),
     "subscriptions": RpcOperation(tuple_of(NAMES), map_of(map_of(WHOLE_NUMBER)), rights_on_queues(CONSUME_VERBS), RpcTarget.PEER),
-    "lease": RpcOperation(tuple_of(NAMES, TEXT, TEXT, map_of(TEXT)), map_of(TEXT), _rights_to_consume, RpcTarget.PEER, has_subscription=True),
-    "holders": RpcOperation(tuple_of(NAMES, TEXT), map_of(TEXT), _rights_to_consume, RpcTarget.PEER, has_subscription=True),
-    "keep_alive": RpcOperation(tuple_of(NAMES, TEXT, TEXT), map_of(WHOLE_NUMBER), _rights_to_keep_alive, RpcTarget.PEER, has_subscription=True),
+    "lease": RpcOperation(tuple_of(NAMES, TEXT, TEXT, map_of(TEXT)), map_of(TEXT), rights_to_consume, RpcTarget.PEER, has_subscription=True),
+    "holders": RpcOperation(tuple_of(NAMES, TEXT), map_of(TEXT), rights_to_consume, RpcTarget.PEER, has_subscription=True),
+    "keep_alive": RpcOperation(tuple_of(NAMES, TEXT, TEXT), map_of(WHOLE_NUMBER), rights_to_keep_alive, RpcTarget.PEER, has_subscription=True),
     "traces": RpcOperation(tuple_of(TEXT), REMOVAL_TRACES_CODEC, rights_on_queues(BROWSE_VERBS), RpcTarget.STORE),
     "bytes_until": RpcOperation(
         tuple_of(TEXT, WHOLE_NUMBER, WHOLE_NUMBER, WHOLE_NUMBER),
@@ -333,12 +275,12 @@ OPERATIONS: dict[str, RpcOperation] = {
     ),
     "listen": RpcOperation(tuple_of(NAMES), NULL_CODEC, rights_on_queues(BROWSE_VERBS), RpcTarget.SESSION),
     "wait": RpcOperation(tuple_of(WHOLE_NUMBER), FLAG, rights_on_any_queue(BROWSE_VERBS), RpcTarget.CONCURRENT),
-    "begin": RpcOperation(tuple_of(TEXT, TEXT, NAMES), SINK_RUN_CODEC, _rights_to_begin, RpcTarget.PEER),
-    "renew": RpcOperation(tuple_of(SINK_RUN_CODEC), NULL_CODEC, lambda run: _rights_on_sink(run.sink), RpcTarget.PEER),
+    "begin": RpcOperation(tuple_of(TEXT, TEXT, NAMES), SINK_RUN_CODEC, rights_to_begin, RpcTarget.PEER),
+    "renew": RpcOperation(tuple_of(SINK_RUN_CODEC), NULL_CODEC, lambda run: rights_on_sink(run.sink), RpcTarget.PEER),
     "stage": RpcOperation(
         tuple_of(TEXT, TEXT, WHOLE_NUMBER, SINK_RUN_CODEC),
         tuple_of(WHOLE_NUMBER, WHOLE_NUMBER),
-        _rights_to_stage,
+        rights_to_stage,
         RpcTarget.PEER,
         has_body=True,
     ),
@@ -350,71 +292,26 @@ OPERATIONS: dict[str, RpcOperation] = {
         RpcTarget.PEER,
         has_body=True,
     ),
-    "partitions": RpcOperation(tuple_of(TEXT), WHOLE_NUMBER, _rights_on_topic, RpcTarget.STORE),
-    "take_commands": RpcOperation(tuple_of(TEXT), NULL_CODEC, _rights_to_take_commands, RpcTarget.STORE),
+    "partitions": RpcOperation(tuple_of(TEXT), WHOLE_NUMBER, rights_on_topic, RpcTarget.STORE),
+    "take_commands": RpcOperation(tuple_of(TEXT), NULL_CODEC, rights_to_take_commands, RpcTarget.STORE),
     "event_queues": RpcOperation(tuple_of(list_of(NAMES)), list_of(NAMES), rights_on_any_queue(PUSH_VERBS), RpcTarget.PEER),
-    "subscribe_events": RpcOperation(tuple_of(TEXT, NAMES, FLAG), NULL_CODEC, _rights_to_subscribe_events, RpcTarget.PEER),
+    "subscribe_events": RpcOperation(tuple_of(TEXT, NAMES, FLAG), NULL_CODEC, rights_to_subscribe_events, RpcTarget.PEER),
     "record": RpcOperation(
         tuple_of(*SINK_BATCH_CODECS, list_of(STAGED_LIST_CODEC), TEXT, TEXT, WHOLE_NUMBER),
         list_of(STAGED_LIST_CODEC),
-        _rights_on_sink,
+        rights_on_sink,
         RpcTarget.PEER,
     ),
     "commit": RpcOperation(
-        tuple_of(TEXT, *SINK_BATCH_CODECS, list_of(STAGED_LIST_CODEC)), or_null(PARTIAL_COMMIT_CODEC), _rights_to_commit, RpcTarget.PEER
+        tuple_of(TEXT, *SINK_BATCH_CODECS, list_of(STAGED_LIST_CODEC)), or_null(PARTIAL_COMMIT_CODEC), rights_to_commit, RpcTarget.PEER
     ),
-    "recorded": RpcOperation(tuple_of(*SINK_BATCH_CODECS), list_of(STAGED_LIST_CODEC), _rights_on_sink, RpcTarget.PEER),
-    "discard": RpcOperation(tuple_of(list_of(STAGED_LIST_CODEC)), NULL_CODEC, _rights_on_lists, RpcTarget.PEER),
-    "forget": RpcOperation(tuple_of(TEXT, list_of(STAGED_LIST_CODEC)), NULL_CODEC, _rights_on_sink, RpcTarget.PEER),
+    "recorded": RpcOperation(tuple_of(*SINK_BATCH_CODECS), list_of(STAGED_LIST_CODEC), rights_on_sink, RpcTarget.PEER),
+    "discard": RpcOperation(tuple_of(list_of(STAGED_LIST_CODEC)), NULL_CODEC, rights_on_lists, RpcTarget.PEER),
+    "forget": RpcOperation(tuple_of(TEXT, list_of(STAGED_LIST_CODEC)), NULL_CODEC, rights_on_sink, RpcTarget.PEER),
     "ends": RpcOperation(tuple_of(NAMES), map_of(WHOLE_NUMBER), rights_on_queues(ADMIN_VERBS), RpcTarget.STORE),
     "trim": RpcOperation(tuple_of(map_of(WHOLE_NUMBER)), NULL_CODEC, rights_on_queues(ADMIN_VERBS), RpcTarget.STORE),
 }
 """Every method of ReadStore and WriteStore that ask the other side (``truncate`` in two steps), and what notifies of pushes: ``listen``, ``wait``."""
-
-KEYS_OF_OPERATION: dict[str, str] = {
-    **dict.fromkeys(("hello", "discover", "wait"), ""),
-    "attach": "metadata messages msgid toack acks sinks clock bytes",
-    "states": "metadata messages msgid",
-    "spans": "metadata messages msgid",
-    "positions": "metadata acks owners",
-    "marks": "messages",
-    "counters": "msgid",
-    "note_times": "metadata messages msgid acks clock bytes",
-    "find_times": "metadata messages msgid acks clock bytes",
-    "times": "metadata clock",
-    "ages": "metadata clock",
-    "ack": "metadata messages msgid acks clock bytes owners lease",
-    "subscribe": "metadata messages msgid acks owners lease",
-    "subscriptions": "metadata acks owners",
-    "lease": "metadata acks owners lease",
-    "holders": "metadata acks owners lease",
-    "keep_alive": "metadata messages msgid toack acks sinks clock bytes owners lease",
-    "traces": "metadata toack available",
-    "bytes_until": "metadata messages",
-    "read": "metadata messages",
-    "read_many": "metadata messages",
-    "read_with_spans": "metadata messages msgid",
-    "listen": "available",
-    "begin": "stages sink sink-queues",
-    "renew": "stages sink sink-queues",
-    "stage": "stage stages",
-    "push": "metadata messages msgid toack acks clock bytes available",
-    "push_from": "metadata messages msgid toack acks clock bytes senders available",
-    "partitions": "topic",
-    "take_commands": "metadata acks",
-    "event_queues": "subscriptions metadata messages msgid",
-    "subscribe_events": "subscriptions metadata messages msgid toack acks sinks clock bytes",
-    "record": "stage stages sink sink-queues",
-    "commit": "metadata messages msgid toack acks clock bytes sinks stage stages sink available",
-    "recorded": "sink",
-    "discard": "stage stages",
-    "forget": "sinks stages sink sink-queues",
-    "ends": "messages",
-    "trim": "messages",
-}
-"""What each operation touches in Redis: keys of the queues that it names, ``lease:<subscription>``, ``stage:<list>``
-and ``stages:<sink>`` of them among these; ``sink`` and ``sink-queues`` are ``bus:sink:…`` and ``bus:sink-queues:…`` of the
-peer's own sinks, ``topic`` is ``bus:topic:<topic>``, and ``subscriptions`` ``bus:subscriptions``."""
 
 
 def encode_error(error: BusError) -> dict[str, Any]:

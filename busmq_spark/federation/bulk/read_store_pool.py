@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from busmq_spark.federation.bulk.store_executor import PEER_PATIENCE_S, REPLY_BYTES, StoreExecutor
 from busmq_spark.redis_io.redis_layout import RedisLayout
+from busmq_spark.store.event_table_cache import EventTableCache
 from busmq_spark.store.redis_store import RedisStore
 
 
@@ -13,10 +14,15 @@ class BulkReadStorePool:
     def __init__(self, layout: RedisLayout, most: int) -> None:
         self._layout, self._most = layout, most
         self._idle: list[RedisStore] = []
+        self._event_tables = EventTableCache()
 
     def take_store(self) -> RedisStore:
-        """One that is free, or a new one."""
-        return self._idle.pop() if self._idle else RedisStore(self._layout, PEER_PATIENCE_S, REPLY_BYTES)
+        """One that is free, or a new one. All share one table of subscriptions to events."""
+        if self._idle:
+            return self._idle.pop()
+        made = RedisStore(self._layout, PEER_PATIENCE_S, REPLY_BYTES)
+        made.event_tables = self._event_tables
+        return made
 
     def give_back_store(self, executor: StoreExecutor) -> None:
         """The executor has ended, and no thread uses its store."""

@@ -40,7 +40,6 @@ from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
 from busmq_spark.redis_io.redis_layout import RedisLayout, redis_layout
-from busmq_spark.store.event_table_cache import EventTableCache
 
 MAX_READS_PER_CONNECTION = 4
 """Range reads of one connection at once."""
@@ -76,7 +75,6 @@ class FederationBulkServer:
         each = max(2, MAX_READS_IN_ALL // len(self.pubsub))
         self.reads = [asyncio.Semaphore(each) for _ in self.pubsub]  # for each Redis, so that one that is silent holds up its own readers only
         self.places, self.clients, self.stores = QueueServerCache(), StoreExecutorByClient(), BulkReadStorePool(self.layout, MAX_READS_IN_ALL)
-        self.event_tables = EventTableCache()
         self._listening: list[asyncio.Task[None]] = []
         self._leaving: set[asyncio.Task[None]] = set()
         self._sessions: set[_BulkSession] = set()
@@ -115,9 +113,7 @@ class FederationBulkServer:
     def make_executor(self, identity: Identity) -> StoreExecutor:
         """A store for a peer."""
         quota = self.quotas.quota_of(identity.name)
-        executor = StoreExecutor(self.layout, self.pool, identity, self.limits, quota, self.stores.take_store())
-        executor.operations.store.event_tables = self.event_tables
-        return executor
+        return StoreExecutor(self.layout, self.pool, identity, self.limits, quota, self.stores.take_store())
 
     def on_disconnect(self, client: tuple[str, str], executor: StoreExecutor) -> None:
         """A client's connection is gone."""
@@ -283,7 +279,7 @@ class _BulkSession:
             result = await getattr(self, f"_{name}")(*arguments)
             await self._send_frame(BulkProtocolFrame(BulkFrameKind.REPLY, frame.id, operation.result.encode(result)))
         else:
-            async with self._quota.discovering if name == "discover" else nullcontext():
+            async with self._quota.discovering if name in ("discover", "event_queues") else nullcontext():
                 reply = await self._executor.run_in_thread(self._make_reply, frame, name, operation, arguments)
             await send_or_disconnect(self._socket, reply, self._limits.send_s)
 

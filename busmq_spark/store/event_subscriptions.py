@@ -1,0 +1,81 @@
+"""Subscriptions of queues to events, as a store changes them and routes by them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from busmq_spark.core import event_routing
+from busmq_spark.core.command_generators import Flow, command
+from busmq_spark.core.event_index import LOCAL_OWNER
+from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY, QueueKeys, server_index
+from busmq_spark.core.reader_operations import QueueState
+from busmq_spark.redis_io.link_factory import Link
+from busmq_spark.redis_io.queue_location import new_token
+from busmq_spark.store.event_table_cache import EventTableCache
+
+
+class EventSubscriptionsMixin:
+    """What a RedisStore can do with subscriptions to events."""
+
+    keys: Callable[[str], QueueKeys]
+    event_tables: EventTableCache
+    """The table of subscriptions; several stores may share one."""
+    _links: list[Link]
+
+    def states(self, wanted: Mapping[str, int]) -> Mapping[str, QueueState]:
+        """As the store's."""
+        raise NotImplementedError
+
+    def _run_per_server(self, queues: Sequence[str], flow: Callable[[Sequence[str]], Flow[list[Any]]]) -> dict[str, Any]:
+        """As the store's."""
+        raise NotImplementedError
+
+    def event_subscriptions(self) -> list[tuple[str, str]]:
+        """Every pattern with a queue that is subscribed with it."""
+        return self._link_of_subscription_table().run(event_routing.read_table())
+
+    def route_events(self, events: Sequence[Sequence[str]], may: Callable[[str], bool] = lambda _: True, owner: str = LOCAL_OWNER) -> list[list[str]]:
+        """The queues for events with such keys, of those that ``may`` names.
+
+        A queue that is full or gone is left out where peers alone have subscribed it, ``owner`` not among them.
+        """
+        found = self.event_tables.owners_by_queue(events, self._link_of_subscription_table().run)
+        allowed = {queue for queue in set().union(*found) if may(queue)}
+
+        def is_foreign(owners: frozenset[str]) -> bool:
+            return event_routing.is_of_peers(owners) and owner not in owners
+
+        closed = self._closed_queues(sorted({queue for each in found for queue in each if queue in allowed and is_foreign(each[queue])}))
+        return [[queue for queue, owners in each.items() if queue in allowed and not (queue in closed and is_foreign(owners))] for each in found]
+
+    def _closed_queues(self, queues: Sequence[str]) -> set[str]:
+        """Those that take no message now."""
+        if not queues:
+            return set()
+        states = self.states(dict.fromkeys(queues, -1))
+
+        def origins(part: Sequence[str]) -> Flow[list[bytes | None]]:
+            found: list[bytes | None] = yield [command("HGET", self.keys(queue).metadata, "mirror_of") for queue in part]
+            return found
+
+        mirrored = self._run_per_server(queues, origins)
+        full = {queue for queue, state in states.items() if state.maxsize and state.waiting >= state.maxsize}
+        return full | {queue for queue in queues if mirrored[queue] or not states[queue].exists}
+
+    def subscribe_events(self, queue: str, patterns: Sequence[str], end: bool) -> None:
+        """Subscribe a queue to what the patterns take, or end that."""
+        self._link_of_subscription_table().run((event_routing.unsubscribe if end else event_routing.subscribe)(patterns, queue, new_token()))
+
+    def subscribe_events_as_peer(self, queue: str, patterns: Sequence[str], owner: str, most: int) -> bool:
+        """The same for a peer of a federation server. Whether the rows are there (core/event_routing.py)."""
+        flow = event_routing.subscribe_as_peer(patterns, queue, new_token(), owner, most)
+        return self._link_of_subscription_table().run(flow)
+
+    def unsubscribe_events_as_peer(self, queue: str, patterns: Sequence[str], owner: str) -> None:
+        """End the peer's own rows."""
+        self._link_of_subscription_table().run(event_routing.unsubscribe_as_peer(patterns, queue, new_token(), owner))
+
+    def _link_of_subscription_table(self) -> Link:
+        """The server that has the table of subscriptions to events."""
+        return self._links[server_index(EVENT_SUBSCRIPTIONS_KEY, len(self._links))]
