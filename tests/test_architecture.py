@@ -59,7 +59,7 @@ PURE = {
 }
 IMPURE = {"asyncio", "socket", "selectors", "threading", "subprocess", "time", *HOME}
 
-MAX_FILE, MAX_FUNCTION, MAX_CONFTEST = 400, 40, 150
+MAX_FUNCTION = 40
 
 
 def imported(tree: ast.AST, module: tuple[str, ...]) -> Iterator[str]:
@@ -165,16 +165,6 @@ def test_the_check_allows_what_is_right(tmp_path: Path, file: str, line: str) ->
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(line)
     assert list(wrong_imports(tmp_path / "busmq_spark")) == []
-
-
-def code_files() -> list[Path]:
-    return [path for folder in (PACKAGE, ROOT / "tests") for path in sorted(folder.rglob("*.py")) if "node_modules" not in path.parts]
-
-
-def test_files_are_short_enough_to_read() -> None:
-    counts = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in code_files()}
-    limits = {name: MAX_CONFTEST if name == "tests/conftest.py" else MAX_FILE for name in counts}
-    assert {name: lines for name, lines in counts.items() if lines > limits[name]} == {}
 
 
 def test_functions_are_short_enough_to_read() -> None:
