@@ -84,6 +84,8 @@ class BeginMirrorResult:
     """Copied up to this id; of a queue of its own the id given last."""
     mark: str = ""
     """Fingerprint of the message copied last, where it is known."""
+    witness: str = ""
+    """A pair ``ms:id`` of the origin's clock that the copy was made under."""
     promoted: int = -1
     """The id behind which a queue of its own was promoted; -1 where it was not."""
     mirror_of: str = ""
@@ -104,6 +106,8 @@ class MirrorChunk:
     rows: int = 0
     pairs: bytes | memoryview = b""
     """Id and value of each of ``rows`` messages, as words of a command (:class:`RedisCall`)."""
+    witness: str = ""
+    """A pair ``ms:id`` of the origin's clock, for the mirror to keep."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +193,10 @@ def begin_mirror(keys: QueueKeys, span: OriginQueueState, of: MirrorOf, *, expec
     life = born.decode("utf-8", "replace")
     if found == "own":
         return BeginMirrorResult("own", life, int(last), promoted=int(text.partition(":")[0] or -1))
-    return BeginMirrorResult("life", life, int(last), mirror_of=text) if found == "life" else BeginMirrorResult("ok", life, int(last), text)
+    if found == "life":
+        return BeginMirrorResult("life", life, int(last), mirror_of=text)
+    mark, _, witness = text.partition(":")
+    return BeginMirrorResult("ok", life, int(last), mark, witness)
 
 
 def append_chunk(keys: QueueKeys, chunk: MirrorChunk) -> Flow[MirrorAppendResult]:
@@ -197,7 +204,7 @@ def append_chunk(keys: QueueKeys, chunk: MirrorChunk) -> Flow[MirrorAppendResult
 
     Safe to send twice or late. Raises MirrorStopped when ids were given here, by a program that does not know mirrors.
     """
-    args = (keys.available, chunk.born, chunk.after, chunk.upto, chunk.seen, chunk.floor, MAX_MESSAGES_PER_ACK)
+    args = (keys.available, chunk.born, chunk.after, chunk.upto, chunk.seen, chunk.floor, MAX_MESSAGES_PER_ACK, chunk.witness)
     call = script("mirror_append", (*keys.peer_keys, keys.acks, keys.clock), args)
     status, a, more = yield call._replace(wired=(2 * chunk.rows, chunk.pairs)) if chunk.rows else call
     while status == b"ok" and more:

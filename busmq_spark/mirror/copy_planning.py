@@ -11,8 +11,10 @@ from typing import Literal, NamedTuple
 
 from busmq_spark.core.mirror import NEWEST_MESSAGE, BeginMirrorResult, MirrorOf, OriginQueueState
 from busmq_spark.core.reader_operations import fingerprint
+from busmq_spark.core.times_of_ids import format_time
 from busmq_spark.errors import BusError, MirrorStopped
 from busmq_spark.mirror.encoded_messages import EncodedMessages
+from busmq_spark.mirror.origin_history import NO_CLOCK, NO_WITNESS, ClockExcerpt, Witness
 
 WINDOW_BYTES = 3 * 1024 * 1024
 """Bytes of values that are read in one call, about, of however many queues. So many calls as there are readers (mirror/runner.py) are under way."""
@@ -35,6 +37,8 @@ class CopyRange:
     newest: int
     bytes: int = 0
     """About how many bytes of values; 0: not known."""
+    witness: Witness = NO_WITNESS
+    """Of the copy, when the window was planned."""
 
     @property
     def rows(self) -> int:
@@ -53,6 +57,8 @@ class CopyRangeReadResult:
     parts: list[EncodedMessages] = field(default_factory=list)
     bytes: int = 0
     """Of their values."""
+    clock: ClockExcerpt = NO_CLOCK
+    """Of after the reading, where the window ends at the newest message or the last copied one is gone."""
     sound: bool = False
     """Whether it may be appended. Else it is of another history than planned, or too large: look again."""
 
@@ -60,6 +66,11 @@ class CopyRangeReadResult:
     def count(self) -> int:
         """How many messages were read."""
         return sum(map(len, self.parts))
+
+    @property
+    def witness(self) -> Witness:
+        """A pair of the origin's clock from which ids up to ``upto`` are known."""
+        return self.clock.witness_upto(self.upto) if self.clock.born == self.window.born else NO_WITNESS
 
     @property
     def last(self) -> int:
@@ -83,6 +94,10 @@ class MirroredQueue:
     """Copied up to this id."""
     mark: str = ""
     """Fingerprint of that message; empty where it is not known."""
+    witness: Witness = NO_WITNESS
+    """A pair of the origin's clock that the copy was made under."""
+    checked: int = -1
+    """The last id of the origin at which its clock was compared with the witness."""
     seen: int = 0
     """The last id that the origin has given."""
     planned: int = 0
@@ -114,11 +129,11 @@ class MirroredQueue:
             return None
         most = FIRST_WINDOW_ROWS if not self.row_bytes else max(1, min(MAX_WINDOW_ROWS, int(bytes_ / max(1.0, self.row_bytes))))
         size = int(min(left, most) * self.row_bytes)
-        return CopyRange(self.name, self.born, self.planned, NEWEST_MESSAGE if left <= most else self.planned + most, self.seen, size)
+        return CopyRange(self.name, self.born, self.planned, NEWEST_MESSAGE if left <= most else self.planned + most, self.seen, size, self.witness)
 
     def reset(self) -> None:
         """Forget what is under way."""
-        self.planned = self.last
+        self.planned, self.checked = self.last, -1
 
     def note_last_id(self, last_id: int, now: float) -> None:
         """The origin has given ids up to this one."""
@@ -154,7 +169,7 @@ class MirroredQueueDecision(NamedTuple):
     """Why it stops."""
 
 
-def compare_with_origin(queue: MirroredQueue, span: OriginQueueState, *, name: str = "") -> MirroredQueueDecision:
+def compare_with_origin(queue: MirroredQueue, span: OriginQueueState, clock: ClockExcerpt = NO_CLOCK, *, name: str = "") -> MirroredQueueDecision:
     """What to do after this look at a queue. ``name`` is that of this bus."""
     if not span.ttl_s:
         return MirroredQueueDecision("drop")
@@ -169,6 +184,8 @@ def compare_with_origin(queue: MirroredQueue, span: OriginQueueState, *, name: s
         return MirroredQueueDecision("stop", _stop_verdict(queue, "diverged", reason, span.last_id + 1, queue.last, _DIVERGED_REMEDY))
     if queue.mark and span.after_mark and queue.mark != span.after_mark:
         return MirroredQueueDecision("compare")
+    if not (queue.mark and span.after_mark) and clock.born == queue.born and (proof := clock.contradiction(queue.witness)):
+        return MirroredQueueDecision("stop", other_history_error(queue, *proof))
     return MirroredQueueDecision("copy")
 
 
@@ -178,6 +195,18 @@ _DIVERGED_REMEDY = "Promote it to keep what is here, or copy it anew from its or
 def reissued_error(queue: MirroredQueue, first: int) -> MirrorStopped:
     """The ids from ``first`` on are other messages at the origin than here."""
     reason = f"ids {first}..{queue.last} are other messages here than at its origin, which has lost some and given their ids anew"
+    return _stop_verdict(queue, "diverged", reason, first, queue.last, _DIVERGED_REMEDY)
+
+
+def other_history_error(queue: MirroredQueue, before: Witness, after: Witness) -> MirrorStopped:
+    """The clock of the origin has other times for ids that were copied, and the last copied message is gone there."""
+    first, known = before.id + 1, queue.witness
+    there = f"from {format_time(after.ms)} or just before it on" if after.id else "not at all"
+    reason = (
+        f"ids {first}..{queue.last} are of another history here than at its origin: copied was the one in which id {known.id} was given "
+        f"by {format_time(known.ms)}; at the origin id {first} was given after {format_time(before.ms)}, and id {known.id} {there}. "
+        "It has lost messages, and given their ids anew"
+    )
     return _stop_verdict(queue, "diverged", reason, first, queue.last, _DIVERGED_REMEDY)
 
 

@@ -7,7 +7,15 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from busmq_spark.core.mirror import BeginMirrorResult, MirrorAppendResult, MirrorChunk, MirrorOf, OriginQueueState, Positions
+from busmq_spark.core.mirror import (
+    NO_MARK,
+    BeginMirrorResult,
+    MirrorAppendResult,
+    MirrorChunk,
+    MirrorOf,
+    OriginQueueState,
+    Positions,
+)
 from busmq_spark.errors import BusError
 from busmq_spark.mirror.copy_planning import (
     SHORT_WINDOW_ROWS,
@@ -23,6 +31,8 @@ from busmq_spark.mirror.copy_planning import (
     other_origin_error,
     reissued_error,
 )
+from busmq_spark.mirror.origin_history import NO_CLOCK, ClockExcerpt, Witness
+from busmq_spark.mirror.origin_reader import LookedAtQueue
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.status import MirroredQueueStatus, MirrorMetrics, status_of
 from busmq_spark.mirror.target import MirrorTarget
@@ -90,8 +100,14 @@ class MirrorCopier:
                 if queue.behind:
                     self._ready[name] = None
 
-    def on_spans(self, spans: Mapping[str, OriginQueueState], positions: Mapping[str, tuple[str, Positions]], asked: Mapping[str, int]) -> None:
-        """Queues as they were at the origin, and the groups of those that have some. ``asked``: up to where each was copied when that was asked."""
+    def on_spans(
+        self,
+        spans: Mapping[str, OriginQueueState],
+        positions: Mapping[str, tuple[str, Positions]],
+        clocks: Mapping[str, ClockExcerpt],
+        asked: Mapping[str, LookedAtQueue],
+    ) -> None:
+        """Queues as they were at the origin, and the groups of those that have some. ``asked``: what each was when that was asked."""
         wanted: dict[str, OriginQueueState] = {}
         trims: dict[str, MirrorChunk] = {}
         for name, span in spans.items():
@@ -99,9 +115,12 @@ class MirrorCopier:
             if queue is None:
                 continue
             seen = span
-            if queue.begun and asked[name] != queue.last and span.last_id >= asked[name]:  # more was copied meanwhile
+            if queue.begun and asked[name].last != queue.last and span.last_id >= asked[name].last:  # more was copied meanwhile
                 seen = replace(span, after_mark="", last_id=max(span.last_id, queue.last, queue.seen))
-            verdict = compare_with_origin(queue, seen, name=self.name)
+            clock = clocks.get(name, NO_CLOCK) if asked[name].witness == queue.witness else NO_CLOCK
+            verdict = compare_with_origin(queue, seen, clock, name=self.name)
+            if verdict.action == "copy" and clock.born == queue.born:
+                queue.checked = span.last_id
             if verdict.action == "begin":
                 wanted[name] = span
             elif self._apply_verdict(queue, seen, verdict) and self._settings.retention == "origin" and min(span.floor, queue.last) > queue.floor:
@@ -113,6 +132,13 @@ class MirrorCopier:
         if here := {name: (self.queues[name].born, of) for name, (_, of) in mirrored.items() if self.queues[name].begun}:
             self._target.set_positions(here)
         self.keep_alive()
+
+    def looked_at(self) -> dict[str, LookedAtQueue]:
+        """The queues to look at, as they are now."""
+        return {
+            name: LookedAtQueue(queue.last, queue.witness, queue.checked) if queue.begun else LookedAtQueue(NO_MARK)
+            for name, queue in self.queues.items()
+        }
 
     def _apply_verdict(self, queue: MirroredQueue, span: OriginQueueState, verdict: MirroredQueueDecision) -> bool:
         """Apply a verdict to a queue. Whether mirroring goes on."""
@@ -192,11 +218,12 @@ class MirrorCopier:
             )
         queue.begun = queue.copy_here = True
         queue.born, queue.last, queue.mark, queue.ttl_s, queue.floor = begun.born, begun.last, begun.mark, span.ttl_s, 0
+        queue.witness = Witness.parse(begun.witness)
         queue.reset()
         queue.note_last_id(span.last_id, time.monotonic())
         if queue.behind:
             self._ready[queue.name] = None
-        elif queue.last > span.last_id:
+        elif queue.last > span.last_id or queue.witness.id:
             self.look = True
 
     def _replace(self, queue: MirroredQueue, span: OriginQueueState, begun: BeginMirrorResult, of: MirrorOf) -> None:
@@ -284,7 +311,8 @@ class MirrorCopier:
             if queue is None or not queue.begun or queue.born != rows.window.born or not rows.window.after <= queue.last < rows.upto:
                 continue  # planned before something went otherwise, or had by another mirror
             queue.learn_row_size(rows)
-            verdict = compare_with_origin(queue, drop_copied_rows(rows, queue.last), name=self.name)
+            clock = rows.clock if rows.window.witness == queue.witness else NO_CLOCK
+            verdict = compare_with_origin(queue, drop_copied_rows(rows, queue.last), clock, name=self.name)
             if verdict.action == "copy" and rows.sound:
                 sound[queue.name] = rows
                 continue
@@ -303,6 +331,8 @@ class MirrorCopier:
         ours = answer.last == rows.upto
         queue.last = answer.last
         queue.mark = rows.mark(rows.upto) if ours else ""
+        if ours and rows.witness.id:
+            queue.witness = rows.witness
         queue.planned = max(queue.planned, queue.last)
         queue.note_last_id(max(queue.seen, rows.span.last_id, queue.last), time.monotonic())
         count = rows.count

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from busmq_spark.core.mirror import NO_MARK, OriginQueueState
 from busmq_spark.core.position import Range
 from busmq_spark.errors import BusError
 from busmq_spark.mirror.copy_planning import MAX_CALL_BYTES, CopyRange, CopyRangeReadResult
 from busmq_spark.mirror.encoded_messages import EncodedMessages
+from busmq_spark.mirror.origin_history import NO_CLOCK, NO_WITNESS, ClockExcerpt, Witness, read_clocks
 from busmq_spark.mirror.settings import MIRROR_PATIENCE_S, MirrorSettings
 from busmq_spark.redis_io.redis_layout import redis_layout
 from busmq_spark.store.protocol import MirrorOriginReadStore, PushListeners, QueueCreateOptions, RowStream
@@ -74,6 +76,10 @@ def read_windows(store: MirrorOriginReadStore, windows: Sequence[CopyRange]) -> 
     unsure = [rows for rows in found.values() if rows.sound and not _is_complete(rows)]
     # What was to be read last has gone meanwhile: so it must still be true that the origin has our history, and that it has given these ids.
     after = store.spans({rows.window.queue: (rows.window.after, NO_MARK) for rows in unsure}) if unsure else {}
+    asked = [rows for rows in found.values() if not rows.window.upto or not rows.span.after_mark]
+    clocks = read_clocks(store, {rows.window.queue: (rows.window.witness, rows.upto) for rows in asked if rows.upto})
+    for rows in asked:
+        rows.clock = clocks.get(rows.window.queue, NO_CLOCK)
     for rows in unsure:
         now, then = after[rows.window.queue], rows.span
         gone = not rows.span.upto_mark or now.floor >= (rows.last or rows.window.after) + 1
@@ -102,6 +108,23 @@ def _is_complete(rows: CopyRangeReadResult) -> bool:
         return False
     rows.sound = rows.mark(last) == rows.span.upto_mark
     return True
+
+
+class LookedAtQueue(NamedTuple):
+    """A queue as the mirror has it when it looks at the origin."""
+
+    last: int
+    """Copied up to this id, or NO_MARK."""
+    witness: Witness = NO_WITNESS
+    checked: int = -1
+
+
+def look_at_clocks(
+    store: MirrorOriginReadStore, queues: Mapping[str, LookedAtQueue], spans: Mapping[str, OriginQueueState]
+) -> dict[str, ClockExcerpt]:
+    """The clocks of the queues whose last copied message is gone, and that are not checked yet as they are."""
+    gone = {name for name, span in spans.items() if not span.after_mark and span.last_id != queues[name].checked}
+    return read_clocks(store, {name: (queues[name].witness, spans[name].last_id) for name in gone if queues[name].witness.id})
 
 
 def look_at_queues(store: MirrorOriginReadStore, queues: Sequence[tuple[str, int]]) -> dict[str, OriginQueueState]:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeAlias
 
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.mirror import NO_MARK, OriginQueueState, Positions
@@ -23,7 +23,8 @@ from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.metrics import Metrics
 from busmq_spark.mirror.copy_planning import CopyRangeReadResult
 from busmq_spark.mirror.mirror_copier import MirrorCopier
-from busmq_spark.mirror.origin_reader import ThreadLocalOriginStores, look_at_queues, make_push_listeners, read_windows
+from busmq_spark.mirror.origin_history import ClockExcerpt
+from busmq_spark.mirror.origin_reader import LookedAtQueue, ThreadLocalOriginStores, look_at_clocks, look_at_queues, make_push_listeners, read_windows
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.status import MirroredQueueStatus, MirrorMetrics, encode_report
 from busmq_spark.mirror.target import MirrorTarget
@@ -44,6 +45,7 @@ CLUSTER_QUEUES_ASKED_PER_S, MAX_CLUSTER_QUEUES_ASKED_PER_S = 20, 10_000
 """In a cluster each queue is asked on its own: so many a second at rest, and so many a second at most."""
 PAUSES_S = (0.2, 15.0)
 """The first and the longest pause after an error."""
+_OriginLook: TypeAlias = tuple[dict[str, OriginQueueState], dict[str, tuple[str, Positions]], dict[str, ClockExcerpt]]
 log = logging.getLogger("busmq_spark")
 
 
@@ -154,9 +156,9 @@ class MirrorRunner:
         if self._copier.look or now >= self._due["look"]:
             self._copier.look = False
             self._due["look"] = now + max(QUEUE_CHECK_INTERVAL_S, self._separately_asked_queues / CLUSTER_QUEUES_ASKED_PER_S)
-            names = {name: queue.last if queue.begun else NO_MARK for name, queue in self._copier.queues.items()}
+            names = self._copier.looked_at()
             wanted = self._wanted if self._due["discover"] else 0
-            self._submit(lambda: self._look_at_origin(list(names.items())), lambda found: self._on_spans(found, names, wanted))
+            self._submit(lambda: self._look_at_origin(names), lambda found: self._on_spans(found, names, wanted))
         if now >= self._due["discover"]:
             self._due["discover"] = now + MAX_ID
             self._submit(self._discover, self._on_discovered)
@@ -219,10 +221,12 @@ class MirrorRunner:
     def _read_counters(self, names: Sequence[str]) -> list[tuple[str, Any]]:
         return list(zip(names, self._origins.store_of_thread.counters(names), strict=True))
 
-    def _look_at_origin(self, names: Sequence[tuple[str, int]]) -> tuple[dict[str, OriginQueueState], dict[str, tuple[str, Positions]]]:
-        spans = look_at_queues(self._origins.store_of_thread, names)
+    def _look_at_origin(self, queues: dict[str, LookedAtQueue]) -> _OriginLook:
+        store = self._origins.store_of_thread
+        spans = look_at_queues(store, [(name, queue.last) for name, queue in queues.items()])
         there = [name for name, span in spans.items() if span.ttl_s]
-        return spans, dict(self._origins.store_of_thread.positions(there)) if self.settings.groups and there else {}
+        positions = dict(store.positions(there)) if self.settings.groups and there else {}
+        return spans, positions, look_at_clocks(store, queues, spans)
 
     def _mark_there(self, queue: str, id: int) -> str:
         found: str = self._pool.submit(lambda: self._origins.store_of_thread.marks({queue: id})[queue]).result()
@@ -242,7 +246,7 @@ class MirrorRunner:
         self._pushed.resume_at(now + max(0.005, self._separately_asked_queues / MAX_CLUSTER_QUEUES_ASKED_PER_S))
         self._copier.count({name: int(counter or 0) for name, counter in found}, asked)
 
-    def _on_spans(self, found: tuple[dict[str, OriginQueueState], dict[str, tuple[str, Positions]]], asked: dict[str, int], wanted: int) -> None:
+    def _on_spans(self, found: _OriginLook, asked: dict[str, LookedAtQueue], wanted: int) -> None:
         self._copier.on_spans(*found, asked)
         if (names := self._copier.mirrored_queues) != self._listened:
             self._listened = names

@@ -145,7 +145,7 @@ def split_into_chunks(rows: CopyRangeReadResult) -> list[MirrorChunk]:
             found.append(MirrorChunk(span.born, after, last, span.last_id, rows=count, pairs=pairs))
             after = last
     last_one = found.pop() if found else MirrorChunk(span.born, after, 0, span.last_id)
-    return [*found, replace(last_one, upto=rows.upto)]
+    return [*found, replace(last_one, upto=rows.upto, witness=str(rows.witness))]
 
 
 def _group_into_calls(pieces: Iterable[tuple[str, MirrorChunk]]) -> Iterator[list[tuple[str, MirrorChunk]]]:

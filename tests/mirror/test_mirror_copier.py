@@ -13,6 +13,7 @@ from busmq_spark.metrics import Metrics
 from busmq_spark.mirror.copy_planning import CopyRange, CopyRangeReadResult, MirroredQueue, drop_copied_rows
 from busmq_spark.mirror.encoded_messages import EncodedMessages
 from busmq_spark.mirror.mirror_copier import MirrorCopier
+from busmq_spark.mirror.origin_reader import LookedAtQueue
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.status import MirrorMetrics
 
@@ -39,20 +40,20 @@ def span(last_id: int, after_mark: str) -> OriginQueueState:
 
 
 def test_a_look_from_before_more_was_copied_finds_nothing_lost_or_other(copier: MirrorCopier) -> None:
-    copier.on_spans({"q": span(60, "of 50")}, {}, {"q": 50})
+    copier.on_spans({"q": span(60, "of 50")}, {}, {}, {"q": LookedAtQueue(50)})
     assert copier.queues["q"].stopped is None
     assert copier.queues["q"].behind == 0
 
 
 def test_one_that_is_up_to_date_does(copier: MirrorCopier) -> None:
-    copier.on_spans({"q": span(60, "")}, {}, {"q": 100})
+    copier.on_spans({"q": span(60, "")}, {}, {}, {"q": LookedAtQueue(100)})
     assert "has lost ids 61..100" in str(copier.queues["q"].stopped)
-    copier.on_spans({"q": span(120, "of another")}, {}, {"q": 100})
+    copier.on_spans({"q": span(120, "of another")}, {}, {}, {"q": LookedAtQueue(100)})
     assert "are other messages" in str(copier.queues["q"].stopped)
 
 
 def test_a_rollback_is_found_also_when_more_was_copied_meanwhile(copier: MirrorCopier) -> None:
-    copier.on_spans({"q": span(40, "")}, {}, {"q": 50})
+    copier.on_spans({"q": span(40, "")}, {}, {}, {"q": LookedAtQueue(50)})
     assert "has lost ids 41..100" in str(copier.queues["q"].stopped)
 
 

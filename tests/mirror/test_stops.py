@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -360,3 +361,55 @@ def test_a_mirror_of_a_mirror_names_its_path_and_none_is_its_own_origin(far: Cen
             error = stopped(runner, name)
             assert (error.details["kind"], "eu → us" in str(error)) == ("loop", True)
         assert len(far.stored(name)) == 10
+
+
+@pytest.mark.parametrize("taken", [120, 150, 100])
+@pytest.mark.parametrize("process", ["goes on", "is started again"])
+def test_ids_that_were_issued_again_stop_the_mirror_also_when_the_last_copied_message_was_taken(
+    near: Centre, fresh: Fresh, taken: int, process: str
+) -> None:
+    """The origin comes back from an older RDB; what was pushed anew is consumed beyond the copy."""
+    name = fresh("again")
+    with EmbeddedRedis() as server, centre(server.url) as far:
+        far.create(name)
+        far.push(name, 50)
+        far.redis(name, "SAVE")
+        far.push(name, 50)
+        with ExitStack() as running:
+            runner = running.enter_context(mirroring(server.url, near, name))
+            copied(runner, far, [name])
+            kept = near.stored(name)
+            if process == "is started again":
+                running.close()
+            server.kill()
+            server.restart()
+            assert far.state(name).last_id == 50
+            last = max(taken, 100) if taken == 100 else 150
+            far.push(name, last - 50, word="other")
+            far.redis(name, "LPOP", far.keys(name).messages, 2 * taken)
+            if process == "is started again":
+                runner = running.enter_context(mirroring(server.url, near, name))
+            error = stopped(runner, name)
+            assert (error.details["kind"], error.details["first"], error.details["last"]) == ("diverged", 51, 100)
+            assert "history" in str(error)
+            for _ in range(2):
+                looked(runner)
+            assert stopped(runner, name).details["first"] == 51
+            assert near.stored(name) == kept
+
+
+def test_an_origin_that_comes_back_with_all_it_had_is_mirrored_on_though_the_last_copied_message_was_taken(near: Centre, fresh: Fresh) -> None:
+    name = fresh("whole")
+    with EmbeddedRedis(aof=True) as server, centre(server.url) as far:
+        far.create(name)
+        far.push(name, 100)
+        with mirroring(server.url, near, name, retention="own") as runner:
+            copied(runner, far, [name])
+            for round_ in range(1, 4):
+                server.kill()
+                server.restart()
+                far.push(name, 50)
+                far.redis(name, "LPOP", far.keys(name).messages, 2 * 20 if round_ == 1 else 2 * 50)
+                copied(runner, far, [name])
+                looked(runner)
+                assert of(runner, name).error is None  # type: ignore[union-attr]

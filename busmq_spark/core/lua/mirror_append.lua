@@ -1,9 +1,10 @@
 -- Append a chunk to a mirror: messages with the ids they have at the origin, when they follow what is there, in the same life.
 -- KEYS metadata messages msgid toack acks clock
--- ARGV available born after upto seen floor most (id value)...
+-- ARGV available born after upto seen floor most witness (id value)...
 --      after, upto: the chunk is all that the origin has of the ids behind after, up to upto; ids that are missing were gone there. seen: the last id
 --      that the origin has given. floor: what is up to this id goes here, too, but for what a subscription of the mirror has not acked (0: nothing
---      goes); at most `most` messages a call.
+--      goes); at most `most` messages a call. witness: a pair `ms:id` of the origin's clock
+--      of when upto was read, for the field `witness` ('': none is known).
 -- Result {status, a, b}: ok last more (copied up to last; more 1: there is more to drop, call again) | at last 0 (the chunk does not follow last:
 --      nothing is done) | foreign first last (ids that were given here, by a program that does not know mirrors) | life born 0 (another life is
 --      mirrored here now) | own 0 0 (it is no mirror, or no more) | missing 0 0
@@ -25,10 +26,10 @@ local last, given = tonumber(copied), redis.call('GET', KEYS[3]) or '0'
 if tonumber(given) ~= last then return {'foreign', string.format('%.0f', last + 1), given} end
 local after, upto, floor = tonumber(argv[3]), tonumber(argv[4]), tonumber(argv[6])
 if last < after then return {'at', copied, 0} end
-if #argv == 7 then even_if_full(KEYS[1], ttl) end
+if #argv == 8 then even_if_full(KEYS[1], ttl) end
 local seen = math.max(tonumber(argv[5]), tonumber(known))
 if upto > last then
-  local first, count = 8, #argv
+  local first, count = 9, #argv
   while first < count and tonumber(argv[first]) <= last do first = first + 2 end
   local rows = (count + 1 - first) / 2
   if rows > 0 then redis.call('RPUSH', messages, unpack(argv, first)) end
@@ -37,6 +38,7 @@ if upto > last then
   local noted = rows == upto - last and sizes(stored[5], last + 1, upto, argv, first + 1, 2) or '' -- where an id is missing, nothing is known of sizes
   local times = clock(messages, KEYS[6], stored[6], last + 1, upto, ttl, stored[7])
   redis.call('HSET', KEYS[1], 'sizes', noted, 'clock', times, 'mirrored', string.format('%.0f:%s:%.0f', upto, its_mark, math.max(seen, upto)))
+  if argv[8] ~= '' then redis.call('HSET', KEYS[1], 'witness', argv[8]) end
   for i = 1, 4 do redis.call('EXPIRE', KEYS[i], ttl) end
   redis.call('PUBLISH', argv[1], argv[4])
   last = upto

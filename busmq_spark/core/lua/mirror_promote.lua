@@ -12,5 +12,5 @@ local now = redis.pcall('TIME')
 local ms = now[1] and string.format('%s%03d', now[1], now[2] / 1000) or '0'
 even_if_full(KEYS[1], known[1])
 redis.call('HSET', KEYS[1], 'promoted', last .. ':' .. ms)
-redis.call('HDEL', KEYS[1], 'mirror_of', 'mirrored')
+redis.call('HDEL', KEYS[1], 'mirror_of', 'mirrored', 'witness')
 return {'ok', last, seen}
