@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
     from busmq_spark.core.cloud_event import Event
-    from busmq_spark.errors import BusError, Reject
+    from busmq_spark.errors import BusError, Reject, Release
     from busmq_spark.federation.gate.keyring import Keyring
     from busmq_spark.federation.serve.server import FederationServer
     from busmq_spark.outbox.outbox import Outbox
@@ -35,6 +35,7 @@ HOMES = {
     "Keyring": "federation.gate.keyring",
     "Outbox": "outbox.outbox",
     "Reject": "errors",
+    "Release": "errors",
     "dead_letters": "spark.dead_letters",
     "events": "spark.events_to_columns",
     "json_columns": "spark.json_columns",
@@ -54,6 +55,7 @@ __all__ = [
     "Keyring",
     "Outbox",
     "Reject",
+    "Release",
     "__version__",
     "dead_letters",
     "events",

@@ -8,13 +8,13 @@ await job.save()
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from busmq_spark.bus.shared_group import MAX_LEASE_S, check_seconds
 from busmq_spark.core import job as flows
 from busmq_spark.core.job import JobOutcome
 from busmq_spark.core.keys import JobKeys
-from busmq_spark.errors import LinkLost
+from busmq_spark.errors import LinkLost, Release
 from busmq_spark.redis_io.queue_location import new_token
 
 if TYPE_CHECKING:
@@ -72,6 +72,13 @@ class Job(Mapping[str, Any]):
     def changed(self) -> bool:
         """Whether anything was set since the last save."""
         return bool(self._unsaved)
+
+    def release(self, reason: str = "handed back", *, delay_s: float = 0) -> NoReturn:
+        """End the handler, and hand the job back: it may begin again in ``delay_s``, and this was no try.
+
+        Raises Release, which a handler lets pass; ConfigError.
+        """
+        raise Release(reason, delay_s=delay_s)
 
     async def save(self) -> bool:
         """Store what was set since the last save; whether there was anything: if not, nothing is sent."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypedDict
 from busmq_spark.bus.job import MIN_FIELD_TTL_S
 from busmq_spark.bus.shared_group import SharedGroup, SharedGroupOptions, check_seconds
 from busmq_spark.core.command_generators import Flow, T
-from busmq_spark.core.shared_group import LeasedMessage
+from busmq_spark.core.shared_group import Action, LeasedMessage
 from busmq_spark.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -95,6 +95,11 @@ class JobConsumerGroup(SharedGroup):
     def wake(self) -> None:
         """Read again at once."""
         self._wake.set()
+
+    async def _settle(self, deliveries: Sequence[LeasedMessage], action: Action, ms: int = 0) -> list[LeasedMessage]:
+        """A lease counts as late that begins in the millisecond of one that was released."""
+        least = 1 if action == "release" else 0
+        return await super()._settle(deliveries, action, max(ms, least))
 
     async def _without_outcome(self, spent: Sequence[LeasedMessage]) -> Sequence[LeasedMessage]:
         return await self._worker.without_outcome(spent)

@@ -26,6 +26,7 @@ from busmq_spark.core import dead_letter
 from busmq_spark.core import shared_group as flows
 from busmq_spark.core.command_generators import Flow
 from busmq_spark.core.grouping import slices
+from busmq_spark.core.job import forget_outcomes
 from busmq_spark.core.keys import is_subscription
 from busmq_spark.core.message import CHUNK_MESSAGES, chunks
 from busmq_spark.core.queue import clock_ms
@@ -165,10 +166,36 @@ class SharedGroup(BaseGroup):
         check_seconds("lease_s", lease_s, 0)
         return await self._settle(_as_list(deliveries), "extend", round(lease_s * 1000))
 
-    async def release(self, deliveries: LeasedMessage | Sequence[LeasedMessage]) -> list[LeasedMessage]:
-        """Give these back, as if they had not been leased."""
+    async def release(
+        self,
+        deliveries: LeasedMessage | Sequence[LeasedMessage],
+        *,
+        delay_s: float = 0,
+    ) -> list[LeasedMessage]:
+        """Give these back, as if they had not been leased; they are leased in ``delay_s`` at the earliest."""
         self._need_entered("settle messages of")
-        return await self._settle(_as_list(deliveries), "release")
+        check_seconds("delay_s", delay_s, 0)
+        return await self._settle(_as_list(deliveries), "release", round(delay_s * 1000))
+
+    async def seek(self, where: str | int, *, again: bool = False) -> int:
+        """Go to another place while nothing is leased, as BaseGroup.seek.
+
+        A worker runs no job again that has an outcome of this group. With ``again`` the outcomes
+        of the messages after that place are forgotten, so that their handlers run once more. The
+        group is paused meanwhile; where the call dies half-way it stays so: ``resume()`` it.
+        """
+        if not again:
+            return await super().seek(where)
+        settings = await self.queue.run(flows.read_settings(self.queue.keys, self.name))
+        await self._pause(paused=True)
+        try:
+            position = await super().seek(where)
+            forget = forget_outcomes(self.queue.keys, self.name, settings.get("born", ""), position)
+            await self.queue.run(forget)
+        finally:
+            if "paused" not in settings:
+                await self._pause(paused=False)
+        return position
 
     async def pause(self) -> None:
         """Lease nothing more, to any holder, until ``resume()``; what is leased can be settled."""

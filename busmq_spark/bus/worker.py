@@ -34,7 +34,7 @@ from busmq_spark.core.keys import JobKeys
 from busmq_spark.core.message import CHUNK_BYTES
 from busmq_spark.core.retry import Pauses
 from busmq_spark.core.shared_group import LeasedMessage
-from busmq_spark.errors import BusError, ConfigError, LinkLost, MessageRefused, Reject, StateError, WorkTimeout
+from busmq_spark.errors import BusError, ConfigError, LinkLost, MessageRefused, Reject, Release, StateError, WorkTimeout
 
 if TYPE_CHECKING:
     from busmq_spark.bus.jobs import Jobs
@@ -289,10 +289,14 @@ class Worker:
         return WorkTimeout(what=what, group=self.options.group, queue=self.jobs.queue.name, timeout_s=timeout_s, **remedy)
 
     async def _retry_or_reject_job(self, work: LeasedJob, failed: Exception) -> None:
-        """A handler has raised: another try, or a dead letter."""
+        """A handler has raised: the job is handed back, tried again, or a dead letter."""
         delivery, error = work.delivery, _error_text(failed)
         try:
-            if isinstance(failed, Reject) or delivery.tries >= self._group.tries:
+            if isinstance(failed, Release):
+                delay_s = failed.details["delay_s"]
+                await self._group.release(delivery, delay_s=delay_s)
+                self._group.wake()
+            elif isinstance(failed, Reject) or delivery.tries >= self._group.tries:
                 await self._group.reject(delivery, error)
             else:
                 log.debug("queue %r, group %r: job %s is tried again: %s", *self._group.names, work.keys.id, error)

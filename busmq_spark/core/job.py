@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import repeat
 from operator import itemgetter
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from busmq_spark.core.command_generators import Arg, Flow, RedisCall, command, script
 from busmq_spark.core.keys import JobKeys, QueueKeys, client_channel, jobs_channel
-from busmq_spark.core.message import MAX_VALUE_BYTES, encode_value
+from busmq_spark.core.message import MAX_VALUE_BYTES, Message, encode_value
+from busmq_spark.core.queue import read_following
 from busmq_spark.core.shared_group import LeasedMessage
 from busmq_spark.errors import ConfigError, MessageRefused
 
@@ -340,3 +342,30 @@ def have_readers(keys: QueueKeys, names: Sequence[str]) -> Flow[list[bool]]:
     """Whether the queue has a group, or a subscription, of each name."""
     found = yield command("HMGET", keys.acks, *names)
     return [each is not None for each in found]
+
+
+def forget_outcomes(keys: QueueKeys, group: str, born: str, last: int) -> Flow[int]:
+    """Forget the outcomes that a group has of the messages after an id, in this life of the queue.
+
+    Return how many it had. Safe to repeat.
+    """
+    forgotten = 0
+    while batch := (yield from read_following(keys, last, _MAX_CALLS_PER_SAVE)).messages:
+        last = batch[-1].id
+        jobs = _jobs_of(batch, keys)
+        owners = (yield [command("HGET", job.outcomes, f":of:{group}") for job in jobs]) if jobs else []
+        ours = f"{born}:".encode()
+        done = [job for job, owner in zip(jobs, owners, strict=True) if owner and owner.startswith(ours)]
+        if done:
+            yield [command("HDEL", job.outcomes, f":of:{group}", group) for job in done]
+        forgotten += len(done)
+    return forgotten
+
+
+def _jobs_of(messages: Sequence[Message], keys: QueueKeys) -> list[JobKeys]:
+    found = []
+    for each in messages:
+        with suppress(MessageRefused):
+            id, _, _ = decode_reference(each.value, keys.name)
+            found.append(JobKeys(id, keys.cluster))
+    return found

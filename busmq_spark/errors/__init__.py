@@ -32,6 +32,7 @@
     ├── JobWaitTimeout           retriable a job that is waited for has no outcome in time
     ├── WorkTimeout              retriable a handler of jobs, or a worker that pauses, was not done in time
     ├── Reject                             raised by a handler: its job is given up at once
+    ├── Release                            raised by a handler: its job is handed back, as no try
     ├── PubSubMessagesDropped              a pubsub listener was too slow, and messages were dropped
     ├── MessageRefused                     a row or message that cannot be stored
     ├── ProtocolError                      a peer sent what the protocol does not know
@@ -392,7 +393,7 @@ from busmq_spark.errors.loss import (  # noqa: E402, I001  it needs BusError, an
     RedisRolledBack as RedisRolledBack,
 )
 from busmq_spark.errors.jobs import JobFailed as JobFailed, JobsNotSent as JobsNotSent, JobWaitTimeout as JobWaitTimeout  # noqa: E402
-from busmq_spark.errors.jobs import Reject as Reject, WorkTimeout as WorkTimeout  # noqa: E402
+from busmq_spark.errors.jobs import Reject as Reject, Release as Release, WorkTimeout as WorkTimeout  # noqa: E402
 from busmq_spark.errors.engine import EngineUnavailable as EngineUnavailable, JarVersionMismatch as JarVersionMismatch  # noqa: E402
 from busmq_spark.errors.outbox import OutboxBusy as OutboxBusy, OutboxDiskFull as OutboxDiskFull  # noqa: E402
 from busmq_spark.errors.outbox import OutboxUnusable as OutboxUnusable, OutboxNotDrained as OutboxNotDrained  # noqa: E402

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from busmq_spark.errors import BusError
+from busmq_spark.errors import BusError, ConfigError
+
+MAX_DELAY_S = 7 * 86_400
+"""Longest delay of a job that is handed back, as of a lease."""
 
 
 class JobFailed(BusError):
@@ -65,3 +68,16 @@ class Reject(BusError):
 
     def __init__(self, reason: str = "rejected") -> None:
         super().__init__(reason=reason)
+
+
+class Release(BusError):
+    """Raised by a handler: the job is handed back, and may begin again in ``delay_s``. It is no try."""
+
+    code = "BUSMQ_RELEASED"
+    remedy = "Raise it inside a handler of jobs only: the worker hands the job back."
+
+    def __init__(self, reason: str = "handed back", *, delay_s: float = 0) -> None:
+        if not isinstance(delay_s, int | float) or not 0 <= delay_s <= MAX_DELAY_S:  # type: ignore[redundant-expr]  # what users give
+            wanted = f"expected 0 to {MAX_DELAY_S} seconds"
+            raise ConfigError(reason=f"delay_s is {delay_s!r}; {wanted}")
+        super().__init__(reason=reason, delay_s=delay_s)
