@@ -13,13 +13,13 @@ _NOBODY: frozenset[str] = frozenset()
 
 
 def owners_of(value: str) -> frozenset[str]:
-    """The owners of a row, from its value: ``@<secret>=<token>`` is a peer, any other word a program."""
+    """The owners of a row, by its value: ``@<owner>=<token>`` is a peer, another word a program."""
     words = value.split(" ")
     return frozenset(word[1:].partition("=")[0] if word[:1] == "@" else LOCAL_OWNER for word in words)
 
 
 class _Node:
-    """One word of patterns: the rows that end here, those with ``#`` next, and the words that follow."""
+    """One word of patterns: rows that end here, those with ``#`` next, words that follow."""
 
     __slots__ = ("ending", "following", "rest")
 
@@ -34,7 +34,10 @@ class _Node:
 
 
 class EventIndex:
-    """The rows of a table, by the words of their patterns. Those that no key has asked for wait by their first word."""
+    """The rows of a table, by the words of their patterns.
+
+    Rows whose first word no key has asked for wait as they are.
+    """
 
     def __init__(self) -> None:
         self._root = _Node()
@@ -70,7 +73,7 @@ class EventIndex:
             del path[at - 1].following[words[at - 1]]
 
     def find(self, key: str) -> dict[str, frozenset[str]]:
-        """The queues that take the events of a key, each with the owners of the rows that say so."""
+        """The queues that take the events of a key, each with the owners of its rows."""
         words = key.split(".")
         for first in (words[0], "*", "#"):
             for (pattern, queue), value in self._waiting.pop(first, {}).items():
@@ -92,7 +95,7 @@ class EventIndex:
         return node.rest if pattern.endswith("#") else node.ending
 
     def _path(self, pattern: str, *, create: bool) -> list[_Node]:
-        """The nodes of the words of a pattern, from the root on; none where one of them is missing."""
+        """The nodes of a pattern's words, from the root on; none where one of them is missing."""
         path = [self._root]
         for word in pattern.removesuffix("#").rstrip(".").split(".") if pattern != "#" else ():
             node = path[-1].following.get(word)

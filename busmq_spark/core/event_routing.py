@@ -89,6 +89,11 @@ class EventRoutingTable:
         """The queues that an event with these keys goes to, sorted."""
         return [*self.owners_by_queue(keys)]
 
+    def is_of_peers(self, queue: str) -> bool:
+        """Whether the queue has rows, and peers alone have made them."""
+        values = [value for (_, into), value in self._values.items() if into == queue]
+        return bool(values) and not any(LOCAL_OWNER in owners_of(value) for value in values)
+
     def rows_of_peers(self, queues: Collection[str]) -> list[str]:
         """Fields and values of the rows of these queues that peers alone have made."""
         rows = [(row, value) for row, value in self._values.items() if row[1] in queues]

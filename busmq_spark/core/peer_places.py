@@ -10,7 +10,7 @@ from busmq_spark.core.queue import MIN_RECORD_TTL_S
 
 
 def has_place(key: str, field: str, secret: str, most: int, older_than_s: int = 0) -> Flow[bool]:
-    """Whether a field of a hash is there, or the peers of a secret have fewer than ``most`` of its fields."""
+    """Whether a field of a hash is there, or a secret has fewer than ``most`` of its fields."""
     args = (
         field,
         most,
@@ -22,7 +22,7 @@ def has_place(key: str, field: str, secret: str, most: int, older_than_s: int = 
 
 
 def claim_staged(keys: QueueKeys, attempts: Sequence[str], owner: str, secret: str, most: int) -> Flow[list[int]]:
-    """Whose staged lists of a queue are: 1 the peer's, 0 there is none, -1 another's, -2 its secret has its share.
+    """Whose staged lists are: 1 the peer's, 0 no list, -1 another's, -2 its secret has its share.
 
     The peer's from now on where there is none; with ``most`` 0 none is made its own.
     """

@@ -14,7 +14,7 @@ import logging
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
@@ -198,6 +198,8 @@ class OutboxForwarder:
             return True
         try:
             done, maxsize = self._require_target().push(to.queue, chunk)
+            if maxsize:
+                done += self._leave_out_events(to.queue, chunk.numbers[done:])
         except BusError as error:
             self._keep_for_retry(progress, error)
             return False
@@ -210,6 +212,15 @@ class OutboxForwarder:
         if done < len(chunk.numbers) and maxsize:
             self._keep_for_retry(progress, QueueFull(queue=to.queue, maxsize=maxsize, left=len(chunk.numbers) - done, waited=""))
         return True
+
+    def _leave_out_events(self, queue: str, numbers: Sequence[int]) -> int:
+        """How many messages, from the first on, a full queue need not have: events that peers of a federation server alone want there."""
+        found = sql.count_events(self._reader, numbers) if numbers and self._require_target().is_of_peers(queue) else 0
+        if found:
+            log.warning(
+                "the outbox %s leaves %d events out of queue %r, which is full and which peers alone have subscribed", self._path, found, queue
+            )
+        return found
 
     def _next_chunk(self, to: OutboxDestinationQueue, behind: int) -> OutboxChunk | None:
         ahead, self._ahead = self._ahead, None

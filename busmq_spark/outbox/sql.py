@@ -171,6 +171,13 @@ def next_chunk(connection: sqlite3.Connection, to: OutboxDestinationQueue, behin
     return replace(chunk, more=count == most or chunk.numbers[-1] < last)
 
 
+def count_events(connection: sqlite3.Connection, numbers: Sequence[int]) -> int:
+    """How many messages, from the first on, are events; fewer where others of other queues lie between."""
+    asked = "SELECT min(id) FROM entry WHERE id BETWEEN ? AND ? AND kind != ?"
+    (other,) = connection.execute(asked, (numbers[0], numbers[-1], OutboxEntryKind.PUBLISH)).fetchone()
+    return len(numbers) if other is None else sum(number < other for number in numbers)
+
+
 def _read_chunk_of_one_queue(connection: sqlite3.Connection, first: int, last: int, most_bytes: int) -> OutboxChunk | None:
     """All that is between two numbers, if it may go together; as it does where calls are for one queue, which so costs half."""
     asked = (  # the opening never falls: what both ends have all of them have

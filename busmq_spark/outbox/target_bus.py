@@ -40,6 +40,10 @@ class OutboxTarget(Protocol):
         """The queues for events with such keys, and the subscriptions that were looked at, for people. ``made_here``: those made with this outbox."""
         ...
 
+    def is_of_peers(self, queue: str) -> bool:
+        """Whether peers of a federation server alone have subscribed the queue, as far as is known here."""
+        ...
+
     def set_subscription(self, patterns: EventKeys, queue: str, *, end: bool) -> None:
         """Begin subscriptions, or end them. Repeating it changes nothing."""
         ...
@@ -74,6 +78,10 @@ class BaseOutboxTarget:
         found: tuple[int, int] = self._store.push_from(queue, chunk.sender, chunk.numbers, chunk.values)
         return found
 
+    def is_of_peers(self, queue: str) -> bool:  # noqa: ARG002  as the protocol has it
+        """See Target."""
+        return False
+
     def set_subscription(self, patterns: EventKeys, queue: str, *, end: bool) -> None:
         """See Target."""
         self._store.subscribe_events(queue, patterns, end)
@@ -100,6 +108,10 @@ class RedisOutboxTarget(BaseOutboxTarget):
 
     def route(self, events: Sequence[EventKeys], made_here: SubscriptionTable) -> tuple[list[list[str]], SubscriptionTable]:  # noqa: ARG002  as the protocol has it
         return self._store.route_events(events), self._store.event_tables.pairs
+
+    def is_of_peers(self, queue: str) -> bool:
+        """See Target."""
+        return bool(self._store.is_of_peers(queue))
 
     def stop(self) -> None:
         self._store.stop()

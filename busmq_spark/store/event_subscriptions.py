@@ -38,7 +38,8 @@ class EventSubscriptionsMixin:
     def route_events(self, events: Sequence[Sequence[str]], may: Callable[[str], bool] = lambda _: True, owner: str = LOCAL_OWNER) -> list[list[str]]:
         """The queues for events with such keys, of those that ``may`` names.
 
-        A queue that is full or gone is left out where peers alone have subscribed it, ``owner`` not among them.
+        A queue that is full or gone is left out where peers alone have subscribed it,
+        ``owner`` not among them.
         """
         found = self.event_tables.owners_by_queue(events, self._link_of_subscription_table().run)
         allowed = {queue for queue in set().union(*found) if may(queue)}
@@ -46,8 +47,14 @@ class EventSubscriptionsMixin:
         def is_foreign(owners: frozenset[str]) -> bool:
             return event_routing.is_of_peers(owners) and owner not in owners
 
-        closed = self._closed_queues(sorted({queue for each in found for queue in each if queue in allowed and is_foreign(each[queue])}))
-        return [[queue for queue, owners in each.items() if queue in allowed and not (queue in closed and is_foreign(owners))] for each in found]
+        found = [{queue: who for queue, who in each.items() if queue in allowed} for each in found]
+        foreign = {queue for each in found for queue, owners in each.items() if is_foreign(owners)}
+        closed = self._closed_queues(sorted(foreign))
+        return [[q for q, who in each.items() if not (q in closed and is_foreign(who))] for each in found]
+
+    def is_of_peers(self, queue: str) -> bool:
+        """Whether peers alone have subscribed the queue, to whatever."""
+        return self.event_tables.is_of_peers(queue, self._link_of_subscription_table().run)
 
     def _closed_queues(self, queues: Sequence[str]) -> set[str]:
         """Those that take no message now."""
@@ -56,7 +63,8 @@ class EventSubscriptionsMixin:
         states = self.states(dict.fromkeys(queues, -1))
 
         def origins(part: Sequence[str]) -> Flow[list[bytes | None]]:
-            found: list[bytes | None] = yield [command("HGET", self.keys(queue).metadata, "mirror_of") for queue in part]
+            metadata = [self.keys(queue).metadata for queue in part]
+            found: list[bytes | None] = yield [command("HGET", key, "mirror_of") for key in metadata]
             return found
 
         mirrored = self._run_per_server(queues, origins)
@@ -65,16 +73,18 @@ class EventSubscriptionsMixin:
 
     def subscribe_events(self, queue: str, patterns: Sequence[str], end: bool) -> None:
         """Subscribe a queue to what the patterns take, or end that."""
-        self._link_of_subscription_table().run((event_routing.unsubscribe if end else event_routing.subscribe)(patterns, queue, new_token()))
+        change = event_routing.unsubscribe if end else event_routing.subscribe
+        self._link_of_subscription_table().run(change(patterns, queue, new_token()))
 
     def subscribe_events_as_peer(self, queue: str, patterns: Sequence[str], owner: str, most: int) -> bool:
-        """The same for a peer of a federation server. Whether the rows are there (core/event_routing.py)."""
+        """The same for a peer of a federation server. Whether the rows are there."""
         flow = event_routing.subscribe_as_peer(patterns, queue, new_token(), owner, most)
         return self._link_of_subscription_table().run(flow)
 
     def unsubscribe_events_as_peer(self, queue: str, patterns: Sequence[str], owner: str) -> None:
         """End the peer's own rows."""
-        self._link_of_subscription_table().run(event_routing.unsubscribe_as_peer(patterns, queue, new_token(), owner))
+        flow = event_routing.unsubscribe_as_peer(patterns, queue, new_token(), owner)
+        self._link_of_subscription_table().run(flow)
 
     def _link_of_subscription_table(self) -> Link:
         """The server that has the table of subscriptions to events."""

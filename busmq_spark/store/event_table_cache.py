@@ -26,6 +26,12 @@ class EventTableCache:
         with self._lock:
             return self._table.pairs if self._table is not None else []
 
+    def is_of_peers(self, queue: str, run: Callable[[Any], EventRoutingTable]) -> bool:
+        """Whether the queue is subscribed, and by peers alone."""
+        with self._lock:
+            self._table = run(read_subscribers(self._table))
+            return self._table.is_of_peers(queue)
+
     def owners_by_queue(self, events: Sequence[Sequence[str]], run: Callable[[Any], EventRoutingTable]) -> list[dict[str, frozenset[str]]]:
         """For each event, with its keys, the queues it goes to and who has subscribed them."""
         with self._lock:

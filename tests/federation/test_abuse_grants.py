@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -253,3 +255,24 @@ async def test_a_peer_that_is_gone_or_leaves_is_closed_in_order(redis_url: str) 
         raw.send(frame((1000).to_bytes(2, "big"), CLOSE))
         assert await raw.message() == (CLOSE, (1000).to_bytes(2, "big"))
         await raw.close()
+
+
+def rows_of_the_page(kind: str) -> dict[str, list[set[str]]]:
+    """What ``docs/federation.md`` says that each method needs: one verb of each set."""
+    page = (Path(__file__).parents[2] / "docs" / "federation.md").read_text("utf-8")
+    part = page.partition("<!-- rights: busmq -->")[2].partition("<!-- /rights: busmq -->")[0]
+    found: dict[str, list[set[str]]] = {}
+    for methods, needed in re.findall(rf"^\| {kind} \| ([^|]+) \| ([^|]+) \|", part, re.MULTILINE):
+        verbs = [{*VERBS} if each == "any verb" else {*re.findall(r"\w+", each)} for each in needed.split(" and ") if each != "none"]
+        found.update(dict.fromkeys(re.findall(r"`(\w+)`(?=, |$)", methods), verbs))
+    return found
+
+
+@pytest.mark.parametrize("kind", NEEDS)
+def test_the_table_of_the_page_is_the_one_that_is_tried_here(kind: str) -> None:
+    """Of each method with each set of verbs; the server is asked above."""
+    rows = rows_of_the_page(kind)
+    assert {*rows} == {*METHODS_OF_TYPE[kind]} - NEVER  # type: ignore[index]  # one of the five
+    for verbs in (set[str](), *({each} for each in VERBS), {"consume", "push"}, {"browse", "create"}, {*VERBS}):
+        for method, needed in rows.items():
+            assert granted(kind, method, verbs) == all(verbs & each for each in needed), (method, verbs)

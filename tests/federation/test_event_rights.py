@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,12 +12,13 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.event_routing import subscribe_as_peer
 from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY
-from busmq_spark.core.position import Range
+from busmq_spark.core.position import Position, Range
 from busmq_spark.embedded import EmbeddedRedis
 from busmq_spark.errors import (
     BusError,
     ConfigError,
     FederationRefused,
+    OutboxNotDrained,
     PublishIncomplete,
     QueueMissing,
     TooFewEventSubscribers,
@@ -28,6 +30,7 @@ from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.options import RedisOptions
+from busmq_spark.outbox.outbox import SyncOutbox
 from busmq_spark.outbox.target_bus import RedisOutboxTarget
 from busmq_spark.redis_io.redis_layout import redis_layout
 from busmq_spark.store.protocol import QueueCreateOptions
@@ -316,6 +319,27 @@ def test_an_outbox_and_peers_send_nothing_to_a_queue_of_another_peer_that_takes_
     assert taker.event_queues([["pay.done"], ["log.x"]]) == [tuple(sorted([open_, own]))] * 2  # its own counts
     assert as_("mallory").event_queues([["log.x"]]) == [(open_,)]
     target.close()
+
+
+def test_an_outbox_is_drained_although_a_queue_of_a_peer_gets_full_on_the_way(
+    as_: As, direct: RedisStore, redis_url: str, fresh: Fresh, tmp_path: Path
+) -> None:
+    second, own, theirs = as_("second"), fresh("mine"), fresh("mine")
+    direct.subscribe_events(own, ["a.#"], False)
+    second.attach([theirs], QueueCreateOptions(True, 3600, 3))
+    second.subscribe_events(theirs, ["a.#"], False)
+    with SyncOutbox(tmp_path / "outbox.db", redis_url) as outbox:
+        for n in range(10):
+            outbox.publish(["a.b"], n)
+        outbox.wait_drained(PATIENCE_S)
+        states = direct.states({own: -1, theirs: -1})
+        assert (states[own].count, states[theirs].count) == (10, 3)
+        outbox.push(theirs, "named")  # which is no event: it waits for room
+        with pytest.raises(OutboxNotDrained, match="BUSMQ_QUEUE_FULL"):
+            outbox.wait_drained(2)
+        second._link.call("ack", {theirs: Position(states[theirs].born, 1, "")}, "")
+        outbox.wait_drained(PATIENCE_S)
+    assert direct.states({theirs: -1})[theirs].newest == 4
 
 
 def test_keys_of_events_in_one_call_are_bounded_before_any_is_looked_at(as_: As, fresh: Fresh) -> None:

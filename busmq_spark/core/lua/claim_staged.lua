@@ -1,8 +1,11 @@
--- Whose some staged lists of a queue are, among the peers of a federation server; and note those that a peer is about to stage.
+-- Whose some staged lists of a queue are, among the peers of a federation server; and note those
+-- that a peer is about to stage.
 -- KEYS stages (hash attempt -> owner, of one secret)
 -- ARGV owner most ttl_s prefix attempt...
---      most: how many lists the secret may have when another is noted (0: none is noted); prefix: what keys of staged lists of the queue begin with
--- Result for each attempt 1 it is the owner's; 0 there is no such list; -1 another has staged it; -2 the secret has its share. Of lists that are no more
+--      most: how many lists the secret may have when another is noted (0: none is noted);
+--      prefix: what keys of staged lists of the queue begin with
+-- Result for each attempt 1 it is the owner's; 0 there is no such list; -1 another has staged
+-- it; -2 the secret has its share. Of lists that are no more
 -- the names are forgotten where it has.
 local owner, most, results = ARGV[1], tonumber(ARGV[2]), {}
 

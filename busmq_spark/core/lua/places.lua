@@ -1,7 +1,9 @@
--- Whether a peer of a federation server may have a further field in a hash of a queue, of which each secret has a share.
+-- Whether a peer of a federation server may have a further field in a hash of a queue, of which
+-- each secret has a share.
 -- KEYS hash
 -- ARGV field most own narrowed older_than
---      own, narrowed: what the fields of the peer's secret, and of its narrowed tokens, begin with. older_than: seconds since 1970; fields `…:s` of
+--      own, narrowed: what the fields of the peer's secret, and of its narrowed tokens,
+--      begin with. older_than: seconds since 1970; fields `…:s` of
 --      the secret with an older s are removed where it would be full (0: none are)
 -- Result 1 it is there, or there is room; 0 the secret has its share
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then return 1 end

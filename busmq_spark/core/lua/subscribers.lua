@@ -1,26 +1,38 @@
--- Change which queues the events of which keys go to. Each change gives the table a new version and is noted, so that publishers
+-- Change which queues the events of which keys go to. Each change gives the table a new version
+-- and is noted, so that publishers
 -- ask for the version, and then for the changes only (subscribers_since.lua).
 -- KEYS subscriptions
 -- ARGV change version owner most field...
---      change: add | remove | gone. gone: a queue of peers is no more; each field is followed by the value that it must still have.
---      version: unlike any before. owner: the peer whose rows they are ('' a program beside the server, which may end all).
---      most: how many rows the peers of the owner's secret (the owner up to ~) may have. field: `<pattern> <queue>`, 1,000 at most
--- Result how many of the rows the owner did not have yet (add), or had (remove, gone); -1 where there would be more than `most`: nothing is done.
--- A field's value is a list of words with spaces: `@<owner>=<version>` for each peer, any other word for programs.
--- `:of:<secret>`: a JSON list of `<owner> <field>`, the rows of its peers. `:log` n: the number of the last change; `:log:<n % 512>`: one of the
+--      change: add | remove | gone. gone: a queue of peers is no more; each field is
+--      followed by the value that it must still have.
+--      version: unlike any before. owner: the peer whose rows they are ('' a program beside
+--      the server, which may end all).
+--      most: how many rows the peers of the owner's secret (the owner up to ~) may have.
+--      field: `<pattern> <queue>`, 1,000 at most
+-- Result how many of the rows the owner did not have yet (add), or had (remove, gone); -1 where
+-- there would be more than `most`: nothing is done.
+-- A field's value is a list of words with spaces: `@<owner>=<version>` for each peer, any other
+-- word for programs.
+-- `:of:<secret>`: a JSON list of `<owner> <field>`, the rows of its peers. `:log` n: the number
+-- of the last change; `:log:<n % 512>`: one of the
 -- last 512 changes, JSON of {version before, version after, field, value ('' it is gone)}.
 local change, version, owner, most = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
-local before, seq, lists, changed, names = redis.call('HGET', KEYS[1], ':version') or '', nil, {}, 0, {}
+local before = redis.call('HGET', KEYS[1], ':version') or ''
+local seq, lists, changed, names = nil, {}, 0, {}
 
 local function list_of(name)
   local secret = string.match(name, '^[^~]*')
-  if not lists[secret] then lists[secret] = cjson.decode(redis.call('HGET', KEYS[1], ':of:' .. secret) or '[]') end
+  lists[secret] = lists[secret] or cjson.decode(redis.call('HGET', KEYS[1], ':of:' .. secret) or '[]')
   return lists[secret], secret
 end
 
 local function store(secret)
   local list = lists[secret]
-  if #list > 0 then redis.call('HSET', KEYS[1], ':of:' .. secret, cjson.encode(list)) else redis.call('HDEL', KEYS[1], ':of:' .. secret) end
+  if #list > 0 then
+    redis.call('HSET', KEYS[1], ':of:' .. secret, cjson.encode(list))
+  else
+    redis.call('HDEL', KEYS[1], ':of:' .. secret)
+  end
 end
 
 local function forget(name, field)
@@ -48,7 +60,11 @@ local function note(field, value)
 end
 
 local function put(field, value)
-  if value == '' then redis.call('HDEL', KEYS[1], field) else redis.call('HSET', KEYS[1], field, value) end
+  if value == '' then
+    redis.call('HDEL', KEYS[1], field)
+  else
+    redis.call('HSET', KEYS[1], field, value)
+  end
   note(field, value)
 end
 
@@ -59,7 +75,7 @@ if change == 'add' and owner ~= '' then
     local _, had = without(redis.call('HGET', KEYS[1], ARGV[i]) or '', owner)
     if not had then new = new + 1 end
   end
-  if #list + new > most then -- some of them may have been ended by programs of versions that keep no such list
+  if #list + new > most then -- programs of versions that keep no such list may have ended some
     for i = #list, 1, -1 do
       local name, field = string.match(list[i], '^([^ ]+) (.*)$')
       local _, had = without(redis.call('HGET', KEYS[1], field) or '', name)

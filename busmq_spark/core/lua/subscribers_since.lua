@@ -1,7 +1,9 @@
--- How the table of subscriptions to events has changed since a version (subscribers.lua). Writes nothing.
+-- How the table of subscriptions to events has changed since a version (subscribers.lua). Writes
+-- nothing.
 -- KEYS subscriptions
 -- ARGV version
--- Result the changes since, each JSON of {version before, version after, field, value}, the oldest first; {} where that is the version now; nil where
+-- Result the changes since, each JSON of {version before, version after, field, value}, the
+-- oldest first; {} where that is the version now; nil where
 -- they are not known: too many, or a program has changed the table that notes none.
 local now, found = redis.call('HGET', KEYS[1], ':version') or '', {}
 local seq, wanted = tonumber(redis.call('HGET', KEYS[1], ':log') or 0), now
