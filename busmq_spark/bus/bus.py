@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, cast, overload
 
@@ -30,6 +30,7 @@ from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.redis_server_links import RedisServerLinks
 from busmq_spark.bus.service import Service
 from busmq_spark.bus.topic import Topic
+from busmq_spark.bus.topics_consumer import TopicsConsumer
 from busmq_spark.bus.worker import Worker
 from busmq_spark.bus.worker_group import WorkerGroup
 from busmq_spark.core.job import OUTCOME_TTL_S
@@ -165,6 +166,22 @@ class Bus(EventRoutingMixin, Emitter):
         ``partitions`` counts when it is made, as do ``ttl_s`` and ``maxsize`` when a queue of it is; what exists keeps its own. Raises ConfigError.
         """
         return Topic(self, name, partitions, ttl_s, maxsize)
+
+    def consumer(
+        self,
+        topics: str | Sequence[str | Topic],
+        *,
+        group: str,
+        start: str | int = "earliest",
+    ) -> TopicsConsumer:
+        """A member of one group in several topics, whose batches come in fair turns.
+
+        ``topics`` are names of topics that exist, or topics of this bus; ``start`` is that of
+        Topic.group. See topics_consumer.py. Raises ConfigError.
+        """
+        some = [topics] if isinstance(topics, str) else topics
+        found = [self.topic(each) if isinstance(each, str) else each for each in some]
+        return TopicsConsumer(found, group, start)
 
     def channel(self, name: str, local: str = "local", remote: str = "remote") -> Channel:
         """The channel with this name, between two roles of your choice. With the default ones, one peer connects and the other listens."""

@@ -55,7 +55,14 @@ class Member(Emitter):
 
     events = ("assigned", "revoked", "lost")
 
-    def __init__(self, topic: Topic, name: str, start: str | int) -> None:
+    def __init__(
+        self,
+        topic: Topic,
+        name: str,
+        start: str | int,
+        more: asyncio.Event | None = None,
+    ) -> None:
+        """``more``: set whenever ``next_offered`` may have something."""
         super().__init__(topic.bus.spawn)
         self.bus, self.topic, self.name = topic.bus, topic, flows.check_group(name)
         self.reading, self.slots = asyncio.Event(), asyncio.Semaphore(MAX_PREFETCHING_PARTITIONS)
@@ -64,7 +71,7 @@ class Member(Emitter):
         self._id = ""
         self._shares: dict[int, OwnedPartition] = {}
         self._offered: deque[OwnedPartitionMessages] = deque()
-        self._more, self._look = asyncio.Event(), asyncio.Event()
+        self._more, self._look = more or asyncio.Event(), asyncio.Event()
         self._error: BusError | None = None
         self._running = False
         self._rounds: asyncio.Task[None] | None = None
@@ -112,6 +119,16 @@ class Member(Emitter):
         A batch that is not full waits up to ``linger_s`` seconds for more. What is handed out and not acked comes again when the partition gets
         another member. Ends at ``stop()``. Raises what ends the reading of a partition, such as DataLoss: enter again to begin at what is acked.
         """
+        self.begin_reading(most, linger_s)
+        while self._running:
+            self._more.clear()
+            if (batch := self.next_offered()) is not None:
+                yield batch
+            else:
+                await self._more.wait()
+
+    def begin_reading(self, most: int, linger_s: float) -> None:
+        """Let batches be offered. Raises ConfigError, StateError."""
         check_batch_size(most)
         if not 0 <= linger_s <= MEMBER_TTL_MS / 1000:
             raise ConfigError(reason=f"linger_s is {linger_s!r}; expected 0 to {MEMBER_TTL_MS // 1000} seconds")
@@ -120,16 +137,16 @@ class Member(Emitter):
         self.reading.set()
         for share in self._shares.values():
             share.wake()
-        while self._running:
-            if self._error is not None:
-                raise self._error
-            if not self._offered:
-                self._more.clear()
-                await self._more.wait()
-                continue
+
+    def next_offered(self) -> OwnedPartitionMessages | None:
+        """Return the next batch, None when it has to be waited for. Raises as ``batches``."""
+        if self._error is not None:
+            raise self._error
+        while self._offered:
             batch = self._offered.popleft()
             if batch.share.take(batch):
-                yield batch
+                return batch
+        return None
 
     async def ack(self, batch: OwnedPartitionMessages) -> None:
         """Acknowledge a batch, and what was handed out of its partition before it; again changes nothing.

@@ -41,6 +41,11 @@ class OwnedPartitionMessages(list[Message]):
         self.turn = share.turn
 
     @property
+    def topic(self) -> str:
+        """The name of their topic."""
+        return self.share.topic
+
+    @property
     def partition(self) -> int:
         """Their partition."""
         return self.share.partition
@@ -51,7 +56,7 @@ class OwnedPartition(OrderedGroup):
 
     def __init__(self, member: Member, queue: TopicPartitionQueue, start: str | int) -> None:
         super().__init__(queue, member.name, start)
-        self.partition = queue.partition
+        self.topic, self.partition = member.topic.name, queue.partition
         self.turn: int = 0
         self.leaving = False
         self._partition_queue, self._member = queue, member
