@@ -112,7 +112,18 @@ app.add_typer(EVENT_APP, name="events", rich_help_panel="Messages")
 OUTBOX_APP = typer.Typer(
     no_args_is_help=True, rich_markup_mode="markdown", help="Look at what an outbox on this disk still has to forward, and forward it."
 )
-for outbox_command in (outbox.status, outbox.unlock, outbox.keys, outbox.subscribers, outbox.incoming, outbox.outgoing, outbox.drain):
+for outbox_command in (
+    outbox.status,
+    outbox.unlock,
+    outbox.keys,
+    outbox.subscribers,
+    outbox.incoming,
+    outbox.outgoing,
+    outbox.drain,
+    outbox.remove,
+    outbox.replace,
+    outbox.purge,
+):
     OUTBOX_APP.command()(_catch_broken_pipe(with_redis_options(outbox_command)))
 app.add_typer(OUTBOX_APP, name="outbox", rich_help_panel="Messages")
 

@@ -2,19 +2,32 @@
 no process has it open.
 """
 
+import json
+import time
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
 from busmq_spark.cli.options import JsonOption, parse_seconds
 from busmq_spark.cli.output import CliOutput, table
-from busmq_spark.cli.terminal_text import escape_control_characters, format_count, format_duration, format_number, format_size
+from busmq_spark.cli.terminal_text import (
+    SHOWN_CHARS,
+    escape_control_characters,
+    format_count,
+    format_duration,
+    format_number,
+    format_size,
+    value_json,
+    value_text,
+)
+from busmq_spark.errors import ConfigError
 from busmq_spark.options import RedisOptions
-from busmq_spark.outbox import lock, report
+from busmq_spark.outbox import editing, lock, report
 from busmq_spark.outbox.file_identity import real_path
 from busmq_spark.outbox.outbox import SyncOutbox
 
@@ -107,30 +120,35 @@ def incoming(
     found = report.read_incoming(path, first)
     if as_json:
         for each in found:
-            out.print_json(**asdict(each))
+            fields = asdict(each)
+            value = value_json(fields.pop("value"))
+            out.print_json(**fields, **value)
     elif found:
-        heads = [("number", "right"), ("kind", "left"), ("keys", "left"), ("queue", "left"), ("waits for", "right")]
-        out.print_table(
-            table(
-                heads,
-                [
-                    [str(each.number), each.kind, _comma_list(each.keys), escape_control_characters(each.queue), format_duration(each.age_s)]
-                    for each in found
-                ],
-            )
-        )
+        out.print_table(_incoming_table(found))
     else:
         out.note("nothing waits to be routed")
 
 
-def outgoing(path: StoreArgument, *, as_json: JsonOption = False) -> None:
-    """List the queues that messages wait for: how many, for how long, and why they do not go out.
+def outgoing(
+    path: StoreArgument,
+    queue: Annotated[str | None, typer.Argument(metavar="[QUEUE]", help="List its messages.", show_default=False)] = None,
+    *,
+    messages: Annotated[bool, typer.Option("--messages", help="List the messages of all queues.")] = False,
+    first: Annotated[int, typer.Option("--first", "-n", min=1, metavar="N", help="The N oldest messages.")] = 20,
+    as_json: JsonOption = False,
+) -> None:
+    """List the queues that messages wait for: how many, for how long, and why they do not go out. With a queue, or `--messages`, list the
+    messages: number, id, contents.
 
     ```
     busmq outbox outgoing outbox.db
+    busmq outbox outgoing outbox.db orders
     ```
     """
     out = CliOutput(as_json)
+    if messages or queue is not None:
+        _print_messages(out, editing.read_messages(path, queue, first))
+        return
     found = report.read_outgoing(path)
     if as_json:
         for each in found:
@@ -140,6 +158,87 @@ def outgoing(path: StoreArgument, *, as_json: JsonOption = False) -> None:
         out.print_table(table(heads, [_outgoing_row(each) for each in found]))
     else:
         out.note("nothing waits for a queue")
+
+
+def purge(
+    path: StoreArgument,
+    queue: Annotated[str | None, typer.Argument(metavar="[QUEUE]", help="Only what waits for it.", show_default=False)] = None,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete it: it cannot be had back.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete everything that waits in an outbox which no process has open, or all that waits for a queue.
+
+    ```
+    busmq outbox purge outbox.db --yes
+    busmq outbox purge outbox.db orders --yes
+    ```
+    """
+    out = CliOutput(as_json)
+    if not yes:
+        found = report.read_status(path)
+        waiting = found.incoming + found.outgoing
+        if queue is not None:
+            waiting = sum(each.messages for each in report.read_outgoing(path) if each.queue == queue)
+        if waiting:
+            what = f"this would delete {format_count(waiting, 'message')} of {path}, which cannot be had back"
+            raise ConfigError(reason=f"{what}. Add --yes to do so")
+    with editing.open_to_edit(path) as run:
+        purged = run(lambda c: editing.purge(c, queue))
+    if as_json:
+        out.print_json(path=str(path), queue=queue, purged=purged)
+    else:
+        out.print_lines(f"{format_count(purged, 'message')} deleted")
+
+
+def remove(
+    path: StoreArgument,
+    numbers: Annotated[list[int], typer.Argument(metavar="NUMBER...", help="As `incoming` and `outgoing` show them.", show_default=False)],
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete waiting messages of an outbox which no process has open. An error when none of them waits.
+
+    ```
+    busmq outbox remove outbox.db 7 8
+    ```
+    """
+    out = CliOutput(as_json)
+    with editing.open_to_edit(path) as run:
+        removed = run(lambda c: editing.remove(c, numbers))
+    if not removed:
+        raise _not_waiting_error(path, numbers)
+    if as_json:
+        out.print_json(path=str(path), removed=removed)
+    else:
+        out.print_lines(f"{format_count(removed, 'message')} deleted")
+
+
+def replace(
+    path: StoreArgument,
+    number: Annotated[int, typer.Argument(metavar="NUMBER", help="As `incoming` and `outgoing` show it.", show_default=False)],
+    value: Annotated[str, typer.Argument(metavar="TEXT", help="The message, or the data of an event or a command.", show_default=False)],
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """Give a waiting message of an outbox, which no process has open, other contents. An event or a command keeps its id and its keys.
+
+    ```
+    busmq outbox replace outbox.db 7 '{"user": 8}'
+    ```
+    """
+    out = CliOutput(as_json)
+    try:
+        data = json.loads(value)
+    except ValueError:
+        data = value
+    with editing.open_to_edit(path) as run:
+        if not run(editing.replacement(number, value, data)):
+            raise _not_waiting_error(path, [number])
+    if as_json:
+        out.print_json(path=str(path), replaced=number)
+    else:
+        out.print_lines(f"message {number} replaced")
 
 
 def drain(
@@ -199,6 +298,58 @@ def _subscriptions(path: Path, key: str | None, out: CliOutput, *, queues: bool)
         out.note("no event was routed yet, so only subscriptions made with this outbox are known")
     elif not out.as_json:
         out.note(f"as of {format_duration(seen_s or 0)} ago")
+
+
+def _print_messages(out: CliOutput, found: list[editing.WaitingMessage]) -> None:
+    if out.as_json:
+        for each in found:
+            fields = asdict(each)
+            age_s = max(0.0, time.time() - fields.pop("at"))
+            value = value_json(fields.pop("value"))
+            out.print_json(**fields, age_s=age_s, **value)
+    elif found:
+        heads = [("number", "right"), ("kind", "left"), ("id", "left"), ("queues", "left"), ("keys", "left"), ("contents", "left")]
+        out.print_table(
+            table(
+                heads,
+                [
+                    [
+                        str(each.number),
+                        each.kind,
+                        escape_control_characters(each.id),
+                        _comma_list(each.queues),
+                        _comma_list(each.keys),
+                        value_text(each.value, SHOWN_CHARS),
+                    ]
+                    for each in found
+                ],
+            )
+        )
+    else:
+        out.note("no message waits")
+
+
+def _not_waiting_error(path: Path, numbers: list[int]) -> ConfigError:
+    names = ", ".join(map(str, numbers))
+    return ConfigError(reason=f"nothing with the number {names} waits in {path}; expected one that busmq outbox incoming or outgoing shows")
+
+
+def _incoming_table(found: list[report.EntryAwaitingRouting]) -> Table:
+    names = ("number", "kind", "id", "keys", "queue", "waits for", "contents")
+    right = ("number", "waits for")
+    rows = [
+        [
+            str(each.number),
+            each.kind,
+            escape_control_characters(each.id),
+            _comma_list(each.keys),
+            escape_control_characters(each.queue),
+            format_duration(each.age_s),
+            value_text(each.value, SHOWN_CHARS),
+        ]
+        for each in found
+    ]
+    return table([(name, "right" if name in right else "left") for name in names], rows)
 
 
 def _outgoing_row(each: report.OutboxQueueStatus) -> list[str | Text]:

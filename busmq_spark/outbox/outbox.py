@@ -23,6 +23,8 @@ from busmq_spark.bus.event_routing import EventAttributes, event_of, keys_of
 from busmq_spark.core.cloud_event import Event
 from busmq_spark.core.event_routing import check_queue
 from busmq_spark.errors import ConfigError
+from busmq_spark.outbox import editing
+from busmq_spark.outbox.editing import WaitingMessage, read_messages
 from busmq_spark.outbox.outbox_engine import OutboxEngine, OutboxReceipt, OutboxWriteRequest
 from busmq_spark.outbox.report import OutboxStatus
 
@@ -88,6 +90,29 @@ class Outbox:
         """Let them not go there any more. Raises as ``push``."""
         return await self._engine.store_async(self._engine.subscribe_request(patterns, into, end=True))
 
+    async def waiting(self, queue: str | None = None, most: int = 1000) -> list[WaitingMessage]:
+        """The oldest messages that wait, or those that wait for one queue: number, id, contents."""
+        return await asyncio.to_thread(read_messages, self._engine.path, queue, most)
+
+    async def remove(self, *numbers: int) -> int:
+        """Delete waiting messages, events and subscriptions by number. Returns how many waited.
+
+        A message that is on its way at that moment may arrive all the same.
+        """
+        return await asyncio.to_thread(self._engine.edit, lambda c: editing.remove(c, numbers))
+
+    async def replace(self, number: int, data: object) -> bool:
+        """Give a waiting message other contents. Returns whether it waited.
+
+        An event or a command keeps its id and its keys. A message that is on its way at that moment may
+        arrive as it was. Raises MessageRefused, ConfigError.
+        """
+        return await asyncio.to_thread(self._engine.edit, editing.replacement(number, data))
+
+    async def purge(self, queue: str | None = None) -> int:
+        """Delete everything that waits, or all that waits for one queue. Returns how many entries."""
+        return await asyncio.to_thread(self._engine.edit, lambda c: editing.purge(c, queue))
+
     async def status(self) -> OutboxStatus:
         """What waits, for how long, and why: as ``busmq outbox status``."""
         return await asyncio.to_thread(self._engine.status)
@@ -142,6 +167,22 @@ class SyncOutbox:
     def unsubscribe(self, patterns: Sequence[str], *, into: str) -> OutboxReceipt:
         """As of Outbox."""
         return self._engine.store_and_wait(self._engine.subscribe_request(patterns, into, end=True))
+
+    def waiting(self, queue: str | None = None, most: int = 1000) -> list[WaitingMessage]:
+        """As of Outbox."""
+        return read_messages(self._engine.path, queue, most)
+
+    def remove(self, *numbers: int) -> int:
+        """As of Outbox."""
+        return self._engine.edit(lambda c: editing.remove(c, numbers))
+
+    def replace(self, number: int, data: object) -> bool:
+        """As of Outbox."""
+        return self._engine.edit(editing.replacement(number, data))
+
+    def purge(self, queue: str | None = None) -> int:
+        """As of Outbox."""
+        return self._engine.edit(lambda c: editing.purge(c, queue))
 
     def status(self) -> OutboxStatus:
         """As of Outbox."""

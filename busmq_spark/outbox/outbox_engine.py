@@ -9,12 +9,12 @@ import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from busmq_spark.core.event_patterns import check_pattern
 from busmq_spark.core.event_routing import check_queue
 from busmq_spark.core.message import encode_value
-from busmq_spark.errors import BusError, ConfigError, OutboxNotDrained, StateError
+from busmq_spark.errors import BusError, ConfigError, OutboxDiskFull, OutboxNotDrained, StateError
 from busmq_spark.outbox import report, schema, sql
 from busmq_spark.outbox.disk_reserve import DiskReserveFile
 from busmq_spark.outbox.file_identity import check_home, real_path
@@ -25,6 +25,7 @@ from busmq_spark.outbox.sql import OutboxDestinationQueue, OutboxEntryKind
 from busmq_spark.outbox.target_opener import lane_of, target_opener
 from busmq_spark.redis_io.queue_location import new_token
 
+T = TypeVar("T")
 MAX_CACHED_DESTINATIONS = 100_000
 """Queues whose place in the store is remembered."""
 
@@ -134,6 +135,14 @@ class OutboxEngine:
     def status(self) -> report.OutboxStatus:
         """What waits, and why."""
         return report.read_status(self.path)
+
+    def edit(self, work: TransactionWork[T]) -> T:
+        """Run a change of waiting messages, which a full disk does not refuse: it may make room."""
+        writer = self._require_writer()
+        try:
+            return writer.submit(work).result()
+        except OutboxDiskFull:
+            return writer.submit(work, durable=False).result()
 
     def is_empty(self) -> bool:
         """Whether everything was forwarded."""

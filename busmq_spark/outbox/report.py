@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from busmq_spark.core.cloud_event import Event
 from busmq_spark.core.event_patterns import matches
 from busmq_spark.outbox import lock, schema
 from busmq_spark.outbox.file_identity import LOG_SUFFIXES, FileIdentity, check_has_one_name, log_path, real_path
@@ -43,6 +44,10 @@ class EntryAwaitingRouting:
     keys: tuple[str, ...]
     queue: str
     age_s: float
+    id: str
+    """Of an event."""
+    value: bytes
+    """The event; empty for a subscription."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +64,7 @@ class OutboxQueueStatus:
 
 def read_status(path: Path) -> OutboxStatus:
     """The store as it is. Raises OutboxUnusable."""
-    with _open_snapshot(path) as connection:
+    with open_snapshot(path) as connection:
         incoming = _query_number(connection, "SELECT count(*) FROM entry WHERE refs IS NULL")
         outgoing = _query_number(connection, "SELECT count(*) FROM outgoing")
         oldest = connection.execute("SELECT at FROM entry ORDER BY id LIMIT 1").fetchone()
@@ -73,10 +78,15 @@ def read_status(path: Path) -> OutboxStatus:
 
 def read_incoming(path: Path, most: int = 1000) -> list[EntryAwaitingRouting]:
     """The oldest events and subscriptions that are not routed yet."""
-    with _open_snapshot(path) as connection:
+    with open_snapshot(path) as connection:
         found = unrouted_entries(connection, most)
+        values = {each.id: value for each in found for (value,) in connection.execute("SELECT value FROM entry WHERE id = ?", (each.id,))}
     names = {OutboxEntryKind.PUBLISH: "event", OutboxEntryKind.SUBSCRIBE: "subscribe", OutboxEntryKind.UNSUBSCRIBE: "unsubscribe"}
-    return [EntryAwaitingRouting(each.id, names[each.kind], each.keys, each.queue, _seconds_since(each.at)) for each in found]
+    ids = {number: Event.decode(value).id for number, value in values.items() if value}
+    return [
+        EntryAwaitingRouting(each.id, names[each.kind], each.keys, each.queue, _seconds_since(each.at), ids.get(each.id, ""), values[each.id])
+        for each in found
+    ]
 
 
 def read_outgoing(path: Path) -> list[OutboxQueueStatus]:
@@ -85,7 +95,7 @@ def read_outgoing(path: Path) -> list[OutboxQueueStatus]:
         "SELECT d.queue, count(*), min(o.entry), d.error, d.since "
         "FROM destination d JOIN outgoing o ON o.destination = d.id GROUP BY d.id ORDER BY d.queue"
     )
-    with _open_snapshot(path) as connection:
+    with open_snapshot(path) as connection:
         found = []
         for queue, count, first, error, since in connection.execute(asked).fetchall():
             [at] = connection.execute("SELECT at FROM entry WHERE id = ?", (first,)).fetchone()
@@ -95,14 +105,14 @@ def read_outgoing(path: Path) -> list[OutboxQueueStatus]:
 
 def read_subscriptions(path: Path, key: str | None = None) -> tuple[list[tuple[str, str]], float | None]:
     """Pattern and queue of the subscriptions as the forwarder saw them last, and how many seconds ago; with ``key`` those that take it."""
-    with _open_snapshot(path) as connection:
+    with open_snapshot(path) as connection:
         table = connection.execute("SELECT pattern, queue FROM subscription UNION SELECT pattern, queue FROM made ORDER BY 1, 2").fetchall()
         seen = connection.execute("SELECT value FROM note WHERE name = 'subscriptions_at'").fetchone()
     return [row for row in table if key is None or matches(row[0], key)], _seconds_since(seen[0]) if seen else None
 
 
 @contextmanager
-def _open_snapshot(path: Path) -> Iterator[sqlite3.Connection]:
+def open_snapshot(path: Path) -> Iterator[sqlite3.Connection]:
     """One moment of the store. Raises OutboxUnusable for a name without the log of the store."""
     path = real_path(path)
     if FileIdentity.of(path) and not FileIdentity.of(log_path(path)):

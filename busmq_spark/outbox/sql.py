@@ -140,11 +140,10 @@ def routed_upto(connection: sqlite3.Connection) -> int:
 def route_event(connection: sqlite3.Connection, id: int, queues: Iterable[str]) -> list[OutboxDestinationQueue]:
     """Record an event's destination queues; without any, delete the event."""
     found = [find_or_add_destination(connection, queue) for queue in dict.fromkeys(queues)]
-    connection.executemany("INSERT OR IGNORE INTO outgoing VALUES (?, ?)", [(each.id, id) for each in found])
-    if found:
-        connection.execute("UPDATE entry SET refs = ? WHERE id = ?", (len(found), id))
-    else:
+    if not found:
         delete_entry(connection, id)
+    elif connection.execute("UPDATE entry SET refs = ? WHERE id = ?", (len(found), id)).rowcount:  # else removed meanwhile
+        connection.executemany("INSERT OR IGNORE INTO outgoing VALUES (?, ?)", [(each.id, id) for each in found])
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from pathlib import Path
@@ -126,3 +127,30 @@ def test_commands_take_a_symlink_and_say_why_a_hard_link_will_not_do(busmq: Busm
     refused = busmq("outbox", command, str(link), "--json", *more)
     assert (refused.code, refused.error["code"]) == (1, "BUSMQ_OUTBOX_UNUSABLE")
     assert "2 names" in refused.error["message"]
+
+
+def test_the_commands_show_ids_and_contents_and_change_a_closed_outbox(busmq: Busmq, path: Path) -> None:
+    with SyncOutbox(path, nowhere()) as outbox:
+        outbox.push("orders", "one", "two")
+        sent = outbox.publish(["signup"], {"user": 7})
+        busy = busmq("outbox", "purge", str(path), "--yes", "--json")
+        assert (busy.code, busy.error["code"]) == (1, "BUSMQ_OUTBOX_BUSY")
+        [event] = busmq("outbox", "incoming", str(path), "--json").records
+        assert event["id"] == sent.ids[0]
+        assert json.loads(event["value"])["data"] == {"user": 7}
+        assert sent.ids[0] in busmq("outbox", "incoming", str(path)).text
+    assert "two" in busmq("outbox", "outgoing", str(path), "orders").text
+    listed = busmq("outbox", "outgoing", str(path), "--messages", "--json").records
+    assert [(each["number"], each["kind"]) for each in listed] == [(1, "message"), (2, "message"), (3, "event")]
+    assert busmq("outbox", "replace", str(path), "1", "uno").code == 0
+    assert busmq("outbox", "replace", str(path), "3", '{"user": 8}').code == 0
+    assert busmq("outbox", "remove", str(path), "2").code == 0
+    missing = busmq("outbox", "remove", str(path), "2", "--json")
+    assert (missing.code, missing.error["code"]) == (2, "BUSMQ_CONFIG")
+    left = busmq("outbox", "outgoing", str(path), "--messages", "--json").records
+    assert [each["number"] for each in left] == [1, 3]
+    assert json.loads(left[1]["value"])["data"] == {"user": 8}
+    refused = busmq("outbox", "purge", str(path), "--json")
+    assert (refused.code, "--yes" in refused.error["message"]) == (2, True)
+    assert busmq("outbox", "purge", str(path), "orders", "--yes", "--json").records[0]["purged"] == 1
+    assert busmq("outbox", "purge", str(path), "--yes", "--json").records[0]["purged"] == 1

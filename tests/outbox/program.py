@@ -71,6 +71,8 @@ def main(path: str, to: str, queue: str, first: str) -> None:
                 publisher.until_full(given[0])
             elif order == "limit":
                 limit_file_size(given[0])
+            elif order == "remove":
+                outbox.remove(given[0])
             elif order == "drain":
                 outbox.wait_drained(300)
             elif order == "close":
