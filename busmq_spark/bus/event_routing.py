@@ -138,6 +138,10 @@ class EventRoutingMixin:
         """Every pattern with a queue that is subscribed with it, sorted."""
         return await self._run_at_table(flows.read_table())
 
+    async def end_revoked_event_rows(self, may_keep: Callable[[str, str, str], bool]) -> int:
+        """End each row that a federation peer has made and may not keep: ``may_keep(owner, pattern, queue)``. How many there were."""
+        return await self._run_at_table(flows.end_revoked_rows(may_keep, new_token()))
+
     async def _run_at_table(self, flow: Flow[T]) -> T:
         links = self.servers.commands
         return await links[server_index(EVENT_SUBSCRIPTIONS_KEY, len(links))].run(flow)

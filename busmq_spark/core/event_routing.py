@@ -10,7 +10,7 @@ Rule 3. A queue to which a command was sent takes one group only, as long as it 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from busmq_spark.core.command_generators import Flow, command, script
@@ -67,6 +67,11 @@ class EventRoutingTable:
     def pairs(self) -> list[tuple[str, str]]:
         """Every pattern with a queue that is subscribed with it, sorted."""
         return sorted(self._values)
+
+    @property
+    def owners_of_rows(self) -> dict[tuple[str, str], frozenset[str]]:
+        """The owners of each pattern with a queue."""
+        return {row: owners_of(value) for row, value in self._values.items()}
 
     def change_row(self, pattern: str, queue: str, value: str) -> None:
         """A row has this value now; ``""``: it is gone."""
@@ -185,6 +190,19 @@ def forget_queue(queue: str, version: str) -> Flow[int]:
 def end_rows_of_peers(table: EventRoutingTable, queues: Collection[str], version: str) -> Flow[int]:
     """End what peers have subscribed queues to that are no more, unless they have done so again."""
     return (yield from _change_subscriptions("gone", table.rows_of_peers(queues), version))
+
+
+def end_revoked_rows(may_keep: Callable[[str, str, str], bool], version: str) -> Flow[int]:
+    """End each row that its owner may not keep: ``may_keep(owner, pattern, queue)``. How many there were."""
+    revoked: dict[str, list[str]] = {}
+    for (pattern, queue), owners in (yield from read_subscribers()).owners_of_rows.items():
+        for owner in owners - {LOCAL_OWNER}:
+            if not may_keep(owner, pattern, queue):
+                revoked.setdefault(owner, []).append(f"{pattern} {queue}")
+    ended = 0
+    for owner, fields in revoked.items():
+        ended += yield from _change_subscriptions("remove", fields, f"{version}:{owner}", owner)
+    return ended
 
 
 def _change_subscriptions(change: str, fields: Sequence[str], version: str, owner: str = LOCAL_OWNER, most: int = 0) -> Flow[int]:

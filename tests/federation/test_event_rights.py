@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
-from busmq_spark.core.event_routing import subscribe_as_peer
+from busmq_spark.core.event_routing import read_subscribers, subscribe_as_peer
 from busmq_spark.core.keys import EVENT_SUBSCRIPTIONS_KEY
 from busmq_spark.core.position import Position, Range
 from busmq_spark.embedded import EmbeddedRedis
@@ -29,6 +29,7 @@ from busmq_spark.federation.bulk.store import FederationBulkStore
 from busmq_spark.federation.gate.grants import Grants
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
+from busmq_spark.federation.serve.server import FederationServer
 from busmq_spark.options import RedisOptions
 from busmq_spark.outbox.outbox import SyncOutbox
 from busmq_spark.outbox.target_bus import RedisOutboxTarget
@@ -389,3 +390,33 @@ def test_what_a_peer_was_granted_it_gets(as_: As, direct: RedisStore, fresh: Fre
     state = taker.states({queue: -1})[queue]
     found = [value for piece in taker.read(Range(queue, state.born, 1, state.newest), True) for value in piece.values.to_pylist()]
     assert [b'"pay.done"' in value for value in found] == [True]
+
+
+async def test_rows_end_when_their_secret_has_lost_the_right(redis_url: str, fresh: Fresh) -> None:
+    queue = fresh("mine")
+    rows = [("a", "kept"), ("pay.done", "kept"), ("pay.done", "narrowed~1"), ("log.x", "lost"), ("a", "gone"), ("a", "elsewhere")]
+    write = {"write": ["mine*"]}
+    before = Keyring({name: (SECRETS["second"] + name, Grants.parse(write | {"events": ["#"]}, name)) for name in ("kept", "lost", "gone")})
+    after = Keyring(
+        {
+            "kept": (SECRETS["second"] + "kept", Grants.parse(write | {"events": ["pay.*"]}, "kept")),
+            "lost": (SECRETS["second"] + "lost", Grants.parse(write, "lost")),
+        }
+    )
+
+    async def owners(bus: Bus) -> set[tuple[str, str]]:
+        table = await bus._run_at_table(read_subscribers())
+        return {(pattern, owner) for (pattern, into), found in table.owners_of_rows.items() if into == queue for owner in found}
+
+    async with Bus(redis_url) as bus:
+        await bus.subscribe(["b"], into=queue)
+        for n, (pattern, owner) in enumerate(rows):
+            assert await bus._run_at_table(subscribe_as_peer([pattern], queue, f"v{n}", owner, 9))
+        async with FederationServer(bus, before) as server:
+            assert server._revoking is not None
+            await server._revoking
+            assert await owners(bus) == {*rows, ("b", "")}
+            server.reload(after)
+            await server._revoking
+            assert await owners(bus) == {("b", ""), ("pay.done", "kept"), ("pay.done", "narrowed~1"), ("a", "elsewhere")}
+        await bus.forget(queue)

@@ -131,6 +131,12 @@ class Keyring:
         """Whether the secret that a peer has shown is still one of these, with the same grants."""
         return any((key.name, key.key_id, key.grants) == (identity.name, identity.key, identity.grants) for key in self._keys)
 
+    def may_keep_event_row(self, owner: str, pattern: str, queue: str) -> bool:
+        """Whether what a peer has subscribed a queue to is still its right; so it is where another server knows its secret."""
+        name = owner.partition("~")[0]
+        grants = next((key.grants for key in self._keys if key.name == name), None)
+        return grants is None or (grants.may_take_events(pattern) and grants.may("push", "queue", queue))
+
     def sign(self, name: str, expires_s: float, narrow: Mapping[str, Any] | None = None, *, audience: str | None = None) -> str:
         """A token of the secret ``name`` for so many seconds; its characters need no escaping in a URL.
 

@@ -25,7 +25,7 @@ from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
 from busmq_spark.bus.wait_at_most import wait_at_most
-from busmq_spark.errors import ConfigError, LinkLost, StateError
+from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
 from busmq_spark.federation.bulk.server import FederationBulkServer
 from busmq_spark.federation.gate.handshake import (
     BULK_SUBPROTOCOL,
@@ -105,6 +105,7 @@ class FederationServer:
         self._bulk = FederationBulkServer(bus.options, self._limits, self._metrics, self._quotas)
         self._server: Server | None = None
         self._watch: asyncio.Task[None] | None = None
+        self._revoking: asyncio.Task[None] | None = None
         self._metrics.before_text(self._update_gauges)
 
     async def __aenter__(self) -> Self:
@@ -140,6 +141,8 @@ class FederationServer:
             raise LinkLost(url=f"{self._host}:{self._port}", reason=f"the federation server cannot listen there ({reason})") from None
         self._port = self._server.sockets[0].getsockname()[1]
         self._watch = asyncio.create_task(self._watch_peers(), name="busmq: watching federation peers")
+        if self._policy.keyring is not None:
+            self._end_revoked_event_rows(self._policy.keyring, set())
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -152,9 +155,12 @@ class FederationServer:
             await asyncio.gather(wait_at_most(self._limits.drain_s, self._bulk.drain), wait_at_most(self._limits.close_s, self._detach_peers))
         finally:  # a stop that is cancelled leaves no server that listens
             self._watch.cancel()
+            if self._revoking is not None:
+                self._revoking.cancel()
             self._server = None
             server.close()
             try:
+                await asyncio.gather(*filter(None, (self._revoking,)), return_exceptions=True)
                 await self._wait_until_closed(server)
             finally:
                 await self._bulk.__aexit__(kind, error, trace)
@@ -195,10 +201,28 @@ class FederationServer:
             self._socket_limiter.tls = tls
         if keyring is None:
             return
+        gone = {*(self._policy.keyring.names if self._policy.keyring else ())} - {*keyring.names}
         self._policy = replace(self._policy, keyring=keyring)
+        self._end_revoked_event_rows(keyring, gone)
         for socket in tuple(self._socket_limiter.sockets):
             if socket.accepted is not None and not keyring.holds(socket.accepted.identity):
                 self._cut_off(socket, "revoked", "has shown a secret that has changed,")
+
+    def _end_revoked_event_rows(self, keyring: Keyring, gone: set[str]) -> None:
+        """Let no queue get events any more that a secret has lost the right to; ``gone`` are names of secrets that are no more."""
+
+        async def end() -> None:
+            try:
+                ended = await self._bus.end_revoked_event_rows(
+                    lambda owner, *row: owner.partition("~")[0] not in gone and keyring.may_keep_event_row(owner, *row)
+                )
+            except BusError as error:
+                log.warning("federation: event subscriptions of secrets that have changed stay for now: %s", error)
+            else:
+                if ended:
+                    log.warning("federation: %d event subscriptions ended, since their secrets have lost the right", ended)
+
+        self._revoking = asyncio.create_task(end(), name="busmq: ending event subscriptions")
 
     # -- handshake --------------------------------------------------------------------------------------------------------------------------
 
