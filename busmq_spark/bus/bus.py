@@ -30,12 +30,14 @@ from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.redis_server_links import RedisServerLinks
 from busmq_spark.bus.service import Service
 from busmq_spark.bus.topic import Topic
+from busmq_spark.bus.topic_jobs import TopicJobs
+from busmq_spark.bus.topic_worker import TopicWorker
 from busmq_spark.bus.topics_consumer import TopicsConsumer
 from busmq_spark.bus.worker import Worker
 from busmq_spark.bus.worker_group import WorkerGroup
 from busmq_spark.core.job import OUTCOME_TTL_S
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, queue_cap_field
-from busmq_spark.errors import BusError, RedisUnauthorized, StateError, TlsFailed
+from busmq_spark.errors import BusError, ConfigError, RedisUnauthorized, StateError, TlsFailed
 from busmq_spark.option_parsing import from_keywords
 from busmq_spark.options import BusOptions
 from busmq_spark.redis_io.lease_token import my_token
@@ -187,14 +189,46 @@ class Bus(EventRoutingMixin, Emitter):
         """The channel with this name, between two roles of your choice. With the default ones, one peer connects and the other listens."""
         return Channel(self, name, local, remote)
 
-    def jobs(self, name: str, *, durable: bool = False, outcome_ttl_s: float = OUTCOME_TTL_S, **options: Unpack[QueueKeywords]) -> Jobs:
+    @overload
+    def jobs(
+        self,
+        name: str,
+        *,
+        durable: bool = ...,
+        outcome_ttl_s: float = ...,
+        **options: Unpack[QueueKeywords],
+    ) -> Jobs: ...
+    @overload
+    def jobs(self, *, topic: str, durable: bool = ..., outcome_ttl_s: float = ...) -> TopicJobs: ...
+    def jobs(
+        self,
+        name: str | None = None,
+        *,
+        topic: str | None = None,
+        durable: bool = False,
+        outcome_ttl_s: float = OUTCOME_TTL_S,
+        **options: Any,
+    ) -> Jobs | TopicJobs:
         """The jobs of the queue with this name: to make, to send, to wait for and to work on; see jobs.py. ``options`` are those of a queue.
 
+        With ``topic`` instead of a name: the jobs of a topic that exists, each in the partition of
+        its key (topic_jobs.py).
         An outcome can be asked for during ``outcome_ttl_s``; with ``durable`` it is pushed to the queue ``<name>.done``, too. Raises ConfigError.
         """
+        if unknown := sorted(options.keys() - QueueKeywords.__annotations__.keys()):
+            known = ", ".join(("topic", "durable", "outcome_ttl_s", *QueueKeywords.__annotations__))
+            raise ConfigError(reason=f"jobs() has no option {unknown[0]!r}; known are: {known}")
+        if (name is None) == (topic is None):
+            raise ConfigError(reason="jobs() takes the name of a queue, or topic=…; give one of them")
+        if topic is not None:
+            if options:
+                why = "of a topic's queues; make it with bus.topic(…)"
+                raise ConfigError(reason=f"{next(iter(options))} cannot be said {why}")
+            return self.topic(topic).jobs(durable=durable, outcome_ttl_s=outcome_ttl_s)
+        assert name is not None
         return Jobs(self.queue(name, **options), durable=durable, outcome_ttl_s=outcome_ttl_s)
 
-    def workers(self, *workers: Worker, limit: int = 8) -> WorkerGroup:
+    def workers(self, *workers: Worker | TopicWorker, limit: int = 8) -> WorkerGroup:
         """Workers of several queues as one: their handlers take turns, and at most ``limit`` of them run at once. Raises ConfigError."""
         return WorkerGroup(workers, limit)
 

@@ -44,10 +44,17 @@ FINAL_OUTCOME_READ_TIMEOUT_S = 1.0
 class Jobs:
     """The jobs of one queue."""
 
-    def __init__(self, queue: Queue, *, durable: bool = False, outcome_ttl_s: float = flows.OUTCOME_TTL_S) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        *,
+        durable: bool = False,
+        outcome_ttl_s: float = flows.OUTCOME_TTL_S,
+        client: str = "",
+    ) -> None:
         check_seconds("outcome_ttl_s", outcome_ttl_s, 1, 52 * MAX_LEASE_S)
         self.bus, self.queue = queue.bus, queue
-        self.client = new_token()
+        self.client = client or new_token()
         """Names this object where outcomes are published."""
         self.done = flows.outcome_queue(queue.name) if durable else ""
         """The queue to which outcomes of the jobs sent, or worked on, through this object are pushed as well."""
@@ -80,11 +87,14 @@ class Jobs:
 
     async def detach(self) -> None:
         """Stop its workers, wait for nothing more, and let the ttl of the queue run. No error when not attached."""
+        await self._stop_waiting()
+        self.bus.release(self)
+        await self.queue.detach()
+
+    async def _stop_waiting(self) -> None:
         for worker in tuple(self.at_work):
             await worker.stop()
         self._waits.close()
-        self.bus.release(self)
-        await self.queue.detach()
 
     # -- sending ----------------------------------------------------------------------------------------------------------------------------
 

@@ -23,12 +23,16 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from busmq_spark.bus.member import Member
+from busmq_spark.bus.topic_jobs import TopicJobs
 from busmq_spark.bus.topic_partition_queue import TopicPartitionQueue, complete_push, complete_push_many, spawn_for_result
 from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.core import topic as flows
 from busmq_spark.core.command_generators import Flow, T
+from busmq_spark.core.job import OUTCOME_TTL_S
 from busmq_spark.core.keys import TopicKeys, server_index
 from busmq_spark.core.lag import read_lags
+from busmq_spark.core.reader_subscriptions import register
+from busmq_spark.core.shared_group import group_settings
 from busmq_spark.core.topic import GroupLag, TopicMessageId, lags_by_group, partition_of, partitions_of
 from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
 from busmq_spark.redis_io.queue_location import new_token
@@ -54,6 +58,8 @@ class Topic:
         self._known = flows.TopicState(0, "")
         self._keeping: asyncio.Task[None] | None = None
         self._hint = asyncio.Event()
+        self.on_growth: list[asyncio.Event] = []
+        """Set whenever new partitions are known."""
         self._lock = asyncio.Lock()
         self._turn, self._waiting = -1, 0
 
@@ -194,6 +200,10 @@ class Topic:
         """
         return Member(self, name, start)
 
+    def jobs(self, *, durable: bool = False, outcome_ttl_s: float = OUTCOME_TTL_S) -> TopicJobs:
+        """The jobs of the topic, each in the partition of its key; see topic_jobs.py."""
+        return TopicJobs(self, durable=durable, outcome_ttl_s=outcome_ttl_s)
+
     async def groups(self) -> list[GroupLag]:
         """Every group: how far it is behind, over all partitions, and how many of them are read now. Raises LinkLost while a server is away."""
         await self.attach()
@@ -224,7 +234,8 @@ class Topic:
         self._known = flows.TopicState(max(found.partitions, self.partitions), found.born)
         if len(self.queues) < self.partitions:
             self.queues += [TopicPartitionQueue(self, i) for i in range(len(self.queues), self.partitions)]
-            self._hint.set()
+            for hint in (self._hint, *self.on_growth):
+                hint.set()
 
     @property
     def last_known(self) -> flows.TopicState:
@@ -257,10 +268,14 @@ class Topic:
 
     async def _prepare(self, queues: Sequence[TopicPartitionQueue]) -> None:
         """Create queues that are to be partitions, with every group of the others: before the first push to them, or trim."""
-        names = [each.name for each in await self.queues[0].groups() if not each.shared]
+        first = self.queues[0]
+        shared = {each.name: each.shared for each in await first.groups()}
+        settings = {name: await first.run(group_settings(first.keys, name)) if shared[name] else None for name in shared}
         try:
             await asyncio.gather(*(queue.ensure_attached() for queue in queues))
-            await asyncio.gather(*(queue.subscribe(name) for queue in queues for name in names))
+            for queue in queues:
+                for name, own in settings.items():
+                    await queue.run(register(queue.keys, name, shared=own))
         finally:
             await asyncio.gather(*(queue.detach() for queue in queues))
 
@@ -300,12 +315,12 @@ class Topic:
         if partition is not None:
             return [flows.check_partition(partition, self.name, self.partitions)] * len(keys)
         try:
-            return partitions_of(keys, self.partitions, self._next_turn() if None in keys else 0)
+            return partitions_of(keys, self.partitions, self.next_turn() if None in keys else 0)
         except TypeError:
             wrong = next((key for key in keys if type(key) not in (bytes, str, type(None))), None)
             raise ConfigError(reason=f"a key is {wrong!r}; expected text, bytes, or None") from None
 
-    def _next_turn(self) -> int:
+    def next_turn(self) -> int:
         """The next partition whose server answers; the first one at random, so that many producers do not go in step."""
         if self._turn < 0:
             self._turn = random.randrange(self.partitions)  # noqa: S311  not a secret

@@ -59,8 +59,7 @@ class Worker:
     """A handler of the jobs of a queue, in a group of it. ``async with`` begins to work, and ends it: what runs then is given back."""
 
     def __init__(self, jobs: Jobs, handler: JobHandler, options: WorkerOptions) -> None:
-        if not inspect.iscoroutinefunction(handler):
-            raise ConfigError(reason=f"the handler of group {options.group!r} is {handler!r}; expected a coroutine function of one argument, the job")
+        self.check_handler(handler, options)
         self.jobs, self.handler, self.options = jobs, handler, options
         self.slots = FairSlots(options.limit)
         self._group = JobConsumerGroup(jobs.queue, self)
@@ -76,6 +75,19 @@ class Worker:
 
     def __repr__(self) -> str:
         return f"Worker({self.jobs.queue.name!r}, {self.options.group!r})"
+
+    @staticmethod
+    def check_handler(handler: object, options: WorkerOptions) -> None:
+        """Raises ConfigError unless it is a coroutine function."""
+        if not inspect.iscoroutinefunction(handler):
+            wanted = "a coroutine function of one argument, the job"
+            found = f"the handler of group {options.group!r} is {handler!r}"
+            raise ConfigError(reason=f"{found}; expected {wanted}")
+
+    @property
+    def is_handling(self) -> bool:
+        """Whether the caller is one of its handlers."""
+        return asyncio.current_task() in self._at_work
 
     # -- life -------------------------------------------------------------------------------------------------------------------------------
 
@@ -109,7 +121,7 @@ class Worker:
 
         Called by a handler of this worker, it returns at once.
         """
-        if asyncio.current_task() in self._at_work:
+        if self.is_handling:
             self._spawn(self.stop(), "stopping")
             return
         async with self._leaving:  # who comes second waits for the first, and does what that was kept from

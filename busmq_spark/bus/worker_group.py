@@ -18,13 +18,14 @@ from busmq_spark.bus.job_consumer_group import check_limit
 from busmq_spark.errors import ConfigError
 
 if TYPE_CHECKING:
+    from busmq_spark.bus.topic_worker import TopicWorker
     from busmq_spark.bus.worker import Worker
 
 
 class WorkerGroup:
     """Begins and ends its workers together."""
 
-    def __init__(self, workers: Sequence[Worker], limit: int) -> None:
+    def __init__(self, workers: Sequence[Worker | TopicWorker], limit: int) -> None:
         check_limit(limit)
         if not workers or len(set(workers)) < len(workers):
             raise ConfigError(reason=f"the workers are {list(workers)}; expected one or more, each once")

@@ -184,6 +184,13 @@ def read_settings(keys: QueueKeys, name: str) -> Flow[dict[str, str]]:
     return {field.decode(): value.decode("utf-8", "replace") for field, value in zip(reply[0::2], reply[1::2], strict=True)}
 
 
+def group_settings(keys: QueueKeys, name: str) -> Flow[dict[str, str | int]]:
+    """Return the settings of a shared group, as a new group of another queue takes them."""
+    stored = yield from read_settings(keys, name)
+    names = ("dead", "lease_ms", "limit", "tries")
+    return {field: stored[field] for field in names if field in stored}
+
+
 def are_leased(keys: QueueKeys, name: str, ids: Sequence[int]) -> Flow[list[bool]]:
     """Of each message, whether a shared group of this name has leased it and it is not settled."""
     if not ids:
