@@ -21,9 +21,11 @@ from websockets.typing import Subprotocol
 from websockets.uri import WebSocketURI
 
 from busmq_spark.errors import FederationLost, FederationRefused, TlsFailed, WireFormatError
-from busmq_spark.federation.address import CONNECT_TIMEOUT_S, NOT_AUTHORIZED_REASON, FederationAddress, authorization_header
+from busmq_spark.federation.address import CONNECT_TIMEOUT_S, FederationAddress, authorization_header
 from busmq_spark.federation.bulk.frames import make_wire_error
 from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL
+from busmq_spark.federation.http_answers import handshake_error
+from busmq_spark.federation.proxies import open_tunnel, proxy_of
 from busmq_spark.federation.silent_log import WIRE_LOG
 
 PING_AFTER_SILENCE_S = 5.0
@@ -36,7 +38,6 @@ MAX_FRAMES_PER_MESSAGE = 100_000
 _SMALL_MESSAGE_BYTES = 64 * 1024
 _MAX_PREALLOCATED_BYTES = 16 * 1024 * 1024
 """Memory that an announced length gets at once."""
-_TEMPORARY_STATUSES = (429, 502, 503, 504)
 
 
 class BulkWebSocket:
@@ -142,15 +143,12 @@ class BulkWebSocket:
         if response is None:
             raise self._lost_error(f"no HTTP answer to the handshake ({type(protocol.handshake_exc).__name__})")
         status = response.status_code
-        if status in _TEMPORARY_STATUSES:
-            raise self._lost_error(f"it answered the handshake with {status}")
         if status != 101:
-            why = {401: NOT_AUTHORIZED_REASON, 404: "it serves nothing at this path"}.get(status, f"status {status}")
-            raise FederationRefused(url=self.url, reason=why, status=status)
-        if protocol.subprotocol != BULK_SUBPROTOCOL:
-            raise FederationRefused(url=self.url, reason=f"it does not speak {BULK_SUBPROTOCOL}", status=status)
+            raise handshake_error(self.url, status, location=response.headers.get("Location", ""))
         if isinstance(protocol.handshake_exc, InvalidHandshake | WebSocketException):
             raise self._lost_error(f"a handshake that is none ({type(protocol.handshake_exc).__name__})")
+        if protocol.subprotocol != BULK_SUBPROTOCOL:
+            raise FederationRefused(url=self.url, reason=f"it does not speak {BULK_SUBPROTOCOL}", status=status)
 
     # -- bytes ----------------------------------------------------------------------------------------------------------------------------
 
@@ -234,7 +232,10 @@ class BulkWebSocket:
 
 def _dial(uri: WebSocketURI, address: FederationAddress) -> Any:
     context = address.make_ssl_context() if uri.secure else None
-    made = socket.create_connection((uri.host, uri.port), timeout=CONNECT_TIMEOUT_S)
+    if proxy := proxy_of(address.url, uri.host, uri.port, secure=uri.secure):
+        made = open_tunnel(proxy, address.url, uri.host, uri.port, CONNECT_TIMEOUT_S)
+    else:
+        made = socket.create_connection((uri.host, uri.port), timeout=CONNECT_TIMEOUT_S)
     made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if context is None:
         return made

@@ -13,16 +13,17 @@ import logging
 from collections import deque
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from inspect import signature
 from typing import TYPE_CHECKING, Any, cast
 
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.protocol import State
+from websockets.uri import parse_uri
 
 from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, FederationLost, FederationRefused, WireFormatError
-from busmq_spark.federation.address import NOT_AUTHORIZED_REASON
 from busmq_spark.federation.client.flow_control import (
     LARGE_WRITE_BYTES,
     SLOWEST_LINK_BYTES_PER_S,
@@ -32,8 +33,10 @@ from busmq_spark.federation.client.flow_control import (
     SendWindow,
 )
 from busmq_spark.federation.gate.handshake import BUSMQ_HEADER
+from busmq_spark.federation.http_answers import handshake_error
 from busmq_spark.federation.npm_wire.deflate import client_deflate
 from busmq_spark.federation.npm_wire.mux import MuxPacket
+from busmq_spark.federation.proxies import open_tunnel_async, proxy_of
 from busmq_spark.federation.silent_log import WIRE_LOG
 
 if TYPE_CHECKING:
@@ -52,6 +55,8 @@ DIAL_PAUSES_S = (0.05, 5.0)
 """Shortest and longest pause between two tries to dial."""
 MAX_MESSAGE_BYTES = 100 * 1024 * 1024
 """Largest message taken, as by Node."""
+_OWN_PROXY_RULES: dict[str, Any] = {"proxy": None} if "proxy" in signature(connect).parameters else {}
+"""Keeps websockets from looking for a proxy itself, as it does from version 15 on."""
 log = logging.getLogger("busmq_spark")
 
 
@@ -145,7 +150,10 @@ class ReconnectingWebSocket:
     async def _dial(self) -> ByteCountingWebSocket:
         try:
             trust = self.target.ssl_context
-            options: dict[str, Any] = {} if trust is None else {"ssl": trust}
+            options: dict[str, Any] = {**_OWN_PROXY_RULES, **({} if trust is None else {"ssl": trust})}
+            uri = parse_uri(self.target.url_to_dial)
+            if proxy := proxy_of(self.target.url, uri.host, uri.port, secure=uri.secure):
+                options["sock"] = await open_tunnel_async(proxy, self.target.url, uri.host, uri.port, self._open_s)
             made = await _ConnectWithoutRedirects(
                 self.target.url_to_dial,
                 additional_headers=self.target.headers,
@@ -163,11 +171,8 @@ class ReconnectingWebSocket:
             self._open_s = HANDSHAKE_TIMEOUTS_S[0]
             return cast("ByteCountingWebSocket", made)
         except InvalidStatus as error:
-            status = error.response.status_code
-            if status == 401:
-                why = "it does not know the secret (401)" if self.target.secret_in_url else NOT_AUTHORIZED_REASON
-                raise FederationRefused(url=self.target.url, reason=why) from None
-            raise self._lost_error(f"it answered with HTTP status {status}; is the path right?") from None
+            location = error.response.headers.get("Location", "")
+            raise handshake_error(self.target.url, error.response.status_code, location=location, secret_in_url=self.target.secret_in_url) from None
         except TimeoutError:
             within, self._open_s = self._open_s, min(2 * self._open_s, HANDSHAKE_TIMEOUTS_S[1])
             raise self._lost_error(f"no handshake within {within:g} s; npm servers are silent when the path is wrong") from None
