@@ -22,6 +22,7 @@ from operator import ge
 from typing import TYPE_CHECKING, TypedDict
 
 from busmq_spark.bus.base_group import GROUP_POLL_S, BaseGroup, check_batch_size
+from busmq_spark.bus.message_handling import MessageHandler, MessageHandling
 from busmq_spark.core import dead_letter
 from busmq_spark.core import shared_group as flows
 from busmq_spark.core.command_generators import Flow
@@ -129,6 +130,16 @@ class SharedGroup(BaseGroup):
                 yield found[0]
             elif found:
                 await self._sleep_unless_woken(found[1])
+
+    async def each(self, handler: MessageHandler, *, at_once: int = 8, delay_s: float = 1.0, most: int | None = None) -> int:
+        """Call a function with each message, until ``stop()`` or until there were ``most``. Returns how many.
+
+        ``handler`` is a coroutine function, or a plain one, which is called in a thread. When it returns,
+        the message is acknowledged. What it raises is a try: the message comes again in ``delay_s``, and
+        is a dead letter once its tries are used up; ``Reject`` gives it up at once. At most ``at_once``
+        handlers run. Leases are extended meanwhile. Raises ConfigError, LinkLost.
+        """
+        return await MessageHandling(self, handler, at_once, delay_s).run(most)
 
     async def take(self, most: int) -> tuple[list[LeasedMessage], float]:
         """One list, which may be empty, and how many seconds to wait before the next when it is. Raises LinkLost."""

@@ -1,0 +1,108 @@
+"""``group.each(handler)``: a handler for each message of a shared group.
+
+async with bus.queue("mail") as mail, mail.group("send", shared=True, tries=5) as group:
+    await group.each(send_mail)
+
+Rule 1. A message is acknowledged when the handler has returned. What it raises is a try of the message,
+        which comes again, until its tries are used up: then it is a dead letter with the reason.
+Rule 2. Leases are extended while handlers run. Those of a process that dies end by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from busmq_spark.core.shared_group import LeasedMessage
+from busmq_spark.errors import BusError, ConfigError, Reject
+
+if TYPE_CHECKING:
+    from busmq_spark.bus.shared_group import SharedGroup
+
+MessageHandler: TypeAlias = Callable[[LeasedMessage], Any]
+"""A coroutine function, or a plain function, which is called in a thread."""
+log = logging.getLogger("busmq_spark")
+
+
+class MessageHandling:
+    """One call of ``group.each``."""
+
+    def __init__(self, group: SharedGroup, handler: MessageHandler, at_once: int, delay_s: float) -> None:
+        if not callable(handler):
+            raise ConfigError(reason=f"the handler is {handler!r}; expected a function of one argument, the message")
+        if not isinstance(at_once, int) or not 1 <= at_once <= 1000:  # type: ignore[redundant-expr]  # what users give
+            raise ConfigError(reason=f"at_once is {at_once!r}; expected a whole number from 1 to 1000")
+        self._group, self._handler, self._at_once, self._delay_s = group, handler, at_once, delay_s
+        self._threads = ThreadPoolExecutor(at_once, "busmq-each")
+        self._running: dict[asyncio.Task[None], LeasedMessage] = {}
+
+    async def run(self, most: int | None) -> int:
+        """Handle messages until the group stops, or until there were ``most``. Returns how many."""
+        handled = 0
+        extending = asyncio.create_task(self._extend_leases())
+        try:
+            async for batch in self._group.batches(most=1):
+                for message in batch:
+                    self._running[asyncio.create_task(self._handle(message))] = message
+                    handled += 1
+                if handled == most:
+                    break
+                await self._wait_for_room(self._at_once - 1)
+            await self._wait_for_room(0)
+        finally:
+            for task in (extending, *self._running):
+                task.cancel()
+            self._threads.shutdown(wait=False)
+        return handled
+
+    async def _wait_for_room(self, running: int) -> None:
+        """Wait until at most so many handlers run. Raises what settling a message raised."""
+        while len(self._running) > running or any(task.done() for task in self._running):
+            done, _ = await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                del self._running[task]
+                task.result()
+
+    async def _handle(self, message: LeasedMessage) -> None:
+        try:
+            await self._call(message)
+        except Reject as error:
+            await self._group.reject(message, error.details["reason"])
+        except (Exception, asyncio.CancelledError) as error:  # whatever the handler raises is a try
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise
+            names = (self._group.queue.name, self._group.name, message.id, message.tries)
+            log.warning("queue %r, group %r: the handler of message %d failed in try %d", *names, exc_info=True)
+            await self._group.retry(message, delay_s=self._delay_s, error=_text_of(error))
+        else:
+            await self._group.ack(message)
+
+    async def _call(self, message: LeasedMessage) -> None:
+        if inspect.iscoroutinefunction(self._handler):
+            await self._handler(message)
+            return
+        found = await asyncio.get_running_loop().run_in_executor(self._threads, self._handler, message)
+        if inspect.isawaitable(found):
+            await found
+
+    async def _extend_leases(self) -> None:
+        while True:
+            await asyncio.sleep(self._group.lease_s / 3)
+            if self._running:
+                try:
+                    await self._group.extend([*self._running.values()], lease_s=self._group.lease_s)
+                except BusError as error:
+                    log.warning("leases of group %r are not extended for now: %s", self._group.name, error)
+
+
+def _text_of(error: BaseException) -> str:
+    """Return the text of an error, also of one whose own text fails."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # noqa: BLE001  of a class of others
+        return type(error).__name__
