@@ -85,6 +85,22 @@ def test_a_client_reads_the_authorities_again_only_when_their_file_has_changed(t
     assert make_federation_target("ws://there/bus", SECRET).ssl_context is None
 
 
+def test_a_file_of_authorities_that_replaces_one_of_the_same_time_is_read(tmp_path: Path) -> None:
+    """As of a package, an archive, or a volume of Kubernetes, whose links change at once."""
+    files = []
+    for name in ("ours", "theirs"):
+        (tmp_path / name).mkdir()
+        files.append(Authority.in_(tmp_path / name).file)
+        os.utime(files[-1], (1_000_000_000, 1_000_000_000))
+    link = tmp_path / "ca.pem"
+    link.symlink_to(files[0])
+    target = make_federation_target("wss://localhost/", SECRET, str(link))
+    before = target.ssl_context
+    link.unlink()
+    link.symlink_to(files[1])
+    assert target.ssl_context is not before
+
+
 async def test_a_file_of_authorities_that_is_away_for_a_moment_ends_no_bus(redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     quick(monkeypatch)
     authority, away = Authority.in_(tmp_path / "ours"), tmp_path / "away.pem"

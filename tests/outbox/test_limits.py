@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from busmq_spark.embedded import EmbeddedRedis
+from busmq_spark.errors import OutboxDiskFull
 from busmq_spark.outbox import report
 from tests.conftest import Fresh
-from tests.outbox.conftest import Place
+from tests.outbox.conftest import Place, drain
 from tests.outbox.running import Program, numbers
 from tests.support import wait_until
 
@@ -87,3 +90,23 @@ def test_a_limit_below_what_the_file_has_refuses_pushes_names_itself_and_lets_me
         outbox.wait_drained(60)
     assert numbers(there.values(queue)) == [*range(1, last + 1)]
     assert report.read_status(path).outgoing == 0
+
+
+@pytest.mark.parametrize("cause", [errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO])
+def test_the_error_names_the_disk_and_the_cause_and_the_outbox_takes_again_when_it_is_over(
+    path: Path, here: Place, fresh: Fresh, monkeypatch: pytest.MonkeyPatch, cause: int
+) -> None:
+    queue = fresh("orders")
+
+    def refuse(*_: object) -> None:
+        raise OSError(cause, os.strerror(cause))
+
+    with here.outbox(path) as outbox:
+        monkeypatch.setattr("os.posix_fallocate", refuse)
+        with pytest.raises(OutboxDiskFull, match=os.strerror(cause)) as full:
+            outbox.push(queue, "refused")
+        assert str(path.parent) in str(full.value)
+        monkeypatch.undo()
+        outbox.push(queue, 1)
+        drain(outbox)
+    assert here.values(queue) == [b"1"]

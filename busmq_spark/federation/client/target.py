@@ -43,10 +43,16 @@ class FederationTarget:
         """Whom to trust behind this URL; None without TLS. Raises OSError for a file that cannot be used now."""
         if WEBSOCKET_SCHEME_OF[urlsplit(self.url).scheme] != "wss":
             return None
-        return _cached_ssl_context(self.tls_ca, Path(self.tls_ca).stat().st_mtime_ns if self.tls_ca else 0)
+        return _cached_ssl_context(self.tls_ca, _version_of(self.tls_ca) if self.tls_ca else ())
 
 
-def _load_ssl_context(tls_ca: str | None, _changed_ns: int) -> ssl.SSLContext:
+def _version_of(file: str) -> tuple[int, ...]:
+    """Return what changes with a file: one that replaces it may have the same time."""
+    found = Path(file).stat()
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_ctime_ns, found.st_size
+
+
+def _load_ssl_context(tls_ca: str | None, _version: tuple[int, ...]) -> ssl.SSLContext:
     return ssl.create_default_context(cafile=tls_ca)
 
 
