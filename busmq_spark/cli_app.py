@@ -38,6 +38,7 @@ from busmq_spark.cli import (
 from busmq_spark.cli.output import CliOutput, CliWarningHandler
 from busmq_spark.cli.redis_options import with_redis_options
 from busmq_spark.demo.command import demo
+from busmq_spark.environment import VARIABLES, misspelt_variables, read_variable
 from busmq_spark.errors import BusError, ConfigError
 
 OK, FAILED, USAGE, INTERRUPTED, TERMINATED = 0, 1, 2, 130, 143
@@ -64,7 +65,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="Exit codes: 0 done, 1 an error at run time, 2 a wrong option or argument, 130 Ctrl-C, 143 SIGTERM.",
+    epilog="Exit codes: 0 done, 1 an error at run time, 2 a wrong option or argument, "
+    "3 a server that info found full or evicting, 130 Ctrl-C, 143 SIGTERM.",
 )
 
 
@@ -90,10 +92,8 @@ def busmq(
 for title, commands in (
     ("Start here", (demo, embedded.embedded)),
     ("Messages", (push.push, tail.tail, peek.peek, events.publish, events.send)),
-    ("State", (queues.queues, info.info)),
-    ("Readers", (groups.groups, lag.lag, subscriptions.subscribe, subscriptions.unsubscribe, subscriptions.subscriptions, retain.retain)),
     ("State", (queues.queues, topics.topics, info.info)),
-    ("Readers", (groups.groups, lag.lag, subscriptions.subscribe, subscriptions.unsubscribe, subscriptions.subscriptions)),
+    ("Readers", (groups.groups, lag.lag, subscriptions.subscribe, subscriptions.unsubscribe, subscriptions.subscriptions, retain.retain)),
     ("Other data centres", (serve.serve, token.token)),
     ("Spark", (jar.jar,)),
 ):
@@ -165,6 +165,8 @@ def run(arguments: Sequence[str], *, interrupts: bool = True) -> int:
 
 def _invoke(out: CliOutput, arguments: list[str]) -> int:
     try:
+        if not {"-h", "--help", "--version"} & {*arguments}:
+            _check_environment(out)
         result: Any = app(arguments, prog_name="busmq", standalone_mode=False)
     except _StdoutClosed:
         raise
@@ -186,6 +188,13 @@ def _invoke(out: CliOutput, arguments: list[str]) -> int:
         out.show_error("BUSMQ_USAGE", f"{error.format_message().strip()} See: {_command_path_of(error)} --help")
         return USAGE
     return result if isinstance(result, int) else OK
+
+
+def _check_environment(out: CliOutput) -> None:
+    for name in VARIABLES:
+        read_variable(name)
+    for name, near in misspelt_variables():
+        out.warn(f"the environment variable {name} is not one of busmq's; did you mean {near}?")
 
 
 def _open_tolerant_stream(stream: TextIO | None) -> TextIO:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, field, fields
+from dataclasses import MISSING, Field, field, fields
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any, TypeVar
 
+from busmq_spark.arguments import show
 from busmq_spark.errors import ConfigError
 from busmq_spark.parsers import secret_text
 
@@ -26,6 +28,7 @@ SPARK_ENGINE_OPTIONS = frozenset(
 """What Spark itself takes from the same option map; not ours, so not an error."""
 
 
+_WORD_OF_KIND = {bool: "True or False", int: "a whole number", str: "text"}
 KAFKA_OPTION_HINTS = {
     "kafka.bootstrap.servers": "the address of the bus is option 'redis.url'",
     "kafka.group.id": "the name of a group is option 'subscription'",
@@ -88,11 +91,11 @@ def parse(cls: type[O], given: Mapping[str, str]) -> O:
     return cls(**values)
 
 
-def _parse_value(name: str, parser: Callable[[str], Any], text: str) -> Any:
+def _parse_value(name: str, parser: Callable[[str], Any], text: Any, *, secret: bool = False) -> Any:
     try:
         return parser(str(text))
     except ValueError as error:
-        shown = "***" if _secret(name) else repr(text)
+        shown = "***" if secret or _secret(name) else repr(text)
         raise ConfigError(reason=f"option {name!r} is {shown}; expected {error}") from None
 
 
@@ -106,12 +109,27 @@ def _unknown_reason(name: str, known: list[str]) -> str:
     return f"unknown option {name!r}; {hint}"
 
 
-def from_keywords(cls: type[O], given: Mapping[str, Any]) -> O:
-    """The options object for keyword arguments. Raises ConfigError for an unknown one, with the nearest known."""
+def from_keywords(cls: type[O], given: Mapping[str, Any], checks: Mapping[str, Callable[[str, object], object]] = MappingProxyType({})) -> O:
+    """The options object for keyword arguments. Raises ConfigError for an unknown one, with the nearest known.
+
+    ``checks`` take values that may be something else than text, a number or a bool.
+    """
     _refuse_unknown(cls, given, "unknown setting {}")
-    whole_numbers = {row.name: row for row in fields(cls) if type(row.default) is int}  # type: ignore[arg-type]  # a dataclass
-    numbers = {name_: _parse_value(name_, row.metadata["parse"], given[name_]) for name_, row in whole_numbers.items() if name_ in given}
-    return cls(**{**given, **numbers})
+    rows = [row for row in fields(cls) if row.name in given]  # type: ignore[arg-type]  # a dataclass
+    return cls(**{row.name: _check_keyword(row, given[row.name], checks.get(row.name)) for row in rows})
+
+
+def _check_keyword(row: Field[Any], value: Any, check: Callable[[str, object], object] | None) -> Any:
+    """The value of a keyword argument; a text is parsed as the option of Spark would be."""
+    if value is None and row.default is None:
+        return None
+    if check and not isinstance(value := check(row.name, value), str):
+        return value
+    kind = type(row.default) if type(row.default) in (bool, int) else str
+    if not isinstance(value, str) and type(value) is not kind:
+        shown = f"a {type(value).__name__}" if _secret(row.metadata["name"]) else show(value)
+        raise ConfigError(reason=f"{row.name} is {shown}; expected {_WORD_OF_KIND[kind]}")
+    return _parse_value(row.name, row.metadata["parse"], value, secret=_secret(row.metadata["name"]))
 
 
 def from_call(cls: type[O], call: str, given: Mapping[str, Any]) -> O:

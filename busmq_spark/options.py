@@ -5,18 +5,20 @@ Names follow Spark's Kafka source where the meaning is equal. Look-up is case-bl
 
 from __future__ import annotations
 
-import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from busmq_spark.arguments import check_path, join_urls
+from busmq_spark.environment import misspelt_variables, read_variable
 from busmq_spark.errors import ConfigError
-from busmq_spark.option_parsing import LINK_SECRETS, option
+from busmq_spark.option_parsing import LINK_SECRETS, from_keywords, option
 from busmq_spark.parsers import (
     LOCAL_SOURCE,
     duration_s,
     ending,
+    federation_urls,
     flag,
     flag_or_names,
     integer,
@@ -42,7 +44,7 @@ PARTITION_COUNT_PARSER = integer(1, MAX_PARTITIONS)
 
 def default_url() -> str | None:
     """The address every option table falls back to."""
-    return os.environ.get("BUSMQ_REDIS_URL") or None
+    return read_variable("BUSMQ_REDIS_URL")
 
 
 PARTITIONS_UNUSED_REASON = "createQueue=false creates nothing, so option 'partitions' has no meaning with it; leave one of them out"
@@ -75,7 +77,10 @@ class RedisOptions:
         """The URL list; raises ConfigError when neither the option nor the environment has one."""
         url = default_url() if self.url is None else self.url
         if not url:
-            raise ConfigError(reason="no Redis is named: set option 'redis.url' (redis://host:port) or the environment variable BUSMQ_REDIS_URL")
+            near = "".join(f"; {name} is set, did you mean {ours}?" for name, ours in misspelt_variables())
+            raise ConfigError(
+                reason=f"no Redis is named: set option 'redis.url' (redis://host:port) or the environment variable BUSMQ_REDIS_URL{near}"
+            )
         return url
 
     @property
@@ -164,7 +169,7 @@ class StoreOptions(RedisOptions):
 
     def secret_of(self, link: str) -> str | None:
         """The secret a link's server asks for."""
-        return dict(self.link_secrets).get(link, self.secret or os.environ.get("BUSMQ_FEDERATION_SECRET") or None)
+        return dict(self.link_secrets).get(link, self.secret or read_variable("BUSMQ_FEDERATION_SECRET"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -378,17 +383,39 @@ class WriteOptions(StoreOptions):
             raise ConfigError(reason="batchId numbers the batches of a sink: it needs sinkId, the name of the sink, and delivery=exactly-once")
 
 
+def _check_secrets(name: str, value: object) -> str | Mapping[str, str]:
+    """One secret, or a dictionary from URL to secret."""
+    secrets = value if isinstance(value, Mapping) else {"": value}
+    if not all(isinstance(each, str) for pair in secrets.items() for each in pair):
+        raise ConfigError(reason=f"{name} is or holds no text; expected a secret, or a dictionary from URL to secret")
+    return value  # type: ignore[return-value]  # of texts, as was checked
+
+
+def _check_urls(name: str, value: object) -> object:
+    """True or False, as they are or as text, one URL, or several."""
+    if isinstance(value, bool | str):
+        return value
+    if isinstance(value, Collection) and not isinstance(value, bytes | Mapping) and all(isinstance(url, str) for url in value):
+        return tuple(value)
+    raise ConfigError(reason=f"{name} is a {type(value).__name__}; expected True, False, or a list of URLs")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BusOptions(RedisOptions):
     """Settings of ``Bus(...)``; there the names in Python count: ``layout``, ``password``, ``tls_ca`` …"""
 
     reply_timeout_ms: int = option("replyTimeoutMs", integer(10), 10_000, doc="a server that owes a reply for so long is gone")
-    federate: str | None = option("federation.url", str, None, doc="URLs of federation servers, comma separated; without url the bus has no Redis")
+    federate: str | None = option(
+        "federation.url", federation_urls, None, doc="URLs of federation servers, comma separated; without url the bus has no Redis"
+    )
     federate_secret: str | Mapping[str, str] | None = option(
         "federation.secret", secret_text, None, doc="their secret, or a dictionary from URL to secret; else BUSMQ_FEDERATION_SECRET"
     )
     federate_secret_in_url: bool | Collection[str] = option(
-        "federation.secretInUrl", flag_or_names, False, doc="for npm servers, which take the secret from the URL only: True, or their URLs"
+        "federation.secretInUrl",
+        flag_or_names,
+        False,
+        doc="for npm servers, which take the secret from the URL only: True, or their URLs",
     )
     federate_tls_ca: str | None = option("federation.tls.ca", one_name, None, doc="PEM file of the authority to trust with wss://, not the system's")
     federate_compression: bool = option("federation.compression", flag, False, doc="whether messages may be compressed: for slow links")
@@ -397,3 +424,17 @@ class BusOptions(RedisOptions):
     def __post_init__(self) -> None:
         if self.layout not in LAYOUTS:
             raise ConfigError(reason=f"layout is {self.layout!r}; expected {', '.join(LAYOUTS[:-1])} or {LAYOUTS[-1]}")
+
+
+_KEYWORD_CHECKS: Mapping[str, Callable[[str, object], object]] = {
+    **dict.fromkeys(("url", "federate"), join_urls),
+    **dict.fromkeys(("tls_ca", "tls_certificate", "tls_key", "federate_tls_ca"), check_path),
+    "federate_secret": _check_secrets,
+    "federate_secret_in_url": _check_urls,
+}
+"""Of the settings whose values may be something else than text, a number or a bool."""
+
+
+def bus_options(given: Mapping[str, Any]) -> BusOptions:
+    """The options of ``Bus(...)`` for its keyword arguments. Raises ConfigError."""
+    return from_keywords(BusOptions, given, _KEYWORD_CHECKS)

@@ -12,6 +12,7 @@ import unicodedata
 from collections.abc import Callable, Collection
 from typing import Any, NamedTuple
 
+from busmq_spark.arguments import is_utf8
 from busmq_spark.starting_offsets import OffsetBound, iso, parse_relative
 
 LOCAL_SOURCE, UNNAMED_LINK = "local", "federation"
@@ -29,6 +30,8 @@ _URL = re.compile(r"([A-Za-z]+)://([^/?#]*)([^?#]*)(\?[^#]*)?(#.*)?")
 _ADDRESS = re.compile(r"(?:\[([^]]*)\]|([^]:[]*))(?::([^]:[]*))?")
 _HOST = re.compile(r"(?=.{1,253}$)[A-Za-z0-9_-]{1,63}(?:\.[A-Za-z0-9_-]{1,63})*\.?")
 _IPV6 = re.compile(r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*")
+
+_PYTHON_COLLECTION = re.compile(r"""[(\[{]\s*b?['"].*['"],?\s*[)\]}]|b'.*'|b".*\"""")
 
 
 class UrlParts(NamedTuple):
@@ -95,6 +98,10 @@ def describe_stray_character(text: str, *, inside: bool = False) -> str | None:
         return "begins or ends with a blank; take it off"
     if re.search(r"[\x00-\x1f\x7f]", text):
         return "has a line break or another control character in it"
+    if not is_utf8(text):
+        return "has half of a surrogate pair in it, which UTF-8 cannot hold"
+    if _PYTHON_COLLECTION.fullmatch(text):
+        return "looks like a list, tuple or bytes of Python that became text; join its items with commas"
     return "has a blank in it" if inside and " " in text else None
 
 
@@ -180,6 +187,8 @@ def names(text: str) -> tuple[str, ...]:
     if text.lstrip(_BLANKS).startswith("["):
         if not (found := _json_names(text)):
             raise ValueError(wanted)
+    elif _PYTHON_COLLECTION.fullmatch(text):
+        raise ValueError(f"{wanted}; this {describe_stray_character(text)}")
     else:
         found = COMMA.split(text)
         if problem := next((each for each in map(_describe_bad_item, found) if each), None):
@@ -199,7 +208,7 @@ def _json_names(text: str) -> list[str]:
         found = json.loads(text)
     except (ValueError, RecursionError):
         return []
-    return found if isinstance(found, list) and all(isinstance(name, str) and name for name in found) else []
+    return found if isinstance(found, list) and all(isinstance(name, str) and name and is_utf8(name) for name in found) else []
 
 
 def one_name(text: str) -> str:
@@ -284,6 +293,21 @@ def _start(found: object) -> OffsetBound | None:
         word = found.strip().lower()
         return word if word in ("earliest", "latest") else parse_relative(found) or iso(found)
     return found if type(found) is int and 0 <= found < 2**53 else None
+
+
+WEB_SOCKET_SCHEMES = ("ws", "wss", "http", "https")
+
+
+def federation_urls(text: str) -> str:
+    """Parser of a comma list of federation servers without names, of which the result is the same."""
+    found = COMMA.split(text)
+    for url in found:
+        if not url:
+            raise ValueError("ws://host:port/path or wss://host/path; an item of the list is empty")
+        check_web_socket_url(url, WEB_SOCKET_SCHEMES)
+    if len(set(found)) < len(found):
+        raise ValueError("each address once")
+    return ",".join(found)
 
 
 def links(text: str) -> tuple[tuple[str, str], ...]:

@@ -70,7 +70,7 @@ def parse_moment(time: int | str | datetime) -> AtTime:
     """
     if isinstance(time, datetime):
         time = time.isoformat() if time.tzinfo else str(time)
-    if isinstance(time, int) and abs(time) <= LATEST_MS:
+    if type(time) is int and abs(time) <= LATEST_MS:
         return AtTime(time, str(time))
     try:
         found = parse_relative(str(time))

@@ -17,6 +17,8 @@ PACKAGE = ROOT / "busmq_spark"
 ORDER = [
     "errors",
     "extras",
+    "arguments",
+    "environment",
     "deferred_import",
     "metrics",
     "starting_offsets",

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from busmq_spark.arguments import show
 from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.core import reader_subscriptions
 from busmq_spark.core import shared_group as flows
@@ -36,6 +37,7 @@ class BaseGroup(ABC):
 
     def __init__(self, queue: Queue, name: str, start: str | int) -> None:
         self.queue, self.name = queue, reader_subscriptions.check_name(name)
+        check_start(start)
         self._start, self._wake = start, asyncio.Event()
         self._running = self._entered = False
         self._born = ""
@@ -174,3 +176,9 @@ def check_batch_size(most: object) -> None:
     """Raises ConfigError for what is no size of a batch."""
     if not isinstance(most, int) or most < 1:
         raise ConfigError(reason=f"most is {most!r}; expected a whole number of at least 1")
+
+
+def check_start(start: object) -> None:
+    """Raise ConfigError for a value that is neither text nor a whole number."""
+    if type(start) not in (str, int):
+        raise ConfigError(reason=f"start is {show(start)}; expected earliest, latest, an id, -10m, or a time")

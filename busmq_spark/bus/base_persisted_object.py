@@ -21,9 +21,10 @@ from dataclasses import fields, is_dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
+from busmq_spark.arguments import check_whole
 from busmq_spark.core import persisted
 from busmq_spark.core.command_generators import Flow, T
-from busmq_spark.core.keys import persisted_key
+from busmq_spark.core.keys import check_name, persisted_key
 from busmq_spark.core.persisted import PersistedFieldChanges, TrackedFields
 from busmq_spark.core.persisted_types import has_default, hints_of
 from busmq_spark.errors import BusError, ConfigError, StateError
@@ -43,7 +44,7 @@ class BasePersistedObject:
     """
 
     def __init__(self, bus: Bus, name: str, start: TrackedFields, ttl_s: int) -> None:
-        self.bus, self.name, self.key = bus, name, persisted_key(name)
+        self.bus, self.name, self.key = bus, check_name("persisted object", name), persisted_key(name)
         self.ttl_s = _check_ttl(ttl_s)
         """Seconds it lives after the last save or touch."""
         self.is_kept_alive = False
@@ -286,6 +287,4 @@ def _record_instance_of(shape: Any) -> Any:
 
 
 def _check_ttl(ttl_s: int) -> int:
-    if int(ttl_s) != ttl_s or ttl_s < 1:
-        raise ConfigError(reason=f"ttl_s is {ttl_s!r}; expected a whole number of seconds, at least 1")
-    return ttl_s
+    return check_whole("ttl_s", ttl_s, 1)

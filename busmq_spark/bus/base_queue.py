@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from busmq_spark.bus.early_calls import EarlyCalls
 from busmq_spark.bus.emitter import Emitter
+from busmq_spark.core.keys import check_name
 from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.errors import ConfigError, StateError
 
@@ -38,7 +39,7 @@ class BaseQueue(Emitter):
 
     def __init__(self, bus: Bus, name: str) -> None:
         super().__init__(bus.spawn)
-        self.bus, self.name = bus, name
+        self.bus, self.name = bus, check_name("queue", name)
         self.ttl_s = 0
         """Seconds the queue exists while no client is attached; 0 while this object is not."""
         self.discoverable = False

@@ -38,8 +38,7 @@ from busmq_spark.bus.worker_group import WorkerGroup
 from busmq_spark.core.job import OUTCOME_TTL_S
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, queue_cap_field
 from busmq_spark.errors import BusError, ConfigError, RedisUnauthorized, StateError, TlsFailed
-from busmq_spark.option_parsing import from_keywords
-from busmq_spark.options import BusOptions
+from busmq_spark.options import bus_options
 from busmq_spark.redis_io.lease_token import my_token
 from busmq_spark.redis_io.redis_layout import redis_layout
 
@@ -64,7 +63,8 @@ class QueueKeywords(TypedDict, total=False):
 
 
 class Bus(EventRoutingMixin, Emitter):
-    """A bus on the Redis servers of ``url`` (one, or a comma list in the same order as every peer; default BUSMQ_REDIS_URL).
+    """A bus on the Redis servers of ``url`` (one, a comma list or a list, in the same order as every peer; default
+    BUSMQ_REDIS_URL).
 
     ``settings`` are the fields of BusOptions: ``layout``, ``user``, ``password``, ``master``, ``tls_ca`` …
     Events: ``online`` when all servers and all subscriptions are there (again), ``offline(error)`` when the last server is gone or refuses us (None:
@@ -77,9 +77,9 @@ class Bus(EventRoutingMixin, Emitter):
 
     events = ("online", "offline", "error", "federating")
 
-    def __init__(self, url: str | None = None, **settings: Any) -> None:
+    def __init__(self, url: str | Sequence[str] | None = None, **settings: Any) -> None:
         super().__init__(self.spawn)
-        self.options = from_keywords(BusOptions, {"url": url, **settings})
+        self.options = bus_options({"url": url, **settings})
         self.token = my_token()
         """Names this bus in leases."""
         self.has_redis = url is not None or self.options.federate is None
@@ -98,7 +98,7 @@ class Bus(EventRoutingMixin, Emitter):
         self.keep_alive = TtlKeepAlive(self)
 
     @classmethod
-    def sync(cls, url: str | None = None, **settings: Any) -> SyncBus:
+    def sync(cls, url: str | Sequence[str] | None = None, **settings: Any) -> SyncBus:
         """The same bus without a loop, for notebooks and scripts: ``with Bus.sync(...) as bus``; see sync.py."""
         from busmq_spark.bus.sync import SyncBus
 
@@ -262,7 +262,7 @@ class Bus(EventRoutingMixin, Emitter):
         """
         return cast("T", self._federation_links().federate(thing, url, secret, secret_in_url))
 
-    def mirror(self, origin: str, *queues: str, metrics: Metrics | None = None, **options: Any) -> MirrorHandle:
+    def mirror(self, origin: str | Sequence[str], *queues: str, metrics: Metrics | None = None, **options: Any) -> MirrorHandle:
         """Queues of another data centre here, with the same ids: ``async with bus.mirror("wss://eu.example/bus", "orders-*", secret=…) as mirror``.
 
         ``origin`` is ``redis://…``, with ``layout``, ``user``, ``password``, ``master`` as of a bus, or a federation server, with ``secret``;

@@ -16,6 +16,7 @@ from enum import Enum
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast
 
+from busmq_spark.arguments import check_text
 from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S
 from busmq_spark.bus.channel_inbox import ChannelInbox
 from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions
@@ -23,7 +24,7 @@ from busmq_spark.bus.early_calls import EarlyCalls
 from busmq_spark.bus.emitter import Emitter, Handler
 from busmq_spark.bus.queue import Queue
 from busmq_spark.core.channel_frames import ChannelFrameKind, encode_frame
-from busmq_spark.core.keys import channel_queue
+from busmq_spark.core.keys import channel_queue, check_name
 from busmq_spark.core.message import Message, encode_value
 from busmq_spark.errors import BusError, QueueFull, StateError
 from busmq_spark.option_parsing import from_call
@@ -79,8 +80,8 @@ class BaseChannel(Emitter):
 
     def __init__(self, bus: Bus, name: str, local: str, remote: str) -> None:
         super().__init__(bus.spawn)
-        self.bus, self.name = bus, name
-        self.local, self.remote = local, remote
+        self.bus, self.name = bus, check_name("channel", name)
+        self.local, self.remote = check_text("local", local), check_text("remote", remote)
         self._state = ConnectionState.AWAY
         self._lock = asyncio.Lock()
         self.early = EarlyCalls(self._not_connected)

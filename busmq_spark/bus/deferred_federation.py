@@ -3,7 +3,7 @@ federates needs web sockets. No other file of the bus knows of them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from busmq_spark.deferred_import import DeferredImport
@@ -42,7 +42,7 @@ def make_federation_links(bus: Bus) -> FederationLinks:
     return clients.get()(bus)
 
 
-def make_mirror(bus: Bus, origin: str, queues: tuple[str, ...], metrics: Metrics | None, options: dict[str, Any]) -> MirrorHandle:
+def make_mirror(bus: Bus, origin: str | Sequence[str], queues: tuple[str, ...], metrics: Metrics | None, options: dict[str, Any]) -> MirrorHandle:
     """A mirror (mirror/bus_mirror.py), which stands on stores, as federation does."""
     mirror: DeferredImport[Callable[..., MirrorHandle]] = DeferredImport("mirror.bus_mirror", "BusMirror")
     return mirror.get()(bus, origin, queues, metrics, options)

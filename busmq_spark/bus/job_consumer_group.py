@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, TypedDict
 
+from busmq_spark.bus.base_group import check_start
 from busmq_spark.bus.job import MIN_FIELD_TTL_S
 from busmq_spark.bus.shared_group import SharedGroup, SharedGroupOptions, check_seconds
 from busmq_spark.core.command_generators import Flow, T
+from busmq_spark.core.reader_subscriptions import check_name
 from busmq_spark.core.shared_group import Action, LeasedMessage
 from busmq_spark.errors import ConfigError
 
@@ -45,6 +47,8 @@ class WorkerOptions:
 
     def __post_init__(self) -> None:
         check_limit(self.limit)
+        check_name(self.group)
+        check_start(self.start)
         if self.deadline_s is not None:
             check_seconds("deadline_s", self.deadline_s, MIN_FIELD_TTL_S)
         self.group_options()

@@ -20,6 +20,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, Unpack, overload
 
+from busmq_spark.arguments import check_flag
 from busmq_spark.bus.job import MIN_FIELD_TTL_S, Job, save_all
 from busmq_spark.bus.job_consumer_group import WorkerKeywords, WorkerOptions
 from busmq_spark.bus.job_outcome_iterator import JobOutcomeIterator, check_pattern, read_stored_outcomes
@@ -52,7 +53,10 @@ class Jobs:
         outcome_ttl_s: float = flows.OUTCOME_TTL_S,
         client: str = "",
     ) -> None:
+        check_flag("durable", durable)
         check_seconds("outcome_ttl_s", outcome_ttl_s, 1, 52 * MAX_LEASE_S)
+        if outcome_ttl_s != round(outcome_ttl_s):
+            raise ConfigError(reason=f"outcome_ttl_s is {outcome_ttl_s!r}; expected whole seconds")
         self.bus, self.queue = queue.bus, queue
         self.client = client or new_token()
         """Names this object where outcomes are published."""

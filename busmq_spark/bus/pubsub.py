@@ -19,13 +19,14 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from busmq_spark.arguments import check_whole
 from busmq_spark.bus.early_calls import EarlyCalls
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.drop_oldest_buffer import DropOldestBuffer
-from busmq_spark.core.keys import pubsub_channel
+from busmq_spark.core.keys import check_name, pubsub_channel
 from busmq_spark.core.message import PubsubMessage, encode_value
-from busmq_spark.errors import ConfigError, PubSubMessagesDropped, StateError
+from busmq_spark.errors import PubSubMessagesDropped, StateError
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
@@ -45,9 +46,8 @@ class Pubsub(Emitter):
 
     def __init__(self, bus: Bus, name: str, most: int = MAX_BUFFERED_MESSAGES) -> None:
         super().__init__(bus.spawn)
-        if most < 1:
-            raise ConfigError(reason=f"most is {most!r}; expected a whole number of at least 1: how many messages may wait for a slow listener")
-        self.bus, self.name, self.channel = bus, name, pubsub_channel(name)
+        check_whole("most", most, 1)
+        self.bus, self.name, self.channel = bus, check_name("pubsub", name), pubsub_channel(name)
         self.most = most
         """How many messages may wait for a slow listener."""
         self._subscription: _Subscription | None = None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
+from busmq_spark.arguments import check_flag, check_whole
 from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions, Consumption
 from busmq_spark.bus.ordered_group import OrderedGroup
 from busmq_spark.bus.push import PendingPush, PushBatcher
@@ -51,7 +52,8 @@ class Queue(RetentionAndTimesMixin):
         """``home``: the index of the server on which it is created, of several; None: the one that its name hashes to. ``cap``: core's rule."""
         super().__init__(bus, name)
         self.keys = QueueKeys(name, bus.options.cluster)
-        self._home, self._cap = home, cap
+        self._home = None if home is None else check_whole("server", home)
+        self._cap = cap
         self.leased = False
         """Whether this bus holds the lease of the queue's one reliable consumer."""
         self.server = 0
@@ -266,6 +268,7 @@ class Queue(RetentionAndTimesMixin):
         queue ``dead`` (``<queue>.dead``); at most ``limit`` are in flight over all holders. ``start``, of a new group: as for ``subscribe``.
         Raises ConfigError.
         """
+        check_flag("shared", shared)
         if unknown := sorted(set(options) - SharedGroupKeywords.__annotations__.keys()):
             raise ConfigError(reason=f"a group has no option {unknown[0]!r}; a shared one has {', '.join(SharedGroupKeywords.__annotations__)}")
         if shared:

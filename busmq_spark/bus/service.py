@@ -22,6 +22,7 @@ from busmq_spark.bus.early_calls import EarlyCalls
 from busmq_spark.bus.emitter import Emitter
 from busmq_spark.bus.requester import Requester
 from busmq_spark.bus.service_provider import ServeKeywords, ServeOptions, ServiceProvider
+from busmq_spark.core.keys import check_name
 from busmq_spark.errors import StateError
 from busmq_spark.option_parsing import from_call
 
@@ -42,7 +43,7 @@ class Service(Emitter):
 
     def __init__(self, bus: Bus, name: str) -> None:
         super().__init__(bus.spawn)
-        self.bus, self.name = bus, name
+        self.bus, self.name = bus, check_name("service", name)
         self._side: ServiceProvider | Requester | None = None
         self._lock = asyncio.Lock()
         self.early = EarlyCalls(self._not_connected)

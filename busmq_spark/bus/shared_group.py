@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass
 from operator import ge
 from typing import TYPE_CHECKING, TypedDict
 
+from busmq_spark.arguments import check_number, check_whole
 from busmq_spark.bus.base_group import GROUP_POLL_S, BaseGroup, check_batch_size
 from busmq_spark.bus.message_handling import MessageHandler, MessageHandling
 from busmq_spark.core import dead_letter
@@ -28,7 +29,7 @@ from busmq_spark.core import shared_group as flows
 from busmq_spark.core.command_generators import Flow
 from busmq_spark.core.grouping import slices
 from busmq_spark.core.job import forget_outcomes
-from busmq_spark.core.keys import is_subscription
+from busmq_spark.core.keys import check_name, is_subscription
 from busmq_spark.core.message import CHUNK_MESSAGES, chunks
 from busmq_spark.core.queue import clock_ms
 from busmq_spark.core.reader_subscriptions import register
@@ -74,10 +75,10 @@ class SharedGroupOptions:
         if self.lease_s is not None:
             check_seconds("lease_s", self.lease_s, 1)
         for name, value, least in (("tries", self.tries, 1), ("limit", self.limit, 0)):
-            if value is not None and (not isinstance(value, int) or value < least):  # type: ignore[redundant-expr]  # what users give
-                raise ConfigError(reason=f"{name} is {value!r}; expected a whole number of at least {least}")
-        if self.dead is not None and not (isinstance(self.dead, str) and self.dead):  # type: ignore[redundant-expr]
-            raise ConfigError(reason=f"dead is {self.dead!r}; expected the name of a queue")
+            if value is not None:
+                check_whole(name, value, least)
+        if self.dead is not None:
+            check_name("dead-letter queue", self.dead)
 
     def to_fields(self) -> dict[str, str | int]:
         """As fields of the group in Redis."""
@@ -89,8 +90,7 @@ class SharedGroupOptions:
 
 def check_seconds(name: str, value: object, least: float, most: float = MAX_LEASE_S) -> None:
     """Raises ConfigError for what is no such time."""
-    if not isinstance(value, int | float) or not least <= value <= most:
-        raise ConfigError(reason=f"{name} is {value!r}; expected {least:g} to {most:.0f} seconds")
+    check_number(name, value, least, most, "seconds")
 
 
 class SharedGroup(BaseGroup):

@@ -22,6 +22,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from busmq_spark.arguments import check_whole
 from busmq_spark.bus.member import Member
 from busmq_spark.bus.topic_jobs import TopicJobs
 from busmq_spark.bus.topic_partition_queue import TopicPartitionQueue, complete_push, complete_push_many, spawn_for_result
@@ -50,7 +51,7 @@ class Topic:
 
     def __init__(self, bus: Bus, name: str, partitions: int | None, ttl_s: int, maxsize: int) -> None:
         self.bus, self.name = bus, flows.check_topic(name)
-        self.ttl_s, self.maxsize = ttl_s, maxsize
+        self.ttl_s, self.maxsize = check_whole("ttl_s", ttl_s, 1), check_whole("maxsize", maxsize)
         self.keys = TopicKeys(name, bus.options.cluster)
         self.queues: list[TopicPartitionQueue] = []
         """The partition queues, by partition; known once attached."""

@@ -13,6 +13,7 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from busmq_spark.arguments import show
 from busmq_spark.bus.fair_slots import FairSlots
 from busmq_spark.bus.job_consumer_group import check_limit
 from busmq_spark.errors import ConfigError
@@ -27,6 +28,8 @@ class WorkerGroup:
 
     def __init__(self, workers: Sequence[Worker | TopicWorker], limit: int) -> None:
         check_limit(limit)
+        if not all(hasattr(each, "slots") for each in workers):
+            raise ConfigError(reason=f"the workers are {show(workers)}; expected what jobs.worker(...) made of functions")
         if not workers or len(set(workers)) < len(workers):
             raise ConfigError(reason=f"the workers are {list(workers)}; expected one or more, each once")
         self._workers, self._stack = workers, AsyncExitStack()

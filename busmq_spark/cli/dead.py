@@ -8,6 +8,7 @@ import typer
 from rich.text import Text
 
 from busmq_spark.cli.cli_errors import CliMessageMissing
+from busmq_spark.cli.confirmation import confirm
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import CliOutput, table
 from busmq_spark.cli.queue_lookup import LocatedQueue, locate_existing, open_links
@@ -16,7 +17,7 @@ from busmq_spark.cli.terminal_text import escape_control_characters, format_coun
 from busmq_spark.core.dead_letter import DeadLetter, decode_letter, recorded_runs
 from busmq_spark.core.message import Message
 from busmq_spark.core.queue import trim
-from busmq_spark.errors import ConfigError, MessageRefused
+from busmq_spark.errors import MessageRefused
 from busmq_spark.options import RedisOptions
 
 SHOWN_CHARS = 60
@@ -104,11 +105,9 @@ def purge(
         place, state = locate_existing(queue, links)
         for message in stored_messages(place, state.oldest, state.newest, 1):
             decode_dead_letter(queue, message)  # a queue of other messages is not meant
-        if state.count and not yes:
-            raise ConfigError(
-                reason=f"this would delete {format_count(state.count, 'dead letter')} of queue {queue!r}, "
-                "which cannot be had back. Add --yes to do so"
-            )
+        if state.count:
+            letters = format_count(state.count, "dead letter")
+            confirm(out, f"delete {letters} of queue {queue!r}, which cannot be had back", yes=yes)
         place.link.run(trim(place.keys, state.last_id))
     if as_json:
         out.print_json(queue=queue, purged=state.count)

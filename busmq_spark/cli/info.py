@@ -19,6 +19,9 @@ from busmq_spark.core.reader_subscriptions import list_subscriptions
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.link_factory import Link
 
+UNFIT = 3
+"""Exit code: a server is full, or evicts."""
+
 
 def info(
     queue: Annotated[
@@ -31,6 +34,7 @@ def info(
     """Show everything about one queue, or about the servers.
 
     Of a server: version, memory, durability, and settings that would lose messages.
+    The exit code is 3 where a server is full, or evicts.
 
     ```
     busmq info
@@ -45,9 +49,13 @@ def info(
             for each in place.link.run(list_subscriptions(place.keys)):
                 warn_if_abandoned(out, queue, each)
             return
+        unfit = False
         for link in links:
             for server in link.ask_each_master(partial(read_server_report, cluster=link.cluster)):
                 _show_server(out, server)
+                unfit = unfit or server.loses_messages
+    if unfit:
+        raise typer.Exit(UNFIT)
 
 
 def _read_overview(name: str, links: list[Link]) -> QueueOverview:

@@ -43,6 +43,16 @@ _OPTIONS: dict[str, Any] = {
     **_tls_options(""),
     "password": Annotated[str | None, typer.Option("--password", envvar="BUSMQ_REDIS_PASSWORD", hidden=True)],
 }
+_FLAGS = {
+    "url": "--redis",
+    "layout": "--layout",
+    "master": "--sentinel-master",
+    "user": "--user",
+    "tls_ca": "--tls-ca",
+    "tls_certificate": "--tls-cert",
+    "tls_key": "--tls-key",
+    "password": "--password",
+}
 _PREFIXED_TLS_OPTIONS = _tls_options("redis-")
 
 
@@ -70,7 +80,10 @@ def with_redis_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def _make_redis_options(given: Mapping[str, str | None]) -> RedisOptions:
-    found = {name: text for name, text in given.items() if text}
+    for name, text in given.items():
+        if text == "":
+            raise ConfigError(reason=f"{_FLAGS[name]} is empty; give a value, or leave it out")
+    found = {name: text for name, text in given.items() if text is not None}
     if "layout" in found:
         try:
             found["layout"] = one_of(*LAYOUTS)(found["layout"])

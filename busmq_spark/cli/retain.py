@@ -4,9 +4,10 @@ from typing import Annotated
 
 import typer
 
+from busmq_spark.cli.confirmation import confirm
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import CliOutput
-from busmq_spark.cli.queue_lookup import locate_existing, locate_queue, open_links
+from busmq_spark.cli.queue_lookup import LocatedQueue, locate_existing, locate_queue, open_links
 from busmq_spark.cli.terminal_text import format_count, format_duration, format_size
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, attach
 from busmq_spark.core.reader_operations import QueueState
@@ -23,6 +24,7 @@ def retain(  # noqa: PLR0913  the options of a command
     messages: Annotated[int | None, typer.Option("--messages", metavar="N", help="Keep the newest N messages.", show_default=False)] = None,
     value_bytes: Annotated[str | None, typer.Option("--bytes", metavar="10g", help="Keep so many bytes of values.", show_default=False)] = None,
     off: Annotated[bool, typer.Option("--off", help="Keep nothing any more: what all readers have acknowledged is deleted.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Delete without asking what is kept and no longer shall be.")] = False,
     redis: RedisOptions,
     as_json: JsonOption = False,
 ) -> None:
@@ -33,7 +35,7 @@ def retain(  # noqa: PLR0913  the options of a command
     ```
     busmq retain orders --age 7d --bytes 10g
     busmq retain orders
-    busmq retain orders --off
+    busmq retain orders --off --yes
     ```
     """
     out = CliOutput(as_json)
@@ -47,9 +49,23 @@ def retain(  # noqa: PLR0913  the options of a command
             place.link.run(attach(place.keys, new_token(), ttl_s=MIN_RECORD_TTL_S))
         else:
             place, _ = locate_existing(queue, links)
+        if asked or off:
+            _confirm_less(out, place, limits if asked else None, yes=yes)
         found = place.link.run(set_retention(place.keys, limits) if asked or off else read_retention(place.keys))
         state = place.read_state()
     _show(out, queue, found, state)
+
+
+def _confirm_less(out: CliOutput, place: LocatedQueue, limits: str | None, *, yes: bool) -> None:
+    """Ask before messages are deleted that the present rule keeps. ``limits``: the new rule; None: no rule."""
+    now = place.link.run(read_retention(place.keys))
+    if now is None or not now.kept:
+        return
+    new = [int(limit) for limit in limits.split(":")] if limits else []
+    pairs = zip((now.age_s, now.messages, now.bytes), new, strict=False)
+    if not new or any(after and (not before or after < before) for before, after in pairs):
+        kept = f"{'up to ' if new else ''}{format_count(now.kept, 'acknowledged message')}"
+        confirm(out, f"delete {kept} that queue {place.keys.name!r} keeps", yes=yes)
 
 
 def _show(out: CliOutput, queue: str, found: Retention | None, state: QueueState) -> None:

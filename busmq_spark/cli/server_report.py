@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from busmq_spark.core.command_generators import command
+from busmq_spark.redis_io.optional_commands import ask_if_allowed
 from busmq_spark.redis_io.queue_location import queues_of
 from busmq_spark.redis_io.sync_link import SyncLink
 
 OLDEST_REDIS_VERSION = (6, 2)
+NEARLY_FULL = 0.95
+"""The part of ``maxmemory`` from which on a server counts as full: a push of some size is refused then."""
+FULL_REMEDY = "Redis refuses pushes, or evicts. Raise maxmemory, let readers acknowledge, or shorten what queues keep (busmq queues, busmq retain)"
+NO_INFO = "this server refuses the command INFO, so its memory, policy and role are not known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +33,13 @@ class ServerReport:
     aof: bool
     clients: int
     commands_per_s: int
+    full: bool
     warnings: tuple[str, ...]
+
+    @property
+    def loses_messages(self) -> bool:
+        """Whether it refuses pushes now, or may remove messages by itself."""
+        return self.full or self.policy not in ("noeviction", "?")
 
     def to_json(self) -> dict[str, Any]:
         """As JSON."""
@@ -41,7 +51,8 @@ class ServerReport:
 
 def read_server_report(link: SyncLink, *, cluster: bool = False) -> ServerReport:
     """Ask one server; two round trips, and one for every thousand keys to count the queues. ``cluster``: it was found as a node of one."""
-    found = parse_info(link.execute(command("INFO")))
+    reply = link.run(ask_if_allowed("INFO"))
+    found = parse_info(reply) if isinstance(reply, bytes) else {}
     valkey = found.get("valkey_version")
     return ServerReport(
         url=link.endpoint.masked_url,
@@ -57,8 +68,16 @@ def read_server_report(link: SyncLink, *, cluster: bool = False) -> ServerReport
         aof=found.get("aof_enabled") == "1",
         clients=int(found.get("connected_clients", 0)),
         commands_per_s=int(found.get("instantaneous_ops_per_sec", 0)),
-        warnings=tuple(find_dangers(found, cluster=cluster)),
+        full=is_full(found),
+        warnings=tuple(find_dangers(found, cluster=cluster)) if found else (NO_INFO,),
     )
+
+
+def is_full(found: dict[str, str]) -> bool:
+    """Whether so much of ``maxmemory`` is used that pushes are refused, or soon will be."""
+    used = int(found.get("used_memory", 0)) - int(found.get("mem_not_counted_for_evict", 0))
+    most = int(found.get("maxmemory", 0))
+    return most > 0 and used >= NEARLY_FULL * most
 
 
 def parse_info(reply: bytes) -> dict[str, str]:
@@ -74,6 +93,10 @@ def find_dangers(found: dict[str, str], *, cluster: bool = False) -> list[str]:
         text
         for danger, text in (
             (
+                is_full(found),
+                f"memory is full ({used_text(found)}): {FULL_REMEDY}",
+            ),
+            (
                 policy != "noeviction",
                 f"maxmemory-policy is {policy}: when memory runs short Redis removes queues without an error. Set maxmemory-policy noeviction",
             ),
@@ -87,6 +110,11 @@ def find_dangers(found: dict[str, str], *, cluster: bool = False) -> list[str]:
         )
         if danger
     ]
+
+
+def used_text(found: dict[str, str]) -> str:
+    """The part of ``maxmemory`` that is used."""
+    return f"{int(found.get('used_memory', 0)) / max(1, int(found.get('maxmemory', 0))):.0%} of maxmemory"
 
 
 def _version_numbers(found: dict[str, str]) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from busmq_spark.cli.confirmation import confirm
 from busmq_spark.cli.options import JsonOption, QueueArgument
 from busmq_spark.cli.output import CliOutput, table
 from busmq_spark.cli.queue_lookup import locate_existing, locate_queue, open_links
@@ -66,20 +67,33 @@ def subscribe(
         out.warn(f"{format_count(state.floor, 'message')} (ids 1..{state.floor}) had left the queue before")
 
 
-def unsubscribe(queue: QueueArgument, name: NameArgument, *, redis: RedisOptions, as_json: JsonOption = False) -> None:
+def unsubscribe(
+    queue: QueueArgument,
+    name: NameArgument,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it without asking.")] = False,
+    redis: RedisOptions,
+    as_json: JsonOption = False,
+) -> None:
     """Forget a subscription. Messages that were kept for it only leave the queue.
+
+    Where there are any, it says how many and asks.
 
     ```
     busmq unsubscribe orders audit
+    busmq unsubscribe orders audit --yes
     ```
     """
     out = CliOutput(as_json)
     with open_links(redis) as links:
         place, before = locate_existing(queue, links)
-        known = [each.name for each in place.link.run(list_subscriptions(place.keys))]
+        known = {each.name: each for each in place.link.run(list_subscriptions(place.keys))}
         if name not in known:
             has = f"it has {', '.join(known)}" if known else "it has none"
             raise ConfigError(reason=f"queue {queue!r} has no subscription {name!r}; {has}")
+        if kept := known[name].holds_back:
+            consequence = f"delete {format_count(kept, 'message')} of queue {queue!r} that only {name!r} has not read"
+            confirm(out, consequence, yes=yes)
         place.link.run(forget(place.keys, name, is_dead))
         after = place.read_state()
     dropped = max(0, after.floor - before.floor)

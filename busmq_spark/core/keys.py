@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from busmq_spark.arguments import check_text, is_utf8
 from busmq_spark.core.caching import cached_attribute
 
 QUEUE_PREFIX = "bus:queue:"
@@ -179,10 +180,20 @@ class TopicKeys:
         return f"{self.base}:members:{group}"
 
 
+def check_name(of: str, name: object) -> str:
+    """Return the name of a queue, channel, service, pubsub or persisted object: any text but an empty one.
+
+    Nothing of it is taken off: blanks and control characters belong to it, as with npm.
+    """
+    return check_text(f"the name of the {of}", name)
+
+
 def is_topic(name: str) -> bool:
     """Whether a topic may have this name: its keys, and those of its partition queues, can be no others then."""
-    return bool(name) and not (
-        ":members:" in name or name.startswith(("channel:", "service:")) or name != name.strip() or _FORBIDDEN_IN_NAME.search(name)
+    return (
+        bool(name)
+        and is_utf8(name)
+        and not (":members:" in name or name.startswith(("channel:", "service:")) or name != name.strip() or _FORBIDDEN_IN_NAME.search(name))
     )
 
 
@@ -322,7 +333,7 @@ def sink_of(owner: str, sink: str) -> str:
 
 def is_subscription(name: str) -> bool:
     """Whether a key made with this name can be no other key, of this queue or of one whose name begins with this one's."""
-    return not LOOKS_LIKE_KEY_SUFFIX.search(f":{name}") and not _FORBIDDEN_IN_NAME.search(name)
+    return is_utf8(name) and not LOOKS_LIKE_KEY_SUFFIX.search(f":{name}") and not _FORBIDDEN_IN_NAME.search(name)
 
 
 def server_index(key: str, servers: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from busmq_spark.arguments import check_text
 from busmq_spark.core.command_generators import Flow, command, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import MIN_RECORD_TTL_S
@@ -45,6 +46,7 @@ class QueueSubscriptionStatus:
 
 def check_name(name: str) -> str:
     """The name of a subscription. Raises ConfigError."""
+    check_text("the name of the subscription", name)
     try:
         return checked(name)
     except ValueError as error:

@@ -43,7 +43,11 @@ def parse_limits(age: str | int | timedelta | None, messages: int | None, value_
     """The limits as Redis has them, ``end`` for none. Raises ConfigError."""
     if age is None and messages is None and value_bytes is None:
         return _END_RETENTION
-    seconds = 0 if age is None else _parse_limit("age", int(age.total_seconds()) if isinstance(age, timedelta) else age, MAX_AGE_S)
+    if isinstance(age, timedelta):
+        if age % timedelta(seconds=1):
+            raise ConfigError(reason=f"age is {age}; expected whole seconds")
+        age = int(age.total_seconds())
+    seconds = 0 if age is None else _parse_limit("age", age, MAX_AGE_S)
     count = 0 if messages is None else _parse_limit("messages", messages, MAX_ID)
     return f"{seconds}:{count}:{0 if value_bytes is None else _parse_limit('bytes', value_bytes, MAX_ID)}"
 

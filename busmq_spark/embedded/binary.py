@@ -7,6 +7,7 @@ import shutil
 from importlib.util import find_spec
 from pathlib import Path
 
+from busmq_spark.environment import read_variable
 from busmq_spark.errors import LocalToolMissing
 
 INSTALL_REMEDY = "pip install 'busmq_spark[local]'"
@@ -20,7 +21,7 @@ def find_redis_server() -> Path:
     """
     if os.name != "posix":
         raise LocalToolMissing(tool="redis-server", reason="an embedded server needs Linux or macOS", remedy="Use WSL, or name a Redis by its URL")
-    if named := os.environ.get("BUSMQ_REDIS_SERVER"):
+    if named := read_variable("BUSMQ_REDIS_SERVER"):
         if _executable(Path(named)):
             return Path(named).absolute()
         # The user named this program: another one on the path is not a substitute.

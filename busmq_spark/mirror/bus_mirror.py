@@ -9,14 +9,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from busmq_spark.errors import BusError, ConfigError
+from busmq_spark.errors import BusError
 from busmq_spark.metrics import Metrics
 from busmq_spark.mirror.runner import MirrorRunner
 from busmq_spark.mirror.settings import MirrorSettings
 from busmq_spark.mirror.status import MirroredQueueStatus
+from busmq_spark.option_parsing import from_call
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
@@ -27,11 +29,8 @@ CAUGHT_UP_POLL_S = 0.02
 class BusMirror:
     """Copies queues to this bus; ``async with``, or ``start`` and ``detach``. Threads of its own do the work."""
 
-    def __init__(self, bus: Bus, origin: str, patterns: tuple[str, ...], metrics: Metrics | None, options: dict[str, Any]) -> None:
-        try:
-            self.settings = MirrorSettings(origin=origin, patterns=patterns, **options)
-        except TypeError as error:
-            raise ConfigError(reason=f"{str(error).partition('() ')[2]}; see docs/mirrors.md for the options of a mirror") from None
+    def __init__(self, bus: Bus, origin: str | Sequence[str], patterns: tuple[str, ...], metrics: Metrics | None, options: dict[str, Any]) -> None:
+        self.settings = from_call(MirrorSettings, "mirror", {**options, "origin": origin, "patterns": patterns})
         self._bus = bus
         self._metrics = metrics
         self._runner: MirrorRunner | None = None

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
-from busmq_spark.core.keys import QueueKeys
+from busmq_spark.arguments import check_flag, check_one_of, check_path, check_text, check_whole, join_urls
+from busmq_spark.core.keys import QueueKeys, check_name
 from busmq_spark.errors import ConfigError
 from busmq_spark.extras import missing_package
 from busmq_spark.options import LAYOUTS, RedisOptions
@@ -52,21 +53,30 @@ class MirrorSettings:
     """Whether a queue of this bus' own is given up for the copy."""
 
     def __post_init__(self) -> None:
+        self._check_types()
         if not self.patterns:
             raise ConfigError(reason="no queue is named that shall be mirrored; expected names or patterns such as 'orders-*'")
-        for name, value, allowed in (
-            ("retention", self.retention, RETENTIONS),
-            ("new_life", self.new_life, NEW_LIVES),
-            ("layout", self.layout, LAYOUTS),
-        ):
-            if value not in allowed:
-                raise ConfigError(reason=f"{name} is {value!r}; expected {' or '.join(allowed)}")
-        if self.bytes_per_s < 0:
-            raise ConfigError(reason=f"bytes_per_s is {self.bytes_per_s}; expected a number from 0 (no limit) on")
+        check_one_of("retention", self.retention, RETENTIONS)
+        check_one_of("new_life", self.new_life, NEW_LIVES)
+        check_one_of("layout", self.layout, LAYOUTS)
+        check_whole("bytes_per_s", self.bytes_per_s)
         if self.is_federated:
             self.federation.check_offline()
         else:
             redis_layout(self.redis)
+
+    def _check_types(self) -> None:
+        object.__setattr__(self, "origin", join_urls("the origin", self.origin))
+        for pattern in self.patterns:
+            check_name("queue to mirror", pattern)
+        for name in ("groups", "replace"):
+            check_flag(name, getattr(self, name))
+        for name in ("secret", "user", "password", "master", "name", "origin_name"):
+            if getattr(self, name) is not None and getattr(self, name) != "":
+                check_text(name, getattr(self, name), secret=name in ("secret", "password"))
+        for name in ("tls_ca", "tls_certificate", "tls_key"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, check_path(name, getattr(self, name)))
 
     @property
     def is_federated(self) -> bool:

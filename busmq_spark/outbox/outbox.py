@@ -19,6 +19,7 @@ from time import monotonic, sleep
 from types import TracebackType
 from typing import Any, Self, TypeVar, Unpack
 
+from busmq_spark.arguments import check_path
 from busmq_spark.bus.event_routing import EventAttributes, event_of, keys_of
 from busmq_spark.core.cloud_event import Event
 from busmq_spark.core.event_routing import check_queue
@@ -39,11 +40,11 @@ class Outbox:
     ``settings`` are those of Bus: ``layout``, ``password``, ``tls_ca``, ``federate_secret`` … Raises ConfigError for a bad one.
     """
 
-    def __init__(self, path: str | PathLike[str], to: str | None = None, **settings: Any) -> None:
-        self._engine = OutboxEngine(Path(path), to, settings)
+    def __init__(self, path: str | PathLike[str], to: str | Sequence[str] | None = None, **settings: Any) -> None:
+        self._engine = OutboxEngine(Path(check_path("the path of the outbox", path)), to, settings)
 
     @classmethod
-    def sync(cls, path: str | PathLike[str], to: str | None = None, **settings: Any) -> SyncOutbox:
+    def sync(cls, path: str | PathLike[str], to: str | Sequence[str] | None = None, **settings: Any) -> SyncOutbox:
         """The same for programs without a loop: ``with Outbox.sync(...) as outbox``."""
         return SyncOutbox(path, to, **settings)
 
@@ -129,8 +130,8 @@ class Outbox:
 class SyncOutbox:
     """The calls of an Outbox, which wait. For any number of threads: those that call at the same time share an fsync."""
 
-    def __init__(self, path: str | PathLike[str], to: str | None = None, **settings: Any) -> None:
-        self._engine = OutboxEngine(Path(path), to, settings)
+    def __init__(self, path: str | PathLike[str], to: str | Sequence[str] | None = None, **settings: Any) -> None:
+        self._engine = OutboxEngine(Path(check_path("the path of the outbox", path)), to, settings)
 
     def __repr__(self) -> str:
         return f"Outbox({str(self._engine.path)!r}) (synchronous)"

@@ -50,7 +50,7 @@ class OutboxWriteRequest(NamedTuple):
 class OutboxEngine:
     """Opens nothing before :meth:`open`. Raises ConfigError for a bad address or setting."""
 
-    def __init__(self, path: Path, to: str | None, settings: dict[str, Any]) -> None:
+    def __init__(self, path: Path, to: str | Sequence[str] | None, settings: dict[str, Any]) -> None:
         self.path = path
         self._open_target, self._lanes = target_opener(to, settings)
         self._writer: SqliteGroupCommitWriter | None = None

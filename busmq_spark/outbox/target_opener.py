@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from busmq_spark.arguments import join_urls
 from busmq_spark.core.keys import QueueKeys, server_index
 from busmq_spark.extras import missing_package
-from busmq_spark.option_parsing import from_keywords
-from busmq_spark.options import BusOptions
+from busmq_spark.options import bus_options
 from busmq_spark.outbox.target_bus import OutboxTarget, RedisOutboxTarget
 from busmq_spark.redis_io.redis_layout import redis_layout
 
 WEBSOCKET_SCHEMES = ("ws://", "wss://")
 
 
-def target_opener(to: str | None, settings: dict[str, Any]) -> tuple[Callable[[], OutboxTarget], int]:
+def target_opener(to: str | Sequence[str] | None, settings: dict[str, Any]) -> tuple[Callable[[], OutboxTarget], int]:
     """What opens the target, once for each lane, and how many lanes there are: one for each server. Nothing is connected. Raises ConfigError."""
-    federated = to is not None and to.startswith(WEBSOCKET_SCHEMES)
-    options = from_keywords(BusOptions, {"federate" if federated else "url": to, **settings})
+    where_to = None if to is None else join_urls("to", to)
+    federated = where_to is not None and where_to.lower().startswith(WEBSOCKET_SCHEMES)
+    options = bus_options({"federate" if federated else "url": where_to, **settings})
     if federated:
         try:
             from busmq_spark.outbox.federation_target import FederationOutboxTarget, federation_address

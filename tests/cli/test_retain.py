@@ -42,7 +42,7 @@ def test_what_is_kept_is_set_shown_and_ended(busmq: Busmq, link: SyncLink, fresh
     assert "2 (+1 kept)" in busmq("queues", queue).text
     assert "1 acknowledged message, as busmq retain says" in busmq("info", queue).text
     assert [each["behind"] for each in busmq("lag", queue, "--json").records] == [2]
-    busmq("retain", queue, "--off")
+    busmq("retain", queue, "--off", "--yes")
     assert [each["id"] for each in busmq("peek", queue, "--json").records] == [3, 4]
 
 

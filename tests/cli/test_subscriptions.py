@@ -39,7 +39,7 @@ def test_a_subscription_registered_before_keeps_what_another_acks(busmq: Busmq, 
     ]
     again = busmq("subscribe", keys.name, "audit", "--start", "latest", "--json").records
     assert again == [{"queue": keys.name, "subscription": "audit", "created": False, "acked": 0, "behind": 5}]
-    assert busmq("unsubscribe", keys.name, "audit", "--json").records == [{"queue": keys.name, "subscription": "audit", "dropped": 4}]
+    assert busmq("unsubscribe", keys.name, "audit", "--yes", "--json").records == [{"queue": keys.name, "subscription": "audit", "dropped": 4}]
     assert link.run(states([(keys, -1)]))[0].count == 1
 
 

@@ -101,6 +101,13 @@ BAD = [
     *((WriteOptions, name, "x ", BLANK) for name in ("queue", "topic", "sinkId", "settle")),
     *((WriteOptions, name, "x\r\n", BREAK) for name in ("queue", "topic", "sinkId", "settle")),
     *((WriteOptions, name, "x\x00y", "control character") for name in ("queue", "topic", "sinkId", "settle")),
+    *(
+        (ReadOptions, "subscribe", text, "looks like a list, tuple or bytes of Python")
+        for text in ("('a', 'b')", "('a',)", '("a", "b")', "{'a'}", "b'a'")
+    ),
+    *((WriteOptions, name, "('a', 'b')", "looks like a list, tuple or bytes of Python") for name in ("queue", "topic", "sinkId", "settle")),
+    (ReadOptions, "subscribe", "['a', 'b']", "JSON list"),
+    (ReadOptions, "subscribe", '["\\ud800"]', "JSON list"),
     (ReadOptions, "subscribe", "a,b ", BLANK),
     (ReadOptions, "subscribe", "a,b\n", BREAK),
     (ReadOptions, "subscribe", "a,,b", "one of the names is empty"),

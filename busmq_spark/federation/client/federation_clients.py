@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from busmq_spark.arguments import check_flag, check_text
 from busmq_spark.bus.base_persisted_object import PersistedDataclass, PersistedDict
 from busmq_spark.bus.channel import Channel
 from busmq_spark.bus.pubsub import Pubsub
 from busmq_spark.bus.queue import Queue
 from busmq_spark.bus.service import Service
+from busmq_spark.environment import read_variable
 from busmq_spark.errors import ConfigError
 from busmq_spark.federation.client.channel import RemoteChannel
 from busmq_spark.federation.client.persisted import RemotePersistedDataclass, RemotePersistedDict
@@ -42,7 +43,7 @@ class FederationClients:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._pools: dict[FederationTarget, WebSocketPool] = {}
-        self.urls = tuple(url.strip() for url in (bus.options.federate or "").split(",") if url.strip())
+        self.urls = tuple((bus.options.federate or "").split(",")) if bus.options.federate else ()
         for url in self.urls:
             self._pool_for(url)
 
@@ -59,6 +60,12 @@ class FederationClients:
 
     def federate(self, thing: Any, url: str | None, secret: str | None, secret_in_url: bool | None) -> Any:
         """The same object on the bus behind ``url``. Raises ConfigError for a bad URL, a missing secret, or what is no object of a bus."""
+        if url is not None:
+            check_text("url", url, secret=True)
+        if secret is not None:
+            check_text("secret", secret, secret=True)
+        if secret_in_url is not None:
+            check_flag("secret_in_url", secret_in_url)
         if url is None and len(self.urls) != 1:
             raise ConfigError(reason=f"federate() was given no URL, and the bus knows {len(self.urls)}; name one")
         pool = self._pool_for(url or self.urls[0], secret, secret_in_url)
@@ -82,4 +89,4 @@ class FederationClients:
 def secret_for_url(secrets: str | Mapping[str, str] | None, url: str) -> str | None:
     """One secret for all, or one per URL; else that of the environment."""
     given = secrets.get(url) if isinstance(secrets, Mapping) else secrets
-    return given or os.environ.get("BUSMQ_FEDERATION_SECRET")
+    return given or read_variable("BUSMQ_FEDERATION_SECRET")

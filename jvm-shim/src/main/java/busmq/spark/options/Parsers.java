@@ -119,6 +119,9 @@ final class Parsers {
             }
             return found;
         }
+        if (Texts.looksLikePython(text)) {
+            throw new IllegalArgumentException(wanted + "; this " + Texts.describeStrayCharacter(text, false));
+        }
         List<String> found = Texts.splitAtCommas(text);
         for (String name : found) {
             String problem = name.isEmpty() ? "is empty" : Texts.describeStrayCharacter(name, false);
@@ -133,7 +136,7 @@ final class Parsers {
         try {
             List<String> found = new ArrayList<>();
             for (JsonNode each : JSON.readTree(text)) {
-                if (!each.isTextual() || each.textValue().isEmpty()) {
+                if (!each.isTextual() || each.textValue().isEmpty() || !Texts.isUtf8(each.textValue())) {
                     return Stream.empty();
                 }
                 found.add(each.textValue());

@@ -30,6 +30,10 @@ public record RedisOptions(String url, String user, String password, String layo
         String url = values.get(URL);
         if (url == null) {
             url = System.getenv("BUSMQ_REDIS_URL");
+            if (url != null && (url.endsWith("\n") || url.endsWith("\r"))) {
+                throw BusException.configError("the environment variable BUSMQ_REDIS_URL ends with a line break, "
+                        + "as text that was read from a file does; take it off");
+            }
         }
         if (url == null || url.isEmpty()) {
             throw BusException.configError("no Redis is named: set option 'redis.url' (redis://host:port) or the environment variable BUSMQ_REDIS_URL");

@@ -1,5 +1,6 @@
 package busmq.spark.options;
 
+import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.regex.Pattern;
 
@@ -7,6 +8,8 @@ import java.util.regex.Pattern;
 public final class Texts {
     /** What separates a comma list: a comma, with the blanks beside it. All else belongs to the items. */
     private static final Pattern COMMA = Pattern.compile("[ \\t]*,[ \\t]*");
+    private static final Pattern PYTHON_COLLECTION =
+            Pattern.compile("[(\\[{]\\s*b?['\"].*['\"],?\\s*[)\\]}]|b'.*'|b\".*\"");
     private static final Pattern CONTROL = Pattern.compile("[\\x00-\\x1f\\x7f]");
 
     private Texts() {
@@ -32,7 +35,22 @@ public final class Texts {
         if (CONTROL.matcher(text).find()) {
             return "has a line break or another control character in it";
         }
+        if (!isUtf8(text)) {
+            return "has half of a surrogate pair in it, which UTF-8 cannot hold";
+        }
+        if (looksLikePython(text)) {
+            return "looks like a list, tuple or bytes of Python that became text; join its items with commas";
+        }
         return inside && text.contains(" ") ? "has a blank in it" : null;
+    }
+
+    /** Whether UTF-8 can hold a text: half of a surrogate pair is no character. */
+    static boolean isUtf8(String text) {
+        return StandardCharsets.UTF_8.newEncoder().canEncode(text);
+    }
+
+    static boolean looksLikePython(String text) {
+        return PYTHON_COLLECTION.matcher(text).matches();
     }
 
     private static boolean isBlank(char each) {

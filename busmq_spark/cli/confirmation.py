@@ -1,0 +1,18 @@
+"""The question before a command deletes what cannot be had back."""
+
+import sys
+
+import typer
+
+from busmq_spark.cli.output import CliOutput
+from busmq_spark.errors import ConfigError
+
+
+def confirm(out: CliOutput, consequence: str, *, yes: bool) -> None:
+    """Ask whether to go on, unless ``--yes`` was given; raises ConfigError where nobody can answer."""
+    if yes:
+        return
+    if out.as_json or not sys.stdin.isatty():
+        raise ConfigError(reason=f"this would {consequence}. Add --yes to do so")
+    out.note(f"This would {consequence}.", "yellow")
+    typer.confirm("Do it?", abort=True, err=True)
