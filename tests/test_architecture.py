@@ -17,9 +17,9 @@ PACKAGE = ROOT / "busmq_spark"
 ORDER = [
     "errors",
     "extras",
+    "deferred_import",
     "arguments",
     "environment",
-    "deferred_import",
     "metrics",
     "starting_offsets",
     "parsers",
