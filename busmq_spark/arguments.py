@@ -43,6 +43,14 @@ def check_text(name: str, value: object, *, secret: bool = False) -> str:
     return value
 
 
+def check_texts(name: str, value: object) -> tuple[str, ...]:
+    """Return the texts of a list or tuple; one text alone is a list of one."""
+    several = [value] if isinstance(value, str) else value
+    if not isinstance(several, list | tuple):
+        raise ConfigError(reason=f"{name} is {show(value)}; expected a list of texts")
+    return tuple(check_text(f"one of {name}", each) for each in several)
+
+
 def check_path(name: str, value: object) -> str:
     """Return the path of a file as text."""
     path = fspath(value) if isinstance(value, PathLike) else value

@@ -91,7 +91,9 @@ def unsubscribe(
         if name not in known:
             has = f"it has {', '.join(known)}" if known else "it has none"
             raise ConfigError(reason=f"queue {queue!r} has no subscription {name!r}; {has}")
-        if kept := known[name].holds_back:
+        others = [each.last for each in known.values() if each.name != name]
+        kept = max(0, min(others) - max(known[name].last, before.floor)) if others else 0
+        if kept:  # of the last subscription nothing is deleted
             consequence = f"delete {format_count(kept, 'message')} of queue {queue!r} that only {name!r} has not read"
             confirm(out, consequence, yes=yes)
         place.link.run(forget(place.keys, name, is_dead))

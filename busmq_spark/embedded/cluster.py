@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from busmq_spark.arguments import check_whole
 from busmq_spark.embedded.server_set import EmbeddedServerSet, is_master, is_replica_in_sync, wait_until
 from busmq_spark.errors import LinkLost
 
@@ -36,6 +37,9 @@ class EmbeddedCluster(EmbeddedServerSet):
         settings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         super().__init__(password=password, aof=aof, settings=settings)
+        check_whole("masters", masters, 1)
+        check_whole("replicas", replicas)
+        check_whole("node_timeout_ms", node_timeout_ms, 1)
         self._master_count, self._replica_count, self._node_timeout_ms = masters, replicas, node_timeout_ms
         self.nodes: list[EmbeddedRedis] = []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from busmq_spark.arguments import check_text, check_whole
 from busmq_spark.embedded.server import EmbeddedRedis, quote_for_conf
 from busmq_spark.embedded.server_set import EmbeddedServerSet, is_master, is_replica_in_sync, wait_until
 from busmq_spark.errors import LinkLost
@@ -36,7 +37,10 @@ class EmbeddedSentinel(EmbeddedServerSet):
         settings: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         super().__init__(password=password, aof=aof, settings=settings)
-        self.name = name
+        self.name = check_text("name", name)
+        check_whole("replicas", replicas)
+        for number, value in (("sentinels", sentinels), ("down_after_ms", down_after_ms), ("failover_timeout_ms", failover_timeout_ms)):
+            check_whole(number, value, 1)
         self._replica_count, self._sentinel_count = replicas, sentinels
         self._down_after_ms, self._failover_timeout_ms = down_after_ms, failover_timeout_ms
         self.servers: list[EmbeddedRedis] = []

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import signal
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Literal, Self
+from typing import Literal, Self
 from urllib.parse import quote
 
+from busmq_spark.arguments import check_flag, check_one_of, check_path, check_text, check_whole, show
 from busmq_spark.embedded.binary import find_redis_server
 from busmq_spark.embedded.resp_client import RedisReplyError, Reply, send_command
 from busmq_spark.embedded.watchdog_handle import RedisWatchdogHandle
 from busmq_spark.errors import ConfigError, LinkLost
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 START_TIMEOUT_S = 30.0
 LOAD_TIMEOUT_S = 300.0
@@ -69,10 +69,19 @@ class EmbeddedRedis:
         unix_socket: bool = False,
         sentinel: bool = False,
     ) -> None:
-        self._given = None if folder is None else Path(folder)
+        self._given = None if folder is None else Path(check_path("folder", folder))
+        check_whole("port", port, 0, 65535)
+        for name, flag in (("aof", aof), ("unix_socket", unix_socket), ("sentinel", sentinel)):
+            check_flag(name, flag)
+        check_one_of("fsync", fsync, ("always", "everysec"))
+        if password is not None:
+            check_text("password", password, secret=True)
+        if maxmemory is not None and not re.fullmatch("[0-9]{1,18}([kmg]?b)?|[0-9]{1,15}[kmg]", check_text("maxmemory", maxmemory).lower()):
+            raise ConfigError(reason=f"maxmemory is {maxmemory!r}; expected bytes, or a number with kb, mb or gb")
+        _check_replica_of(replica_of)
         self._port, self._pid = port, 0
         self._aof, self._fsync, self._password, self._maxmemory = aof, fsync, password, maxmemory
-        self._replica_of, self._settings, self._unix, self._sentinel = replica_of, dict(settings), unix_socket, sentinel
+        self._replica_of, self._settings, self._unix, self._sentinel = replica_of, _as_mapping(settings), unix_socket, sentinel
         self._guard: RedisWatchdogHandle | None = None
         _check_settings(self._settings)
 
@@ -301,11 +310,29 @@ def quote_for_conf(text: str) -> str:
     return f'"{"".join(plain)}"'
 
 
+def _check_replica_of(replica_of: object) -> None:
+    if replica_of is None:
+        return
+    if not isinstance(replica_of, tuple | list) or len(replica_of) != 2:
+        raise ConfigError(reason=f"replica_of is {show(replica_of)}; expected host and port")
+    check_text("the host of replica_of", replica_of[0])
+    check_whole("the port of replica_of", replica_of[1], 1, 65535)
+
+
+def _as_mapping(settings: object) -> dict[str, str]:
+    if not isinstance(settings, Mapping):
+        raise ConfigError(reason=f"settings is {show(settings)}; expected a dictionary from setting to text")
+    return dict(settings)
+
+
 def _check_settings(settings: Mapping[str, str]) -> None:
     for name, value in settings.items():
+        check_text("the name of a setting", name)
+        if not isinstance(value, str):
+            raise ConfigError(reason=f"setting {name!r} is {show(value)}; expected text, as in redis.conf")
         if name.lower() in RESERVED_SETTINGS:
             raise ConfigError(reason=f"setting {name!r} is set by EmbeddedRedis itself. Use its argument, if it has one")
-        if "\n" in name + value:
+        if {"\n", "\r", "\x00"} & {*name, *value}:
             raise ConfigError(reason=f"setting {name!r} has a line break in it")
 
 

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Self
 
+from busmq_spark.arguments import check_whole
 from busmq_spark.embedded.server import EmbeddedRedis
 from busmq_spark.errors import ConfigError, LinkLost
 
@@ -66,7 +67,7 @@ class EmbeddedStandaloneServers(EmbeddedServerSet):
 
     def __init__(self, count: int, *, password: str | None = None, aof: bool = False, settings: Mapping[str, str] = MappingProxyType({})) -> None:
         super().__init__(password=password, aof=aof, settings=settings)
-        self._count = count
+        self._count = check_whole("count", count, 1)
         self.servers: list[EmbeddedRedis] = []
 
     @property

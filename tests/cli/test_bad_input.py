@@ -172,6 +172,16 @@ def test_unsubscribe_deletes_nothing_unasked(busmq: Busmq, link: SyncLink, kept:
     assert count(link, kept) == 1
 
 
+def test_unsubscribe_does_not_ask_where_nothing_is_deleted(busmq: Busmq, link: SyncLink, fresh: Fresh) -> None:
+    keys = QueueKeys(fresh("orders"))
+    for name in ("only", "other"):
+        busmq("subscribe", keys.name, name)
+    link.run(push_many(keys, [b"x"] * 3))
+    for name in ("only", "other"):
+        assert busmq("unsubscribe", keys.name, name).code == 0
+    assert count(link, keys) == 3
+
+
 @pytest.mark.parametrize(("answer", "code", "left"), [(b"y\n", 0, 1), (b"n\n", 130, 5)])
 def test_unsubscribe_asks_a_person(redis_url: str, link: SyncLink, kept: QueueKeys, answer: bytes, code: int, left: int) -> None:
     here, there = pty.openpty()

@@ -9,6 +9,7 @@ secret together: ``bytes_per_secret``, and eight range reads of 18 MB at one Red
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from math import inf
 from typing import Any
 
 from busmq_spark.errors import ConfigError
@@ -63,5 +64,9 @@ class PeerLimits:
 
     def __post_init__(self) -> None:
         for row in fields(self):
-            if not getattr(self, row.name) > 0:
-                raise ConfigError(reason=f"limit {row.name} is {getattr(self, row.name)!r}; expected a number above 0 ({row.metadata['doc']})")
+            value = getattr(self, row.name)
+            kinds = (int,) if type(row.default) is int else (int, float)
+            if type(value) not in kinds or not 0 < value < inf:
+                wanted = f"{'whole ' if len(kinds) == 1 else ''}number above 0"
+                found = f"limit {row.name} is {value!r}; expected a {wanted}"
+                raise ConfigError(reason=f"{found} ({row.metadata['doc']})")

@@ -24,6 +24,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 from websockets.typing import Subprotocol
 
+from busmq_spark.arguments import check_flag, check_text, check_texts, check_whole
 from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.errors import BusError, ConfigError, LinkLost, StateError
 from busmq_spark.federation.bulk.server import FederationBulkServer
@@ -51,6 +52,7 @@ from busmq_spark.federation.serve.connection import NpmProtocolServerConnection
 from busmq_spark.federation.serve.memory_trim import MemoryTrimTrigger, trim_memory
 from busmq_spark.federation.silent_log import WIRE_LOG
 from busmq_spark.metrics import CONTENT_TYPE, Metrics
+from busmq_spark.parsers import describe_stray_character
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
@@ -87,13 +89,14 @@ class FederationServer:
         audience: str | None = None,
         metrics_secret: str | None = None,
     ) -> None:
+        _check_arguments(host, port, path, keyring, limits)
         if keyring is None and not is_loopback(host):
             raise ConfigError(reason=f"a server at {host!r} needs a keyring: without one it listens on this machine only (127.0.0.1, ::1, localhost)")
         self._bus, self._host, self._port, self._tls = bus, host, port, tls
         self._limits, self._metrics = limits or PeerLimits(), metrics or Metrics()
-        self._policy = WebSocketHandshakePolicy(keyring, path, tuple(origins), audience)
+        self._policy = WebSocketHandshakePolicy(keyring, path, check_texts("origins", origins), audience)
         self._counts = ServerCounters(self._metrics)
-        self._proxies, self._compression = parse_networks(proxies), compression
+        self._proxies, self._compression = parse_networks(check_texts("proxies", proxies)), check_flag("compression", compression)
         self._socket_limiter = SocketLimiter(self._limits, lambda: self._counts.refused.add(reason="busy"), tls, self._proxies)
         if metrics_secret is not None and (keyring is None or metrics_secret not in keyring.names):
             raise ConfigError(reason=f"the secret for /metrics is {metrics_secret!r}; expected the name of a secret of the server")
@@ -343,6 +346,17 @@ class ServerCounters:
         self.sockets = metrics.gauge("busmq_federation_sockets", "Open connections, handshakes under way included")
         self.channels = metrics.gauge("busmq_federation_channels", "Objects of peers")
         self.waiting = metrics.gauge("busmq_federation_waiting_bytes", "Bytes that wait to be sent to peers")
+
+
+def _check_arguments(host: str, port: int, path: str, keyring: object, limits: object) -> None:
+    """Raise ConfigError for what is no address to listen at, no keyring, or no limits."""
+    check_text("host", host)
+    check_whole("port", port, 0, 65535)
+    if not check_text("path", path).startswith("/") or describe_stray_character(path, inside=True) or {"?", "#"} & {*path}:
+        raise ConfigError(reason=f"path is {path!r}; expected the path of a URL, such as /bus, without blank, query or fragment")
+    for name, given, kind in (("keyring", keyring, Keyring), ("limits", limits, PeerLimits)):
+        if given is not None and not isinstance(given, kind):
+            raise ConfigError(reason=f"{name} is a {type(given).__name__}; expected a {kind.__name__}")
 
 
 def _unavailable_response() -> Response:

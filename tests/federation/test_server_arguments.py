@@ -1,0 +1,43 @@
+"""Each argument of a federation server is taken as it is, or refused with ConfigError before it listens."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from busmq_spark import Bus
+from busmq_spark.errors import ConfigError
+from busmq_spark.federation.gate.limits import PeerLimits
+from busmq_spark.federation.serve.server import FederationServer
+
+ROWS: dict[str, list[Any]] = {
+    "host": [True, None, "", 1, b"127.0.0.1", ["127.0.0.1"]],
+    "port": [True, None, "80", -1, 65536, 1.5, math.nan, b"80"],
+    "path": [True, None, "", "bus", " /bus", "/bus ", "/bus\n", "/bus?x", "/bus#x", "/my bus", b"/bus"],
+    "keyring": ["secret", True, {"a": "b"}],
+    "limits": [{"depth": 3}, 5, "x"],
+    "origins": [True, None, 5, [""], [5], [b"x"], {"a": 1}],
+    "proxies": [True, None, 5, [""], [5], ["nonsense"], "10.0.0.0/99", {"a": 1}],
+    "compression": [None, 0, 1, "false", ""],
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_bad_argument_is_refused(name: str) -> None:
+    for value in ROWS[name]:
+        with pytest.raises(ConfigError):
+            FederationServer(Bus("redis://h"), **{name: value})
+
+
+def test_one_text_is_a_list_of_one() -> None:
+    FederationServer(Bus("redis://h"), origins="https://example.com", proxies="10.0.0.0/8")
+
+
+@pytest.mark.parametrize("row", fields(PeerLimits), ids=lambda row: row.name)
+def test_a_limit_is_a_number_above_zero(row: Any) -> None:
+    for value in (True, None, "5", "", -1, 0, math.nan, math.inf, b"5", [5], *([1.5] if type(row.default) is int else [])):
+        with pytest.raises(ConfigError, match=f"limit {row.name} is"):
+            PeerLimits(**{row.name: value})
