@@ -42,6 +42,7 @@ class SocketLimiter:
         self._by_address: Counter[str] = Counter()
         self._admitted = 0
         self._pending: dict[LimitedServerConnection, str] = {}
+        self._crowds: dict[str, dict[LimitedServerConnection, None]] = {}  # the same by address, the oldest first
         self._ending = False
         self.sockets: set[LimitedServerConnection] = set()
         """The sockets that speak HTTP or more: under TLS those whose TLS handshake is over."""
@@ -63,7 +64,7 @@ class SocketLimiter:
         It is closed a moment later, so that a crowd does not end those whose request is on its way; above twice the limit
         at once.
         """
-        self._pending[socket] = address
+        self._add_pending(socket, address)
         if len(self._pending) > 2 * self.limits.handshakes:
             self._end_handshake(self._oldest_of_crowd())
         if len(self._pending) > self.limits.handshakes and not self._ending:
@@ -85,25 +86,40 @@ class SocketLimiter:
         loop.call_soon(self._end_crowd, loop)
 
     def _oldest_of_crowd(self) -> LimitedServerConnection:
-        crowded = Counter(self._pending.values()).most_common(1)[0][0]
-        return next(each for each, where in self._pending.items() if where == crowded)
+        crowded = max(self._crowds, key=lambda address: len(self._crowds[address]))
+        return next(iter(self._crowds[crowded]))
+
+    def _add_pending(self, socket: LimitedServerConnection, address: str) -> None:
+        self._pending[socket] = address
+        self._crowds.setdefault(address, {})[socket] = None
+
+    def _remove_pending(self, socket: LimitedServerConnection) -> bool:
+        """Whether it was in its handshake."""
+        address = self._pending.pop(socket, None)
+        if address is None:
+            return False
+        crowd = self._crowds[address]
+        del crowd[socket]
+        if not crowd:
+            del self._crowds[address]
+        return True
 
     def _end_handshake(self, socket: LimitedServerConnection) -> None:
-        del self._pending[socket]
+        self._remove_pending(socket)
         self._refused()
         socket.tcp.abort()
 
     def count_for_client(self, socket: LimitedServerConnection, headers: Sequence[tuple[str, str]]) -> None:
         """Count a handshake for the client that a trusted proxy names, and no longer for the proxy."""
-        if socket in self._pending:
-            self._pending[socket] = network_of(client_address(socket.address, headers, self.proxies))
+        if self._remove_pending(socket):
+            self._add_pending(socket, network_of(client_address(socket.address, headers, self.proxies)))
 
     def admit(self, socket: LimitedServerConnection, address: str) -> bool:
         """Count a socket whose handshake is over; False when there are too many."""
         if self._admitted >= self.limits.connections or self._by_address[address] >= self.limits.connections_per_address:
             self._refused()
             return False
-        if self._pending.pop(socket, None) is None:
+        if not self._remove_pending(socket):
             return False  # it was ended meanwhile
         self._admitted += 1
         self._by_address[address] += 1
@@ -112,7 +128,7 @@ class SocketLimiter:
 
     def count_closed(self, socket: LimitedServerConnection) -> None:
         """Count the socket no more: it is closed."""
-        self._pending.pop(socket, None)
+        self._remove_pending(socket)
         self.sockets.discard(socket)
         self.gone_bytes, socket.received = self.gone_bytes + socket.received, 0
         address, socket.counted_address = socket.counted_address, None
