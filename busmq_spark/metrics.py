@@ -10,14 +10,18 @@ stays what it was, and nothing of the peer's is ever printed.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Callable
 from itertools import product
 from threading import Lock
 
+from busmq_spark.errors.foreign import error_text, exc_info
+
 OTHER_LABEL = "other"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+log = logging.getLogger("busmq_spark")
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 
@@ -96,7 +100,10 @@ class Metrics:
     def text(self, without: str = "") -> str:
         """All of them, by name. ``without``: a label that is left out, as of :meth:`MetricFamily.lines`."""
         for measure in self._measured:
-            measure()
+            try:
+                measure()
+            except Exception as error:
+                log.error("a metric could not be measured: %s", error_text(error), exc_info=exc_info(error))
         return "".join(line + "\n" for _, metric in sorted(self._metrics.items()) for line in metric.lines(without))
 
 

@@ -149,6 +149,7 @@ class BaseQueue(Emitter):
     def _need_attached(self, what: str) -> int:
         if not self.attached:
             raise self._not_attached(what)
+        self.bus.check_loop()
         return self.ttl_s
 
     def _need_attaching(self, what: str) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Coroutine, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack, cast, overload
@@ -38,7 +39,9 @@ from busmq_spark.bus.worker_group import WorkerGroup
 from busmq_spark.core.job import OUTCOME_TTL_S
 from busmq_spark.core.queue import MIN_RECORD_TTL_S, queue_cap_field
 from busmq_spark.errors import BusError, ConfigError, RedisUnauthorized, StateError, TlsFailed
+from busmq_spark.errors.foreign import error_text
 from busmq_spark.options import bus_options
+from busmq_spark.redis_io.fork_guard import forked_error, other_loop_error
 from busmq_spark.redis_io.lease_token import my_token
 from busmq_spark.redis_io.redis_layout import redis_layout
 
@@ -87,6 +90,9 @@ class Bus(EventRoutingMixin, Emitter):
         self._servers: RedisServerLinks | None = None
         self._links: FederationLinks | None = None
         self._group: asyncio.TaskGroup | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._pid = 0
+        """The process that entered the bus."""
         self._objects: dict[Any, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._refusal: RedisUnauthorized | TlsFailed | None = None
@@ -107,7 +113,10 @@ class Bus(EventRoutingMixin, Emitter):
     async def __aenter__(self) -> Self:
         """Connect. Raises LinkLost when no server answers, and what waiting cannot mend: a wrong password, a bad certificate."""
         if self._group is not None:
+            if self._pid != os.getpid():
+                raise forked_error("the bus")
             raise StateError(event="enter", what="this bus", state="open already", remedy="Make another Bus for another scope")
+        self._pid, self._loop = os.getpid(), asyncio.get_running_loop()
         links = self._federation_links() if self.options.federate else None  # a bad URL is an error before anything is connected
         if self.has_redis:
             await self._connect()
@@ -118,7 +127,12 @@ class Bus(EventRoutingMixin, Emitter):
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Detach every object, end every task, close every connection."""
+        """Detach every object, end every task, close every connection.
+
+        In a forked child it does nothing: they belong to the parent.
+        """
+        if self._pid != os.getpid():
+            return
         group, servers = self._group, self._servers
         assert group is not None
         only = None
@@ -134,7 +148,7 @@ class Bus(EventRoutingMixin, Emitter):
             try:
                 await group.__aexit__(kind, error, trace)
             except BaseExceptionGroup as failed:
-                if len({(type(each), str(each)) for each in failed.exceptions}) > 1:
+                if len({(type(each), error_text(each)) for each in failed.exceptions}) > 1:
                     raise
                 only = failed.exceptions[0]  # one error, seen by one task or by several, is easier to catch than a group
             finally:
@@ -274,9 +288,12 @@ class Bus(EventRoutingMixin, Emitter):
 
     def spawn(self, work: Coroutine[Any, Any, Any], what: str) -> asyncio.Task[Any]:
         """Run ``work`` as a task of this bus; what it raises ends the bus' scope."""
-        if self._group is None:
+        try:
+            self.check_loop()
+        except StateError:
             work.close()
-            raise _not_open_error()
+            raise
+        assert self._group is not None
         try:
             task = self._group.create_task(work, name=f"busmq: {what}")
         except RuntimeError:  # something has failed, and the scope is about to end
@@ -291,7 +308,19 @@ class Bus(EventRoutingMixin, Emitter):
         """The servers. Raises StateError outside of ``async with``, and for a bus without Redis."""
         if self._servers is None:
             raise _not_open_error() if self.has_redis else _no_redis()
+        if asyncio._get_running_loop() is not self._loop and self._pid != os.getpid():
+            raise forked_error("the bus")
         return self._servers
+
+    def check_loop(self) -> None:
+        """Check that the bus is open in this process, on this loop.
+
+        Raises StateError outside of ``async with``, in a forked child, and on another loop or thread.
+        """
+        if self._group is None:
+            raise _not_open_error()
+        if asyncio._get_running_loop() is not self._loop:
+            raise forked_error("the bus") if self._pid != os.getpid() else other_loop_error("the bus")
 
     def adopt(self, thing: Any) -> None:
         """Remember an attached object, so that leaving the bus detaches it."""

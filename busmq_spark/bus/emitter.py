@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
-from collections.abc import Callable, Coroutine, Iterator
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from typing import Any, NoReturn, TypeVar
 
-from busmq_spark.errors import ConfigError
+from busmq_spark.errors import BusError, ConfigError, StateError
+from busmq_spark.errors.foreign import error_text, exc_info
 
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 SpawnTask = Callable[[Coroutine[Any, Any, Any], str], Any]
@@ -16,11 +18,16 @@ EVENTS_OF_MESSAGES = ("message", "request")
 log = logging.getLogger("busmq_spark")
 
 
+def not_picklable_error(thing: object) -> StateError:
+    """Return the error of an object of a bus that is pickled or copied."""
+    remedy = "Send its name, and make it anew on a bus of that process"
+    return StateError(event="pickle", what=repr(thing), state="bound to the connections of this process", remedy=remedy)
+
+
 class Emitter:
     """Calls handlers in the order they were added. A handler may be a coroutine function; it then runs as a task of the bus.
 
-    What a coroutine handler raises ends the bus' scope, and so does what a function raises in an event that a task of the bus emits: a hidden error
-    would be worse. In an event that a call of yours emits (``attached``, ``connect`` …) a function raises out of that call.
+    Whatever a handler raises is logged with its traceback, and ends nothing: not the bus, not the call that emits, not the other handlers.
     """
 
     events: tuple[str, ...] = ()
@@ -29,6 +36,9 @@ class Emitter:
     def __init__(self, spawn: SpawnTask) -> None:
         self._spawn = spawn
         self._handlers: dict[str, list[tuple[Callable[..., Any], bool]]] = {}
+
+    def __reduce__(self) -> NoReturn:
+        raise not_picklable_error(self)
 
     def on(self, event: str, handler: Handler) -> Handler:
         """Call ``handler`` at every ``event``. Raises ConfigError for an event that is never emitted."""
@@ -43,6 +53,8 @@ class Emitter:
         self._handlers[event] = [entry for entry in self._handlers.get(event, []) if entry[0] != handler]
 
     def _add_handler(self, event: str, handler: Handler, *, once: bool) -> Handler:
+        if inspect.isasyncgenfunction(handler):
+            raise ConfigError(reason=f"the handler of {event!r} is an asynchronous generator, which nobody iterates; expected a function")
         if event not in self.events:
             raise ConfigError(reason=f"{type(self).__name__} emits no event {event!r}; known are: {', '.join(self.events)}")
         self._handlers.setdefault(event, []).append((handler, once))
@@ -50,9 +62,32 @@ class Emitter:
 
     def _emit(self, event: str, *args: Any) -> None:
         for handler in self._take_handlers(event):
-            outcome = handler(*args)
+            outcome = self._call_handler(event, handler, args)
             if inspect.iscoroutine(outcome):
-                self._spawn(outcome, f"{event} handler")
+                work = self._await_handler(event, outcome)
+                try:
+                    self._spawn(work, f"{event} handler")
+                except BusError:  # the bus is closed
+                    outcome.close()
+                    raise
+
+    def _call_handler(self, event: str, handler: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        try:
+            return handler(*args)
+        except BaseException as error:  # noqa: BLE001  it is the code of others
+            self._log_handler_failure(event, error)
+
+    async def _await_handler(self, event: str, outcome: Awaitable[Any]) -> None:
+        try:
+            await outcome
+        except BaseException as error:
+            me = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and me is not None and me.cancelling():
+                raise
+            self._log_handler_failure(event, error)
+
+    def _log_handler_failure(self, event: str, error: BaseException) -> None:
+        log.error("%s: a handler of %r failed: %s", self, event, error_text(error), exc_info=exc_info(error))
 
     def _take_handlers(self, event: str) -> Iterator[Callable[..., Any]]:
         """The handlers to call now; one added with ``once`` is removed before it is called."""
@@ -71,9 +106,9 @@ class Emitter:
     async def _emit_and_wait(self, event: str, *args: Any) -> None:
         """Like ``_emit``, but each handler that is a coroutine function is waited for."""
         for handler in self._take_handlers(event):
-            outcome = handler(*args)
+            outcome = self._call_handler(event, handler, args)
             if inspect.isawaitable(outcome):
-                await outcome
+                await self._await_handler(event, outcome)
 
     def _report(self, error: Exception) -> None:
         """An error that no call can raise: to the handlers of ``error``, else to the log."""

@@ -78,22 +78,32 @@ class OrderedGroup(BaseGroup):
             behind = f"behind {self._position}, the last that was handed out"
             raise StateError(event="ack", what=f"id {last}", state=behind, remedy="Ack what was read")
         async with self._lock:
-            await self._run_with_retries(lambda _: self._ack_while_leased(last))
+            await self._run_with_retries(lambda again: self._ack_while_leased(last, again=again))
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
 
-    async def _ack_while_leased(self, last: int) -> None:
+    async def _ack_while_leased(self, last: int, *, again: bool) -> None:
+        """Ack. ``again``: an ack may have been executed before, whose reply was lost.
+
+        Another holder may have had the group since.
+        """
+        if again and (await self._run(reader_operations.last_acked_by(self.queue.keys, self.name, self._token))) >= last:
+            self._on_acked(last)
+            return
         if not await self._acquire_or_keep_lease():
             remedy = "Read on with batches(), which waits for it, and hands out again what is not acked"
             raise QueueBusy(queue=self.queue.name, found=f"is read by another as group {self.name!r}", remedy=remedy)
-        if last > self._position:
+        if last > self._position or (again and last <= self._acked):
             raise QueueBusy(queue=self.queue.name, found=f"was read by another as group {self.name!r}", remedy="Read on with batches()")
         ack = reader_operations.CumulativeAckRequest(self.queue.keys, last, self._born, self._marks.get(last, ""))
-        [found] = await self._run(reader_operations.ack_to([ack], self.name))
+        [found] = await self._run(reader_operations.ack_to([ack], self.name, self._token))
         if found.status != "ok":
             raise _ERROR_OF_ACK_STATUS[found.status](
                 queue=self.queue.name, expected=f"id {last} of life {self._born}", found=found.detail or "nothing"
             )
+        self._on_acked(last)
+
+    def _on_acked(self, last: int) -> None:
         self._acked = max(self._acked, last)
         log.debug("queue %r, group %r: acked up to id %d", *self._log_names, last)
         self._marks = {id: mark for id, mark in self._marks.items() if id > last or id == self._position}

@@ -72,6 +72,7 @@ class PushBatcher:
 
     def add(self, values: Sequence[bytes], *, single: bool) -> asyncio.Future[Any]:
         """The id, or for ``single`` false the list of ids, once everything is stored."""
+        self._queue.bus.check_loop()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if values:
             self.put(PendingPush(values, future, single=single))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from busmq_spark.core.service import ABSENT, ServiceReply, ServiceRequest, error_object
 from busmq_spark.errors import StateError
+from busmq_spark.errors.foreign import stack_text
 
 SendReply = Callable[[str, bytes, bool], Awaitable[None]]
 
@@ -51,7 +51,7 @@ class Request:
     async def fail(self, error: BaseException | str | Mapping[str, Any]) -> None:
         """Answer with an error: a text, an object, or an exception, of which the peer sees the message and the code."""
         if isinstance(error, BaseException):
-            stack = "".join(traceback.format_exception(error)) if self._stacks else None
+            stack = stack_text(error) if self._stacks else None
             await self._send_reply(ABSENT, last=True, error=error_object(error, stack))
         else:
             await self._send_reply(ABSENT, last=True, error=error if isinstance(error, str) else dict(error))

@@ -24,6 +24,7 @@ from busmq_spark.bus.requester import Requester
 from busmq_spark.bus.service_provider import ServeKeywords, ServeOptions, ServiceProvider
 from busmq_spark.core.keys import check_name
 from busmq_spark.errors import StateError
+from busmq_spark.errors.foreign import error_text, exc_info
 from busmq_spark.option_parsing import from_call
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class Service(Emitter):
         if self._handlers.get("error"):
             self._emit("error", error)
         else:
-            log.error("service %r: a handler failed", self.name, exc_info=error)
+            log.error("service %r: a handler failed: %s", self.name, error_text(error), exc_info=exc_info(error))
 
     async def _start_side(self, side: ServiceProvider | Requester, start: Callable[[], Any]) -> None:
         async with self._lock:

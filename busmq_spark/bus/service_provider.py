@@ -74,6 +74,7 @@ class ServiceProvider:
         self._running: set[asyncio.Task[None]] = set()
         self._room = asyncio.Event()
         self._loops: list[asyncio.Task[None]] = []
+        self._cancelling = False
 
     @property
     def active(self) -> bool:
@@ -100,6 +101,7 @@ class ServiceProvider:
                 await asyncio.wait(handlers, timeout=grace_ms / 1000)
 
     async def _cancel_all_except(self, me: asyncio.Task[Any] | None) -> None:
+        self._cancelling = True
         tasks = {*self._loops, *self._running} - {me}
         for task in tasks:
             task.cancel()
@@ -169,12 +171,10 @@ class ServiceProvider:
     async def _handle(self, request: Request) -> None:
         try:
             await self._answer(request)
-        except asyncio.CancelledError as error:
-            if (me := asyncio.current_task()) is not None and me.cancelling():
+        except BaseException as error:  # no request ends the service
+            if isinstance(error, asyncio.CancelledError) and (self._cancelling or any(task.cancelling() for task in self._loops)):
                 raise
-            await self._answer_failure(request, error)  # something that the handler waited for was cancelled, not the handler
-        except Exception as error:  # noqa: BLE001  # the requester and the event get it: one bad request must not end the service
-            await self._answer_failure(request, error)
+            await self._answer_failure(request, error)  # it may have cancelled itself
 
     async def _answer(self, request: Request) -> None:
         outcome = self._handler(request.data, request) if self._with_request else self._handler(request.data)

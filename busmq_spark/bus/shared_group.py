@@ -36,6 +36,7 @@ from busmq_spark.core.reader_subscriptions import register
 from busmq_spark.core.retry import Pauses
 from busmq_spark.core.shared_group import Action, LeasedMessage, MessageLeaseResult
 from busmq_spark.errors import BusError, ConfigError, QueueFull, StateError
+from busmq_spark.errors.foreign import error_text
 from busmq_spark.redis_io.lease_token import is_dead
 from busmq_spark.redis_io.queue_location import new_token
 
@@ -279,7 +280,7 @@ class SharedGroup(BaseGroup):
         async def send(again: bool) -> list[int] | None:
             nonlocal before
             before = again
-            return await self._run(flows.settle(self.queue.keys, self.name, self._born, settlements))
+            return await self._run(flows.settle(self.queue.keys, self.name, self._born, settlements, again=again))
 
         found = await self._run_with_retries(send)
         results = found or [0] * len(some)
@@ -291,7 +292,7 @@ class SharedGroup(BaseGroup):
             log.debug("queue %r, group %r: %s of %d messages, ids %d to %d", *names)
         if results.count(1) == len(results):
             return []
-        # Where the call may have been executed before, what is settled already was settled by us.
+        # Where the call may have been executed before, Redis says -1 only of what this holder settled.
         refused = [each for each, result in zip(some, results, strict=True) if result == 0 or (result < 0 and not before)]
         if refused:
             why = "its lease had ended, and another settles it" if found else "the queue or the group is gone, or was made anew"
@@ -301,7 +302,8 @@ class SharedGroup(BaseGroup):
     async def _retry_or_reject(self, some: Sequence[LeasedMessage], ms: int, error: object) -> list[LeasedMessage]:
         refused = await self._settle([each for each in some if each.tries < self.tries], "retry", ms)
         spent = [each for each in some if each.tries >= self.tries]
-        return refused + (await self._reject(spent, error or "a retry was asked for, and its tries are used up") if spent else [])
+        why = error_text("" if error is None else error) or "a retry was asked for, and its tries are used up"
+        return refused + (await self._reject(spent, why) if spent else [])
 
     async def _reject(self, some: Sequence[LeasedMessage], error: object) -> list[LeasedMessage]:
         refused = await self._settle(some, "extend", round(self.lease_s * 1000))  # so that what another has by now makes no dead letter
@@ -314,9 +316,10 @@ class SharedGroup(BaseGroup):
                 await dead.attach()
                 self._dead_queue = dead
         letters_to, now = self._dead_queue, await self._run_with_retries(lambda _: self._run(clock_ms(self.queue.keys)))
-        letters = [dead_letter.make_dead_letter(self.queue.name, self.name, each, str(error), now) for each in ours]
+        why = error_text(error)
+        letters = [dead_letter.make_dead_letter(self.queue.name, self.name, each, why, now) for each in ours]
         await self._push_letters(letters_to, letters)
-        await self._on_given_up(ours, str(error))
+        await self._on_given_up(ours, why)
         return refused + await self._settle(ours, "ack")
 
     async def _push_letters(self, dead: Queue, letters: Sequence[bytes]) -> None:
@@ -358,7 +361,7 @@ class SharedGroup(BaseGroup):
             held = list(self._held.values())
             if held and error is not None:
                 try:
-                    await self._retry_or_reject(held, 0, f"{type(error).__name__}: {error}")
+                    await self._retry_or_reject(held, 0, error_text(error))
                 except BusError as refusal:  # what the reader has raised is what its caller must see
                     log.warning("queue %r, group %r: no dead letters now, leases end by themselves: %s", *self._log_names, refusal)
             elif held:

@@ -17,17 +17,20 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 from busmq_spark.bus.base_persisted_object import PersistedDict
-from busmq_spark.bus.emitter import Emitter
+from busmq_spark.bus.emitter import Emitter, not_picklable_error
 from busmq_spark.bus.job import Job
 from busmq_spark.errors import StateError
+from busmq_spark.errors.foreign import exc_info
+from busmq_spark.redis_io.fork_guard import forked_error
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
@@ -45,18 +48,22 @@ class LoopThread:
         self._thread: threading.Thread | None = None
         self._over: Future[None] = Future()
         self.handlers: ThreadPoolExecutor | None = None
+        self._pid = 0
 
     def open(self, bus: Bus) -> None:
         """Enter the bus. Raises what entering raises."""
         ready: Future[None] = Future()
-        self._over = Future()
+        self._over, self._pid = Future(), os.getpid()
         self._thread = threading.Thread(target=self._run, args=(bus, ready), name="busmq-loop", daemon=True)
         self._thread.start()
         ready.result()
 
     def close(self) -> None:
-        """Leave the bus and end the thread. Raises what ended the bus, if something did."""
-        if self._thread is None or self._loop is None or self._leave is None:
+        """Leave the bus and end the thread. In a forked child it does nothing.
+
+        Raises what ended the bus, if something did.
+        """
+        if self.is_forked or self._thread is None or self._loop is None or self._leave is None:
             return
         if not self._over.done():
             self._loop.call_soon_threadsafe(self._leave.set)
@@ -64,8 +71,16 @@ class LoopThread:
         self._thread = None
         self._over.result()
 
+    @property
+    def is_forked(self) -> bool:
+        """Return whether this process was forked from the one whose thread runs the loop."""
+        return self._pid not in (0, os.getpid())
+
     def call(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Run ``work`` on the loop and wait for its result."""
+        if self.is_forked:
+            work.close()
+            raise forked_error("the bus")
         if self._loop is None or self._over.done():
             work.close()
             raise StateError(event="use", what="the bus", state="not open", remedy="Use it inside 'with Bus.sync(...) as bus:'")
@@ -121,7 +136,11 @@ class SyncProxy:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._loop_thread.call(self._thing.__aexit__(kind, error, trace))
+        if not self._loop_thread.is_forked:
+            self._loop_thread.call(self._thing.__aexit__(kind, error, trace))
+
+    def __reduce__(self) -> NoReturn:
+        raise not_picklable_error(self)
 
     def __iter__(self) -> Iterator[Any]:
         return _iterate_synchronously(aiter(self._thing), self._loop_thread)
@@ -182,6 +201,8 @@ class SyncBus(SyncProxy):
         super().__init__(bus, LoopThread())
 
     def __enter__(self) -> Self:
+        if self._loop_thread.is_forked:
+            raise forked_error("the bus")
         self._loop_thread.open(self._thing)
         return self
 
@@ -212,9 +233,8 @@ def _call_and_log(handler: Callable[..., Any], event: str, *args: Any) -> None:
     """No caller awaits a handler here, so its exception is logged."""
     try:
         handler(*args)
-    except Exception:  # whatever it is: the executor would keep it to itself
-        log.exception("a handler of %r failed", event)
-        raise
+    except BaseException as error:
+        log.error("a handler of %r failed", event, exc_info=exc_info(error))
 
 
 def _unwrap_proxies(value: Any) -> Any:
@@ -227,7 +247,7 @@ def _iterate_synchronously(source: Any, loop_thread: LoopThread) -> Iterator[Any
     """The items of an asynchronous iterator. Messages that are there already cost no hop between threads."""
     stored = getattr(source, "next_stored", lambda: None)
     while True:
-        item = stored()
+        item = None if loop_thread.is_forked else stored()
         if item is None:
             try:
                 item = loop_thread.call(source.__anext__())

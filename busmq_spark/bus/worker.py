@@ -35,6 +35,7 @@ from busmq_spark.core.message import CHUNK_BYTES
 from busmq_spark.core.retry import Pauses
 from busmq_spark.core.shared_group import LeasedMessage
 from busmq_spark.errors import BusError, ConfigError, LinkLost, MessageRefused, Reject, Release, StateError, WorkTimeout
+from busmq_spark.errors.foreign import error_text, exc_info
 
 if TYPE_CHECKING:
     from busmq_spark.bus.jobs import Jobs
@@ -53,6 +54,8 @@ class _RunningJob:
     ends: float
     """Its deadline, by the clock of the loop."""
     late: bool = False
+    given_up: bool = False
+    """Whether this worker cancelled the handler for another reason than its deadline."""
 
 
 class Worker:
@@ -127,6 +130,8 @@ class Worker:
         async with self._leaving:  # who comes second waits for the first, and does what that was kept from
             if not self._tasks:
                 return
+            for running in self._at_work.values():
+                running.given_up = True
             for task in (*self._tasks, *self._at_work):
                 task.cancel()
             await asyncio.wait(self._tasks)
@@ -268,18 +273,17 @@ class Worker:
     # -- working ----------------------------------------------------------------------------------------------------------------------------
 
     async def _run_handler(self, at_work: _RunningJob) -> None:
-        """Call the handler; what comes of it is settled by another task, with what else has finished by then."""
-        work, failed = at_work.work, None
+        """Call the handler. Another task settles its outcome, together with others."""
+        work = at_work.work
+        failed: BaseException | None = None
         try:
             await self.handler(Job(self.jobs, work.keys.id, work.delivery.tries))
-        except asyncio.CancelledError:
-            if not at_work.late:
+        except asyncio.CancelledError as error:
+            if not at_work.late and self._is_given_up(at_work):
                 raise
-        except Exception as error:  # noqa: BLE001  whatever a handler raises is its answer
+            failed = error  # the handler's own: it was not cancelled by this worker
+        except BaseException as error:  # noqa: BLE001  whatever a handler raises is its answer
             failed = error
-        except BaseException as error:  # noqa: BLE001  ends the scope of the bus, as every error of its tasks
-            self._spawn(_raise(error), "a job")
-            return
         finally:
             self._at_work.pop(asyncio.current_task(), None)  # type: ignore[arg-type]  # there is one
             self.slots.give_back(1)
@@ -297,25 +301,39 @@ class Worker:
         except BusError as error:  # the bus is about to end
             self._warn_not_settled(1, error)
 
+    def _is_given_up(self, at_work: _RunningJob) -> bool:
+        """Return whether the worker or its program ended the handler: its job is released then."""
+        return at_work.given_up or any(task.cancelling() or task.done() for task in self._tasks)
+
     def _timeout_error(self, what: str, timeout_s: float | None, **remedy: str) -> WorkTimeout:
         return WorkTimeout(what=what, group=self.options.group, queue=self.jobs.queue.name, timeout_s=timeout_s, **remedy)
 
-    async def _retry_or_reject_job(self, work: LeasedJob, failed: Exception) -> None:
+    async def _retry_or_reject_job(self, work: LeasedJob, failed: BaseException) -> None:
         """A handler has raised: the job is handed back, tried again, or a dead letter."""
-        delivery, error = work.delivery, _error_text(failed)
+        delivery, error = work.delivery, error_text(failed).removeprefix(f"[{Reject.code}] ")
+        rejected, released = issubclass(type(failed), Reject), issubclass(type(failed), Release)
+        if not released:
+            self._log_failure(work, failed, error, quietly=rejected)
         try:
-            if isinstance(failed, Release):
-                delay_s = failed.details["delay_s"]
-                await self._group.release(delivery, delay_s=delay_s)
+            if released and isinstance(failed, Release):
+                await self._group.release(delivery, delay_s=failed.details["delay_s"])
                 self._group.wake()
-            elif isinstance(failed, Reject) or delivery.tries >= self._group.tries:
+            elif rejected or delivery.tries >= self._group.tries:
                 await self._group.reject(delivery, error)
             else:
-                log.debug("queue %r, group %r: job %s is tried again: %s", *self._group.names, work.keys.id, error)
                 await self._group.retry(delivery, error=error)
                 self._group.wake()
         except BusError as refusal:
             self._warn_not_settled(1, refusal)
+
+    def _log_failure(self, work: LeasedJob, failed: BaseException, error: str, *, quietly: bool) -> None:
+        info = exc_info(failed)
+        log.log(
+            logging.INFO if quietly else logging.WARNING,
+            "queue %r, group %r: the handler of job %s failed in try %d of %d: %s",
+            *(*self._group.names, work.keys.id, work.delivery.tries, self._group.tries, error),
+            exc_info=None if quietly or info[2] is None else info,
+        )
 
     async def _settle_finished(self) -> None:
         """Write outcomes, and then ack: what is finished meanwhile goes with the next call."""
@@ -361,18 +379,10 @@ class Worker:
                 except BusError as error:
                     log.warning("queue %r, group %r: leases are not kept now: %s", *self._group.names, error)
                     continue
-                for task in [task for task, each in self._at_work.items() if each.work.delivery in refused]:
-                    task.cancel()  # the lease is another's, or has ended
+                for task, each in [*self._at_work.items()]:
+                    if each.work.delivery in refused:  # the lease is another's, or has ended
+                        each.given_up = True
+                        task.cancel()
 
     def _spawn(self, work: Any, what: str) -> asyncio.Task[None]:
         return self.jobs.bus.spawn(work, f"{what} of group {self.options.group} of {self.jobs.queue.name}")
-
-
-async def _raise(error: BaseException) -> None:
-    raise error
-
-
-def _error_text(error: Exception) -> str:
-    if isinstance(error, Reject):
-        return str(error.details["reason"])
-    return str(error) if isinstance(error, BusError) else f"{type(error).__name__}: {error}"

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from busmq_spark.cli.terminal_text import escape_control_characters, json_default, one_line
 from busmq_spark.errors import BusError
+from busmq_spark.errors.foreign import error_text
 
 WIDTH_IN_PIPE = 10_000
 MAX_TABLE_WIDTH = 1_000_000_000  # a table written to a pipe is not folded, whatever its longest cell
@@ -108,7 +109,7 @@ class CliWarningHandler(logging.Handler):
         """Called by logging."""
         if record.name.partition(".")[0] == "busmq_spark":
             cause = record.exc_info[1] if record.exc_info else None
-            self._out.warn(f"{record.getMessage()}{f': {cause!r}' if cause else ''}")
+            self._out.warn(f"{record.getMessage()}{f': {error_text(cause)}' if cause else ''}")
 
 
 def table(columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str | Text]], title: str = "") -> Table:

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 from busmq_spark.core.message import MAX_VALUE_BYTES, refuse_constant
 from busmq_spark.errors import MessageRefused
+from busmq_spark.errors.foreign import message_text
 
 SPEC_VERSION = "1.0"
 DEFAULT_SOURCE = "/busmq"
@@ -71,8 +72,9 @@ class Event:
             event["data"] = self.data
         try:
             found = json.dumps(event, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-        except (TypeError, ValueError, RecursionError) as error:
-            raise MessageRefused(reason=f"the data of event {self.id!r} is no data ({error}); expected bytes, or what JSON can express") from None
+        except Exception as error:  # noqa: BLE001  the data may be a mapping of another's
+            why = message_text(error)
+            raise MessageRefused(reason=f"the data of event {self.id!r} is no data ({why}); expected bytes, or what JSON can express") from None
         if len(found) > MAX_VALUE_BYTES:
             raise MessageRefused(reason=f"event {self.id!r} has {len(found)} bytes; expected at most {MAX_VALUE_BYTES} (512 MB)")
         return found

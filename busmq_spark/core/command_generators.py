@@ -31,6 +31,8 @@ class RedisCall(NamedTuple):
     idempotent: bool = True
     wired: tuple[int, bytes | memoryview] | None = None
     """Further words, and how many: as they are sent, each ``$<length> CR LF <bytes> CR LF``."""
+    optional: bool = False
+    """Whether the caller goes on without it while Redis pauses writes."""
 
 
 Step: TypeAlias = RedisCall | Sequence[RedisCall]
@@ -42,9 +44,9 @@ def command(*words: Arg, idempotent: bool = True) -> RedisCall:
     return RedisCall(words, idempotent=idempotent)
 
 
-def script(name: str, keys: Sequence[str], args: Sequence[Arg], *, idempotent: bool = True) -> RedisCall:
+def script(name: str, keys: Sequence[str], args: Sequence[Arg], *, idempotent: bool = True, optional: bool = False) -> RedisCall:
     """The Lua script ``lua/<name>.lua`` on ``keys``."""
-    return RedisCall((*keys, *args), load(name), len(keys), idempotent)
+    return RedisCall((*keys, *args), load(name), len(keys), idempotent, optional=optional)
 
 
 def run_sync(flow: Generator[Q, Any, T], execute: Callable[[Q], Any]) -> T:

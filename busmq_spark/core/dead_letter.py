@@ -8,7 +8,6 @@ the ids of the letters that its groups write (push_letters.lua), and only those 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,13 +20,12 @@ from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.core.shared_group import GROUP_RECORD_TTL_S, LeasedMessage
 from busmq_spark.core.times_of_ids import format_time
 from busmq_spark.errors import MessageRefused, QueueMissing
+from busmq_spark.errors.foreign import error_text
 
 DEAD_LETTER_TYPE = "busmq.dead"
-ERROR_CHARACTERS = 2000
 SOURCE_PREFIX = "/busmq/queues/"
 LINKED_SOURCE_FORMAT = "/busmq/links/{link}/queues/"
 """Where a query read the queue over a federation link: two links may have queues of one name."""
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +70,6 @@ def make_dead_letter(queue: str, group: str, delivery: LeasedMessage, error: str
         data=data,
     )
     return event.encode()
-
-
-def error_text(error: str) -> str:
-    """An error as an attribute: on one line, its first 2,000 characters."""
-    return _CONTROL.sub(" ", error[:ERROR_CHARACTERS]).encode("utf-8", "replace").decode()
 
 
 def decode_letter(value: bytes) -> DeadLetter:

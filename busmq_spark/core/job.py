@@ -20,10 +20,10 @@ from busmq_spark.core.message import MAX_VALUE_BYTES, Message, encode_value
 from busmq_spark.core.queue import read_following
 from busmq_spark.core.shared_group import LeasedMessage
 from busmq_spark.errors import ConfigError, MessageRefused
+from busmq_spark.errors.foreign import plain_text
 
 OUTCOME_TTL_S = 3600
 """How long an outcome can be asked for, by default."""
-ERROR_CHARACTERS = 2000
 DELETED_FIELD_READABLE_S = 60
 """How long a repeated call can still read a field that it deleted."""
 _ID = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -119,7 +119,7 @@ def decode_field(name: str, stored: bytes | None) -> Any:
     found = field_bytes(name, stored)
     try:
         return found if stored[:1] == _BYTES else json.loads(found)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise _unreadable_error(name, stored) from None
 
 
@@ -281,13 +281,9 @@ def _with_outcome_json(works: Sequence[tuple[LeasedJob, str | None]], queue: str
         if not same or its_group != group or its_life != life:  # else as the one before
             group, life = its_group, its_life
             same = f'"queue":{queue},"group":{_json.encode(group)},"life":{_json.encode(life)}'
-        how = '"ok":true' if error is None else f'"ok":false,"error":{_json.encode(_truncate_error(error))}'
+        how = '"ok":true' if error is None else f'"ok":false,"error":{_json.encode(plain_text(error))}'
         said.append((work, f'"job":"{keys.id}",{same},{how},"tries":{delivery.tries},"message":{delivery.id}}}'))
     return said
-
-
-def _truncate_error(error: str) -> str:
-    return error[:ERROR_CHARACTERS].encode("utf-8", "replace").decode()
 
 
 def decode_outcome(stored: bytes) -> JobOutcome:

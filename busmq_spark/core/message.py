@@ -6,7 +6,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from busmq_spark.errors import MessageRefused
+from busmq_spark.errors import MessageRefused, MessageUnreadable
+from busmq_spark.errors.foreign import class_name, message_text
 
 MAX_ID = 2**53 - 1
 """The largest id that Lua and JavaScript can still count."""
@@ -30,8 +31,8 @@ class Message(NamedTuple):
         return self.value.decode("utf-8", "replace")
 
     def json(self) -> Any:
-        """The value parsed as JSON. Raises ValueError when it is none."""
-        return json.loads(self.value)
+        """Return the value parsed as JSON. Raises MessageUnreadable, which is a ValueError."""
+        return decode_json(self.value)
 
 
 class PubsubMessage(NamedTuple):
@@ -46,7 +47,7 @@ class PubsubMessage(NamedTuple):
 
     def json(self) -> Any:
         """As of a message of a queue."""
-        return json.loads(self.value)
+        return decode_json(self.value)
 
 
 def encode_value(value: object) -> bytes:
@@ -70,8 +71,22 @@ def encode_value(value: object) -> bytes:
 def _encode_json(value: object) -> bytes:
     try:
         return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()
-    except (TypeError, ValueError) as error:
-        raise MessageRefused(reason=f"a {type(value).__name__} is no message ({error}); push str, bytes, or what JSON can express") from None
+    except Exception as error:  # noqa: BLE001  the value may be a mapping of another's
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else message_text(error)
+        raise MessageRefused(reason=f"a {class_name(value)} is no message ({why}); push str, bytes, or what JSON can express") from None
+
+
+def decode_json(text: bytes | str, what: str = "a message") -> Any:
+    """Return the value of a JSON text.
+
+    Raises MessageUnreadable for a text that is no JSON, or is nested too deeply.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise MessageUnreadable(what=what, found=repr(text[:40]), reason="it is nested too deeply") from None
+    except ValueError as error:
+        raise MessageUnreadable(what=what, found=repr(text[:40]), reason=message_text(error)) from None
 
 
 def _too_large_error(size: int) -> MessageRefused:

@@ -14,6 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from busmq_spark.core.message import refuse_constant
 from busmq_spark.errors import ConfigError, MessageRefused
+from busmq_spark.errors.foreign import class_name, message_text
 
 _PLAIN_TYPES = (str, int, float, bool, NoneType)
 
@@ -27,8 +28,8 @@ def to_text(value: object, hint: Any = Any) -> bytes:
     try:
         plain = _convert(value, hint, reading=False)
         text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise MessageRefused(reason=f"a {type(value).__name__} does not fit ({error})") from None
+    except Exception as error:  # noqa: BLE001  the value may be a mapping of another's
+        raise MessageRefused(reason=f"a {class_name(value)} does not fit ({message_text(error)})") from None
     return text.encode("utf-8", "backslashreplace")  # half a surrogate pair becomes \udXXX, as JSON.stringify writes it
 
 

@@ -182,15 +182,16 @@ class AckResult:
     detail: str
 
 
-def ack_to(acks: Sequence[CumulativeAckRequest], subscription: str = "") -> Flow[list[AckResult]]:
+def ack_to(acks: Sequence[CumulativeAckRequest], subscription: str = "", token: str = "") -> Flow[list[AckResult]]:
     """Acknowledge many positions. Messages that every subscription has acked are dropped, in steps that never hold Redis long.
 
     Idempotent and cumulative: an older position than the one acked before changes nothing. A refused position drops nothing.
+    ``token`` names the reader for :func:`last_acked_by`.
     """
     results: list[AckResult] = [AckResult("ok", "")] * len(acks)
     open_ = list(range(len(acks)))
     while open_:
-        replies = yield [_ack_call([acks[i] for i in part], subscription) for part in split_into_calls(open_, [acks[0].keys])]
+        replies = yield [_ack_call([acks[i] for i in part], subscription, token) for part in split_into_calls(open_, [acks[0].keys])]
         left = []
         for i, (status, detail) in zip(open_, (row for reply in replies for row in reply), strict=True):
             if status == b"more":
@@ -201,11 +202,18 @@ def ack_to(acks: Sequence[CumulativeAckRequest], subscription: str = "") -> Flow
     return results
 
 
-def _ack_call(acks: Sequence[CumulativeAckRequest], subscription: str) -> RedisCall:
+def _ack_call(acks: Sequence[CumulativeAckRequest], subscription: str, token: str) -> RedisCall:
     names = [key for ack in acks for key in ack.keys.retention_keys]
-    return script(
-        "ack_to", names, (subscription, MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S, *(arg for ack in acks for arg in (ack.id, ack.born, ack.mark)))
-    )
+    positions = [arg for ack in acks for arg in (ack.id, ack.born, ack.mark)]
+    reader = (token,) if token else ()
+    return script("ack_to", names, (subscription, MAX_MESSAGES_PER_ACK, MIN_RECORD_TTL_S, *positions, *reader))
+
+
+def last_acked_by(keys: QueueKeys, subscription: str, token: str) -> Flow[int]:
+    """Return the last id that a reader has acked with this token; 0 where that is not known."""
+    noted = yield command("HGET", keys.acks, f":by:{subscription}")
+    found = [each.partition(":") for each in (noted or b"").decode().split(",")]
+    return next((int(id) for id, _, by in found if by == token), 0)
 
 
 def subscribe(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from busmq_spark.core.message import encode_value, refuse_constant
-from busmq_spark.errors import MessageRefused
+from busmq_spark.errors.foreign import code_of, message_text
 
 
 @final
@@ -88,11 +88,11 @@ def decode_reply(text: str) -> ServiceReply:
 
 def error_object(error: BaseException, stack: str | None = None) -> dict[str, Any]:
     """An exception as npm busmq sends it: ``message``, ``stack`` (only when given: it shows the peer our code), ``code`` if it has one."""
-    described: dict[str, Any] = {"message": _sendable(str(error)) or type(error).__name__}
+    described: dict[str, Any] = {"message": message_text(error)}
     if stack is not None:
-        described["stack"] = _sendable(stack)
-    if isinstance(code := getattr(error, "code", None), str | int):
-        described["code"] = _sendable(code) if isinstance(code, str) else code
+        described["stack"] = stack.encode("utf-8", "replace").decode()
+    if (code := code_of(error)) is not None:
+        described["code"] = code
     return described
 
 
@@ -100,22 +100,20 @@ def error_text(error: Any) -> str:
     """The reason in a provider's error, for people."""
     if isinstance(error, dict) and isinstance(message := error.get("message"), str) and message:
         return message
-    return error if isinstance(error, str) else json.dumps(error, ensure_ascii=False)
+    if isinstance(error, str):
+        return error
+    try:
+        return json.dumps(error, ensure_ascii=False)
+    except RecursionError:
+        return "an error that is nested too deeply"
 
 
 def _encode(**fields: Any) -> bytes:
-    try:
-        return encode_value({name: value for name, value in fields.items() if value is not ABSENT})
-    except RecursionError:
-        raise MessageRefused(reason="the value is nested too deeply for JSON") from None
+    return encode_value({name: value for name, value in fields.items() if value is not ABSENT})
 
 
 def _none_to_absent(value: Any) -> Any:
     return ABSENT if value is None else value
-
-
-def _sendable(text: str) -> str:
-    return text.encode("utf-8", "replace").decode()
 
 
 def _decode_object(text: str) -> dict[str, Any]:

@@ -6,7 +6,6 @@ still to settle stays stored, as for every other reader. Times are those of the 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain, groupby, repeat
@@ -15,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from busmq_spark.core.command_generators import Flow, command, script
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES
+from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES, decode_json
 from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK
 from busmq_spark.core.reader_operations import states
 from busmq_spark.core.reader_subscriptions import QueueSubscriptionStatus, list_subscriptions
@@ -55,7 +54,7 @@ class LeasedMessage(NamedTuple):
 
     def json(self) -> Any:
         """As of a message of a queue."""
-        return json.loads(self.value)
+        return decode_json(self.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +79,23 @@ class SettleRequest(NamedTuple):
     ms: int = 0
     messages: int = 1
     """How many, with consecutive ids; ``id`` is that of the first."""
+    leased_ms: int = 0
+    """When the token leased them, in milliseconds since 1970."""
 
 
 def settlements_of(deliveries: Sequence[LeasedMessage], action: Action, ms: int = 0) -> list[SettleRequest]:
     """The same for all deliveries: one settlement for those that come one after the other, also by their ids, and were leased together."""
     found: list[SettleRequest] = []
-    first = expected = 0
+    first = expected = leased_ms = 0
     token: str | None = None
-    for id, _, _, _, its_token, _ in deliveries:
+    for id, _, _, _, its_token, its_ms in deliveries:
         if id != expected or its_token != token:
             if token is not None:
-                found.append(SettleRequest(first, token, action, ms, expected - first))
-            first, token = id, its_token
+                found.append(SettleRequest(first, token, action, ms, expected - first, leased_ms))
+            first, token, leased_ms = id, its_token, its_ms
         expected = id + 1
     if token is not None:
-        found.append(SettleRequest(first, token, action, ms, expected - first))
+        found.append(SettleRequest(first, token, action, ms, expected - first, leased_ms))
     return found
 
 
@@ -152,13 +153,14 @@ def lease(keys: QueueKeys, name: str, token: str, most: int, *, again: bool = Fa
     return MessageLeaseResult(status.decode(), deliveries, wait, gone)
 
 
-def settle(keys: QueueKeys, name: str, born: str, settlements: Sequence[SettleRequest]) -> Flow[list[int] | None]:
+def settle(keys: QueueKeys, name: str, born: str, settlements: Sequence[SettleRequest], *, again: bool = False) -> Flow[list[int] | None]:
     """Settle deliveries. Of each message: 1 done, 0 its lease is another's now, -1 it was settled before. None: the group is of another life or gone.
 
-    Safe to repeat, for a caller that takes -1 for done then. At most 1,000 messages a call.
+    After a lost reply repeat the call with ``again``: then -1 says that this token settled the message,
+    and 0 that another did. At most 1,000 messages a call.
     """
-    args: list[str | int] = [name, born, MAX_MESSAGES_PER_ACK, GROUP_RECORD_TTL_S]
-    for how, some in groupby(settlements, key=itemgetter(1, 2, 3)):
+    args: list[str | int] = [name, born, MAX_MESSAGES_PER_ACK, GROUP_RECORD_TTL_S, int(again)]
+    for how, some in groupby(settlements, key=itemgetter(1, 5, 2, 3)):
         runs = [(each.id, each.messages) for each in some]
         args += [*how, len(runs), *chain.from_iterable(runs)]
     names = (keys.metadata, keys.messages, keys.acks, *keys.group(name), keys.msgid, keys.clock, keys.bytes)

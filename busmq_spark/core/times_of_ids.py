@@ -16,7 +16,7 @@ from busmq_spark.core.command_generators import Flow, script
 from busmq_spark.core.keys import QueueKeys
 from busmq_spark.core.queue import MAX_MESSAGES_PER_ACK
 from busmq_spark.core.reader_operations import split_into_calls
-from busmq_spark.errors import ConfigError, RedisCommandRefused, RedisUnauthorized, TimeUnknown
+from busmq_spark.errors import ConfigError, RedisCommandRefused, RedisUnauthorized, RedisWritesPaused, TimeUnknown
 
 PAIRS_PER_CALL, MIN_PAIRS_PER_QUEUE, MAX_PAIRS_PER_QUESTION = 2000, 16, 20_000
 """Known times of one queue in one call, and of all queues of one question."""
@@ -68,11 +68,18 @@ class TimesOfIds(NamedTuple):
 
 
 def note_times(queues: Sequence[QueueKeys]) -> Flow[list[int]]:
-    """Note the time of the newest id of each queue. For each: 1 noted, 0 was noted before, -1 no such queue."""
-    replies = yield [
-        script("note_time", [key for keys in part for key in keys.retention_keys], (MAX_MESSAGES_PER_ACK,))
+    """Note the time of the newest id of each queue.
+
+    For each: 1 noted, 0 noted before or writes pause, -1 no such queue.
+    """
+    calls = [
+        script("note_time", [key for keys in part for key in keys.retention_keys], (MAX_MESSAGES_PER_ACK,), optional=True)
         for part in split_into_calls(queues, queues)
     ]
+    try:
+        replies = yield calls
+    except RedisWritesPaused:
+        return [0] * len(queues)
     return [value for reply in replies for value in reply]
 
 

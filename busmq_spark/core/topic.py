@@ -20,6 +20,7 @@ from busmq_spark.core.keys import LOOKS_LIKE_KEY_SUFFIX, QueueKeys, TopicKeys, i
 from busmq_spark.core.lag import ReaderLag
 from busmq_spark.core.reader_subscriptions import check_name
 from busmq_spark.errors import ConfigError, QueueDamaged, TopicMissing, TopicShrinks
+from busmq_spark.errors.redis import RedisReadOnly, RedisUnauthorized, RedisWritesPaused
 
 MAX_PARTITIONS = 1000
 TOPIC_RECORD_TTL_S = 90 * 24 * 3600
@@ -200,16 +201,29 @@ def check_group(name: str) -> str:
     return name
 
 
-def open_topic(keys: TopicKeys, partitions: int | None, born: str) -> Flow[TopicState]:
+def open_topic(keys: TopicKeys, partitions: int | None, born: str, *, optional: bool = False) -> Flow[TopicState]:
     """Create the topic, or adopt the one that exists, with as many partitions as it has. ``born`` is a fresh random name, kept by a new one.
 
+    ``optional``: the caller goes on without it where Redis pauses writes.
     Raises TopicMissing when there is none and ``partitions`` is None, ConfigError.
     """
     check_topic(keys.name)
-    found = _topic(keys, (yield _topic_call(keys, 0 if partitions is None else check_partitions(partitions), born)))
+    found = _topic(keys, (yield _topic_call(keys, 0 if partitions is None else check_partitions(partitions), born, optional=optional)))
     if found is None:
         raise TopicMissing(topic=keys.name)
     return found
+
+
+def open_or_read_topic(keys: TopicKeys, partitions: int | None, born: str) -> Flow[TopicState | None]:
+    """Return the topic as :func:`open_topic` does.
+
+    A user who may only read gets the topic as it is, None when there is none; so does everyone
+    while Redis pauses writes.
+    """
+    try:
+        return (yield from open_topic(keys, partitions, born, optional=partitions is None))
+    except (RedisUnauthorized, RedisReadOnly, RedisWritesPaused):
+        return (yield from read_topic(keys))
 
 
 def grow_topic(keys: TopicKeys, partitions: int) -> Flow[TopicState]:
@@ -262,8 +276,9 @@ def is_registered(queue: QueueKeys, group: str) -> Flow[bool]:
     return bool((yield command("HEXISTS", queue.acks, group)))
 
 
-def _topic_call(keys: TopicKeys, partitions: int, born: str, *, grows: bool = False) -> RedisCall:
-    return script("topic", (keys.base,), (partitions, born, int(grows), TOPIC_RECORD_TTL_S, keys.changed_channel))
+def _topic_call(keys: TopicKeys, partitions: int, born: str, *, grows: bool = False, optional: bool = False) -> RedisCall:
+    args = (partitions, born, int(grows), TOPIC_RECORD_TTL_S, keys.changed_channel)
+    return script("topic", (keys.base,), args, optional=optional)
 
 
 def _member_call(keys: TopicKeys, group: str, member: str, stay_ms: int, dead: Sequence[str]) -> RedisCall:

@@ -5,6 +5,7 @@
     ├── EngineUnavailable                  option ``engine`` asks for an engine that cannot do what is asked of it
     ├── JarVersionMismatch                 the jar is of another version than the package, or than a second jar
     ├── LinkLost                 retriable Redis cannot be reached, timed out or is still loading
+    │   ├── RedisWritesPaused    retriable Redis refuses writes for now: too few replicas, or its disk
     │   └── FederationLost       retriable a federation server cannot be reached
     ├── FederationRefused                  a federation server does not know the secret, or it may not do this
     ├── UnknownRemoteError                 a federation server answered with an error that this version does not know
@@ -12,7 +13,7 @@
     ├── TlsFailed                          one side does not trust the other's certificate, or one of them speaks no TLS
     ├── RedisCommandRefused                Redis answered with an error of its own
     │   ├── RedisFull            retriable out of memory (``maxmemory`` reached)
-    │   └── RedisReadOnly                  a replica, or a master that lost its replicas
+    │   └── RedisReadOnly                  the server is a replica
     ├── QueueMissing                       the queue does not exist and may not be created
     ├── TopicMissing                       the topic does not exist, and no number of partitions is given
     ├── TopicShrinks                       a topic shall have fewer partitions than it has
@@ -35,6 +36,7 @@
     ├── Release                            raised by a handler: its job is handed back, as no try
     ├── PubSubMessagesDropped              a pubsub listener was too slow, and messages were dropped
     ├── MessageRefused                     a row or message that cannot be stored
+    ├── MessageUnreadable                  a message that is no JSON, or is nested too deeply; a ValueError, too
     ├── ProtocolError                      a peer sent what the protocol does not know
     │   └── WireFormatError                a federation peer sent what cannot be read; its channel ends
     ├── DataLoss                           planned messages are gone; ``details["kind"]`` says how
@@ -120,48 +122,6 @@ class UnknownRemoteError(BusError):
     code = "BUSMQ_REMOTE"
     remedy = "Look up that code in the documentation of the server's version, or install that version here."
     template = "the federation server answered with {remote}: {reason}"
-
-
-class RedisUnauthorized(BusError):
-    """Redis refused the credentials, or the ACL user lacks a right."""
-
-    code = "BUSMQ_UNAUTHORIZED"
-    template = "Redis at {url} refused access: {reason}. Check the user and password in redis.url or redis.password, and the user's ACL"
-
-
-class TlsFailed(BusError):
-    """The TLS handshake failed for a reason that waiting does not mend: a certificate that one side does not trust, or no TLS at all."""
-
-    code = "BUSMQ_TLS"
-    template = (
-        "no TLS with Redis at {url}: {reason}. Check redis.tls.ca (whom to trust), redis.tls.certificate (who we are), "
-        "that the certificate names the host of the URL, and that this port speaks TLS"
-    )
-
-
-class RedisCommandRefused(BusError):
-    """Redis answered with an error of its own."""
-
-    code = "BUSMQ_SERVER_REFUSED"
-    remedy = "Read Redis' own words in the message, and its log."
-    template = "Redis at {url} answered with an error: {reason}"
-
-
-class RedisFull(RedisCommandRefused):
-    """Redis reached its ``maxmemory``. Nothing of the refused call was stored."""
-
-    code = "BUSMQ_SERVER_FULL"
-    retriable = True
-    template = (
-        "Redis at {url} is out of memory: {reason}. Nothing of this call was stored. Raise maxmemory, set a maxsize on the queues, or drain them"
-    )
-
-
-class RedisReadOnly(RedisCommandRefused):
-    """The server is a replica, or a master that may not write now."""
-
-    code = "BUSMQ_READ_ONLY"
-    template = "Redis at {url} does not accept writes: {reason}. Name the master in redis.url, or use redis.layout=sentinel"
 
 
 class QueueMissing(BusError):
@@ -312,6 +272,14 @@ class MessageRefused(BusError):
     remedy = "Change the row or message; the error names the column, the type or the limit."
 
 
+class MessageUnreadable(BusError, ValueError):
+    """A stored or received text is no JSON, or JSON that is nested too deeply to be read."""
+
+    code = "BUSMQ_MESSAGE_UNREADABLE"
+    template = "{what} that begins with {found} cannot be read as JSON: {reason}. Read its bytes, or see which program wrote it"
+    remedy = "Read the bytes of the message, and see which program wrote it."
+
+
 class ProtocolError(BusError):
     """A peer sent what the protocol does not know. It is skipped."""
 
@@ -382,7 +350,15 @@ class LocalToolMissing(BusError):
     template = "{tool} is missing: {reason}. {remedy}"
 
 
-from busmq_spark.errors.loss import (  # noqa: E402, I001  it needs BusError, and the reference page is in the order of this file
+from busmq_spark.errors.redis import (  # noqa: E402, I001  they need LinkLost, and the reference page is in the order of this file
+    RedisCommandRefused as RedisCommandRefused,
+    RedisFull as RedisFull,
+    RedisReadOnly as RedisReadOnly,
+    RedisUnauthorized as RedisUnauthorized,
+    RedisWritesPaused as RedisWritesPaused,
+    TlsFailed as TlsFailed,
+)
+from busmq_spark.errors.loss import (  # noqa: E402  it needs BusError, and the reference page is in the order of this file
     CheckpointOlder as CheckpointOlder,
     ConsumedElsewhere as ConsumedElsewhere,
     DataLoss as DataLoss,

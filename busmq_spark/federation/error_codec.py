@@ -12,7 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from busmq_spark import errors
+from busmq_spark.core.message import encode_value
 from busmq_spark.errors import BusError, UnknownRemoteError
+from busmq_spark.errors.foreign import plain_text
 
 ERRORS_SHOWN_TO_PEERS: dict[str, type[BusError]] = {
     kind.code: kind
@@ -61,13 +63,21 @@ def error_to_wire(error: BusError) -> dict[str, Any]:
     if not is_shown_to_peers(error):
         why = _hidden_error_reason(error)
         return {"code": error.code, "message": why, "details": {"url": HIDDEN_ADDRESS, "reason": why}}
-    plain = {name: value for name, value in error.details.items() if isinstance(value, str | int | float | bool | dict | None)}
-    return {"code": error.code, "message": str(error), "details": plain}
+    plain = {name: value for name, value in error.details.items() if isinstance(value, str | int | float | bool | dict | None) and _is_json(value)}
+    return {"code": error.code, "message": plain_text(error), "details": plain}
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        encode_value([value])
+    except BusError:
+        return False
+    return True
 
 
 def error_event_text(error: BusError) -> str:
     """The text of an ``error`` event."""
-    return str(error) if is_shown_to_peers(error) else f"[{error.code}] {_hidden_error_reason(error)}"
+    return plain_text(error) if is_shown_to_peers(error) else f"[{error.code}] {_hidden_error_reason(error)}"
 
 
 def is_shown_to_peers(error: BusError) -> bool:

@@ -20,6 +20,7 @@ from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.mirror import NO_MARK, OriginQueueState, Positions
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.errors.foreign import error_text, exc_info
 from busmq_spark.metrics import Metrics
 from busmq_spark.mirror.copy_planning import CopyRangeReadResult
 from busmq_spark.mirror.mirror_copier import MirrorCopier
@@ -125,8 +126,8 @@ class MirrorRunner:
             except BusError as error:
                 self._on_link_lost(error)
             except Exception as error:
-                log.exception("mirroring met an unexpected error and goes on")
-                self._on_link_lost(BusError(reason=f"an unexpected error: {error!r}"))
+                log.error("mirroring met an unexpected error and goes on", exc_info=exc_info(error))
+                self._on_link_lost(BusError(reason=f"an unexpected error: {error_text(error)}"))
 
     def _run_round(self) -> None:
         self._wake.clear()

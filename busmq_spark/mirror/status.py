@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from busmq_spark.errors import BusError
+from busmq_spark.errors.foreign import error_text
 from busmq_spark.metrics import Metrics
 from busmq_spark.mirror.copy_planning import MirroredQueue
 
@@ -46,7 +47,7 @@ def encode_report(origin: str, patterns: Sequence[str], error: BusError | None, 
     all_ = list(queues)
     odd = sorted((each for each in all_ if each.behind or each.error), key=lambda each: -each.behind_s)[:MAX_QUEUES_IN_REPORT]
     said = {each.queue: [each.last + each.behind, round(each.behind_s, 1), str(each.error) if each.error else None] for each in odd}
-    return json.dumps({"from": origin, "patterns": patterns, "queues": len(all_), "error": str(error) if error else None, "odd": said})
+    return json.dumps({"from": origin, "patterns": patterns, "queues": len(all_), "error": error_text(error) if error else None, "odd": said})
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,6 +24,7 @@ from pathlib import Path
 from busmq_spark.core.message import CHUNK_BYTES, CHUNK_MESSAGES
 from busmq_spark.core.retry import Pauses
 from busmq_spark.errors import BusError, LinkLost, QueueFull
+from busmq_spark.errors.foreign import error_text, exc_info
 from busmq_spark.outbox import sql
 from busmq_spark.outbox.group_commit import GroupCommitFuture, SqliteGroupCommitWriter
 from busmq_spark.outbox.schema import open_to_read, translate_sqlite_error
@@ -156,8 +157,13 @@ class OutboxForwarder:
                     break
                 first = back_off.count_failure()
                 found = translate_sqlite_error(error, self._path) if isinstance(error, sqlite3.Error) else error
-                log.log(logging.ERROR if first else logging.DEBUG, "the outbox %s forwards nothing for now: %s", self._path, found, exc_info=first)
-                self._note_error("forwarder_error", f"the forwarder fails: {_text_of(found)}")
+                log.log(
+                    logging.ERROR if first else logging.DEBUG,
+                    "the outbox %s forwards nothing for now: %s",
+                    *(self._path, error_text(found)),
+                    exc_info=exc_info(found) if first else None,
+                )
+                self._note_error("forwarder_error", f"the forwarder fails: {error_text(found)}")
                 self._wait_until_due(back_off)
         if self._target is not None:
             self._target.close()
@@ -272,8 +278,8 @@ class OutboxForwarder:
             progress.failure_domain = self._require_target().failure_domain(progress.to.queue)
             back_off = self._domain_back_off(progress)
         first = back_off.count_failure()
-        if progress.error != str(error):
-            progress.error = str(error)
+        if progress.error != error_text(error):
+            progress.error = error_text(error)
             to, text = progress.to, progress.error
             self._writer.submit(lambda c: sql.record_failure(c, to, text), durable=False)
             log.log(logging.WARNING if first else logging.DEBUG, "the outbox %s keeps what is for queue %r: %s", self._path, to.queue, error)
@@ -285,7 +291,7 @@ class OutboxForwarder:
         try:
             self._route_first_entries(found)
         except BusError as error:
-            first, text = self._routing.count_failure(), str(error)
+            first, text = self._routing.count_failure(), error_text(error)
             if text != self._route_error and not self._stopped:
                 self._route_error = text
                 self._note_error("routing_error", text)
@@ -358,8 +364,3 @@ class OutboxForwarder:
         with self._changed:
             if not (self._woken or self._rescan or self._stopped):
                 self._changed.wait(for_s)
-
-
-def _text_of(error: Exception) -> str:
-    """Return the text of an error, whatever its class does to it."""
-    return str(error) if isinstance(error, BusError) else repr(error)

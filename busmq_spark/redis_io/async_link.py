@@ -19,7 +19,7 @@ from busmq_spark.redis_io.dial import dial_async
 from busmq_spark.redis_io.endpoint import RedisEndpoint, retry_time_s
 from busmq_spark.redis_io.optional_commands import is_refused_command
 from busmq_spark.redis_io.pipelined_connection import OnReply, PipelinedConnection
-from busmq_spark.redis_io.resp_codec import calls_of, first_error, is_repeatable, step_result, unknown_scripts
+from busmq_spark.redis_io.resp_codec import calls_of, first_error, is_repeatable, may_be_sent_again, step_result, unknown_scripts
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 
 _PING = command("PING")
@@ -79,7 +79,7 @@ class AsyncLink:
             if failed is None:
                 return step_result(step, replies)
             refused = translate_redis_error(failed, self.endpoint)
-            if not isinstance(refused, LinkLost) or not (len(calls) == 1 or is_repeatable(step)):
+            if not may_be_sent_again(step, refused):
                 raise refused from None
             await self._pause_or_raise(refused, retry, wire)
 

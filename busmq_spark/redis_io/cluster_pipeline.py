@@ -15,7 +15,7 @@ from typing import Any
 import redis.exceptions as rx
 
 from busmq_spark.core.command_generators import RedisCall, command
-from busmq_spark.errors import BusError, LinkLost
+from busmq_spark.errors import BusError, LinkLost, RedisWritesPaused
 from busmq_spark.redis_io.endpoint import RedisEndpoint
 from busmq_spark.redis_io.resp_codec import first_error, script_as_eval
 from busmq_spark.redis_io.slots import NodeAddress, Redirect, SlotMap, key_of, parse_redirect, slot_of_key
@@ -132,7 +132,7 @@ class ClusterPipeline:
             self._as_eval.add(place)
             return True
         error = translate_redis_error(reply, self._endpoint)
-        if isinstance(error, LinkLost):
+        if isinstance(error, LinkLost) and not (isinstance(error, RedisWritesPaused) and self._calls[place].optional):
             self.stale, self.retry_reason = True, error
             return True
         return False

@@ -10,6 +10,7 @@ import redis.exceptions as rx
 
 from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S, async_connection, keep_cancellation, sync_connection
 from busmq_spark.redis_io.endpoint import RedisEndpoint
+from busmq_spark.redis_io.fork_guard import keep_from_children
 from busmq_spark.redis_io.resp_codec import pack_words
 
 _ROLE_COMMAND = pack_words(("ROLE",))
@@ -35,6 +36,7 @@ async def dial_async(endpoint: RedisEndpoint, reply_s: float = REPLY_TIMEOUT_S) 
     try:
         with keep_cancellation():
             await connection.connect()
+            keep_from_children(connection._writer.transport)  # type: ignore[union-attr]  # it is open
             if endpoint.may_move:
                 await connection.send_packed_command(_ROLE_COMMAND, check_health=False)
                 _check_is_master(await connection.read_response(disable_decoding=True))

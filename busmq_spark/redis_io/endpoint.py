@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from dataclasses import dataclass
 from typing import Protocol
 
 from busmq_spark.core.retry import FAILOVER_PATIENCE_S, PATIENCE_S
-from busmq_spark.errors import LinkLost, StateError
+from busmq_spark.errors import LinkLost, RedisWritesPaused, StateError
 from busmq_spark.redis_io.urls import RedisServerAddress
+
+log = logging.getLogger("busmq_spark")
+_next_warning: dict[str, float] = {}
+"""When a server that pauses writes is named in the log again, by the monotonic clock."""
 
 
 class NoServerReachable(LinkLost):
@@ -42,8 +48,16 @@ class RedisEndpoint(Protocol):
 
 
 def retry_time_s(endpoint: RedisEndpoint, error: Exception, chosen_s: float | None = None) -> float:
-    """How long a step may be tried in all after this error; ``chosen_s`` where its caller says."""
-    given_s = FAILOVER_PATIENCE_S if endpoint.may_move and not isinstance(error, NoServerReachable) else PATIENCE_S
+    """Return how long a step may be tried in all after this error; ``chosen_s`` where its caller says.
+
+    Logs once a minute that writes pause.
+    """
+    paused = isinstance(error, RedisWritesPaused)
+    if paused and time.monotonic() >= _next_warning.get(endpoint.masked_url, 0.0):
+        _next_warning[endpoint.masked_url] = time.monotonic() + FAILOVER_PATIENCE_S
+        log.warning("%s", error)
+    may_pass = paused or (endpoint.may_move and not isinstance(error, NoServerReachable))
+    given_s = FAILOVER_PATIENCE_S if may_pass else PATIENCE_S
     return given_s if chosen_s is None else chosen_s
 
 

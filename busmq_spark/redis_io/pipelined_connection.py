@@ -17,6 +17,7 @@ import redis.exceptions as rx
 
 from busmq_spark.core.command_generators import RedisCall
 from busmq_spark.redis_io.connection_factory import REPLY_TIMEOUT_S
+from busmq_spark.redis_io.fork_guard import other_loop_error
 from busmq_spark.redis_io.resp_codec import pack
 
 _OVERDUE_CHECK_INTERVAL_S = 1.0
@@ -61,6 +62,7 @@ class PipelinedConnection(asyncio.Protocol):
 
     def ask(self, calls: Sequence[RedisCall], *, whole: bool = False) -> asyncio.Future[list[Any]]:
         """Replies to the calls, errors among them as values; ``whole`` sends scripts with their text. Fails with redis-py's ConnectionError."""
+        self._check_loop()
         future: asyncio.Future[list[Any]] = self._loop.create_future()
         if not self.is_open:
             future.set_exception(rx.ConnectionError("Connection closed by server."))
@@ -70,7 +72,12 @@ class PipelinedConnection(asyncio.Protocol):
 
     def send(self, call: RedisCall, on_reply: OnReply) -> None:
         """The quickest way to ask, while the connection is open: no future, nor a turn of the loop between the reply and who waits for it."""
+        self._check_loop()
         self._send((call,), False, None, on_reply)
+
+    def _check_loop(self) -> None:
+        if asyncio._get_running_loop() is not self._loop:
+            raise other_loop_error("a connection to Redis")
 
     def _send(self, calls: Sequence[RedisCall], whole: bool, future: asyncio.Future[list[Any]] | None, on_reply: OnReply | None) -> None:
         if not self._unsent:

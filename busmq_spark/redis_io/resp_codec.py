@@ -9,7 +9,7 @@ import redis.exceptions as rx
 from redis.utils import HIREDIS_AVAILABLE
 
 from busmq_spark.core.command_generators import Arg, RedisCall, Step
-from busmq_spark.errors import LocalToolMissing
+from busmq_spark.errors import BusError, LinkLost, LocalToolMissing, RedisWritesPaused
 
 if not HIREDIS_AVAILABLE:  # pragma: no cover  # a broken installation
     raise LocalToolMissing(tool="hiredis", reason="redis-py parses eight times slower without it", remedy="pip install 'redis[hiredis]'")
@@ -98,3 +98,11 @@ def step_result(step: Step, replies: list[Any]) -> Any:
 def is_repeatable(step: Step) -> bool:
     """Whether the step may be sent again when it is unknown whether it was executed."""
     return all(call.idempotent for call in calls_of(step))
+
+
+def may_be_sent_again(step: Step, refused: BusError) -> bool:
+    """Return whether a step may be repeated after Redis refused a call of it without executing it."""
+    calls = calls_of(step)
+    if not isinstance(refused, LinkLost) or not (len(calls) == 1 or is_repeatable(step)):
+        return False
+    return not (isinstance(refused, RedisWritesPaused) and all(call.optional for call in calls))

@@ -15,7 +15,7 @@ from busmq_spark.core.retry import LinkRetry
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.redis_io.dial import dial
 from busmq_spark.redis_io.endpoint import RedisEndpoint, retry_time_s, stopped_error
-from busmq_spark.redis_io.resp_codec import calls_of, first_error, is_repeatable, pack, pack_in_parts, step_result, unknown_scripts
+from busmq_spark.redis_io.resp_codec import calls_of, first_error, is_repeatable, may_be_sent_again, pack, pack_in_parts, step_result, unknown_scripts
 from busmq_spark.redis_io.translate import CONNECTION_ERRORS, translate_redis_error
 
 R = TypeVar("R")
@@ -82,7 +82,7 @@ class SyncLink:
             if (failed := first_error(replies)) is None:
                 return step_result(step, replies)
             refused = translate_redis_error(failed, self.endpoint)
-            if not isinstance(refused, LinkLost) or not (len(calls) == 1 or is_repeatable(step)):
+            if not may_be_sent_again(step, refused):
                 raise refused from None
             self._pause_or_raise(refused, retry)  # LOADING and its like: not executed
 

@@ -16,20 +16,45 @@ from busmq_spark.errors import (
     RedisFull,
     RedisReadOnly,
     RedisUnauthorized,
+    RedisWritesPaused,
     TlsFailed,
 )
 from busmq_spark.redis_io.endpoint import RedisEndpoint
 
 CONNECTION_ERRORS = (rx.RedisError, OSError, LinkLost)
 """What opening a connection, sending and receiving on it raise."""
-RETRIABLE_REPLY_CODES = ("LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "CLUSTERDOWN")
-"""Replies that say: not now, and nothing was done. Such a call may be sent again."""
-_ERROR_OF_REPLY_CODE: dict[str, type[BusError]] = {
-    **dict.fromkeys(RETRIABLE_REPLY_CODES, LinkLost),
+ERROR_OF_REPLY_CODE: dict[str, type[BusError]] = {
+    # Refused before anything was executed, and worth waiting for: any such call may be sent again.
+    # A script is refused at its first write: the state that refuses does not change while it runs
+    # (Redis 6.2), and no write is refused that follows another (Redis 7).
+    **dict.fromkeys(("LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "CLUSTERDOWN"), LinkLost),
+    **dict.fromkeys(("NOREPLICAS", "MISCONF"), RedisWritesPaused),
+    # Waiting does not mend these.
     **dict.fromkeys(("NOAUTH", "WRONGPASS", "NOPERM"), RedisUnauthorized),
-    **dict.fromkeys(("READONLY", "NOREPLICAS", "MISCONF"), RedisReadOnly),
+    "READONLY": RedisReadOnly,
     "OOM": RedisFull,
 }
+"""Our error for the code that begins an error reply. contract.json has the table for Java.
+
+Any other code is a RedisCommandRefused.
+"""
+ERROR_OF_SENTENCE: dict[str, type[BusError]] = {
+    "max number of clients": LinkLost,
+    "Not enough good replicas": RedisWritesPaused,
+    "Errors writing to the AOF file": RedisWritesPaused,
+    "Redis is configured to save RDB snapshots": RedisWritesPaused,
+    "OOM command": RedisFull,
+    "can't write against a read only": RedisReadOnly,
+    "The user executing the script can't": RedisUnauthorized,
+    "ACL failure in script": RedisUnauthorized,  # Valkey 9
+    "invalid password": RedisUnauthorized,
+    "AUTH <password> called without any password configured": RedisUnauthorized,
+    "wrong number of arguments for 'auth'": RedisUnauthorized,
+}
+"""Our error for words of a reply without a code, in this order.
+
+Redis before 7 and Valkey 9 drop some codes inside scripts.
+"""
 # redis-py takes the code off the errors it knows by class.
 _ERROR_OF_REDIS_PY_ERROR: tuple[tuple[type[Exception], type[BusError]], ...] = (
     (rx.AuthenticationError, RedisUnauthorized),
@@ -42,13 +67,8 @@ _ERROR_OF_REDIS_PY_ERROR: tuple[tuple[type[Exception], type[BusError]], ...] = (
     (rx.TimeoutError, LinkLost),
     (OSError, LinkLost),
 )
-_ERROR_OF_SENTENCE: dict[str, type[BusError]] = {
-    "OOM command": RedisFull,
-    "The user executing the script can't": RedisUnauthorized,
-    "ACL failure in script": RedisUnauthorized,  # Valkey 9
-}
 # At the start, or where Redis before 7 quotes what a command inside a script said: "Error running script ...: @user_script:5: -MISCONF ...".
-_REPLY_CODE = re.compile(r"(?:^|-)(" + "|".join(_ERROR_OF_REPLY_CODE) + r")\b")
+_REPLY_CODE = re.compile(r"(?:^|-)(" + "|".join(ERROR_OF_REPLY_CODE) + r")\b")
 
 _WRONG_LOGIN_TEXT = "invalid username-password pair or user is disabled"
 
@@ -73,7 +93,7 @@ def translate_redis_error(error: Exception, endpoint: RedisEndpoint) -> BusError
     kind = next((ours for theirs, ours in _ERROR_OF_REDIS_PY_ERROR if isinstance(error, theirs)), None)
     if kind is None:
         found = _REPLY_CODE.search(text)
-        kind = _ERROR_OF_REPLY_CODE[found[1]] if found else _class_by_sentence(text)
+        kind = ERROR_OF_REPLY_CODE[found[1]] if found else _class_by_sentence(text)
     if endpoint.may_move and (kind is RedisReadOnly or text.startswith("UNBLOCKED")):
         kind = LinkLost  # it was demoted: nothing was written, and its successor will take it
     if kind is LinkLost and text.startswith("Timeout connecting") and "rediss://" in endpoint.masked_url:
@@ -88,8 +108,7 @@ def _mirror_name(text: str) -> str:
 
 
 def _class_by_sentence(text: str) -> type[BusError]:
-    """Redis before 7 and Valkey 9 drop the code of some errors inside scripts and keep the sentence."""
-    return next((kind for words, kind in _ERROR_OF_SENTENCE.items() if words in text), RedisCommandRefused)
+    return next((kind for words, kind in ERROR_OF_SENTENCE.items() if words in text), RedisCommandRefused)
 
 
 def _plain_text(error: Exception, endpoint: RedisEndpoint) -> str:

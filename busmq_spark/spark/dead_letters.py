@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from busmq_spark.core.cloud_event import SPEC_VERSION
-from busmq_spark.core.dead_letter import DEAD_LETTER_TYPE, ERROR_CHARACTERS, LINKED_SOURCE_FORMAT, SOURCE_PREFIX
+from busmq_spark.core.dead_letter import DEAD_LETTER_TYPE, LINKED_SOURCE_FORMAT, SOURCE_PREFIX
 from busmq_spark.errors import ConfigError
+from busmq_spark.errors.foreign import MAX_ERROR_CHARACTERS
 from busmq_spark.parsers import LOCAL_SOURCE
 from busmq_spark.spark.json_text_expressions import raise_bus_error
 
@@ -17,7 +18,7 @@ DEFAULT_GROUP = "spark"
 MESSAGE_COLUMNS = {"queue": ("string",), "id": ("long",), "value": ("binary", "string")}
 """Columns of a message, and their types."""
 _TIME_FORMAT = "yyyy-MM-dd'T'HH:mm:ss.SSSxxx"
-_CONTROL = r"[\x00-\x1f\x7f-\x9f]+"
+_CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+"
 
 
 def dead_letters(
@@ -92,7 +93,7 @@ def _format_time(time: Column) -> Column:
 def _on_one_line(text: Column) -> Column:
     from pyspark.sql.functions import regexp_replace
 
-    return regexp_replace(text.substr(1, ERROR_CHARACTERS), _CONTROL, " ")
+    return regexp_replace(text.substr(1, MAX_ERROR_CHARACTERS), _CONTROL, " ")
 
 
 def _percent_encoded(text: Column) -> Column:

@@ -28,7 +28,7 @@ from busmq_spark.core.sink import BatchProgressConflict, CommitStoppedAtMaxsize,
 from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.core.times_of_ids import TimeLookupResult, TimesOfIds
 from busmq_spark.deferred_import import DeferredImport
-from busmq_spark.errors import BatchChanged, BusError, LinkLost, QueueMissing, RedisReadOnly, RedisUnauthorized, StagingLost, StaleRun, TopicMissing
+from busmq_spark.errors import BatchChanged, BusError, LinkLost, QueueMissing, StagingLost, StaleRun, TopicMissing
 from busmq_spark.options import RedisOptions, redis_options
 from busmq_spark.redis_io import eviction
 from busmq_spark.redis_io.endpoint import RedisEndpoint
@@ -112,10 +112,7 @@ class RedisStore(EventSubscriptionsMixin):
         """How many partitions a topic has, which lives on with that; one that does not exist is made with so many. Raises TopicMissing."""
         keys = TopicKeys(topic, self._cluster)
         link = self._links[server_index(keys.base, len(self._links))]
-        try:
-            found: topics_.TopicState | None = link.run(topics_.open_topic(keys, create, new_token()))
-        except (RedisUnauthorized, RedisReadOnly):
-            found = link.run(topics_.read_topic(keys))  # one who may only read
+        found = link.run(topics_.open_or_read_topic(keys, create, new_token()))
         if found is None:
             raise TopicMissing(topic=topic)
         queues = topics_.partition_queues(topic, found.partitions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from busmq_spark.errors import BusError, ConfigError, LinkLost, RedisUnauthorize
 from busmq_spark.redis_io import endpoint
 from busmq_spark.redis_io.async_link import AsyncLink
 from tests.bus.conftest import OpenBus
-from tests.bus.tools import UNTIL_S, stored, until
+from tests.bus.tools import UNTIL_S, NoText, stored, until
 from tests.conftest import Fresh
 from tests.redis_io.conftest import absent
 
@@ -116,16 +117,40 @@ async def test_cancelling_the_body_leaves_the_scope(open_bus: OpenBus, fresh: Fr
         assert await stored(queue) == [5, 6, 7, 8, 9]
 
 
-async def test_what_a_handler_of_an_event_raises_ends_the_scope(open_bus: OpenBus, fresh: Fresh) -> None:
-    async def broken(existed: bool) -> None:
-        raise ZeroDivisionError
+@pytest.mark.parametrize("kind", [ZeroDivisionError, SystemExit, GeneratorExit, asyncio.CancelledError, NoText])
+async def test_what_a_handler_of_an_event_raises_is_logged_and_ends_nothing(
+    open_bus: OpenBus, fresh: Fresh, kind: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    seen: list[str] = []
 
-    with pytest.raises(ZeroDivisionError):  # noqa: PT012  # a scope ends with it
-        async with open_bus() as bus:
-            queue = bus.queue(fresh())
-            queue.on("attached", broken)
-            await queue.attach()
-            await asyncio.Event().wait()
+    async def broken_later(existed: bool) -> None:
+        await asyncio.sleep(0)
+        seen.append("later")
+        raise kind
+
+    def broken(existed: bool) -> None:
+        seen.append("at once")
+        raise kind
+
+    async with open_bus() as bus:
+        queue = bus.queue(fresh())
+        queue.on("attached", broken_later)
+        queue.on("attached", broken)
+        queue.on("attached", lambda existed: seen.append("well"))
+        await queue.attach()
+        await until(lambda: len(seen) == 3)
+        assert await queue.push("goes on") == 1
+    assert sorted(seen) == ["at once", "later", "well"]
+    assert caplog.text.count("a handler of 'attached' failed") == 2
+    assert caplog.text.count("in broken") == 2  # the tracebacks
+
+
+async def test_a_handler_that_nobody_would_iterate_is_refused(open_bus: OpenBus, fresh: Fresh) -> None:
+    async def generator(existed: bool) -> AsyncIterator[int]:
+        yield 1
+
+    with pytest.raises(ConfigError, match="asynchronous generator"):
+        open_bus().queue(fresh()).on("attached", generator)
 
 
 async def test_handlers_may_be_called_once_and_taken_away(open_bus: OpenBus, fresh: Fresh) -> None:

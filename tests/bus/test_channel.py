@@ -71,7 +71,7 @@ async def test_what_is_no_text_is_sent_as_json(open_bus: OpenBus, fresh: Fresh) 
         assert (await anext(two.messages())).json() == {"ü": [1, None]}
 
 
-async def test_a_handler_that_fails_when_connecting_leaves_the_channel_readable(redis_url: str, fresh: Fresh) -> None:
+async def test_a_handler_that_fails_when_connecting_leaves_the_channel_as_it_is(redis_url: str, fresh: Fresh) -> None:
     def fail() -> None:
         raise ValueError("no")
 
@@ -79,8 +79,7 @@ async def test_a_handler_that_fails_when_connecting_leaves_the_channel_readable(
         name = fresh()
         here, there = bus.channel(name), bus.channel(name)
         here.on("connect", fail)
-        with pytest.raises(ValueError, match="no"):
-            await here.listen()
+        await here.listen()
         await there.connect()
         there.send("x")
         async for message in here:

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 
 from busmq_spark.bus.bus import Bus
+from busmq_spark.bus.ordered_group import OrderedGroup
 from busmq_spark.bus.queue import Queue
 from busmq_spark.core import dead_letter
 from busmq_spark.core.shared_group import LeasedMessage
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import LinkLost
+from busmq_spark.errors import LinkLost, QueueBusy
 from tests.bus.group_tools import dead_letters, end_leases, ids, some
 from tests.bus.ledger import Ledger, wake
-from tests.bus.tools import UNTIL_S, stored, until
+from tests.bus.tools import UNTIL_S, redis, stored, until
 from tests.conftest import Fresh
 from tests.faults.proxy import Command, Proxy
 from tests.support import FACTOR
@@ -94,6 +95,62 @@ async def test_a_settlement_that_arrives_late_changes_nothing_of_the_lease_of_an
             assert await stored(same) == []
 
 
+@pytest.mark.parametrize("how", ["ack", "retry", "release", "extend"])
+async def test_a_repeated_settlement_is_refused_where_another_settled_the_message(redis_server: EmbeddedRedis, fresh: Fresh, how: str) -> None:
+    with Proxy(redis_server.port) as proxy:
+        async with Bus(proxy.url) as bus, Bus(redis_server.url) as other, bus.queue(fresh()) as queue, other.queue(queue.name) as same:
+            await queue.push_many("abcd")
+            async with queue.group("g", shared=True) as slow, same.group("g", shared=True) as quick:
+                held = await some(slow.batches(3), 3)
+                assert await slow.ack(held[0]) == []
+                gate = proxy.hold(is_script("group_settle", queue.name))
+                settling = asyncio.ensure_future(getattr(slow, how)(held))
+                stopped = await asyncio.to_thread(gate.wait)
+                await end_leases(queue, "g")
+                assert await quick.ack(await some(quick.batches(), 3)) == []
+                gate.open()
+                stopped.drop()  # it never reached Redis
+                assert await settling == held[1:]  # the first was settled by this holder
+            assert await stored(same) == []
+
+
+async def test_a_settlement_whose_reply_was_lost_is_not_refused_on_a_second_lease(redis_server: EmbeddedRedis, fresh: Fresh) -> None:
+    with Proxy(redis_server.port) as proxy:
+        async with Bus(proxy.url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True) as group:
+            await queue.push_many("ab")
+            await some(group.batches(), 2)
+            await end_leases(queue, "g")
+            again = await some(group.batches(), 2)
+            gate = proxy.hold(is_script("group_settle", queue.name), reply=True)
+            settling = asyncio.ensure_future(group.ack(again))
+            (await asyncio.to_thread(gate.wait)).drop()
+            gate.open()
+            assert await settling == []
+
+
+@pytest.mark.parametrize("how", ["seek", "drop"])
+async def test_a_repeated_settlement_is_refused_after_the_group_was_set_back_or_made_anew(
+    redis_server: EmbeddedRedis, fresh: Fresh, how: str
+) -> None:
+    with Proxy(redis_server.port) as proxy:
+        async with Bus(proxy.url) as bus, Bus(redis_server.url) as other, bus.queue(fresh()) as queue, other.queue(queue.name) as same:
+            await queue.retain("1h")
+            await queue.push_many("ab")
+            async with queue.group("g", shared=True) as slow:
+                held = await some(slow.batches(), 2)
+                gate = proxy.hold(is_script("group_settle", queue.name))
+                settling = asyncio.ensure_future(slow.ack(held))
+                stopped = await asyncio.to_thread(gate.wait)
+                await end_leases(queue, "g")
+                quick = same.group("g", shared=True)
+                assert await (quick.seek("earliest") if how == "seek" else quick.drop()) in (0, True)
+                async with quick:
+                    assert await quick.ack(await some(quick.batches(1), 1)) == []
+                    gate.open()
+                    stopped.drop()
+                    assert await settling == held
+
+
 async def produce(queue: Queue, enough: asyncio.Event) -> None:
     """Messages, until it is enough; Redis is away meanwhile."""
     while not enough.is_set():
@@ -157,3 +214,32 @@ async def test_workers_are_killed_one_after_the_other_or_hang_and_each_message_i
     ledger.check(count)
     ledger.check_acks()
     assert set(letters) == poison
+
+
+async def lose_lease(queue: Queue, group: OrderedGroup) -> None:
+    """As if the holder had been silent for longer than its lease."""
+    await redis(queue, "DEL", queue.keys.lease("g"))
+    group._renewed = float("-inf")
+
+
+@pytest.mark.parametrize("executed", [False, True])
+async def test_a_repeated_ack_of_an_ordered_group_knows_who_acked(redis_server: EmbeddedRedis, fresh: Fresh, executed: bool) -> None:
+    with Proxy(redis_server.port) as proxy:
+        async with Bus(proxy.url) as bus, Bus(redis_server.url) as other, bus.queue(fresh()) as queue, other.queue(queue.name) as same:
+            await queue.push_many("abcd")
+            async with queue.group("g") as slow:
+                held = await some(slow.batches(2), 2)
+                gate = proxy.hold(is_script("ack_to", queue.name), reply=executed)
+                acking = asyncio.ensure_future(slow.ack(held))
+                stopped = await asyncio.to_thread(gate.wait)
+                await lose_lease(same, slow)
+                async with same.group("g") as quick:
+                    found = await some(quick.batches(), 2 if executed else 4)
+                    await quick.ack(found)
+                gate.open()
+                stopped.drop()
+                if executed:
+                    await acking
+                else:
+                    with pytest.raises(QueueBusy):
+                        await acking

@@ -23,6 +23,13 @@ async def until(predicate: Callable[[], object], timeout_s: float = UNTIL_S) -> 
             await asyncio.sleep(0.005)
 
 
+class NoText(Exception):
+    """An exception whose text cannot be had."""
+
+    def __str__(self) -> str:
+        return self.detail  # type: ignore[attr-defined,no-any-return]  # it was never set
+
+
 class LoopClock:
     """The clock of the running loop: what is due when it is put ahead is done at once, however long a busy machine takes."""
 

@@ -11,6 +11,7 @@ from busmq_spark.core.command_generators import Flow
 from busmq_spark.core.job import Answer, LeasedJob
 from busmq_spark.core.keys import JobKeys
 from busmq_spark.core.shared_group import LeasedMessage
+from busmq_spark.errors.foreign import MAX_ERROR_CHARACTERS
 from busmq_spark.redis_io.queue_location import new_token
 from busmq_spark.redis_io.redis_layout import RedisLayout
 from tests.conftest import Fresh
@@ -230,9 +231,9 @@ def test_many_works_of_one_call_are_answered_each_for_itself(run: Run, worked: W
     answers = run(flows.write_outcomes(list(zip(works, errors, strict=True)), "q", TTL_S))
     assert answers == [("ok" if number % 5 else "late", b"") for number in range(250)]
     found = run(flows.read_outcomes(keys))
+    texts = [(error or "")[:MAX_ERROR_CHARACTERS] for error in errors]
     assert [[(each.job, each.message, each.ok, each.error) for each in some] for some in found] == [
-        [(each.id, number + 1, errors[number] is None, (errors[number] or "")[: flows.ERROR_CHARACTERS])] if number % 5 else []
-        for number, each in enumerate(keys)
+        [(each.id, number + 1, errors[number] is None, texts[number])] if number % 5 else [] for number, each in enumerate(keys)
     ]
     answers = run(flows.write_outcomes([(work, None) for work in works], "q", TTL_S))
     assert [answer for answer, _ in answers] == ["done" if number % 5 else "late" for number in range(250)]

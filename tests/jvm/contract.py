@@ -60,7 +60,9 @@ def contract() -> dict[str, Any]:
         "kafkaOptionHints": KAFKA_OPTION_HINTS,
         "numbers": {**_of_queues(), **_of_links(), **_of_streams()},
         "texts": _texts(),
-        "sets": {"retriableReplyCodes": sorted(translate.RETRIABLE_REPLY_CODES), "keylessCommands": sorted(slots._KEYLESS_COMMANDS)},
+        "replyCodes": {word: cls.code for word, cls in translate.ERROR_OF_REPLY_CODE.items()},
+        "replySentences": {words: cls.code for words, cls in translate.ERROR_OF_SENTENCE.items()},
+        "sets": {"keylessCommands": sorted(slots._KEYLESS_COMMANDS)},
         "units": {"seconds": parsers._SECONDS_OF_UNIT, "bytes": parsers._BYTES_OF_UNIT},
     }
 

@@ -61,14 +61,6 @@ def test_a_step_with_one_call_that_is_not_idempotent_is_not_sent_again_as_a_whol
         assert len(fake.seen) == 2
 
 
-@pytest.mark.parametrize("code", ["LOADING", "BUSY", "TRYAGAIN", "MASTERDOWN", "CLUSTERDOWN"])
-def test_a_call_that_redis_put_off_is_sent_again_even_if_not_idempotent(probe: Probe, code: str) -> None:
-    said = [f"-{code} not now, please\r\n".encode()] * 2 + [b":5\r\n"]
-    with FakeRedis(lambda _, words: b"+PONG\r\n" if words == [b"PING"] else said.pop(0)) as fake:
-        assert probe.open(url(fake.server)).run_all([ONCE]) == [5]
-        assert not said
-
-
 def test_a_script_that_redis_does_not_know_is_sent_with_its_text_even_if_not_idempotent(probe: Probe) -> None:
     with FakeRedis(says(b"-NOSCRIPT No matching script. Please use EVAL.\r\n", b"*2\r\n:1\r\n:1\r\n")) as fake:
         assert probe.open(url(fake.server)).run_all([push(QueueKeys("q"), "v")]) == [[1, 1]]

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import pytest
+from redis.exceptions import ResponseError
 
-from busmq_spark.core import queue
+from busmq_spark.core import queue, times_of_ids
 from busmq_spark.core.command_generators import command
 from busmq_spark.core.keys import QueueKeys
-from busmq_spark.core.message import MAX_VALUE_BYTES
+from busmq_spark.core.message import MAX_VALUE_BYTES, Message
 from busmq_spark.embedded import EmbeddedRedis
-from busmq_spark.errors import LinkLost, MessageRefused, RedisFull, RedisReadOnly, RedisUnauthorized
-from busmq_spark.redis_io.urls import RedisServerAddress
+from busmq_spark.errors import LinkLost, MessageRefused, RedisFull, RedisReadOnly, RedisUnauthorized, RedisWritesPaused
+from busmq_spark.redis_io.translate import translate_redis_error
+from busmq_spark.redis_io.urls import RedisServerAddress, parse
 from tests.redis_io.conftest import Driver, absent
+from tests.redis_io.replies import REPLIES
 from tests.stored import read_at
+from tests.support_writes import CAUSES, pause_writes, resume_writes, writes_paused
 
 
 @pytest.mark.parametrize("password", ["wrong-secret", None])
@@ -49,9 +53,42 @@ def test_a_replica_that_lost_its_master_and_may_not_serve_is_waited_for(driver: 
         driver(replica.url, patience_s=0.05).execute(command("GET", "a"))
 
 
-def test_a_master_without_its_replicas_does_not_take_writes(driver: Driver) -> None:
-    with EmbeddedRedis(settings={"min-replicas-to-write": "1"}) as server, pytest.raises(RedisReadOnly):
-        driver(server.url).run(queue.attach(QueueKeys("q"), "b", ttl_s=30))
+@pytest.mark.parametrize("cause", CAUSES)
+def test_a_master_that_pauses_writes_is_waited_for(driver: Driver, cause: str, caplog: pytest.LogCaptureFixture) -> None:
+    with EmbeddedRedis() as server:
+        keys, made = QueueKeys("q"), driver(server.url, None)
+        made.run(queue.attach(keys, "b", ttl_s=600))
+        with writes_paused(server, cause):
+            assert made.run(queue.push(keys, b"one")) == 1
+        with writes_paused(server, cause):
+            assert made.run(queue.push_many(keys, [b"two", b"three"])) == 2
+        assert made.run(read_at(keys, 0, 9)) == [Message(1, b"one"), Message(2, b"two"), Message(3, b"three")]
+    assert caplog.text.count("BUSMQ_WRITES_PAUSED") == 1
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_what_a_paused_master_refuses_was_not_executed(driver: Driver, cause: str) -> None:
+    with EmbeddedRedis() as server:
+        keys, made = QueueKeys("q"), driver(server.url, 0.05)
+        made.run(queue.attach(keys, "b", ttl_s=600))
+        made.run(queue.push(keys, b"one"))
+        pause_writes(server, cause)
+        for flow in (queue.push(keys, b"two"), queue.pop(keys, reliable=False, ttl_s=600, most=9), queue.attach(QueueKeys("new"), "b", ttl_s=30)):
+            with pytest.raises(RedisWritesPaused, match="refuses writes for now") as caught:
+                made.run(flow)
+            assert caught.value.retriable
+        made.run(times_of_ids.note_times_if_allowed([keys]))  # what is left out is not waited for
+        resume_writes(server)
+        assert made.run(queue.push(keys, b"two")) == 2
+
+
+def test_each_reply_of_redis_has_its_error(redis_url: str) -> None:
+    """tests/jvm/test_alike.py holds Java to the same."""
+    endpoint = parse(redis_url)[0]
+    for text, kind in REPLIES.items():
+        found = translate_redis_error(ResponseError(text), endpoint)
+        assert type(found) is kind, text
+        assert found.retriable is issubclass(kind, (LinkLost, RedisFull))
 
 
 def test_a_server_out_of_memory_is_full_and_has_stored_nothing_of_the_call(driver: Driver) -> None:

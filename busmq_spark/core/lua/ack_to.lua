@@ -1,7 +1,8 @@
 -- Acknowledge everything up to an id for one subscription, and drop what every subscription has acked; for several queues. A queue that keeps what is
 -- acknowledged drops what it keeps no longer.
 -- KEYS metadata messages msgid acks clock bytes, for each queue
--- ARGV subscription most long_ttl_s, then for each queue id born mark
+-- ARGV subscription most long_ttl_s, then for each queue id born mark, at last the token of the reader, or nothing
+-- With a token, the field :by:<subscription> of acks notes the last id that each of the last eight tokens has acked: <id>:<token>,...
 -- Result for each queue {status, detail}: ok n | more n (n messages dropped; more: call again) | missing | recreated born | older last | reissued mark
 -- At most `most` messages are dropped a call, over all its queues. The message at id is compared with its fingerprint while it is still stored: a
 -- Redis that lost its tail in a failover and gave the same ids to other messages is caught before one of them is dropped.
@@ -12,7 +13,15 @@
 -- @include mark
 -- @include seen
 -- @include stored
-local sub, most, long_ttl_s = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local sub, most, long_ttl_s, token = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), ARGV[4 + #KEYS / 2]
+
+local function note_token(acks, id_text)
+  local kept, ending = {id_text .. ':' .. token}, ':' .. token
+  for each in string.gmatch(redis.call('HGET', acks, ':by:' .. sub) or '', '[^,]+') do
+    if #kept < 8 and string.sub(each, -#ending) ~= ending then kept[#kept + 1] = each end
+  end
+  redis.call('HSET', acks, ':by:' .. sub, table.concat(kept, ','))
+end
 
 local function ack(metadata, messages, msgid, acks, times, bytes, id_text, born, expected)
   local id = tonumber(id_text)
@@ -34,6 +43,7 @@ local function ack(metadata, messages, msgid, acks, times, bytes, id_text, born,
     if not acked or tonumber(acked) < id then -- the first one registers the subscription, also at 0: else another's ack would drop what it has not read
       redis.call('HSET', acks, sub, id_text, ':born', born)
       now = seen(acks, sub)
+      if token then note_token(acks, id_text) end
       if not acked then redis.call('EXPIRE', acks, lasting) end -- it may be new
     end
   elseif (tonumber(known[3] or nil) or 0) < id then

@@ -10,9 +10,10 @@ if not stored[1] or stored[2] ~= ARGV[3] then return 'missing' end
 if holder and holder ~= ARGV[5] then return holder end
 if KEYS[3] then
   local clock = redis.call('TIME')
-  if redis.call('ZCOUNT', KEYS[4], string.format('(%.0f', clock[1] * 1000 + math.floor(clock[2] / 1000)), '+inf') > 0 then return 'busy' end
+  local now = string.format('%.0f', clock[1] * 1000 + math.floor(clock[2] / 1000))
+  if redis.call('ZCOUNT', KEYS[4], '(' .. now, '+inf') > 0 then return 'busy' end
   even_if_full(KEYS[3], ARGV[4])
-  redis.call('HSET', KEYS[3], 'newest', id, 'wide', 0)
+  redis.call('HSET', KEYS[3], 'newest', id, 'wide', 0, 'since', now)
   redis.call('HDEL', KEYS[3], 'next')
   redis.call('DEL', KEYS[4], KEYS[5], KEYS[6])
 end

@@ -1,9 +1,11 @@
 -- Settle messages of a shared group, and drop from the queue what every subscription and group has acked.
 -- KEYS metadata messages acks group due tries runs msgid clock bytes
--- ARGV name born most ttl_s, then parts: token action ms runs (id count) ..., so many runs of consecutive ids
+-- ARGV name born most ttl_s again, then parts: token leased_ms action ms runs (id count) ..., so many runs of consecutive ids
+--      again 1: this call may have been executed before, and its reply was lost. leased_ms: when the token leased, in ms since 1970
 --      action: ack | retry (may be leased again in ms) | extend (its lease ends in ms) | release (may be leased again in ms; this try does not count)
--- Result {status, letters}: one letter for each message, in one text: d done, l its lease is another's now, s it was settled before. status: ok |
---      no_group (the group is of another life of the queue, or there is none).
+-- Result {status, letters}: one letter for each message, in one text: d done, l its lease is another's now, s it was settled before; with again: by this
+--      token, and l where it was settled by another. status: ok | no_group (the group is of another life of the queue, or there is none).
+-- Who settled a message that was leased more than once is noted in tries, for the last messages: by<id modulo 10,000> -> id:token.
 -- At most `most` messages are dropped a call; the rest with the next. due, tries, runs: include/leases.lua.
 -- @include even_if_full
 -- @include find
@@ -14,14 +16,16 @@
 local name, most = ARGV[1], tonumber(ARGV[3])
 local metadata, messages, acks, group, due, tries, runs, msgid, times, bytes = unpack(KEYS)
 local known = redis.call('HMGET', metadata, 'ttl', 'born', 'retain', 'done', 'lets')
-local set = redis.call('HMGET', group, 'born', 'newest', 'wide', 'next')
+local set = redis.call('HMGET', group, 'born', 'newest', 'wide', 'next', 'since')
 if set[1] ~= ARGV[2] or known[2] ~= ARGV[2] then return {'no_group'} end
 local lasting = math.max(tonumber(known[1]) or 0, tonumber(ARGV[4]))
 even_if_full(group, lasting)
 local newest, wide = counted(group, runs, set[2], set[3], set[4])
 local now = redis.call('TIME')
 now = now[1] * 1000 + math.floor(now[2] / 1000)
-local results, acked, book = {}, {}, leases(due, tries, runs)
+local results, acked, settlers, book = {}, {}, {}, leases(due, tries, runs)
+
+local function settler(id) return string.format('by%.0f', id % 10000) end
 
 -- Settles messages of a lease of the caller.
 local function settle(lease, first, last, action, ms)
@@ -31,6 +35,9 @@ local function settle(lease, first, last, action, ms)
   if action == 'ack' then
     book.drop(piece)
     acked[first] = last
+    for id = first, piece.try > 1 and last or 0 do
+      settlers[#settlers + 1], settlers[#settlers + 2] = settler(id), string.format('%.0f:%s', id, lease.token)
+    end
   elseif action == 'extend' then
     piece.score = now + ms
   else
@@ -41,7 +48,14 @@ local function settle(lease, first, last, action, ms)
   return 'd'
 end
 
-local function settle_run(first, last, token, action, ms)
+-- Returns the letter of a message without a lease, for a caller that repeats its call.
+local function settled_before(id, token, leased_ms)
+  if id > newest or leased_ms < (tonumber(set[5] or nil) or 0) then return 'l' end -- the group was set back, or made anew, after this lease
+  local its_id, its_token = string.match(redis.call('HGET', tries, settler(id)) or '', '^(%d+):(.*)$')
+  return tonumber(its_id or nil) == id and its_token ~= token and 'l' or 's'
+end
+
+local function settle_run(first, last, token, leased_ms, action, ms)
   local id = first
   while id <= last do
     local lease, upto, result = book.of(id, wide), id, 's'
@@ -52,22 +66,28 @@ local function settle_run(first, last, token, action, ms)
     else
       while upto < last and not book.begins(upto + 1, last) do upto = upto + 1 end
     end
-    results[#results + 1] = string.rep(result, upto - id + 1)
+    if result == 's' and ARGV[5] == '1' then
+      for each = id, upto do results[#results + 1] = settled_before(each, token, leased_ms) end
+    else
+      results[#results + 1] = string.rep(result, upto - id + 1)
+    end
     id = upto + 1
   end
 end
 
-local at = 5
+local at = 6
 while ARGV[at] do
-  local token, action, ms, behind, names = ARGV[at], ARGV[at + 1], tonumber(ARGV[at + 2]), at + 4 + 2 * ARGV[at + 3], {}
-  for i = at + 4, behind - 1, 2 do names[#names + 1] = ARGV[i] end
+  local token, leased_ms, action, ms, names = ARGV[at], tonumber(ARGV[at + 1]), ARGV[at + 2], tonumber(ARGV[at + 3]), {}
+  local from, behind = at + 5, at + 5 + 2 * ARGV[at + 4]
+  for i = from, behind - 1, 2 do names[#names + 1] = ARGV[i] end
   book.read(names)
-  for i = at + 4, behind - 1, 2 do
+  for i = from, behind - 1, 2 do
     local first = tonumber(ARGV[i])
-    settle_run(first, first + ARGV[i + 1] - 1, token, action, ms)
+    settle_run(first, first + ARGV[i + 1] - 1, token, leased_ms, action, ms)
   end
   at = behind
 end
+for from = 1, #settlers, 1000 do redis.call('HSET', tries, unpack(settlers, from, math.min(from + 999, #settlers))) end
 local gone, wider = book.save()
 if wider ~= 0 then redis.call('HSET', group, 'wide', wide + wider) end
 

@@ -39,7 +39,9 @@ if KEYS[5] then
   redis.call('HSET', KEYS[4], kind, 1)
   if redis.call('HGET', KEYS[5], 'born') ~= born then
     redis.call('DEL', KEYS[6], KEYS[7], KEYS[8])
-    redis.call('HSET', KEYS[5], 'born', born, 'newest', known, 'wide', 0)
+    local clock = redis.call('TIME')
+    local now = string.format('%.0f', clock[1] * 1000 + math.floor(clock[2] / 1000))
+    redis.call('HSET', KEYS[5], 'born', born, 'newest', known, 'wide', 0, 'since', now)
     redis.call('HDEL', KEYS[5], 'next') -- of a version before
   end
   if ARGV[4] then redis.call('HSET', KEYS[5], unpack(ARGV, 4)) end

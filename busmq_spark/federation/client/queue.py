@@ -133,6 +133,7 @@ class RemoteQueue(BaseQueue, RemoteObjectListener):
 
     def _push_when_attached(self, texts: list[str], *, single: bool) -> asyncio.Future[Any]:
         if self.attached and not self.early.waiting:
+            self.bus.check_loop()
             return self._pushes.add(texts, single=single)
         return self.early.add("push to", lambda: self._pushes.add(texts, single=single))
 

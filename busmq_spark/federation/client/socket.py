@@ -38,6 +38,7 @@ from busmq_spark.federation.npm_wire.deflate import client_deflate
 from busmq_spark.federation.npm_wire.mux import MuxPacket
 from busmq_spark.federation.proxies import open_tunnel_async, proxy_of
 from busmq_spark.federation.silent_log import WIRE_LOG
+from busmq_spark.redis_io.fork_guard import keep_from_children
 
 if TYPE_CHECKING:
     from busmq_spark.federation.client.remote_object_connection import RemoteObjectConnection
@@ -169,6 +170,7 @@ class ReconnectingWebSocket:
                 **options,
             )
             self._open_s = HANDSHAKE_TIMEOUTS_S[0]
+            keep_from_children(made.transport)
             return cast("ByteCountingWebSocket", made)
         except InvalidStatus as error:
             location = error.response.headers.get("Location", "")

@@ -3,6 +3,7 @@
 -- that have ended or wait to be tried again: what is neither in a lease nor behind the newest id that was leased is settled.
 -- due: name -> ms, above 0 the end of the lease, below 0 (negated) when its messages may be leased again.
 -- tries: name -> try:token:first:count; without count it is 1, as it was when each message had a lease of its own.
+--        It also has the notes of group_settle.lua, by<number>.
 -- runs: name -> name, of the leases of more than one message; so the one that a message is in is found.
 -- A lease here: id, last (of its messages), try, token, first, score (as in due) once it is known or new, and after: what was cut off behind it.
 -- Numbers are given to Redis as they are: it writes a whole number of up to 53 bits with all its digits.

@@ -15,7 +15,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S
 from busmq_spark.bus.consume import Consumption
-from busmq_spark.errors import BusError, ConfigError, MessageRefused, QueueFull, QueueMissing, RedisFull, RedisReadOnly, StateError
+from busmq_spark.errors import (
+    BusError,
+    ConfigError,
+    MessageRefused,
+    QueueFull,
+    QueueMissing,
+    RedisFull,
+    RedisReadOnly,
+    RedisWritesPaused,
+    StateError,
+)
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.npm_wire.dnode import DnodeCallbackRef, message_line
 from busmq_spark.federation.serve.objects.base import (
@@ -195,7 +205,7 @@ class ServedQueue(ServedObject):
         while True:
             try:
                 await consumption.wait_filled()
-            except (RedisFull, RedisReadOnly) as error:
+            except (RedisFull, RedisReadOnly, RedisWritesPaused) as error:
                 if not reported:
                     self.session.send_error(None, error)
                 reported = True

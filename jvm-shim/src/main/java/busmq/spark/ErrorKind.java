@@ -1,5 +1,7 @@
 package busmq.spark;
 
+import java.util.Arrays;
+
 /**
  * The errors of {@code busmq_spark/errors} that this module can meet. Their words are those of the contract, in Python's form: {@code {name}} and
  * {@code {name!r}}.
@@ -9,6 +11,7 @@ public enum ErrorKind {
     ENGINE("BUSMQ_ENGINE"),
     JAR_VERSION("BUSMQ_JAR_VERSION"),
     LINK_LOST("BUSMQ_LINK_LOST"),
+    WRITES_PAUSED("BUSMQ_WRITES_PAUSED"),
     UNAUTHORIZED("BUSMQ_UNAUTHORIZED"),
     TLS_FAILED("BUSMQ_TLS"),
     SERVER_REFUSED("BUSMQ_SERVER_REFUSED"),
@@ -56,6 +59,16 @@ public enum ErrorKind {
     /** Whether the same call may succeed later. */
     public boolean retriable() {
         return retriable;
+    }
+
+    /** Whether Redis could not serve the call for now, and waiting may mend it. */
+    public boolean isLinkLost() {
+        return this == LINK_LOST || this == WRITES_PAUSED;
+    }
+
+    /** The error of a code. */
+    public static ErrorKind ofCode(String code) {
+        return Arrays.stream(values()).filter(kind -> kind.code.equals(code)).findFirst().orElseThrow();
     }
 
     String template() {

@@ -68,6 +68,13 @@ public final class SharedPythonConstants {
         return entry("texts", name).textValue();
     }
 
+    /** The errors of a table of {@code contract.json}, in its order. */
+    public static Map<String, ErrorKind> errorKinds(String name) {
+        Map<String, ErrorKind> kinds = new LinkedHashMap<>();
+        ROOT.get(name).properties().forEach(entry -> kinds.put(entry.getKey(), ErrorKind.ofCode(entry.getValue().textValue())));
+        return kinds;
+    }
+
     public static Set<String> words(String name) {
         return words(entry("sets", name));
     }

@@ -1,7 +1,6 @@
 package busmq.spark.redis;
 
 import busmq.spark.BusException;
-import busmq.spark.ErrorKind;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.List;
@@ -67,7 +66,7 @@ final class ClusterLink extends SingleCallerLink {
                     connection = connectionTo(batch.node());
                 } catch (JedisException error) {
                     BusException lost = ErrorTranslator.translate(error, cluster);
-                    if (lost.kind() != ErrorKind.LINK_LOST) {
+                    if (!lost.kind().isLinkLost()) {
                         throw lost;
                     }
                     clusterPipeline.onNodeUnreachable(batch, lost);

@@ -169,7 +169,7 @@ final class ClusterPipeline {
             return true;
         }
         BusException error = ErrorTranslator.translate(refused, endpoint);
-        if (error.kind() == ErrorKind.LINK_LOST) {
+        if (calls.get(place).waitsFor(error)) {
             mapIsStale = true;
             retryReason = error;
             return true;

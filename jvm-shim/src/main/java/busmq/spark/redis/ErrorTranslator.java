@@ -14,13 +14,9 @@ import redis.clients.jedis.exceptions.JedisDataException;
 
 /** Translates Jedis' errors and Redis' error replies into ours, by one table. The address is masked, and no argument of a command is repeated. */
 final class ErrorTranslator {
-    /** LINK_LOST: the call was not executed, and may be sent again. */
-    private static final Map<String, ErrorKind> KINDS = Map.ofEntries(Map.entry("LOADING", ErrorKind.LINK_LOST),
-            Map.entry("BUSY", ErrorKind.LINK_LOST), Map.entry("TRYAGAIN", ErrorKind.LINK_LOST), Map.entry("MASTERDOWN", ErrorKind.LINK_LOST),
-            Map.entry("CLUSTERDOWN", ErrorKind.LINK_LOST), Map.entry("NOAUTH", ErrorKind.UNAUTHORIZED),
-            Map.entry("WRONGPASS", ErrorKind.UNAUTHORIZED), Map.entry("NOPERM", ErrorKind.UNAUTHORIZED),
-            Map.entry("READONLY", ErrorKind.SERVER_READ_ONLY), Map.entry("NOREPLICAS", ErrorKind.SERVER_READ_ONLY),
-            Map.entry("MISCONF", ErrorKind.SERVER_READ_ONLY), Map.entry("OOM", ErrorKind.SERVER_FULL));
+    /** By the code of a reply, and by its words where it has none: Python's tables. */
+    private static final Map<String, ErrorKind> KINDS = SharedPythonConstants.errorKinds("replyCodes");
+    private static final Map<String, ErrorKind> KINDS_OF_SENTENCES = SharedPythonConstants.errorKinds("replySentences");
     /** At the start, or where Redis before 7 quotes what a command inside a script said. */
     private static final Pattern CODE = Pattern.compile("(?:^|-)(" + String.join("|", KINDS.keySet()) + ")\\b");
 
@@ -66,13 +62,8 @@ final class ErrorTranslator {
 
     /** Redis drops the code of some errors, inside scripts before 7 and in Valkey 9, and keeps the sentence. */
     private static ErrorKind kindBySentence(String text) {
-        if (text.contains("OOM command")) {
-            return ErrorKind.SERVER_FULL;
-        }
-        boolean denied = text.contains("The user executing the script can't") || text.contains("ACL failure in script")
-                || text.contains("invalid password") || text.contains("AUTH <password> called without any password configured")
-                || text.contains("wrong number of arguments for 'auth'");
-        return denied ? ErrorKind.UNAUTHORIZED : ErrorKind.SERVER_REFUSED;
+        return KINDS_OF_SENTENCES.entrySet().stream().filter(entry -> text.contains(entry.getKey())).map(Map.Entry::getValue).findFirst()
+                .orElse(ErrorKind.SERVER_REFUSED);
     }
 
     private static BusException translateConnectionError(RuntimeException error, RedisEndpoint endpoint) {

@@ -5,7 +5,11 @@ import busmq.spark.SharedPythonConstants;
 import busmq.spark.ErrorKind;
 import java.io.InterruptedIOException;
 import java.io.UncheckedIOException;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.ThreadLocalRandom;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /** When what failed is tried again, as busmq_spark/core/retry.py decides it: tests/golden/retries-v1.json tests both. */
 final class LinkRetry {
@@ -14,6 +18,10 @@ final class LinkRetry {
     private static final long FAILOVER_PATIENCE_MS = SharedPythonConstants.number("failoverPatienceMs");
     private static final long FIRST_PAUSE_MS = SharedPythonConstants.number("firstPauseMs");
     private static final long MAX_PAUSE_MS = SharedPythonConstants.number("maxPauseMs");
+
+    private static final Logger LOG = LoggerFactory.getLogger(LinkRetry.class);
+    /** When a server that pauses writes is named in the log again. */
+    private static final Map<String, Long> NEXT_WARNING_NS = new ConcurrentHashMap<>();
 
     private long startNs = System.nanoTime();
     private int failures;
@@ -31,17 +39,31 @@ final class LinkRetry {
     /** How long to wait before the next try. Throws the error when it is not one to wait for, or the time given would be over. */
     long pauseMs(BusException error, long elapsedMs, long givenMs) {
         long pauseMs = nextMs();
-        if (error.kind() != ErrorKind.LINK_LOST || elapsedMs + pauseMs > givenMs) {
+        if (!error.kind().isLinkLost() || elapsedMs + pauseMs > givenMs) {
             throw error;
         }
         return pauseMs;
     }
 
+    private static void warnOnceAMinute(RedisEndpoint endpoint, BusException error) {
+        long now = System.nanoTime();
+        Long due = NEXT_WARNING_NS.get(endpoint.maskedAddress());
+        if (due == null || now - due >= 0) {
+            NEXT_WARNING_NS.put(endpoint.maskedAddress(), now + FAILOVER_PATIENCE_MS * 1_000_000);
+            LOG.warn("{}", error.getMessage());
+        }
+    }
+
     /** Waits before the next try of a step at {@code endpoint}, or throws the translated error. */
     void pause(RuntimeException problem, RedisEndpoint endpoint) {
-        long givenMs = endpoint.mayMove() && !(problem instanceof NoServerReachable) ? FAILOVER_PATIENCE_MS : PATIENCE_MS;
+        BusException error = ErrorTranslator.translate(problem, endpoint);
+        boolean paused = error.kind() == ErrorKind.WRITES_PAUSED;
+        if (paused) {
+            warnOnceAMinute(endpoint, error);
+        }
+        boolean mayPass = paused || endpoint.mayMove() && !(problem instanceof NoServerReachable);
         try {
-            Thread.sleep(pauseMs(ErrorTranslator.translate(problem, endpoint), (System.nanoTime() - startNs) / 1_000_000, givenMs));
+            Thread.sleep(pauseMs(error, (System.nanoTime() - startNs) / 1_000_000, mayPass ? FAILOVER_PATIENCE_MS : PATIENCE_MS));
         } catch (InterruptedException interrupted) {
             Thread.currentThread().interrupt();
             throw new UncheckedIOException(new InterruptedIOException("interrupted while waiting for Redis")); // Spark takes it for a stop

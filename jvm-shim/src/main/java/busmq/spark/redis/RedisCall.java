@@ -1,5 +1,7 @@
 package busmq.spark.redis;
 
+import busmq.spark.BusException;
+import busmq.spark.ErrorKind;
 import busmq.spark.core.Script;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -10,9 +12,15 @@ import java.util.List;
  *
  * @param words the command with its arguments; for a script KEYS and then ARGV
  * @param script null for a plain command
+ * @param optional whether the caller goes on without it where Redis pauses writes: then it is not waited for
  * @param idempotent whether it may be sent again when the connection broke and it is unknown whether Redis has executed it
  */
-public record RedisCall(List<byte[]> words, Script script, int keyCount, boolean idempotent) {
+public record RedisCall(List<byte[]> words, Script script, int keyCount, boolean idempotent, boolean optional) {
+    /** A call that is waited for. */
+    public RedisCall(List<byte[]> words, Script script, int keyCount, boolean idempotent) {
+        this(words, script, keyCount, idempotent, false);
+    }
+
     /** A plain command that may be repeated. Words are {@code byte[]}, or anything whose text is meant. */
     public static RedisCall command(Object... words) {
         return new RedisCall(toBytes(List.of(words)), null, 0, true);
@@ -27,7 +35,17 @@ public record RedisCall(List<byte[]> words, Script script, int keyCount, boolean
 
     /** The same call, sent again only when it is certain that Redis has not seen it. */
     public RedisCall asNonIdempotent() {
-        return new RedisCall(words, script, keyCount, false);
+        return new RedisCall(words, script, keyCount, false, optional);
+    }
+
+    /** The same call, for a caller that goes on without it. */
+    public RedisCall asOptional() {
+        return new RedisCall(words, script, keyCount, idempotent, true);
+    }
+
+    /** Whether the call goes again after Redis refused it with this error. */
+    boolean waitsFor(BusException refused) {
+        return refused.kind().isLinkLost() && !(optional && refused.kind() == ErrorKind.WRITES_PAUSED);
     }
 
     private static List<byte[]> toBytes(List<?> words) {

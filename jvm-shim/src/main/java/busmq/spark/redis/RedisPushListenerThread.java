@@ -1,7 +1,6 @@
 package busmq.spark.redis;
 
 import busmq.spark.BusException;
-import busmq.spark.ErrorKind;
 import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 import java.util.List;
@@ -101,7 +100,7 @@ final class RedisPushListenerThread {
             } catch (RuntimeException error) { // any kind: nothing would start this thread again
                 BusException failure = ErrorTranslator.translate(error, endpoint);
                 LOG.debug("no notifications: {}", failure.getMessage());
-                pauseMs = failure.kind() == ErrorKind.LINK_LOST ? retry.nextMs() : REFUSED_PAUSE_MS;
+                pauseMs = failure.kind().isLinkLost() ? retry.nextMs() : REFUSED_PAUSE_MS;
                 if (pauseMs == REFUSED_PAUSE_MS) {
                     LOG.warn("Pushes are not received, so queues are only polled: {}", failure.getMessage());
                 }

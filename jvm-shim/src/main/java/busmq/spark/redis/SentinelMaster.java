@@ -1,7 +1,6 @@
 package busmq.spark.redis;
 
 import busmq.spark.BusException;
-import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
@@ -53,7 +52,7 @@ record SentinelMaster(List<RedisServerAddress> sentinels, String name, RedisServ
             throw BusException.configError("the sentinels know no master " + PyText.repr(name) + " (" + maskedAddress()
                     + "); name the one they watch with redis.sentinelMaster");
         }
-        if (last.kind() != ErrorKind.LINK_LOST) {
+        if (!last.kind().isLinkLost()) {
             throw last;
         }
         throw new NoServerReachable("no sentinel answers: " + last.getMessageParameters().get("reason"));

@@ -1,7 +1,6 @@
 package busmq.spark.redis;
 
 import busmq.spark.BusException;
-import busmq.spark.ErrorKind;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.List;
@@ -80,7 +79,7 @@ final class SingleServerLink extends SingleCallerLink {
                 boolean refused = found.get(i) instanceof JedisDataException;
                 Object reply = refused ? ErrorTranslator.translate((JedisDataException) found.get(i), endpoint) : found.get(i);
                 replies[unanswered.get(i)] = reply;
-                if (refused && ((BusException) reply).kind() == ErrorKind.LINK_LOST && (repeatable || calls.size() == 1)) {
+                if (refused && calls.get(unanswered.get(i)).waitsFor((BusException) reply) && (repeatable || calls.size() == 1)) {
                     refusedAt = refusedAt < 0 ? i : refusedAt;
                     why = (BusException) reply;
                 }

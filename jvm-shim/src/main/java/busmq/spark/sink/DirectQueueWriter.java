@@ -1,7 +1,6 @@
 package busmq.spark.sink;
 
 import busmq.spark.BusException;
-import busmq.spark.ErrorKind;
 import busmq.spark.redis.RedisCall;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -42,7 +41,7 @@ final class DirectQueueWriter implements RowBatcher.Target {
         try {
             QueueWriteBuffer.openTargetStates(buffers, store, (queue, server) -> server);
         } catch (BusException error) {
-            boolean away = error.kind() == ErrorKind.LINK_LOST; // then each of them would be waited for anew
+            boolean away = error.kind().isLinkLost(); // then each of them would be waited for anew
             buffers.stream().filter(buffer -> buffer.targetState == null).forEach(buffer -> keepRefusal(buffer, () -> {
                 if (away) {
                     throw error;

@@ -1,7 +1,6 @@
 package busmq.spark.sink;
 
 import busmq.spark.BusException;
-import busmq.spark.ErrorKind;
 import busmq.spark.core.RandomToken;
 import busmq.spark.redis.RedisCall;
 import java.util.ArrayList;
@@ -70,7 +69,7 @@ final class StagedListWriter implements RowBatcher.Target {
         try {
             applyReplies(buffers, store.link(server).runAll(buffers.stream().map(StagedListWriter::chunkCall).toList()));
         } catch (BusException error) {
-            if (error.kind() != ErrorKind.LINK_LOST) {
+            if (!error.kind().isLinkLost()) {
                 throw error;
             }
             buffers.forEach(buffer -> listOf(buffer).startNextSegment(RandomToken.next()));

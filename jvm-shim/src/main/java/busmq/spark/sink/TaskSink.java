@@ -87,7 +87,7 @@ public final class TaskSink implements AutoCloseable {
     /** The last thing that the sending thread does. */
     private void closeStore(SinkStore store) {
         try (store) {
-            if (discardsStaged && !batcher.hasFailedWith(ErrorKind.LINK_LOST)) {
+            if (discardsStaged && !batcher.hasFailedWith(ErrorKind.LINK_LOST) && !batcher.hasFailedWith(ErrorKind.WRITES_PAUSED)) {
                 // A query that is started again and again on the same bad row, or on a full Redis, must not fill Redis with what it staged.
                 store.discard(stageTarget.listsWithUnconfirmed());
             }

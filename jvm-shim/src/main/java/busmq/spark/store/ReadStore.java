@@ -59,7 +59,7 @@ public final class ReadStore extends BaseRedisStore {
 
     /** The errors of a Redis that cannot write, or of a user who may not. */
     static final Set<ErrorKind> NOTE_REFUSALS = EnumSet.of(ErrorKind.UNAUTHORIZED, ErrorKind.SERVER_REFUSED, ErrorKind.SERVER_FULL,
-            ErrorKind.SERVER_READ_ONLY);
+            ErrorKind.SERVER_READ_ONLY, ErrorKind.WRITES_PAUSED);
 
     private final RedisOptions options;
     private final TopicPartitionLocator topics;
@@ -211,7 +211,7 @@ public final class ReadStore extends BaseRedisStore {
     }
 
     private void noteTimes(Collection<String> queues) {
-        askAbout(queues, QUEUES_PER_CALL, part -> RedisCall.script("note_time", keysOf(part, QueueKeys::retentionKeys), MAX_MESSAGES_PER_ACK),
+        askAbout(queues, QUEUES_PER_CALL, part -> RedisCall.script("note_time", keysOf(part, QueueKeys::retentionKeys), MAX_MESSAGES_PER_ACK).asOptional(),
                 (reply, at, queue) -> reply);
     }
 
@@ -266,7 +266,7 @@ public final class ReadStore extends BaseRedisStore {
 
     /** Note the time of the newest id of a queue. */
     static RedisCall noteCall(QueueKeys keys) {
-        return RedisCall.script("note_time", keys.retentionKeys(), MAX_MESSAGES_PER_ACK);
+        return RedisCall.script("note_time", keys.retentionKeys(), MAX_MESSAGES_PER_ACK).asOptional();
     }
 
     /** For how many milliseconds a message of each queue has been there, or a little less; -1 where that is not known. */

@@ -40,9 +40,10 @@ public final class TopicPartitionLocator {
         Object[] args = {create == null ? 0 : create, RandomToken.next(), 0, TOPIC_RECORD_TTL_S, QueueKeys.topicChangedChannel(topic, cluster)};
         Object reply;
         try {
-            reply = home.run(RedisCall.script("topic", List.of(key), args));
+            RedisCall open = RedisCall.script("topic", List.of(key), args);
+            reply = home.run(create == null ? open.asOptional() : open);
         } catch (BusException error) {
-            if (!EnumSet.of(ErrorKind.UNAUTHORIZED, ErrorKind.SERVER_READ_ONLY).contains(error.kind())) {
+            if (!EnumSet.of(ErrorKind.UNAUTHORIZED, ErrorKind.SERVER_READ_ONLY, ErrorKind.WRITES_PAUSED).contains(error.kind())) {
                 throw error;
             }
             reply = home.run(RedisCall.command("HMGET", key, "partitions", "born")); // one who may only read
