@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from busmq_spark.core.shared_group import LeasedMessage
 from busmq_spark.errors import BusError, ConfigError, Reject
+from busmq_spark.errors.foreign import exc_info
 
 if TYPE_CHECKING:
     from busmq_spark.bus.shared_group import SharedGroup
@@ -39,10 +40,12 @@ class MessageHandling:
         self._group, self._handler, self._at_once, self._delay_s = group, handler, at_once, delay_s
         self._threads = ThreadPoolExecutor(at_once, "busmq-each")
         self._running: dict[asyncio.Task[None], LeasedMessage] = {}
+        self._runner: asyncio.Task[Any] | None = None
+        self._over = False
 
     async def run(self, most: int | None) -> int:
         """Handle messages until the group stops, or until there were ``most``. Returns how many."""
-        handled = 0
+        handled, self._runner = 0, asyncio.current_task()
         extending = asyncio.create_task(self._extend_leases())
         try:
             async for batch in self._group.batches(most=1):
@@ -54,6 +57,7 @@ class MessageHandling:
                 await self._wait_for_room(self._at_once - 1)
             await self._wait_for_room(0)
         finally:
+            self._over = True
             for task in (extending, *self._running):
                 task.cancel()
             self._threads.shutdown(wait=False)
@@ -72,15 +76,17 @@ class MessageHandling:
             await self._call(message)
         except Reject as error:
             await self._group.reject(message, error.details["reason"])
-        except (Exception, asyncio.CancelledError) as error:  # whatever the handler raises is a try
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
-                raise
+        except BaseException as error:  # whatever the handler raises is a try
+            if isinstance(error, asyncio.CancelledError) and self._is_ending():
+                raise  # else the handler cancelled itself
             names = (self._group.queue.name, self._group.name, message.id, message.tries)
-            log.warning("queue %r, group %r: the handler of message %d failed in try %d", *names, exc_info=True)
-            await self._group.retry(message, delay_s=self._delay_s, error=_text_of(error))
+            log.warning("queue %r, group %r: the handler of message %d failed in try %d", *names, exc_info=exc_info(error))
+            await self._group.retry(message, delay_s=self._delay_s, error=error)
         else:
             await self._group.ack(message)
+
+    def _is_ending(self) -> bool:
+        return self._over or (self._runner is not None and self._runner.cancelling() > 0)
 
     async def _call(self, message: LeasedMessage) -> None:
         if inspect.iscoroutinefunction(self._handler):
@@ -98,11 +104,3 @@ class MessageHandling:
                     await self._group.extend([*self._running.values()], lease_s=self._group.lease_s)
                 except BusError as error:
                     log.warning("leases of group %r are not extended for now: %s", self._group.name, error)
-
-
-def _text_of(error: BaseException) -> str:
-    """Return the text of an error, also of one whose own text fails."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:  # noqa: BLE001  of a class of others
-        return type(error).__name__

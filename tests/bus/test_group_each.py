@@ -15,6 +15,8 @@ import pytest
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.shared_group import LeasedMessage
 from busmq_spark.errors import ConfigError, Reject
+from tests.bus.test_foreign_handlers import FAILURES
+from tests.bus.tools import UNTIL_S
 from tests.conftest import Fresh
 from tests.support import wait_until
 
@@ -121,3 +123,17 @@ def test_bad_arguments_are_refused_and_a_stop_ends_it(redis_url: str, fresh: Fre
         group.stop()
         over.join(20)
         assert not over.is_alive()
+
+
+@pytest.mark.parametrize("how", FAILURES)
+async def test_a_handler_that_fails_in_any_way_uses_up_the_tries_of_its_message(redis_url: str, fresh: Fresh, how: str) -> None:
+    async def handle(message: LeasedMessage) -> None:
+        await FAILURES[how]()
+
+    async with Bus(redis_url) as bus, bus.queue(fresh()) as queue, queue.group("g", shared=True, tries=2) as group:
+        await queue.push("a")
+        handling = bus.spawn(group.each(handle, delay_s=0), "handling")
+        async with bus.queue(group.dead) as dead:
+            assert (await asyncio.wait_for(anext(dead.consume()), UNTIL_S)).json()["error"]
+        assert not handling.done()
+        handling.cancel()
