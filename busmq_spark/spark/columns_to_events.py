@@ -17,6 +17,7 @@ from busmq_spark.spark.events_to_columns import (
     TEXT_ATTRIBUTES,
 )
 from busmq_spark.spark.json_text_expressions import any_of, is_json, json_object, json_string, members, raise_bus_error
+from busmq_spark.spark.schema import refuse_equal_names
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -49,6 +50,7 @@ def to_events(
     """
     from pyspark.sql.functions import col, concat_ws, lit
 
+    refuse_equal_names(rows.columns)
     types = {column.name: column.dataType.typeName() for column in rows.schema.fields}
     message = _message_columns(types)
     parts = {name: col(name) for name in EVENT_COLUMNS if name in types and name not in message.values()}

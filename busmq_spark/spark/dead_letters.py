@@ -10,6 +10,7 @@ from busmq_spark.errors import ConfigError
 from busmq_spark.errors.foreign import MAX_ERROR_CHARACTERS
 from busmq_spark.parsers import LOCAL_SOURCE
 from busmq_spark.spark.json_text_expressions import raise_bus_error
+from busmq_spark.spark.schema import refuse_equal_names
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -68,6 +69,7 @@ def dead_letters(
 
 
 def _check_arguments(messages: DataFrame, group: str, into: str | None) -> None:
+    refuse_equal_names(messages.columns)
     types = {column.name: column.dataType.typeName() for column in messages.schema.fields}
     for name, wanted in MESSAGE_COLUMNS.items():
         if types.get(name) not in wanted:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from busmq_spark.core.cloud_event import SPEC_VERSION
 from busmq_spark.spark.json_text_expressions import all_of, is_json, json_string
+from busmq_spark.spark.schema import refuse_equal_names
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -34,8 +35,10 @@ def events(messages: DataFrame) -> DataFrame:
     """
     from pyspark.sql.functions import col, is_valid_utf8, struct, try_parse_json, try_variant_get, when
 
+    refuse_equal_names(messages.columns)
     rest = [name for name in messages.columns if name.lower() != "value"]
     kept = [f"{MESSAGE_COLUMN_PREFIX}{name}" if name.lower() in EVENT_COLUMNS else name for name in rest]
+    refuse_equal_names(kept)
     text = col("value").cast("string")
     found = when(is_valid_utf8(text) & is_json(text), try_variant_get(try_parse_json(text), "$", "map<string,variant>"))
     message = struct(found.alias("found"), text.alias("text")).alias("message")

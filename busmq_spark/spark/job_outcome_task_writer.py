@@ -23,7 +23,7 @@ from busmq_spark.core.keys import JobKeys
 from busmq_spark.core.shared_group import LeasedMessage
 from busmq_spark.errors import ConfigError, MessageRefused
 from busmq_spark.options import WriteOptions
-from busmq_spark.spark.schema import FIELDS_COLUMN_TYPES
+from busmq_spark.spark.schema import FIELDS_COLUMN_TYPES, refuse_equal_names
 from busmq_spark.spark.sink_queue_options import full_queue_wait
 from busmq_spark.spark.stores import sink_store
 from busmq_spark.store.protocol import QueueCreateOptions
@@ -55,6 +55,7 @@ class JobOutcomeColumns:
     @classmethod
     def of(cls, schema: StructType, queue: str | None, *, needs_id: bool = False) -> JobOutcomeColumns:
         """``needs_id``: also where the queue is known. Raises ConfigError for a missing or unknown column, a wrong type, or no queue."""
+        refuse_equal_names(schema.names)
         for column in schema.fields:
             types = _TYPES.get(column.name.lower())
             kind = column.dataType.simpleString()

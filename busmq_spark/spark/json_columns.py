@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, overload
 from busmq_spark.errors import ConfigError
 from busmq_spark.spark.dead_letters import dead_letters
 from busmq_spark.spark.json_text_expressions import all_of
+from busmq_spark.spark.schema import refuse_equal_names
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -35,7 +36,7 @@ def json_columns(
     """The fields of JSON messages as columns, after ``queue`` and ``id``.
 
     ``schema`` is Spark's, as a StructType or in DDL: ``"carrier string, delay double"``. A message that is not such JSON gives NULL fields, as
-    Spark's ``from_json`` does; a field named ``queue`` or ``id`` needs the long way.
+    Spark's ``from_json`` does. Raises ConfigError for two columns of one name: a field named ``queue`` or ``id`` needs the long way.
 
         json_columns(spark.readStream.format("busmq").options(...).load(), "carrier string, delay double")
 
@@ -49,13 +50,19 @@ def json_columns(
     from pyspark.sql.functions import col, concat, from_json, is_valid_utf8, json_array_length, lit
     from pyspark.sql.types import StructType
 
+    case_sensitive = messages.sparkSession.conf.get("spark.sql.caseSensitive") == "true"
+    refuse_equal_names(messages.columns, case_sensitive=case_sensitive)
     text = col("value").cast("string")
     if on_error == "null" and not dead:
-        return messages.select("queue", "id", from_json(text, schema).alias("fields")).select("queue", "id", "fields.*")
+        found = messages.select("queue", "id", from_json(text, schema).alias("fields"))
+        names = getattr(found.schema["fields"].dataType, "names", [])
+        refuse_equal_names(["queue", "id", *names], case_sensitive=case_sensitive)
+        return found.select("queue", "id", "fields.*")
     if on_error != "dead-letter":
         given = f"{next(iter(dead))} is given" if on_error == "null" else f"on_error is {on_error!r}"
         raise ConfigError(reason=f'{given}; expected on_error="null", or "dead-letter", which has group and into')
     wanted: StructType = StructType.fromDDL(schema) if isinstance(schema, str) else schema  # type: ignore[assignment]  # DDL of columns
+    refuse_equal_names(["queue", "id", *wanted.names], case_sensitive=case_sensitive)
     # Spark's parsers take the first object of a list and ignore what follows a value; between both kinds of brackets nothing can.
     named = from_json(
         concat(lit('{"d":'), text, lit("}")),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.types import BinaryType, IntegerType, LongType, StringType, StructType
 
 from busmq_spark.errors import ConfigError, MessageRefused
+from busmq_spark.spark.schema import refuse_equal_names
 
 if TYPE_CHECKING:
     from busmq_spark.spark.topic_partitioner import TopicPartitioner
@@ -57,8 +58,9 @@ class SinkColumns:
         """``queue`` and ``topic`` are the options, of which one may be given. ``id``, ``index`` and ``source`` are allowed, and so is what else the
         source gives where an option says where rows go.
 
-        Raises ConfigError for a missing or unknown column, a wrong type, for no queue and no topic, or for both.
+        Raises ConfigError for a missing or unknown column, two of one name, a wrong type, for no queue and no topic, or for both.
         """
+        refuse_equal_names(schema.names)
         found: dict[str, str] = {}
         if "value" not in map(str.lower, schema.names):
             raise ConfigError(reason=f"column 'value' is missing; the rows have: {', '.join(schema.names) or 'no columns'}")

@@ -1,6 +1,7 @@
 package busmq.spark.sink;
 
 import busmq.spark.BusException;
+import busmq.spark.ColumnNames;
 import busmq.spark.SharedPythonConstants;
 import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
@@ -31,11 +32,12 @@ public record SinkColumns(String valueColumn, int valueAt, boolean text, String 
             "partition", "int", "id", "bigint", "source", "string", "index", "int");
 
     /**
-     * Throws BUSMQ_CONFIG for a missing or unknown column, a wrong type, no queue and no topic, or both. {@code queue} and {@code topic} are the options,
+     * Throws BUSMQ_CONFIG for a missing or unknown column, two of one name, a wrong type, no queue and no topic, or both. {@code queue} and {@code topic} are the options,
      * of which one may be given. Columns {@code id}, {@code index} and {@code source} are no part of a message.
      */
     public static SinkColumns of(StructType schema, String queue, String topic) {
         StructField[] fields = schema.fields();
+        ColumnNames.refuseEqual(schema);
         Map<String, Integer> found = new HashMap<>();
         for (int i = 0; i < fields.length; i++) {
             found.put(fields[i].name().toLowerCase(Locale.ROOT), i);

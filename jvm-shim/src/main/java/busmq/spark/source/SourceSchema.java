@@ -1,6 +1,7 @@
 package busmq.spark.source;
 
 import busmq.spark.BusException;
+import busmq.spark.ColumnNames;
 import busmq.spark.PyText;
 import busmq.spark.options.EngineChoice;
 import java.util.Map;
@@ -43,6 +44,7 @@ public final class SourceSchema {
      */
     public static void check(StructType schema, boolean topics) {
         StructType known = (topics ? TOPIC_COLUMNS : QUEUE_COLUMNS).add(TIMESTAMP, DataTypes.TimestampType);
+        ColumnNames.refuseEqual(schema);
         for (StructField column : schema.fields()) {
             if (!known.getFieldIndex(column.name()).isDefined()) {
                 throw BusException.configError("column " + PyText.repr(column.name()) + " does not exist; the source has: queue string, id long, value binary"
