@@ -1,6 +1,8 @@
 """Run outside the source tree by test_installed.py: a batch write, a batch read, SQL and two streams; prints what came out as JSON.
 
-python installed_job.py <redis url> <queue> [remote url] [register] [federation url] [secret]
+python installed_job.py <redis url> <queue> [remote url, or submitted] [register] [federation url] [secret]
+
+``submitted``: spark-submit says which master it is.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from pyspark.sql import SparkSession
 
 def main(url: str, queue: str, remote: str = "", register: str = "", link: str = "", secret: str = "") -> None:
     found: dict[str, object] = {}
-    builder = SparkSession.builder.remote(remote) if remote else SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    local = SparkSession.builder.config("spark.ui.enabled", "false")
+    builder = local if remote == "submitted" else SparkSession.builder.remote(remote) if remote else local.master("local[2]")
     spark = builder.getOrCreate()
     if register:
         import busmq_spark

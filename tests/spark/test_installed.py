@@ -32,11 +32,17 @@ EXPECTED = {"batch": [[1, "1"], [2, "2"]], "sql": ["1", "2"], "ended": True, "st
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder into which the wheel is installed."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel of this tree."""
     out = tmp_path_factory.mktemp("wheel")
     run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(ROOT)])
-    [wheel] = out.glob("*.whl")
+    [made] = out.glob("*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
+    """The folder into which the wheel is installed."""
     target = tmp_path_factory.mktemp("installed")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-deps", "--no-index"]
     run([*pip, "--target", str(target), str(wheel)])
@@ -195,6 +201,43 @@ def test_a_registered_source_travels_to_a_server_that_does_not_have_the_package(
         result = found(job([sys.executable], bus, queue, clean(str(installed)), elsewhere, remote, "register", linked_url, SECRET))
     assert Path(result.pop("package")).is_relative_to(installed)
     assert result == {**EXPECTED, "linked": ["x"]}
+
+
+CLUSTER = ("--master", "local-cluster[1,1,1024]")
+"""Executors are processes of their own, with folders of their own, as on a cluster."""
+
+
+def test_a_wheel_in_py_files_works_once_it_is_registered(
+    bus: Bus, queue: str, wheel: Path, elsewhere: Path, without_package: Callable[[], dict[str, str]]
+) -> None:
+    shutil.copy(JOB, elsewhere)
+    environment = {**without_package(), "SPARK_CONF_DIR": str(elsewhere)}  # no defaults of this tree
+    submitted = [str(SUBMIT), *CLUSTER, "--py-files", str(wheel)]
+    result = found(job(submitted, bus, queue, environment, elsewhere, "submitted", "register"))
+    assert result.pop("package") == str(wheel / "busmq_spark" / "__init__.py")
+    assert result == EXPECTED
+
+
+def test_an_archive_with_the_wheel_installed_works_where_the_driver_has_it_unpacked(
+    bus: Bus, queue: str, installed: Path, elsewhere: Path, tmp_path: Path, without_package: Callable[[], dict[str, str]]
+) -> None:
+    """An environment as venv-pack makes it, but that its Python takes the dependencies from this one."""
+    packed = tmp_path / "packed"
+    shutil.copytree(installed, packed / "lib")
+    (packed / "bin").mkdir()
+    python = packed / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH="$(dirname "$0")/../lib:$PYTHONPATH" exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    archive = shutil.make_archive(str(tmp_path / "environment"), "gztar", packed)
+    (elsewhere / "environment").mkdir()
+    shutil.unpack_archive(archive, elsewhere / "environment")
+    shutil.copy(JOB, elsewhere)
+    own = "./environment/bin/python"
+    environment = {**without_package(), "PYSPARK_PYTHON": own, "PYSPARK_DRIVER_PYTHON": own, "SPARK_CONF_DIR": str(elsewhere)}
+    submitted = [str(SUBMIT), *CLUSTER, "--archives", f"{archive}#environment"]
+    result = found(job(submitted, bus, queue, environment, elsewhere, "submitted"))
+    assert result.pop("package") is None
+    assert result == EXPECTED
 
 
 def test_workers_that_lack_a_dependency_are_named_with_what_they_lack(bus: Bus, queue: str, installed: Path, elsewhere: Path, tmp_path: Path) -> None:
