@@ -24,7 +24,16 @@ from busmq_spark.core.grouping import group_by
 from busmq_spark.core.keys import QueueKeys, sink_record
 from busmq_spark.core.message import MAX_ID
 from busmq_spark.core.queue import MIN_RECORD_TTL_S
-from busmq_spark.errors import BatchChanged, QueueMissing, RedisCommandRefused, StagingLost, StaleBatch, StaleRun
+from busmq_spark.core.topic import topic_partition
+from busmq_spark.errors import (
+    BatchChanged,
+    QueueMissing,
+    RedisCommandRefused,
+    SinkTargetsChanged,
+    StagingLost,
+    StaleBatch,
+    StaleRun,
+)
 
 RESTART_REMEDY = "Restart the query to stage them again"
 _ABANDON_BATCH_REMEDY = "The batch is recorded, so a restart cannot stage it again: replay its source with a new checkpoint"
@@ -166,9 +175,10 @@ def keep_staged(sink: str, batch: int, staged: Sequence[StagedList]) -> Flow[Non
 def record(sink: str, batch: int, staged: Sequence[StagedList], query: str = "", span: str = "", epoch: int = 0) -> Flow[tuple[StagedList, ...]]:
     """Make ``staged`` what the batch consists of, unless the batch has been recorded before: then that holds.
 
-    ``span`` says which part of its sources the batch covers, ``<digest>:<text>``; empty where that is not known.
+    ``span`` says which part of its sources the batch covers (:func:`make_span`); empty where that is not known.
     ``epoch`` is that of the run which staged it. Raises StaleBatch when the sink has recorded a later batch, or this one for another query (a new
     checkpoint counts from 0 again), StaleRun when a later run of the sink has begun, and BatchChanged when the batch on record is another one.
+    Raises SinkTargetsChanged when a copy of the checkpoint writes the batch to other queues.
     """
     reply = yield script("record", (sink_record(sink),), (batch, encode_manifest(staged, epoch), MIN_RECORD_TTL_S, query, span, epoch))
     if not reply:
@@ -176,6 +186,11 @@ def record(sink: str, batch: int, staged: Sequence[StagedList], query: str = "",
     if len(reply) == 1:
         raise StaleBatch(sink=sink, batch=batch, found=int(reply[0]))
     held = decode_manifest(reply[1])
+    checkpoints = [split_span(text)[2] for text in (reply[2].decode(), span)]
+    if all(checkpoints) and checkpoints[0] != checkpoints[1]:
+        before, now = targets(held), targets(staged)
+        if not {*now} <= {*before}:
+            raise targets_changed(sink, batch, before, now)
     if found := differences((reply[2].decode(), held), (span, staged)):
         raise BatchChanged(sink=sink, batch=batch, **found)
     return held
@@ -191,18 +206,58 @@ def differences(held: StagedBatchContent, given: StagedBatchContent) -> dict[str
     The offsets decide where both are known: the same part of the sources may give other rows, or the same in another order, when it is computed
     again. Else the rows decide, queue by queue.
     """
-    spans = [span.partition(":") for span, _ in (held, given)]
+    spans = [split_span(span) for span, _ in (held, given)]
     if all(span[0] for span in spans):
         if spans[0][0] == spans[1][0]:
             return {}
-        return {"by": "offsets", "found": f"up to {spans[0][2]}", "expected": f"up to {spans[1][2]}", "remedy": _CHECKPOINT_OLDER_REMEDY}
+        return {"by": "offsets", "found": f"up to {spans[0][1]}", "expected": f"up to {spans[1][1]}", "remedy": _CHECKPOINT_OLDER_REMEDY}
     before, now = _content(held[1]), _content(given[1])
     unknown = any(digest is None for _, digest in (*before.values(), *now.values()))
     if before == now or (unknown and _rows(before) == _rows(now)):
         return {}
-    return {"by": "rows", "found": _describe(before), "expected": _describe(now), "remedy": f"{_CHECKPOINT_OLDER_REMEDY}. {_QUERY_VARIES_REMEDY}"}
+    remedy = f"{_TWO_WRITES_REMEDY}. {_CHECKPOINT_OLDER_REMEDY}. {_QUERY_VARIES_REMEDY}"
+    return {"by": "rows", "found": _describe(before), "expected": _describe(now), "remedy": remedy}
 
 
+def make_span(digest: str, end: str, checkpoint: str) -> str:
+    """Return the span of a batch; ``checkpoint`` names the folder of the query."""
+    return f"{digest}:{end}{_SPAN_CHECKPOINT}{checkpoint}"
+
+
+def split_span(span: str) -> tuple[str, str, str]:
+    """Return digest, end offsets and checkpoint of a span; each is empty where it is not known.
+
+    Spans of older versions have no checkpoint.
+    """
+    digest, _, rest = span.partition(":")
+    end, _, checkpoint = rest.partition(_SPAN_CHECKPOINT)
+    return digest, end, checkpoint
+
+
+_SPAN_CHECKPOINT = "\n@"
+"""What stands before the checkpoint in a span; offsets are JSON, and have no line like this."""
+
+
+def targets(staged: Sequence[StagedList], *, topics: bool = False) -> list[str]:
+    """Return the queues of staged lists, or with ``topics`` their topics, in order."""
+    names = dict.fromkeys(s.queue for s in staged if s.rows)
+    places = {name: topic_partition(name) if topics else None for name in names}
+    return list(dict.fromkeys(place[0] if place else name for name, place in places.items()))
+
+
+def targets_changed(sink: str, batch: int, before: Sequence[str], now: Sequence[str]) -> SinkTargetsChanged:
+    """Return the error for a batch that is recorded for other queues than it is written to."""
+    found, expected = (_describe_targets(names) for names in (before, now))
+    return SinkTargetsChanged(sink=sink, batch=batch, found=found, expected=expected)
+
+
+def _describe_targets(names: Sequence[str]) -> str:
+    more = len(names) - _MAX_QUEUES_IN_ERROR
+    shown = ", ".join(map(repr, names[:_MAX_QUEUES_IN_ERROR]))
+    return shown + (f" and {more} more" if more > 0 else "")
+
+
+_TWO_WRITES_REMEDY = "If two writes of one batch have this sinkId, give each its own, and both are appended"
 _CHECKPOINT_OLDER_REMEDY = (
     "The checkpoint is older than the sink: it was restored, or its last entry was not on disk when a machine failed (tune() keeps checkpoints with "
     "fsync). Start the query with a new checkpoint that begins behind what is recorded"

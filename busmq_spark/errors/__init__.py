@@ -308,40 +308,6 @@ class StagingLost(BusError):
     )
 
 
-class StaleBatch(BusError):
-    """The sink has committed a later batch than the one offered to it."""
-
-    code = "BUSMQ_STALE_BATCH"
-    template = (
-        "sink {sink}: batch {batch} was offered but batch {found} is already committed. Another run of this query is ahead, or the checkpoint "
-        "was replaced while sinkId stayed the same. Use a new sinkId with a new checkpoint"
-    )
-
-
-class StaleRun(BusError):
-    """A later run of the same sink has begun: it stages this batch itself. Nothing of this run was appended, and its rows are not lost."""
-
-    code = "BUSMQ_STALE_RUN"
-    template = (
-        "sink {sink}: batch {batch} is not recorded, since a later run of the query has begun to stage. Let one run at a time use a sink and its "
-        "checkpoint; the later one goes on"
-    )
-
-
-class BatchChanged(BusError):
-    """A batch number that the sink has recorded came again with other offsets, or with other rows; ``details["by"]`` says which."""
-
-    code = "BUSMQ_BATCH_CHANGED"
-    remedy = (
-        "If the checkpoint is older than the sink, start the query with a new checkpoint that begins behind what is recorded. If the query computes "
-        "other rows each time from the same input, `onChangedBatch=keep` takes those that were recorded first."
-    )
-    template = (
-        "sink {sink}: batch {batch} is recorded with other {by} than it has now: recorded {found}; now {expected}. Nothing of it is appended, "
-        "and its sources are not acknowledged. {remedy}"
-    )
-
-
 class LocalToolMissing(BusError):
     """A program or package that this machine lacks."""
 
@@ -368,6 +334,8 @@ from busmq_spark.errors.loss import (  # noqa: E402  it needs BusError, and the 
     QueueRecreated as QueueRecreated,
     RedisRolledBack as RedisRolledBack,
 )
+from busmq_spark.errors.sink import BatchChanged as BatchChanged, SinkTargetsChanged as SinkTargetsChanged  # noqa: E402
+from busmq_spark.errors.sink import StaleBatch as StaleBatch, StaleRun as StaleRun  # noqa: E402
 from busmq_spark.errors.jobs import JobFailed as JobFailed, JobsNotSent as JobsNotSent, JobWaitTimeout as JobWaitTimeout  # noqa: E402
 from busmq_spark.errors.jobs import Reject as Reject, Release as Release, WorkTimeout as WorkTimeout  # noqa: E402
 from busmq_spark.errors.engine import EngineUnavailable as EngineUnavailable, JarVersionMismatch as JarVersionMismatch  # noqa: E402

@@ -39,6 +39,7 @@ ERRORS_SHOWN_TO_PEERS: dict[str, type[BusError]] = {
         errors.RedisRolledBack,
         errors.RequestFailed,
         errors.RequestTimeout,
+        errors.SinkTargetsChanged,
         errors.StagingLost,
         errors.StaleBatch,
         errors.StaleRun,

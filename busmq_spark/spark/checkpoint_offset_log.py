@@ -2,22 +2,103 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import os
+import re
+from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
+from busmq_spark.core.sink import make_span
+
+log = logging.getLogger("busmq_spark")
+BASE_SETTING = "spark.sql.streaming.checkpointLocation"
+"""Where checkpoints are of queries without the option: each in a folder of its own below."""
 MAX_SHOWN_CHARACTERS = 2000
 """Characters of the end offsets that are recorded, to be shown in an error; the digest in front of them covers everything."""
 
 
+@dataclass(frozen=True, slots=True)
+class BaseLocation:
+    """The folder that the setting of a session names, and the name of the query, if it has one."""
+
+    folder: str = ""
+    query_name: str = ""
+
+    @classmethod
+    def of_task(cls, query: str, local_property: Callable[[str], str]) -> BaseLocation:
+        """Return what the properties of a task of the query say: Spark copies settings there.
+
+        The description of the job begins with the name, if there is one, and goes on with the id.
+        """
+        name, named, _ = local_property("spark.job.description").partition(f"<br/>id = {query}")
+        return cls(local_property(BASE_SETTING), name if named else "")
+
+
+def find_checkpoint(option: str, base: BaseLocation, query: str) -> str:
+    """Return the checkpoint of a query; empty where it is not known.
+
+    Spark takes it from the option, else makes a folder below the one of the setting: with the name
+    of the query, or with a random one, which is found by the id in it.
+    """
+    if option or not base.folder:
+        found = option
+    else:
+        key = query, base
+        found = _found_checkpoints.get(key) or _search_below(base, query)
+        if found:
+            _found_checkpoints[key] = found
+    if not found and query not in _unknown_checkpoints:
+        _unknown_checkpoints.add(query)
+        log.warning(
+            "the checkpoint of query %s is not found from here, so the offsets of a batch are not known to its "
+            "sink: a batch that comes again must have the same rows, or the query stops (BUSMQ_BATCH_CHANGED). "
+            "Name the checkpoint with option checkpointLocation",
+            query,
+        )
+    return found
+
+
+_found_checkpoints: dict[tuple[str, BaseLocation], str] = {}
+_unknown_checkpoints: set[str] = set()
+"""Queries that were warned."""
+
+
+def _search_below(base: BaseLocation, query: str) -> str:
+    if base.query_name:
+        return f"{base.folder}/{base.query_name}"
+    folder = _local_folder(base.folder)
+    with suppress(OSError):
+        found = [each for each in folder.iterdir() if _query_id(each) == query] if folder else []
+        if len(found) == 1:  # one of several is a copy, and they do not say which
+            return str(found[0])
+    return ""
+
+
+def _query_id(checkpoint: Path) -> str:
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return str(json.loads((checkpoint / "metadata").read_text("utf-8"))["id"])
+    return ""
+
+
 def read_batch_span(checkpoint: str, batch: int) -> str:
-    """``<digest>:<end offsets>`` of a batch of the query with this checkpoint; empty where the log cannot be read from here (HDFS, S3 …)."""
+    """Return the span (core/sink.py) of a batch of the query with this checkpoint.
+
+    It is empty where the log cannot be read from here (HDFS, S3 …).
+    """
     folder = _local_folder(checkpoint)
     if folder is None or (end := _read_planned_offsets(folder, batch)) is None:
         return ""
     both = "\n\n".join((_read_planned_offsets(folder, batch - 1) or "", end))
-    return f"{sha256(both.encode()).hexdigest()[:32]}:{end[:MAX_SHOWN_CHARACTERS]}"
+    place = os.path.realpath(folder).encode("utf-8", "surrogateescape")
+    return make_span(_short_digest(both.encode()), end[:MAX_SHOWN_CHARACTERS], _short_digest(place))
+
+
+def _short_digest(content: bytes) -> str:
+    return sha256(content).hexdigest()[:32]
 
 
 def sync_batch_to_disk(checkpoint: str, batch: int) -> None:
@@ -67,11 +148,11 @@ def _sync_path(path: Path) -> bool:
 
 
 def _local_folder(checkpoint: str) -> Path | None:
-    """Where a checkpoint is on this machine, if it is."""
+    """Return where a checkpoint is on this machine, if it is: a path, or a URI such as file:/x or file://host/x."""
     scheme, colon, rest = checkpoint.partition(":/")
     if not checkpoint or not colon:
         return Path(checkpoint) if checkpoint else None
-    place = "/" + rest.lstrip("/")
+    place = "/" + (rest.removeprefix("/").partition("/")[2] if re.match("/[^/]", rest) else rest.lstrip("/"))
     return {"file": Path(place), "dbfs": Path(f"/dbfs{place}")}.get(scheme)
 
 

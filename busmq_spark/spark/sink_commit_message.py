@@ -7,18 +7,29 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import WriterCommitMessage
 
+from busmq_spark.spark.checkpoint_offset_log import BaseLocation
+
 if TYPE_CHECKING:
     from busmq_spark.core.sink import StagedList
     from busmq_spark.core.sink_runs import SinkRun
 
 
 class SinkCommitMessage(WriterCommitMessage):
-    """What a task did: the query it belongs to, the lists it staged, and under which run (None where it staged nothing)."""
+    """What a task did: the query it belongs to, the lists it staged, and under which run (None where it staged nothing).
 
-    def __init__(self, query: str, staged: tuple[StagedList, ...], run: SinkRun | None = None) -> None:
+    ``base``: where the session keeps checkpoints, which the driver's half of a sink is not told.
+    """
+
+    def __init__(self, query: str, staged: tuple[StagedList, ...], run: SinkRun | None = None, base: BaseLocation | None = None) -> None:
         self.query = query
         self.staged = staged
         self.run = run
+        self.base = base or BaseLocation()
+
+
+def base_location(messages: Sequence[WriterCommitMessage | None]) -> BaseLocation:
+    """Return where the session of the query keeps checkpoints."""
+    return next((m.base for m in messages if isinstance(m, SinkCommitMessage)), BaseLocation())
 
 
 def merge_outcomes(messages: Sequence[WriterCommitMessage | None]) -> tuple[str, list[StagedList], SinkRun | None]:

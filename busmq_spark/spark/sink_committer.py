@@ -8,14 +8,23 @@ from contextlib import suppress
 
 from pyspark.sql.datasource import WriterCommitMessage
 
-from busmq_spark.core.sink import StagedList, by_queue
+from busmq_spark.core.sink import StagedList, by_queue, targets, targets_changed
 from busmq_spark.core.sink_runs import SinkRun
 from busmq_spark.core.topic import partition_queues, topic_partition
-from busmq_spark.errors import BatchChanged, BusError, ConfigError, QueueMissing, StagingLost, StaleBatch, StaleRun
+from busmq_spark.errors import (
+    BatchChanged,
+    BusError,
+    ConfigError,
+    QueueMissing,
+    SinkTargetsChanged,
+    StagingLost,
+    StaleBatch,
+    StaleRun,
+)
 from busmq_spark.options import WriteOptions
-from busmq_spark.spark.checkpoint_offset_log import read_batch_span, sync_batch_to_disk
+from busmq_spark.spark.checkpoint_offset_log import find_checkpoint, read_batch_span, sync_batch_to_disk
 from busmq_spark.spark.gc_freeze import freeze_imports
-from busmq_spark.spark.sink_commit_message import merge_outcomes
+from busmq_spark.spark.sink_commit_message import base_location, merge_outcomes
 from busmq_spark.spark.sink_queue_options import full_queue_wait, queue_creation
 from busmq_spark.spark.sink_schema import SinkColumns
 from busmq_spark.spark.stores import sink_store
@@ -62,14 +71,38 @@ class SinkCommitter:
             # A batch without rows is not recorded: the record of the last one with rows stays. Rows that were recorded under its number are appended.
             return self._store.recorded(sink, batch)
         try:
-            return self._store.record(sink, batch, staged, query, span, epoch)
-        except (BatchChanged, StaleBatch, StaleRun, StagingLost) as error:
+            return self._record_for_targets(sink, batch, staged, query, span, epoch)
+        except (BatchChanged, SinkTargetsChanged, StaleBatch, StaleRun, StagingLost) as error:
             if self._options.on_changed_batch == "keep" and error.details.get("by") == "rows":
                 log.warning("%s. What was recorded first is kept", error)
                 return self._store.recorded(sink, batch)
             with suppress(BusError):
                 self._store.discard(staged)
             raise
+
+    def _record_for_targets(self, sink: str, batch: int, staged: Sequence[StagedList], query: str, span: str, epoch: int) -> tuple[StagedList, ...]:
+        """Record the batch. Raises SinkTargetsChanged where the record is for other targets."""
+        try:
+            held = self._store.record(sink, batch, staged, query, span, epoch)
+        except (BatchChanged, StaleBatch) as error:
+            found = int(error.details["found"]) if isinstance(error, StaleBatch) else batch
+            self._check_targets(sink, found, self._store.recorded(sink, found), staged, query)
+            raise
+        self._check_targets(sink, batch, held, staged, query)
+        return held
+
+    def _check_targets(self, sink: str, batch: int, held: Sequence[StagedList], staged: Sequence[StagedList], query: str) -> None:
+        """Compare what is on record with a write whose options name its target.
+
+        Rows of a query that name their queues may differ when a batch comes again:
+        ``record`` compares these, where another checkpoint has recorded them.
+        """
+        options = self._options
+        if query and options.queue is None and options.topic is None:
+            return
+        before, now = (targets(lists, topics=options.queue is None) for lists in (held, staged))
+        if before and now and not {*before} & {*now}:
+            raise targets_changed(sink, batch, before, now)
 
     def abort(self, sink: str, batch: int, staged: Sequence[StagedList]) -> None:
         """Remove staged rows that were not recorded. A recorded batch stays: the next run of the query goes on with it."""
@@ -94,6 +127,7 @@ def commit_stream_batch(options: WriteOptions, checkpoint: str, batch: int, mess
     freeze_imports()
     query, staged, run = merge_outcomes(messages)
     committer = SinkCommitter(options, sink_store(options))
+    checkpoint = find_checkpoint(checkpoint, base_location(messages), query)
     sync_batch_to_disk(checkpoint, batch)
     committer.commit(options.sink or query, batch, staged, query, read_batch_span(checkpoint, batch), run)
 

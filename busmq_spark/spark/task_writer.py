@@ -12,6 +12,7 @@ from busmq_spark.core.sink import attempt_name as attempt_of
 from busmq_spark.errors import BusError, LinkLost
 from busmq_spark.options import WriteOptions
 from busmq_spark.redis_io.queue_location import new_token
+from busmq_spark.spark.checkpoint_offset_log import BaseLocation
 from busmq_spark.spark.gc_freeze import freeze_imports
 from busmq_spark.spark.sink_commit_message import SinkCommitMessage
 from busmq_spark.spark.sink_queue_options import full_queue_wait, queue_creation
@@ -80,7 +81,8 @@ class TaskWriter:
                     attached.update(new)
                 for queue, values in parts.items():
                     appender.stage(queue, store.keys(queue).stage(attempt), values, renewal.run)
-            return SinkCommitMessage(query, tuple(appender.finish()), renewal.run)
+            base = BaseLocation.of_task(query, lambda name: _local_property(context, name)) if query else None
+            return SinkCommitMessage(query, tuple(appender.finish()), renewal.run, base)
         except LinkLost:
             raise
         except BaseException:

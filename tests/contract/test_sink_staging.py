@@ -8,7 +8,7 @@ from busmq_spark.core import sink
 from busmq_spark.core.keys import sink_record
 from busmq_spark.core.queue import MIN_RECORD_TTL_S
 from busmq_spark.core.sink import STAGE_TTL_S, CommitStoppedAtMaxsize, StagedList
-from busmq_spark.errors import BatchChanged, StagingLost, StaleBatch
+from busmq_spark.errors import BatchChanged, SinkTargetsChanged, StagingLost, StaleBatch
 from busmq_spark.redis_io.sync_link import SyncLink
 from tests.conftest import Fresh, FreshKeys
 from tests.contract.conftest import Born, Redis, Run
@@ -95,6 +95,17 @@ def test_another_batch_under_the_number_of_a_recorded_one_is_refused_and_the_rec
         run(sink.record(name, 4, [other], "q", now))
     assert caught.value.details["by"] == by
     assert run(sink.recorded_lists(name, 4)) == (one,)
+
+
+def test_another_checkpoint_may_append_a_batch_again_to_its_queues_only(run: Run, fresh: Fresh) -> None:
+    name = fresh("sink")
+    x, y, z = (StagedList(queue, 0, f"k{queue}", ((2, 1),), 5) for queue in "xyz")
+    run(sink.record(name, 4, [x, y], "q", sink.make_span("a", "1", "here")))
+    assert run(sink.record(name, 4, [z], "q", sink.make_span("a", "1", "here"))) == (x, y)
+    assert run(sink.record(name, 4, [y], "q", sink.make_span("a", "1", "copy"))) == (x, y)
+    for span in (sink.make_span("a", "1", "copy"), sink.make_span("b", "2", "copy")):
+        with pytest.raises(SinkTargetsChanged, match="batch 4 is recorded for 'x', 'y', and this write sends it to 'y', 'z'"):
+            run(sink.record(name, 4, [y, z], "q", span))
 
 
 def test_a_record_of_an_older_version_is_recognized_by_its_counts(run: Run, fresh: Fresh, redis: Redis) -> None:

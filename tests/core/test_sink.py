@@ -10,7 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busmq_spark.core.message import MAX_ID
-from busmq_spark.core.sink import StagedList, decode_manifest, differences, digest, encode_chunks, encode_manifest, next_segment, total_digest
+from busmq_spark.core.sink import (
+    StagedList,
+    decode_manifest,
+    differences,
+    digest,
+    encode_chunks,
+    encode_manifest,
+    make_span,
+    next_segment,
+    split_span,
+    targets,
+    total_digest,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 BATCH = (
@@ -115,3 +127,18 @@ def test_a_segment_has_a_key_of_its_own_that_is_one_of_the_same_attempt() -> Non
 
 def test_a_digest_is_that_of_the_java_sink() -> None:
     assert digest([b"", b"a", "héllo".encode()]) == 6559055993
+
+
+def test_a_span_names_the_checkpoint_and_one_of_an_older_version_does_not() -> None:
+    end = '{"logOffset":0}\n{"a":"b:c"}'
+    assert split_span(make_span("abc", end, "place")) == ("abc", end, "place")
+    assert split_span(f"abc:{end}") == ("abc", end, "")
+    assert split_span("") == ("", "", "")
+    older, newer = (f"abc:{end}", BATCH), (make_span("abc", end, "place"), BATCH)
+    assert differences(older, newer) == differences(newer, older) == {}
+
+
+def test_targets_are_queues_or_topics_that_get_rows() -> None:
+    parts = [StagedList(queue, 0, "k", ((rows, 1),)) for queue, rows in (("t/1", 1), ("t/0", 2), ("q", 1), ("t", 0))]
+    assert targets(parts) == ["t/1", "t/0", "q"]
+    assert targets(parts, topics=True) == ["t", "q"]

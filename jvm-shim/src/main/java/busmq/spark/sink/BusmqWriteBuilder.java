@@ -59,7 +59,8 @@ public final class BusmqWriteBuilder implements WriteBuilder, SupportsTruncate, 
                 }
                 EvictionCheck.checkOnce(SparkContext.getOrCreate().getLocalProperty(WriterFactory.RUN_ID_PROPERTY), options.redis(),
                         options.requireNoEviction());
-                return new BusmqStreamingWrite(options, info.schema(), query, checkpoint, explicit, asynchronous);
+                String place = CheckpointOffsetLog.find(query, checkpoint);
+                return new BusmqStreamingWrite(options, info.schema(), query, place, explicit, asynchronous);
             }
         };
     }

@@ -7,6 +7,7 @@ import busmq.spark.core.MessageFingerprint;
 import java.io.FileNotFoundException;
 import java.io.IOException;
 import java.io.InputStream;
+import java.net.URI;
 import java.nio.channels.FileChannel;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
@@ -14,6 +15,7 @@ import java.nio.file.NoSuchFileException;
 import java.nio.file.StandardOpenOption;
 import java.util.List;
 import java.util.Set;
+import java.util.UUID;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.Predicate;
 import java.util.stream.Stream;
@@ -21,6 +23,7 @@ import org.apache.hadoop.fs.FileSystem;
 import org.apache.hadoop.fs.LocalFileSystem;
 import org.apache.hadoop.fs.Path;
 import org.apache.spark.SparkContext;
+import org.apache.spark.sql.classic.SparkSession;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -31,6 +34,8 @@ final class CheckpointOffsetLog {
     private static final Set<FileIdentity> SYNCED_QUERIES = ConcurrentHashMap.newKeySet();
     /** Puts a file or the names of a folder on the disk, if it can. Another one in tests. */
     static Predicate<java.nio.file.Path> syncToDisk = CheckpointOffsetLog::syncPath;
+    /** Queries whose checkpoint was not found. */
+    private static final Set<String> UNKNOWN = ConcurrentHashMap.newKeySet();
     private static final int MAX_SHOWN_CHARACTERS = SharedPythonConstants.intNumber("maxShownCharacters");
 
     private CheckpointOffsetLog() {
@@ -44,8 +49,49 @@ final class CheckpointOffsetLog {
         }
         String start = readPlannedOffsets(checkpoint, batch - 1);
         String both = (start == null ? "" : start) + "\n\n" + end;
-        return MessageFingerprint.hexDigest("SHA-256", StandardCharsets.UTF_8.encode(both)).substring(0, 32) + ":"
-                + end.substring(0, Math.min(MAX_SHOWN_CHARACTERS, end.length()));
+        return new BatchSpan(shortDigest(both), end.substring(0, Math.min(MAX_SHOWN_CHARACTERS, end.length())), shortDigest(place(checkpoint))).text();
+    }
+
+    private static String shortDigest(String text) {
+        return MessageFingerprint.hexDigest("SHA-256", StandardCharsets.UTF_8.encode(text)).substring(0, 32);
+    }
+
+    /** Of a folder of this machine the real path, as Python has it; else the address. */
+    private static String place(String checkpoint) {
+        java.nio.file.Path folder = localFolder(checkpoint);
+        try {
+            return folder == null ? checkpoint : folder.toRealPath().toString();
+        } catch (IOException error) {
+            return folder.toAbsolutePath().normalize().toString();
+        }
+    }
+
+    /** Null where the checkpoint is not on this machine. */
+    private static java.nio.file.Path localFolder(String checkpoint) {
+        URI address = new Path(checkpoint).toUri();
+        return address.getScheme() == null || address.getScheme().equals("file") ? java.nio.file.Path.of(address.getPath()) : null;
+    }
+
+    /**
+     * Where the checkpoint of a running query is, as Spark has resolved it from the option or from the settings of the session. Null where that cannot be
+     * found out; then it is said once.
+     *
+     * @param option what option checkpointLocation says; null: nothing
+     */
+    static String find(String query, String option) {
+        try {
+            Object running = SparkSession.active().sharedState().activeStreamingQueries().get(UUID.fromString(query));
+            if (running != null) {
+                return (String) running.getClass().getMethod("resolvedCheckpointRoot").invoke(running);
+            }
+        } catch (ReflectiveOperationException | LinkageError | IllegalArgumentException | IllegalStateException error) {
+            LOG.debug("Spark does not say where the checkpoint of query {} is", query, error);
+        }
+        if (option == null && UNKNOWN.add(query)) {
+            LOG.warn("The checkpoint of query {} is not found from here, so the offsets of a batch are not known to its sink: a batch that comes again "
+                    + "must have the same rows, or the query stops (BUSMQ_BATCH_CHANGED). Name the checkpoint with option checkpointLocation", query);
+        }
+        return option;
     }
 
     /**
@@ -57,11 +103,10 @@ final class CheckpointOffsetLog {
         if (checkpoint == null) {
             return;
         }
-        String scheme = new Path(checkpoint).toUri().getScheme();
-        if (scheme != null && !scheme.equals("file")) {
+        java.nio.file.Path folder = localFolder(checkpoint);
+        if (folder == null) {
             return;
         }
-        java.nio.file.Path folder = java.nio.file.Path.of(new Path(checkpoint).toUri().getPath());
         java.nio.file.Path log = folder.resolve("offsets");
         if (!DurableFile.isNewest(log.resolve(Long.toString(batch)))) {
             List.of(log.resolve(Long.toString(batch)), log.resolve("." + batch + ".crc"), log).forEach(syncToDisk::test);

@@ -4,6 +4,7 @@ import busmq.spark.BusException;
 import busmq.spark.ErrorKind;
 import busmq.spark.PyText;
 import busmq.spark.options.WriteOptions;
+import java.util.Collections;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Set;
@@ -15,7 +16,8 @@ import org.slf4j.LoggerFactory;
 final class SinkCommitter implements AutoCloseable {
     private static final Logger LOG = LoggerFactory.getLogger(SinkCommitter.class);
     /** Errors after which none of the lists that were passed is on record. */
-    private static final Set<ErrorKind> NOT_RECORDED = Set.of(ErrorKind.BATCH_CHANGED, ErrorKind.STALE_BATCH, ErrorKind.STALE_RUN, ErrorKind.STAGING_LOST);
+    private static final Set<ErrorKind> NOT_RECORDED = Set.of(ErrorKind.BATCH_CHANGED, ErrorKind.SINK_TARGETS, ErrorKind.STALE_BATCH,
+            ErrorKind.STALE_RUN, ErrorKind.STAGING_LOST);
 
     private final WriteOptions options;
     private final SinkStore store;
@@ -50,7 +52,7 @@ final class SinkCommitter implements AutoCloseable {
             return store.recordedLists(sink, batch);
         }
         try {
-            return store.record(sink, batch, staged, query, span, epoch);
+            return recordForTargets(sink, batch, staged, query, span, epoch);
         } catch (BusException error) {
             if (options.onChangedBatch().equals("keep") && "rows".equals(error.getMessageParameters().get("by"))) {
                 LOG.warn("{}. What was recorded first is kept", error.getMessage());
@@ -60,6 +62,34 @@ final class SinkCommitter implements AutoCloseable {
                 discard(staged);
             }
             throw error;
+        }
+    }
+
+    /** Records the batch. Throws BUSMQ_SINK_TARGETS where the record is for other targets. */
+    private List<StagedList> recordForTargets(String sink, long batch, List<StagedList> staged, String query, String span, long epoch) {
+        List<StagedList> held;
+        try {
+            held = store.record(sink, batch, staged, query, span, epoch);
+        } catch (BusException error) {
+            if (error.kind() == ErrorKind.BATCH_CHANGED || error.kind() == ErrorKind.STALE_BATCH) {
+                long found = error.kind() == ErrorKind.STALE_BATCH ? Long.parseLong(error.getMessageParameters().get("found")) : batch;
+                checkTargets(sink, found, store.recordedLists(sink, found), staged, query);
+            }
+            throw error;
+        }
+        checkTargets(sink, batch, held, staged, query);
+        return held;
+    }
+
+    /** Of a query whose rows name their queues {@link SinkStore#record} compares them, where another checkpoint has recorded the batch. */
+    private void checkTargets(String sink, long batch, List<StagedList> held, List<StagedList> staged, String query) {
+        if (!query.isEmpty() && options.queue() == null && options.topic() == null) {
+            return;
+        }
+        Set<String> before = StagedBatchContent.targets(held, options.queue() == null);
+        Set<String> now = StagedBatchContent.targets(staged, options.queue() == null);
+        if (!before.isEmpty() && !now.isEmpty() && Collections.disjoint(before, now)) {
+            throw StagedBatchContent.targetsChangedError(sink, batch, before, now);
         }
     }
 

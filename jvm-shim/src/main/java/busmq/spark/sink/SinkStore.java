@@ -172,7 +172,7 @@ final class SinkStore implements AutoCloseable {
     /**
      * Make {@code staged} what the batch consists of, unless it has been recorded before: then that holds. The commit point. {@code span} says
      * which part of its sources the batch covers, {@code epoch} which run staged it. Throws BUSMQ_STALE_BATCH, BUSMQ_STALE_RUN when a later run has
-     * begun, and BUSMQ_BATCH_CHANGED when the batch on record is another one.
+     * begun, BUSMQ_BATCH_CHANGED when the batch on record is another one, and BUSMQ_SINK_TARGETS when a copy of the checkpoint writes it elsewhere.
      */
     List<StagedList> record(String sink, long batch, List<StagedList> staged, String query, String span, long epoch) {
         try {
@@ -190,7 +190,13 @@ final class SinkStore implements AutoCloseable {
             throw staleBatchError(sink, batch, text(reply.get(0)));
         }
         List<StagedList> held = BatchManifestCodec.decode((byte[]) reply.get(1));
-        Map<String, Object> changed = new StagedBatchContent(text(reply.get(2)), held).differencesTo(new StagedBatchContent(span, staged));
+        StagedBatchContent before = new StagedBatchContent(text(reply.get(2)), held);
+        StagedBatchContent now = new StagedBatchContent(span, staged);
+        if (before.hasOtherQueuesOfACopy(now)) {
+            throw StagedBatchContent.targetsChangedError(sink, batch, StagedBatchContent.targets(held, false),
+                    StagedBatchContent.targets(staged, false));
+        }
+        Map<String, Object> changed = before.differencesTo(now);
         if (!changed.isEmpty()) {
             throw BusException.of(ErrorKind.BATCH_CHANGED, "sink", sink, "batch", batch, "by", changed.get("by"), "found", changed.get("found"),
                     "expected", changed.get("expected"), "remedy", changed.get("remedy"));

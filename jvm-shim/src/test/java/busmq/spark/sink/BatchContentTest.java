@@ -6,6 +6,7 @@ import busmq.spark.sink.StagedList.EqualChunks;
 import java.nio.charset.StandardCharsets;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.stream.Stream;
 import org.junit.jupiter.api.Test;
 
@@ -25,6 +26,25 @@ class BatchContentTest {
         assertEquals(Map.of(), one.differencesTo(new StagedBatchContent("abc:", List.of(list("q", "b", "c")))));
         Map<String, Object> changed = one.differencesTo(new StagedBatchContent("abd:y", List.of(list("q", "a"))));
         assertEquals(List.of("offsets", "up to x", "up to y"), List.of(changed.get("by"), changed.get("found"), changed.get("expected")));
+    }
+
+    @Test
+    void aSpanNamesTheCheckpointAndOneOfAnOlderVersionDoesNot() {
+        BatchSpan span = new BatchSpan("abc", "{}\n{\"a\":1}", "place");
+        assertEquals(span, BatchSpan.parse(span.text()));
+        assertEquals("abc:{}\n{\"a\":1}\n@place", span.text());
+        assertEquals(new BatchSpan("abc", "x:y", ""), BatchSpan.parse("abc:x:y"));
+        assertEquals(new BatchSpan("", "", ""), BatchSpan.parse(""));
+    }
+
+    @Test
+    void anotherCheckpointMayWriteToTheSameQueuesOnly() {
+        StagedBatchContent one = new StagedBatchContent("abc:\n@here", List.of(list("q", "a"), list("r", "a")));
+        assertEquals(false, one.hasOtherQueuesOfACopy(new StagedBatchContent("abc:\n@here", List.of(list("s", "a")))));
+        assertEquals(false, one.hasOtherQueuesOfACopy(new StagedBatchContent("abc:", List.of(list("s", "a")))));
+        assertEquals(false, one.hasOtherQueuesOfACopy(new StagedBatchContent("abc:\n@copy", List.of(list("r", "a")))));
+        assertEquals(true, one.hasOtherQueuesOfACopy(new StagedBatchContent("abc:\n@copy", List.of(list("r", "a"), list("s", "a")))));
+        assertEquals(Set.of("t", "q"), StagedBatchContent.targets(List.of(list("t/0", "a"), list("t/1", "a"), list("q", "a"), list("z")), true));
     }
 
     @Test
