@@ -57,6 +57,13 @@ def test_there_are_notebooks() -> None:
     assert NOTEBOOKS
 
 
+@each_notebook
+def test_a_title_takes_the_numbers_of_a_run_from_the_run(path: Path) -> None:
+    """A number of rows or reports in the title of a plot is right also where the code before it changes."""
+    titles = [title for cell in cells(path) for title in re.findall(r'title=f?"([^"]*)"', "".join(cell["source"]))]
+    assert [title for title in titles if re.match(r"\d+ ", title)] == []
+
+
 @pytest.mark.spark
 @pytest.mark.redis
 @pytest.mark.slow
