@@ -72,9 +72,11 @@ def parse(cls: type[O], given: Mapping[str, str]) -> O:
     """The options object for what the user gave. Raises ConfigError for an unknown name, a bad or missing value, or a conflict."""
     table = {name.lower(): row for row in fields(cls) for name in (row.metadata["name"], row.metadata["alias"]) if name}  # type: ignore[arg-type]  # a dataclass
     values: dict[str, Any] = {}
+    said: dict[str, str] = {}
     for name, text in given.items():
         if (of := _LINK_SECRET_OPTION.fullmatch(name.lower())) and (row := table.get(LINK_SECRETS)):
             check_secret(f"option {name!r}", text)
+            _refuse_second(said, name.lower(), name)
             values[row.name] = (*values.get(row.name, ()), (of[1], text))
             continue
         row = table.get(name.lower())
@@ -82,13 +84,20 @@ def parse(cls: type[O], given: Mapping[str, str]) -> O:
             if name.lower() in SPARK_ENGINE_OPTIONS:
                 continue
             raise ConfigError(reason=_unknown_reason(name, [r.metadata["name"] for r in table.values()]))
-        if row.name in values:
-            raise ConfigError(reason=f"option {row.metadata['name']!r} is given twice, also as {row.metadata['alias']!r}; give it once")
+        _refuse_second(said, row.metadata["name"], name)
         values[row.name] = _parse_value(row.metadata["name"], row.metadata["parse"], text)
     for row in table.values():
         if row.name not in values and row.default is MISSING:
             raise ConfigError(reason=f"option {row.metadata['name']!r} is missing: {row.metadata['doc']}")
     return cls(**values)
+
+
+def _refuse_second(said: dict[str, str], known: str, name: str) -> None:
+    """Note under which name an option is given. Raises ConfigError where it was given before."""
+    if known in said:
+        once, again = sorted((said[known], name), key=lambda each: (each != known, each))
+        raise ConfigError(reason=f"option {once!r} is given twice, also as {again!r}; give it once")
+    said[known] = name
 
 
 def _parse_value(name: str, parser: Callable[[str], Any], text: Any, *, secret: bool = False) -> Any:

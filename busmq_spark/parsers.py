@@ -181,6 +181,16 @@ def size(text: str) -> int:
     return int(found[1]) * _BYTES_OF_UNIT[found[2]]
 
 
+PYTHON_VALUE = re.compile(
+    r"""b['"].*['"]|[(\[{](?:\s*b?['"].*|.*,.*|)[)\]}]|(?:frozen)?set\(.*\)|<.* at 0x[0-9a-f]+>""",
+    re.DOTALL,
+)
+"""What PySpark makes of bytes, a collection or an object where an option takes a text."""
+PYTHON_TUPLE = re.compile(r"""\(b?['"].*,.*\)""", re.DOTALL)
+"""The same of a tuple of texts: no regular expression that somebody would write."""
+PYTHON_VALUE_PROBLEM = "this is what Python makes of a list, a tuple, bytes or an object: give one text"
+
+
 def names(text: str) -> tuple[str, ...]:
     """Parser of queue names: a comma list, or a JSON list, where a name may hold commas and spaces."""
     wanted = 'queue names with commas between them, such as orders,audit, or a JSON list, such as ["orders", "a,b"]'
@@ -191,6 +201,8 @@ def names(text: str) -> tuple[str, ...]:
         raise ValueError(f"{wanted}; this {describe_stray_character(text)}")
     else:
         found = COMMA.split(text)
+        if PYTHON_VALUE.fullmatch(text):
+            raise ValueError(f"{wanted}; {PYTHON_VALUE_PROBLEM}")
         if problem := next((each for each in map(_describe_bad_item, found) if each), None):
             raise ValueError(f"{wanted}; {problem}")
     return tuple(dict.fromkeys(found))
@@ -217,6 +229,8 @@ def one_name(text: str) -> str:
         raise ValueError("a name")
     if stray := describe_stray_character(text):
         raise ValueError(f"a name, and this one {stray}")
+    if PYTHON_VALUE.fullmatch(text):
+        raise ValueError(f"a name; {PYTHON_VALUE_PROBLEM}")
     return text
 
 
@@ -238,6 +252,8 @@ def pattern(text: str) -> str:
     """Parser of a regular expression."""
     if not text:
         raise ValueError("a regular expression, and this one is empty")
+    if PYTHON_TUPLE.fullmatch(text):
+        raise ValueError(f"a regular expression; {PYTHON_VALUE_PROBLEM}")
     try:
         re.compile(text)
     except re.error as error:

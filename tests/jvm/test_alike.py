@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from busmq_spark.option_parsing import parse
 from busmq_spark.options import ReadOptions, RedisOptions, WriteOptions
 from busmq_spark.redis_io import urls as urls_module
 from busmq_spark.redis_io.redis_layout import redis_layout
+from busmq_spark.starting_offsets import AtTime
 from tests.jvm.contract import FILE, contract
 from tests.jvm.probe import Probe, Refused
 from tests.redis_io import url_table
 from tests.spark.conftest import ROOT
-from tests.spark.test_options import BAD, GOOD, READ, STRAY, required
+from tests.spark.test_options import BAD, GOOD, ODD, READ, STRAY, beside, option_names, outcome, required
 
 pytestmark = pytest.mark.jvm
 
@@ -213,3 +215,34 @@ def test_details_are_put_into_a_template_in_the_same_way(probe: Probe, queue: st
 @pytest.mark.parametrize("name", sorted(file.stem for file in (Path(scripts.__file__).parent / "lua").glob("*.lua")))
 def test_a_script_has_the_same_digest_so_that_redis_keeps_it_once(probe: Probe, name: str) -> None:
     assert probe("digest", "", script=name) == scripts.load(name).digest
+
+
+@pytest.mark.parametrize("text", ODD)
+@pytest.mark.parametrize("cls", [ReadOptions, WriteOptions])
+def test_each_option_takes_the_same_texts_as_they_are_and_refuses_the_same(probe: Probe, cls: type[Any], text: str) -> None:
+    field_of = {row.metadata["name"]: row.name for row in fields(cls)}
+    for name in option_names(cls):
+        is_pattern_of_one_language = name == "subscribePattern" and text.startswith(("[", "{"))
+        if name.startswith("federation.") or name == "onUnavailable" or is_pattern_of_one_language:
+            continue
+        given = {**beside(cls, name), name: text}
+        said, ours = outcome(cls, given)
+        if ours is None:
+            with pytest.raises(Refused) as theirs:
+                probe(way(cls), "", options=given)
+            assert str(theirs.value) == said, (name, text)
+            continue
+        expected = getattr(ours, field_of[name])
+        found = probe(way(cls), "", options=given)[NAMES.get(field_of[name], camel_case(field_of[name]))]
+        assert found == (list(expected) if isinstance(expected, tuple) else str(expected) if isinstance(expected, AtTime) else expected), (name, text)
+
+
+def camel_case(name: str) -> str:
+    first, *others = name.split("_")
+    return first + "".join(map(str.capitalize, others))
+
+
+@pytest.mark.parametrize("names", [("queue", "Queue"), ("QUEUE", "queUE")])
+def test_an_option_that_is_given_twice_has_the_same_error_text(probe: Probe, names: tuple[str, str]) -> None:
+    ours, theirs = both(probe, WriteOptions, dict.fromkeys(names, "q"))
+    assert ours == theirs

@@ -195,6 +195,61 @@ BAD = [
 ]
 
 
+ODD = (
+    *("", " ", " a", "a ", "\ta", "a\n", "a\u00a0", "\x1ca", "a,,b", "a,b,", ",a", "a ,b", "a, b"),
+    *("('a', 'b')", "('a',)", "(1, 2)", "()", "['a', 'b']", "[]", "{'a': 1}", "{'a'}", "set()", "b'a'", "<object object at 0x7f1>"),
+    *("None", "true", " TRUE ", "7", " 7 ", "7.0", "-1", "a"),
+)
+"""Texts that a program gives by mistake, and some that are right for one option or another."""
+
+
+def beside(cls: type[Any], name: str) -> dict[str, str]:
+    """What the option needs beside it."""
+    if cls is not ReadOptions:
+        more = {"batchId": {"sinkId": "s"}, "partitions": {"topic": "t"}}
+    else:
+        names = "subscribePattern" if name == "subscribePattern" else "topic"
+        more = {each: {names: "t"} for each in ("subscribePattern", *OF_TOPICS)}
+    place = {"federation.url": "wss://h"} if name.startswith("federation.") else {"redis.url": "redis://h"}
+    return {**place, **more.get(name, {"subscribe": "q"} if cls is ReadOptions else {})}
+
+
+WORDS = ("none", "commit", "earliest", "latest", "error", "fail", "keep", "block", "wait", "direct")
+"""Values of options that take one word of a few."""
+
+
+def is_kept(text: str, value: Any) -> bool:
+    """Whether a value says the whole text: nothing of it is cut off or left out."""
+    if isinstance(value, bool):
+        return text.strip().lower() == str(value).lower()
+    if isinstance(value, (int, AtTime)) or value in WORDS:
+        return text.strip().lower() == str(value)
+    if isinstance(value, tuple):
+        return tuple(re.split(r"[ \t]*,[ \t]*", text)) == value
+    return bool(value == text)
+
+
+def outcome(cls: type[Any], given: dict[str, str]) -> tuple[str, Any]:
+    """The error, or the options."""
+    try:
+        return "", parse(cls, given)
+    except ConfigError as error:
+        return str(error), None
+
+
+def option_names(cls: type[Any]) -> list[str]:
+    return [row.metadata["name"] for row in fields(cls) if row.metadata["name"] not in ("federation.<name>.secret", "engine")]
+
+
+@pytest.mark.parametrize("text", ODD)
+@pytest.mark.parametrize("cls", [ReadOptions, WriteOptions])
+def test_each_option_takes_a_text_as_it_is_or_refuses_it(cls: type[Any], text: str) -> None:
+    field_of = {row.metadata["name"]: row.name for row in fields(cls)}
+    for name in option_names(cls):
+        said, found = outcome(cls, {**beside(cls, name), name: text})
+        assert name in said if found is None else is_kept(text, getattr(found, field_of[name])), (name, text)
+
+
 OF_TOPICS = ("topic", "includeTopic", "partitions")
 """Of the source: not beside ``subscribe``, so in test_topics.py."""
 
@@ -328,6 +383,15 @@ def test_what_spark_takes_from_the_same_options_is_left_to_it() -> None:
 def test_an_option_and_its_alias_cannot_both_be_given() -> None:
     with pytest.raises(ConfigError, match="'maxMessagesPerTrigger' is given twice, also as 'maxOffsetsPerTrigger'"):
         parse(ReadOptions, {**READ, "maxOffsetsPerTrigger": "1", "maxMessagesPerTrigger": "1"})
+
+
+@pytest.mark.parametrize(
+    ("names", "first"), [(("queue", "Queue"), "queue"), (("QUEUE", "queUE"), "QUEUE"), (("federation.EU.secret", "Federation.eu.secret"), "")]
+)
+def test_an_option_is_given_once_whatever_the_case_of_its_letters(names: tuple[str, str], first: str) -> None:
+    given = {"redis.url": "redis://h"} if first else {"federation.url": "eu=wss://h", "queue": "q"}
+    with pytest.raises(ConfigError, match=f"option '{first or names[1]}' is given twice, also as '"):
+        parse(WriteOptions, {**given, **dict.fromkeys(names, "q")})
 
 
 @pytest.mark.parametrize(

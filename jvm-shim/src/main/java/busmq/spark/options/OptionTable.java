@@ -3,14 +3,15 @@ package busmq.spark.options;
 import busmq.spark.BusException;
 import busmq.spark.SharedPythonConstants;
 import busmq.spark.PyText;
+import java.util.Comparator;
 import java.util.HashMap;
-import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.Set;
 import java.util.stream.Collectors;
+import java.util.stream.Stream;
 
 /**
  * The options of one use, parsed once, where they come in; look-up ignores case, as everywhere in Spark. Errors are worded as in {@code option_parsing.py}.
@@ -43,7 +44,7 @@ final class OptionTable {
             }
             OptionRow<?> row = rows.get(low);
             if (row != null) {
-                values.add(row, text);
+                values.add(row, name, text);
             } else if (!SPARK_OPTIONS.contains(low)) {
                 throw BusException.configError(describeUnknown(name));
             }
@@ -68,12 +69,15 @@ final class OptionTable {
     /** What was given, and the defaults of the rest. */
     static final class Values {
         private final Map<OptionRow<?>, Object> given = new HashMap<>();
-        private final Set<OptionRow<?>> givenRows = new HashSet<>();
+        private final Map<OptionRow<?>, String> givenNames = new HashMap<>();
 
-        private void add(OptionRow<?> row, String text) {
-            if (!givenRows.add(row)) {
-                throw BusException.configError("option " + PyText.repr(row.name()) + " is given twice, also as " + PyText.repr(row.alias())
-                        + "; give it once");
+        private void add(OptionRow<?> row, String name, String text) {
+            String first = givenNames.putIfAbsent(row, name);
+            if (first != null) {
+                Comparator<String> ownNameFirst = Comparator.comparing(each -> !each.equals(row.name()));
+                List<String> both = Stream.of(first, name).sorted(ownNameFirst.thenComparing(Comparator.naturalOrder())).toList();
+                throw BusException.configError("option " + PyText.repr(both.get(0)) + " is given twice, also as "
+                        + PyText.repr(both.get(1)) + "; give it once");
             }
             try {
                 given.put(row, row.parse().apply(text));

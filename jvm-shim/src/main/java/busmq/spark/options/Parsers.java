@@ -22,6 +22,10 @@ final class Parsers {
     private static final Map<String, Long> SECONDS_PER_UNIT = SharedPythonConstants.units("seconds");
     private static final Pattern SIZE = Pattern.compile("[ \\t]*([0-9]{1,15})[ \\t]*([kmg]?)b?[ \\t]*");
     private static final Map<String, Long> BYTES_PER_UNIT = SharedPythonConstants.units("bytes");
+    /** What PySpark makes of bytes, a collection or an object where an option takes a text. */
+    private static final Pattern PYTHON_VALUE = Pattern.compile(SharedPythonConstants.text("pythonValue"), Pattern.DOTALL);
+    private static final Pattern PYTHON_TUPLE = Pattern.compile(SharedPythonConstants.text("pythonTuple"), Pattern.DOTALL);
+    private static final String PYTHON_VALUE_PROBLEM = SharedPythonConstants.text("pythonValueProblem");
     private static final ObjectMapper JSON = new ObjectMapper().enable(DeserializationFeature.FAIL_ON_TRAILING_TOKENS);
 
     private Parsers() {
@@ -123,6 +127,9 @@ final class Parsers {
             throw new IllegalArgumentException(wanted + "; this " + Texts.describeStrayCharacter(text, false));
         }
         List<String> found = Texts.splitAtCommas(text);
+        if (PYTHON_VALUE.matcher(text).matches()) {
+            throw new IllegalArgumentException(wanted + "; " + PYTHON_VALUE_PROBLEM);
+        }
         for (String name : found) {
             String problem = name.isEmpty() ? "is empty" : Texts.describeStrayCharacter(name, false);
             if (problem != null) {
@@ -163,6 +170,9 @@ final class Parsers {
         if (stray != null) {
             throw new IllegalArgumentException("a name, and this one " + stray);
         }
+        if (PYTHON_VALUE.matcher(text).matches()) {
+            throw new IllegalArgumentException("a name; " + PYTHON_VALUE_PROBLEM);
+        }
         return text;
     }
 
@@ -183,6 +193,9 @@ final class Parsers {
     static String pattern(String text) {
         if (text.isEmpty()) {
             throw new IllegalArgumentException("a regular expression, and this one is empty");
+        }
+        if (PYTHON_TUPLE.matcher(text).matches()) {
+            throw new IllegalArgumentException("a regular expression; " + PYTHON_VALUE_PROBLEM);
         }
         try {
             Pattern.compile(text);
