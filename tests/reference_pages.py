@@ -13,6 +13,7 @@ from busmq_spark.core.topic import partition_queue
 from busmq_spark.federation.bulk.operation_rights import KEYS_OF_OPERATION
 from busmq_spark.federation.bulk.operations import OPERATIONS
 from busmq_spark.federation.gate.grants import VERBS
+from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.rights import RequiredRight
 from busmq_spark.federation.serve.objects import SERVED_CLASS_OF_KIND
 from busmq_spark.federation.serve.objects.base import NeededVerbs
@@ -127,6 +128,11 @@ def _rights_of_methods() -> str:
     return _table(["kind", "methods", "right", "keys"], rows)
 
 
+def _limits() -> str:
+    found = [(f"`{row.name}`", f"{row.default:,}", row.metadata["doc"]) for row in fields(PeerLimits)]
+    return _table(["limit", "default", "bounds, and what happens above"], found)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "options: needed": _needed,
     "options: both": lambda: _options(StoreOptions),
@@ -135,6 +141,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "options: bus": _settings,
     "rights: bulk": _rights_of_operations,
     "rights: busmq": _rights_of_methods,
+    "federation: limits": _limits,
     "errors": lambda: "\n" + "\n".join(_errors()) + "\n",
 }
 

@@ -31,6 +31,7 @@ from busmq_spark.option_parsing import from_call
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
+    from busmq_spark.bus.consume import ConsumptionRoom
 
 
 ConnectionState = Enum("ConnectionState", "AWAY JOINING CONNECTED LEAVING LEFT")
@@ -178,6 +179,8 @@ class Channel(BaseChannel):
 
     def __init__(self, bus: Bus, name: str, local: str, remote: str) -> None:
         super().__init__(bus, name, local, remote)
+        self.room: ConsumptionRoom | None = None
+        """Room that is asked for before messages are taken."""
         self._connection: _Connection | None = None
         """The present connection, or the last one: its messages may still be acked."""
 
@@ -221,6 +224,7 @@ class Channel(BaseChannel):
 
     async def _join(self, local: str, remote: str, options: ChannelOptions) -> None:
         incoming, outgoing = Queue(self.bus, channel_queue(local, self.name)), Queue(self.bus, channel_queue(remote, self.name))
+        incoming.room = self.room
         try:
             for queue in (incoming, outgoing):
                 found = options.discoverable

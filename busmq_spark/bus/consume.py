@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 from busmq_spark.bus.base_consumption import BaseConsumption, IterationPhase
 from busmq_spark.bus.wait_at_most import wait_at_most
@@ -35,6 +35,19 @@ if TYPE_CHECKING:
 
 LEASE_POLL_S = 0.5
 log = logging.getLogger("busmq_spark")
+
+
+class ConsumptionRoom(Protocol):
+    """Room in memory that a consumption asks for before it takes messages."""
+
+    async def reserve(self) -> None:
+        """Return once there is room for what one take may bring."""
+
+    def hold(self, size: int) -> None:
+        """A take has ended: it brought ``size`` bytes."""
+
+    def release(self, size: int) -> None:
+        """So many of these bytes are handed over, or dropped."""
 
 
 class ConsumeKeywords(TypedDict, total=False):
@@ -105,6 +118,7 @@ class Consumption(BaseConsumption):
                 first = await self.__anext__()
             except StopAsyncIteration:
                 return
+            self._release_room(*self._buffer)
             batch = [first, *self._buffer]
             self._buffer.clear()
             self._handed = batch[-1].id
@@ -187,6 +201,7 @@ class Consumption(BaseConsumption):
         and before the next :meth:`wait_filled` without a ``head``.
         """
         message = self._buffer.popleft()
+        self._release_room(message)
         self._passed = message.id
         if not arrived:
             self.under_way += 1
@@ -213,9 +228,17 @@ class Consumption(BaseConsumption):
         elif self._empty:
             await self._wake.wait()
         self._wake.clear()
-        async with self._lock:
-            if not self.is_stopping:
-                await self._take_messages()
+        room, size = self._queue.room, 0
+        if room is not None:
+            await room.reserve()
+        try:
+            async with self._lock:
+                if not self.is_stopping:
+                    await self._take_messages()
+                    size = sum(len(message.value) for message in self._buffer)
+        finally:
+            if room is not None:
+                room.hold(size)
 
     async def _take_messages(self) -> None:
         most = min(self.prefetch, CHUNK_MESSAGES, self.prefetch if self._left is None else self._left)
@@ -309,6 +332,7 @@ class Consumption(BaseConsumption):
     async def _release_resources(self) -> None:
         queue = self._queue
         self._pubsub_connection.unsubscribe(queue.keys.available, self._on_notification)
+        self._release_room(*self._buffer)
         self._buffer.clear()
         if self._out and (not self._token or queue.bus.claim_lease(queue.name, self)):
             try:
@@ -332,6 +356,10 @@ class Consumption(BaseConsumption):
                 await asyncio.sleep(retry.pause_s(error, retry_time_s(link.endpoint, error)))
 
     # -- inside -----------------------------------------------------------------------------------------------------------------------------
+
+    def _release_room(self, *messages: Message) -> None:
+        if self._queue.room is not None:
+            self._queue.room.release(sum(len(message.value) for message in messages))
 
     async def _run_with_retries(self, flow: Callable[[], Flow[T]]) -> T | None:
         """Run a flow, again after every LinkLost; None when stopped meanwhile."""

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from busmq_spark.arguments import check_flag, check_whole
-from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions, Consumption
+from busmq_spark.bus.consume import ConsumeKeywords, ConsumeOptions, Consumption, ConsumptionRoom
 from busmq_spark.bus.ordered_group import OrderedGroup
 from busmq_spark.bus.push import PendingPush, PushBatcher
 from busmq_spark.bus.retention_and_times import RetentionAndTimesMixin
@@ -56,6 +56,8 @@ class Queue(RetentionAndTimesMixin):
         self._cap = cap
         self.leased = False
         """Whether this bus holds the lease of the queue's one reliable consumer."""
+        self.room: ConsumptionRoom | None = None
+        """Room that its consumptions ask for before they take messages."""
         self.server = 0
         """Index of the server that has the queue; known once attached."""
         self._attach_args = (flows.MIN_RECORD_TTL_S, 0)

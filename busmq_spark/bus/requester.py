@@ -45,6 +45,7 @@ class Requester:
         """Attach both queues; returns when no reply can be missed any more."""
         await self._requests.attach(ttl_s=ttl_s)
         await self._replies.attach(ttl_s=ttl_s)
+        self._replies.room = self._service.room
         consumption = self._replies.consume()
         await consumption.begin()
         self._reader = self._service.bus.spawn(self._read_replies(consumption), f"reading replies of {self._service.name}")

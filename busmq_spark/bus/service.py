@@ -29,6 +29,7 @@ from busmq_spark.option_parsing import from_call
 
 if TYPE_CHECKING:
     from busmq_spark.bus.bus import Bus
+    from busmq_spark.bus.consume import ConsumptionRoom
 
 log = logging.getLogger("busmq_spark")
 
@@ -45,6 +46,8 @@ class Service(Emitter):
     def __init__(self, bus: Bus, name: str) -> None:
         super().__init__(bus.spawn)
         self.bus, self.name = bus, check_name("service", name)
+        self.room: ConsumptionRoom | None = None
+        """Room that is asked for before requests and replies are taken."""
         self._side: ServiceProvider | Requester | None = None
         self._lock = asyncio.Lock()
         self.early = EarlyCalls(self._not_connected)

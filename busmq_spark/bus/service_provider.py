@@ -85,6 +85,7 @@ class ServiceProvider:
         """Attach and begin; returns when no request can be missed any more."""
         spawn, name = self._service.bus.spawn, self._service.name
         await self._requests.attach(ttl_s=self._options.ttl_s)
+        self._requests.room = self._service.room
         consumption = self._requests.consume()
         await consumption.begin()
         self._loops = [spawn(self._accept_all(consumption), f"serving {name}"), spawn(self._replies.sweep(), f"leaving idle reply queues of {name}")]
@@ -143,6 +144,10 @@ class ServiceProvider:
         task = service.bus.spawn(self._handle(request), f"handling a request to {service.name}")
         self._running.add(task)
         task.add_done_callback(self._on_task_end)
+        if (room := service.room) is not None:  # the request is held until its handler ends
+            size = len(message.value)
+            room.release(-size)
+            task.add_done_callback(lambda _: room.release(size))
         service._emit("request", request)
 
     async def _drop_if_expired(self, frame: ServiceRequest, message: Message) -> bool:

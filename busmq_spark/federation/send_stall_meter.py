@@ -24,6 +24,15 @@ def unsent_bytes(socket: ServerConnection) -> tuple[int, int]:
     return waiting, kernel
 
 
+def is_readable(socket: ServerConnection) -> bool:
+    """Whether the operating system holds bytes of the peer that were not read yet."""
+    found = socket.transport.get_extra_info("socket")
+    try:
+        return bool(struct.unpack("i", fcntl.ioctl(found.fileno(), termios.FIONREAD, b"\0" * 4))[0])
+    except (OSError, ValueError, AttributeError):  # closed meanwhile, or a system that cannot say
+        return False
+
+
 class SendStallMeter:
     """Seconds without any, of one socket; to be asked from time to time."""
 

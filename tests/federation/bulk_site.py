@@ -7,7 +7,7 @@ import http
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 from websockets.asyncio.server import ServerConnection, serve
 
@@ -16,6 +16,7 @@ from busmq_spark.federation.bulk.server import FederationBulkServer
 from busmq_spark.federation.gate.handshake import BULK_SUBPROTOCOL
 from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
+from busmq_spark.federation.gate.socket_limiter import LimitedServerConnection, SocketLimiter
 from busmq_spark.federation.silent_log import WIRE_LOG
 from busmq_spark.options import RedisOptions
 from tests.support import PATIENCE_S
@@ -73,19 +74,21 @@ class Site:
             if identity is None:
                 return connection.respond(http.HTTPStatus.UNAUTHORIZED, "")
             connection.identity = identity  # type: ignore[attr-defined]
+            cast(LimitedServerConnection, connection).begin_counting(self.bulk.quotas.quota_of(identity.name))
             return None
 
         async with FederationBulkServer(self._options, self._limits) as bulk:
             self.bulk = bulk
 
-            async def answer(socket: ServerConnection) -> None:
+            async def answer(socket: Any) -> None:
                 self.connections.add(socket)
                 try:
-                    await bulk.serve(socket, socket.identity)  # type: ignore[attr-defined]
+                    await bulk.serve(socket, socket.identity)
                 finally:
                     self.connections.discard(socket)
 
             options: dict[str, Any] = {"compression": None, "max_size": self._limits.message_bytes, "close_timeout": 1, "logger": WIRE_LOG}
+            options["create_connection"] = SocketLimiter(self._limits, lambda: None).make_socket
             async with serve(answer, "127.0.0.1", self.port, subprotocols=[BULK_SUBPROTOCOL], process_request=knock, **options) as server:  # type: ignore[list-item]
                 self.port = server.sockets[0].getsockname()[1]
                 self._ready.set()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import pytest
-
 from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S
 from busmq_spark.bus.bus import Bus
 from busmq_spark.core.command_generators import command
@@ -15,7 +13,6 @@ from busmq_spark.federation.gate.keyring import Keyring
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.npm_wire.creation_message import make_creation
 from busmq_spark.federation.npm_wire.mux import MuxPacket
-from busmq_spark.federation.serve.objects import base
 from busmq_spark.federation.serve.server import FederationServer
 from tests.bus.tools import until
 from tests.conftest import Fresh
@@ -25,28 +22,25 @@ from tests.federation.test_pressure import BIG
 from tests.federation.tools import SECRET, Wire
 
 
-async def test_listeners_are_bounded_for_all_of_a_connection_and_those_of_events_that_never_come_are_not_kept(
-    federation: Serve, fresh: Fresh, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(base, "MAX_LISTENERS_OF_CONNECTION", 3)
-    async with federation() as (_, server), Wire(server) as wire:
+async def test_listeners_are_bounded_for_all_of_a_secret_and_those_of_events_that_never_come_are_not_kept(federation: Serve, fresh: Fresh) -> None:
+    async with federation(limits=PeerLimits(listeners_per_secret=3)) as (_, server), Wire(server) as wire:
         first, second = await wire.open("queue", fresh()), await wire.open("queue", fresh())
         await first.listen("message", "error", "nonsense", *"abcdef")
         await second.listen("message")
         [connection] = server._connections
         assert await second.call("isAttached") == [False]
-        assert connection.listeners == 3
+        assert connection.quota.listeners == 3
         await first.close()
         assert await second.call("isAttached") == [False]
-        assert connection.listeners == 1
+        assert connection.quota.listeners == 1
         await second.send("once", "attached", print)
         await second.send("attach")
         await second.call("count")
-        assert connection.listeners == 1
+        assert connection.quota.listeners == 1
         await second.listen("message", "message")
         await second.send("on", "message", print)
         assert await wire.next(second.channel) is None
-        assert connection.listeners == 0
+        assert connection.quota.listeners == 0
 
 
 async def test_pushes_before_attaching_are_bounded_for_all_queues_of_a_connection(federation: Serve, fresh: Fresh) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from websockets.asyncio.client import ClientConnection, connect
@@ -15,7 +15,6 @@ from busmq_spark.bus.bus import Bus
 from busmq_spark.errors import FederationLost
 from busmq_spark.federation.client import remote_reconnector
 from busmq_spark.federation.gate.limits import PeerLimits
-from busmq_spark.federation.gate.socket_limiter import LimitedServerConnection
 from busmq_spark.federation.npm_wire.creation_message import make_creation
 from busmq_spark.federation.npm_wire.dnode import DnodeCallbacks
 from busmq_spark.federation.npm_wire.mux import MuxPacket
@@ -54,7 +53,7 @@ def listen(event: str) -> bytes:
 
 def waits(connection: NpmProtocolServerConnection) -> bool:
     """Whether something waits for the peer, and nothing has left for a while."""
-    return connection.send_buffer.waiting > 0 and cast(LimitedServerConnection, connection._socket).stalled_s(asyncio.get_running_loop().time()) > 0.3
+    return connection.send_buffer.waiting > 0 and connection._socket.stalled_s(asyncio.get_running_loop().time()) > 0.3
 
 
 def stuck(connection: NpmProtocolServerConnection) -> bool:

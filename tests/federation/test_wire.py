@@ -20,7 +20,8 @@ from busmq_spark.federation.npm_wire.dnode import (
     DnodeMessage,
     LineBuffer,
     call_message,
-    message_line,
+    invocation_line,
+    message_tail,
     methods_message,
     result_line,
 )
@@ -77,8 +78,8 @@ def test_the_short_ways_write_the_same_lines() -> None:
     assert result_line(6, 1) == DnodeMessage(6, [None, 1]).encode()
     assert result_line(6, 1).decode() in GOLDEN["lines"]
     for text in ("hello", 'line1\nline2 z\u0000\u001f"\\', "h\u00e9\U0001f600", "\u2028", "half \ud800 pair"):
-        assert message_line(3, text, 7) == DnodeMessage(3, [text, 7]).encode()
-    assert message_line(2, 'line1\nline2\u2028z\u0000\u001f"\\', 3).decode() in GOLDEN["lines"]
+        assert invocation_line(3, message_tail(text, 7)) == DnodeMessage(3, [text, 7]).encode()
+    assert invocation_line(2, message_tail('line1\nline2\u2028z\u0000\u001f"\\', 3)).decode() in GOLDEN["lines"]
 
 
 # -- functions -------------------------------------------------------------------------------------------------------------------------------

@@ -13,10 +13,10 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, nullcontext, suppress
+from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
-from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 
 from busmq_spark.bus.wait_at_most import wait_at_most
@@ -36,6 +36,7 @@ from busmq_spark.federation.bulk.store_executor import CreditedRead, QueueServer
 from busmq_spark.federation.gate.limits import PeerLimits
 from busmq_spark.federation.gate.per_secret_quotas import PerSecretQuotas
 from busmq_spark.federation.gate.rights import Identity
+from busmq_spark.federation.gate.socket_limiter import LimitedServerConnection
 from busmq_spark.metrics import Metrics
 from busmq_spark.options import RedisOptions
 from busmq_spark.redis_io.pubsub_connection import PubSubConnection
@@ -90,7 +91,7 @@ class FederationBulkServer:
         await wait_at_most(self.limits.close_s, lambda: asyncio.to_thread(self.pool.shutdown, wait=True, cancel_futures=True))
         self.stores.close()
 
-    async def serve(self, socket: ServerConnection, identity: Identity) -> None:
+    async def serve(self, socket: LimitedServerConnection, identity: Identity) -> None:
         """Answer one connection until it ends."""
         session = _BulkSession(self, socket, identity)
         self._sessions.add(session)
@@ -104,7 +105,7 @@ class FederationBulkServer:
         """End each connection once nothing of it is under way."""
         await asyncio.gather(*(session.drain() for session in self._sessions))
 
-    def close_going_away(self, socket: ServerConnection) -> None:
+    def close_going_away(self, socket: LimitedServerConnection) -> None:
         """Close a connection; its peer has ``close_s`` to agree, which draining does not wait for."""
         task = asyncio.create_task(socket.close(1001, "going away"), name="bulk: closing a connection")
         self._leaving.add(task)
@@ -142,7 +143,7 @@ class FederationBulkServer:
 class _BulkSession:
     """One connection."""
 
-    def __init__(self, server: FederationBulkServer, socket: ServerConnection, identity: Identity) -> None:
+    def __init__(self, server: FederationBulkServer, socket: LimitedServerConnection, identity: Identity) -> None:
         self._server = server
         self._limits = server.limits
         self._socket = socket
@@ -155,7 +156,7 @@ class _BulkSession:
         self._waits: set[asyncio.Task[None]] = set()
         self._push_subscriptions = BulkPushSubscriptions(server.pubsub, self._executor)
         self._quota = server.quotas.quota_of(identity.name)
-        self._quota.count_socket(self._room)
+        self._quota.sockets += 1
         self._client: tuple[str, str] | None = None
 
     async def serve(self) -> None:
@@ -187,23 +188,29 @@ class _BulkSession:
     async def release(self) -> None:
         """Give back what the connection holds."""
         self._push_subscriptions.unsubscribe_all()
-        self._quota.uncount_socket(self._room)
+        self._quota.sockets -= 1
         self._quota.count_bytes(-self._pending_bytes)
         self._executor.close()
         if self._client is not None:
             self._server.on_disconnect(self._client, self._executor)
 
     async def _receive_frames(self) -> None:
-        async for message in self._socket:
+        turns = self._quota.turns
+        while True:
+            message = frame = None  # the last one is not held while the next is awaited
+            message = await self._socket.recv()
+            await turns.wait()
             if isinstance(message, bytes) and frames.announced_head_length(message) > SMALL_HEAD_BYTES:
                 await self._enqueue_call(message)
                 continue
+            began = monotonic()
             frame = frames.decode_frame(message)
+            turns.charge(monotonic() - began)
             match frame.kind:
                 case BulkFrameKind.CALL if isinstance(frame.head, dict) and frame.head.get("op") in CONCURRENT_OPERATIONS:
                     await self._answer_call(frame)
                 case BulkFrameKind.CALL:
-                    await self._enqueue_call(bytes(message))  # type: ignore[arg-type]  # texts were refused
+                    await self._enqueue_call(bytes(message))
                 case BulkFrameKind.CREDIT if type(frame.head) is int and 0 < frame.head <= frames.MAX_WHOLE_NUMBER:
                     if frame.id in self._reads:
                         self._reads[frame.id].grant_credit(frame.head)
@@ -221,8 +228,10 @@ class _BulkSession:
         self._pending += 1
         self._pending_bytes += len(message)
         self._quota.count_bytes(len(message))
+        self._socket.release_taken()
         await self._calls.put(message)
-        while self._pending >= MAX_UNANSWERED_CALLS or self._pending_bytes >= self._limits.in_flight_bytes or self._quota.is_full:
+        del message
+        while self._pending >= MAX_UNANSWERED_CALLS or self._pending_bytes >= self._limits.in_flight_bytes:
             self._room.clear()
             await self._room.wait()
 
@@ -235,10 +244,11 @@ class _BulkSession:
                     await self._answer_call(frame, large=True)
             else:
                 await self._answer_call(frames.decode_frame(message))
-            frame = None  # type: ignore[assignment]  # what was read is not kept until the next call comes
+            size = len(message)
+            frame = message = None  # type: ignore[assignment]  # what was read is not kept until the next call comes
             self._pending -= 1
-            self._pending_bytes -= len(message)
-            self._quota.count_bytes(-len(message))
+            self._pending_bytes -= size
+            self._quota.count_bytes(-size)
             self._room.set()
 
     async def _answer_call(self, frame: BulkProtocolFrame, *, large: bool = False) -> None:

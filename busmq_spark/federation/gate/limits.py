@@ -27,6 +27,7 @@ class PeerLimits:
     """What one peer may use. Values are inclusive; above one of them the connection is closed, unless its text says otherwise."""
 
     message_bytes: int = limit_field(16 * MIB, "longest web-socket message in either direction")
+    fragments: int = limit_field(4_096, "frames of one message")
     in_flight_messages: int = limit_field(
         1_000, "messages taken from a connection and not yet worked off; a peer that sends more is read more slowly"
     )
@@ -37,6 +38,7 @@ class PeerLimits:
         256 * 1024, "what the operating system may keep in each direction for a peer of busmq's own protocol; Linux takes it twice"
     )
     channels_per_socket: int = limit_field(1_000, "federated objects on one web socket; a further one is refused")
+    listeners_per_channel: int = limit_field(100, "listeners of events of one object; a further one closes its channel")
     callbacks_per_channel: int = limit_field(100_000, "functions of the peer that one object remembers; npm clients never free any")
     name_bytes: int = limit_field(1_024, "longest name of an event that is listened to")
     depth: int = limit_field(64, "deepest nesting of an argument")
@@ -52,12 +54,20 @@ class PeerLimits:
     handshakes: int = limit_field(2_000, "connections that are not let in yet; a further one ends the oldest of the address that has most of them")
     backlog: int = limit_field(1_024, "connections that the operating system keeps until they are accepted")
     connections_per_secret: int = limit_field(1_000, "open connections of the peers of one secret; a further one is answered with 503")
-    bytes_per_secret: int = limit_field(256 * MIB, "bytes taken from them and not worked off; reached, nothing more is read from any")
+    channels_per_secret: int = limit_field(20_000, "federated objects of theirs; a further one is refused")
+    pubsubs_per_secret: int = limit_field(4_000, "pubsubs among these, since a message goes to each")
+    listeners_per_secret: int = limit_field(200_000, "listeners of events of theirs")
+    bytes_per_secret: int = limit_field(
+        256 * MIB, "bytes held for them, unfinished messages and those that wait to be sent too; reached, nothing more is read or taken"
+    )
     threads_per_secret: int = limit_field(16, "bulk calls of theirs that are worked off at once, of 128; further ones wait")
     reads_per_secret: int = limit_field(8, "range reads of theirs at one Redis at once, of 64, 18 MB each; further ones wait")
     head_bytes: int = limit_field(32 * 1024, "what a peer may send before it is let in: a request line and headers")
     handshake_s: float = limit_field(30.0, "time from connecting to a complete HTTP request")
     idle_s: float = limit_field(120.0, "time without a byte, and without an answer to our ping, until a connection counts as dead")
+    unfinished_s: float = limit_field(
+        5.0, "time in which 16 KiB more of an unfinished message must come while its secret has no more room; else it is cut off"
+    )
     send_s: float = limit_field(20.0, "time in which a peer takes not one byte of what waits for it, until it is cut off")
     drain_s: float = limit_field(5.0, "time at a graceful stop for calls under way to be answered; new connections are refused meanwhile")
     close_s: float = limit_field(5.0, "time for a closing handshake, and for objects to detach at a graceful stop")

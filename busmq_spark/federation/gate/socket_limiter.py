@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import logging
-from collections import Counter
+import zlib
+from collections import Counter, deque
 from typing import TYPE_CHECKING, Any
 
 from websockets.asyncio.server import ServerConnection
+from websockets.exceptions import ProtocolError
 from websockets.frames import Frame, Opcode
 from websockets.protocol import State
 
 from busmq_spark.federation.gate.handshake import client_address
-from busmq_spark.federation.npm_wire.deflate import COMPRESSED_PIECE_BYTES
+from busmq_spark.federation.gate.loop_turns import MAX_TURN_S
+from busmq_spark.federation.npm_wire.deflate import MAX_RATIO, LazyDeflate
 from busmq_spark.federation.send_stall_meter import SendStallMeter, unsent_bytes
 
 if TYPE_CHECKING:
@@ -23,7 +26,13 @@ if TYPE_CHECKING:
 
     from busmq_spark.federation.gate.handshake import HandshakeAcceptance
     from busmq_spark.federation.gate.limits import PeerLimits
+    from busmq_spark.federation.gate.per_secret_quotas import PerSecretQuota
 
+PIECE_BYTES = 4 * 1024
+"""Received bytes that are taken apart at once: they may be hundreds of frames."""
+FRAME_OVERHEAD_BYTES = 256
+"""What a frame of a message takes beside its payload."""
+DATA_OPCODES = (Opcode.CONT, Opcode.TEXT, Opcode.BINARY)
 IPV6_PREFIX_BITS = 64
 """Length in bits of the IPv6 prefix that one site gets: a client with one address of the prefix can use all of them."""
 HANDSHAKE_GRACE_S = 0.25
@@ -142,6 +151,9 @@ class SocketLimiter:
 class LimitedServerConnection(ServerConnection):
     """A web socket that its SocketLimiter counts against the limits, with the bytes it receives.
 
+    Received bytes count for the quota of the peer's secret from their arrival until the message
+    that they belong to is worked off. They are taken apart piece by piece, in the secret's turns.
+
     It speaks TLS itself, once it is counted: asyncio shows a socket to its protocol only when the handshake of TLS is over.
     """
 
@@ -161,8 +173,15 @@ class LimitedServerConnection(ServerConnection):
         super().__init__(*args, **keywords)
         self._limiter, self._made = listener, False
         self._head, self._early = listener.limits.head_bytes, b""
-        self._compressed = self._line = b""
+        self._line = b""
         self._forwarded: list[tuple[str, str]] = []
+        self._quota: PerSecretQuota | None = None
+        self._unread, self._at, self._fragments = b"", 0, 0
+        self._is_feed_due, self._is_counted = False, True
+        self._complete: deque[int] = deque()  # sizes of the messages that are not taken yet
+        self._complete_bytes = self._partial_bytes = self._taken_bytes = self._held_bytes = 0
+        self.unfinished_line_bytes = 0
+        """Bytes of lines that its channels have not received whole."""
         self._progress, self._last_data_at = SendStallMeter(self.loop.time()), self.loop.time()
         self._ping: bytes | None = None
         self._recv_frame = self.protocol.recv_frame
@@ -200,7 +219,7 @@ class LimitedServerConnection(ServerConnection):
         self._made = True
         self._limiter.sockets.add(self)
         super().connection_made(transport)
-        self.recv_messages.resume = self._resume_reading
+        self.recv_messages.resume = self.adjust_reading
 
     def stalled_s(self, now: float) -> float:
         """How long the peer has taken nothing although something waits for it."""
@@ -210,14 +229,75 @@ class LimitedServerConnection(ServerConnection):
         """How long nothing has come from the peer, pongs included, and nothing has left for it."""
         return min(now - self._last_data_at, self.stalled_s(now) if unsent_bytes(self)[0] else now - self._last_data_at)
 
-    # -- pings ------------------------------------------------------------------------------------------------------------------------------
+    # -- frames -----------------------------------------------------------------------------------
 
     def _receive_frame(self, frame: Frame) -> None:
         """Take a frame. Where the peer does not read, its last ping is answered once it does (RFC 6455, 5.5.3); pongs would pile up without bound."""
         if frame.opcode is Opcode.PING and self.paused:
             self._ping = bytes(frame.data)
-        else:
-            self._recv_frame(frame)
+            return
+        if frame.opcode is Opcode.CONT:
+            self._fragments += 1
+            if self._fragments > (most := self._limiter.limits.fragments):
+                raise ProtocolError(f"a message of more than {most} fragments")
+        elif frame.opcode in DATA_OPCODES:
+            self._fragments = 1
+        self._recv_frame(frame)
+
+    def process_event(self, event: Any) -> None:
+        """Called by websockets with the request, and with each frame."""
+        super().process_event(event)
+        if isinstance(event, Frame) and event.opcode in DATA_OPCODES:
+            self._partial_bytes += len(event.data) + FRAME_OVERHEAD_BYTES
+            if event.fin:
+                self._complete.append(self._partial_bytes)
+                self._complete_bytes += self._partial_bytes
+                self._partial_bytes = 0
+
+    async def recv(self, decode: bool | None = None) -> Any:
+        """The next message; the one before it counts as worked off."""
+        self.release_taken()
+        deflate = next((each for each in self.protocol.extensions if isinstance(each, LazyDeflate)), None)
+        message: Any = await super().recv(decode if deflate is None else False)
+        self._taken_bytes = self._complete.popleft()
+        self._complete_bytes -= self._taken_bytes
+        if deflate is None:
+            return message
+        is_compressed, is_text = deflate.received.popleft()
+        if is_compressed:
+            message = await self._inflate(deflate, message)
+        return message.decode("utf-8", "replace") if is_text else message
+
+    async def _inflate(self, deflate: LazyDeflate, data: bytes) -> bytes:
+        """The message, in the turns of its secret, once there is room for the longest that it can be."""
+        quota, most, pieces, size = self._quota, self._limiter.limits.message_bytes, [], 0
+        assert quota is not None
+        reserved = min(most, MAX_RATIO * len(data))
+        await quota.reserve(reserved)
+        try:
+            began = self.loop.time()
+            for piece in deflate.inflate(data):
+                size += len(piece)
+                if size > most:
+                    await self.close(1009, f"over size limit (> {most} bytes)")
+                    raise self.protocol.close_exc
+                pieces.append(piece)
+                quota.turns.charge(self.loop.time() - began)
+                await quota.turns.wait()
+                began = self.loop.time()
+            self._taken_bytes += size
+            return b"".join(pieces)
+        except zlib.error:
+            await self.close(1002, "decompression failed")
+            raise self.protocol.close_exc from None
+        finally:
+            quota.replace_reservation(reserved, 0)
+            self._count_held()
+
+    def release_taken(self) -> None:
+        """The message taken last is worked off, or counted by its taker."""
+        self._taken_bytes = 0
+        self._count_held()
 
     def resume_writing(self) -> None:
         """Called by asyncio when there is room to send."""
@@ -232,6 +312,10 @@ class LimitedServerConnection(ServerConnection):
         self._limiter.count_closed(self)
         if self._made:
             super().connection_lost(exc)
+        if self._quota is not None:
+            self._quota.remove_reader(self)
+            self._quota.count_bytes(-self._held_bytes)
+            self._unread, self._at, self._is_counted = b"", 0, False
 
     def data_received(self, data: bytes) -> None:
         """Some of what the peer sends. Who is not let in yet sends no more than a head: websockets would keep a megabyte of it."""
@@ -247,11 +331,38 @@ class LimitedServerConnection(ServerConnection):
                 return
             if self._limiter.proxies:
                 self._look_for_client(data)
-        if not self.protocol.extensions:
-            super().data_received(data)
+        self._unread = self._unread[self._at :] + data
+        self._at = 0
+        self._count_held()
+        if self._quota is not None and not self._quota.turns.is_due:
+            self.adjust_reading()
+        elif not self._is_feed_due:
+            self._feed()
+
+    def begin_counting(self, quota: PerSecretQuota) -> None:
+        """From now on what is held for the peer counts for its secret."""
+        self._quota = quota
+        quota.add_reader(self)
+        self._count_held()
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes of a message, or of lines, whose end has not come."""
+        return self._partial_bytes + len(self.protocol.reader.buffer) + self.unfinished_line_bytes
+
+    @property
+    def is_taking_pause(self) -> bool:
+        """Whether the taker of messages has as many as it may."""
+        return self.recv_messages.paused
+
+    def _count_held(self) -> None:
+        if self._quota is None or not self._is_counted:
             return
-        self._compressed += data
-        self._inflate()
+        held = len(self._unread) - self._at + len(self.protocol.reader.buffer)
+        held += self._partial_bytes + self._complete_bytes + self._taken_bytes
+        more, self._held_bytes = held - self._held_bytes, held
+        if more:
+            self._quota.count_bytes(more)
 
     def _look_for_client(self, data: bytes) -> None:
         """Find who the client is before the head is complete: a slow one must not use up the places of its proxy."""
@@ -262,18 +373,42 @@ class LimitedServerConnection(ServerConnection):
             self._forwarded += [("x-forwarded-for", line[16:].decode("latin-1")) for line in found]
             self._limiter.count_for_client(self, self._forwarded)
 
-    def _inflate(self) -> None:
-        """Piece by piece, until as many messages wait as may: what one look at the network brings could stand for hundreds of megabytes."""
-        while self._compressed and not self.recv_messages.paused:
-            piece, self._compressed = self._compressed[:COMPRESSED_PIECE_BYTES], self._compressed[COMPRESSED_PIECE_BYTES:]
+    def _feed(self) -> None:
+        """Take received bytes apart, until the turn ends or as many messages wait as may."""
+        self._is_feed_due = False
+        quota, began = self._quota, self.loop.time()
+        used = 0.0
+        while self._at < len(self._unread) and self._may_feed:
+            piece = self._unread[self._at : self._at + PIECE_BYTES]
+            self._at += len(piece)
             super().data_received(piece)
-        if not self.recv_messages.paused:
-            self.transport.resume_reading()
+            self._count_held()
+            used = self.loop.time() - began
+            if used >= MAX_TURN_S:
+                break
+        if self._at == len(self._unread):
+            self._unread, self._at = b"", 0
+        if quota is not None:
+            quota.turns.charge(used)
+        self.adjust_reading()
 
-    def _resume_reading(self) -> None:
-        """Read on: there is room for more messages."""
-        if self._compressed:
-            self.loop.call_soon(self._inflate)
+    @property
+    def _may_feed(self) -> bool:
+        return not (self.recv_messages.paused or self.transport.is_closing() or self.protocol.reader.eof)
+
+    def adjust_reading(self) -> None:
+        """Read on, or read no more, as the takers of messages and the secret's quota allow."""
+        quota = self._quota
+        if self._at < len(self._unread):
+            self.transport.pause_reading()
+            if self._may_feed and not self._is_feed_due:
+                self._is_feed_due = True
+                if quota is None:
+                    self.loop.call_soon(self._feed)
+                else:
+                    quota.turns.call_in_turn(self._feed)
+        elif self.recv_messages.paused or not (quota is None or quota.may_read(self)):
+            self.transport.pause_reading()
         else:
             self.transport.resume_reading()
 

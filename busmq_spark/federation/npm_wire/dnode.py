@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from json.encoder import encode_basestring as quoted
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from busmq_spark.core.message import refuse_constant
 from busmq_spark.errors import WireFormatError
 from busmq_spark.federation.json_value_count_limit import MAX_JSON_VALUES, has_too_many_values
+from busmq_spark.federation.npm_wire.json_steps import decode_steps, text_pieces
 
 MAX_LINE_BYTES = 16 * 1024 * 1024
 MAX_DEPTH, LINE_DEPTH = 100, 3
@@ -59,7 +60,19 @@ class DnodeMessage:
     @classmethod
     def decode(cls, line: bytes, depth: int = MAX_DEPTH) -> DnodeMessage:
         """Read one line, with or without its line feed; arguments may be nested ``depth`` deep, at most MAX_DEPTH. Raises WireFormatError."""
-        members = decode_json(line, "a line", min(depth + LINE_DEPTH, MAX_DEPTH))
+        return cls._from_members(decode_json(line, "a line", min(depth + LINE_DEPTH, MAX_DEPTH)))
+
+    @classmethod
+    def decode_steps(cls, line: bytes, depth: int = MAX_DEPTH) -> Generator[None, None, DnodeMessage]:
+        """As ``decode``, in short steps: for a line that takes long."""
+        try:
+            members = yield from decode_steps(line, min(depth + LINE_DEPTH, MAX_DEPTH))
+        except ValueError as error:
+            raise WireFormatError(found=f"a line of {len(line)} bytes that is no JSON ({error})", expected="compact JSON in UTF-8") from None
+        return cls._from_members(members)
+
+    @classmethod
+    def _from_members(cls, members: Any) -> DnodeMessage:
         if not isinstance(members, dict):
             raise WireFormatError(found="a line that is no object", expected="method, arguments, callbacks and links")
         return cls(
@@ -130,9 +143,37 @@ def methods_message(methods: Iterable[str]) -> DnodeMessage:
     return DnodeMessage("methods", [dict.fromkeys(names, "[Function]")], {str(id): ("0", name) for id, name in enumerate(names)})
 
 
-def message_line(id: int, text: str, number: int) -> bytes:
-    """The bytes of an invocation with a text and a number: the shortest way, since each message of a queue takes it."""
-    return b'{"method":%d,"arguments":[%b,%d],"callbacks":{},"links":[]}\n' % (id, encode_utf8(quoted(text)), number)
+def invocation_line(id: int, tail: bytes) -> bytes:
+    """The bytes of an invocation of the function ``id``; ``tail`` is the same for all functions."""
+    return b'{"method":%d%b' % (id, tail)
+
+
+def message_tail(text: str, number: int) -> bytes:
+    """The tail of an invocation with a text and a number: the shortest way, since each message of a queue takes it."""
+    return b',"arguments":[%b,%d],"callbacks":{},"links":[]}\n' % (encode_utf8(quoted(text)), number)
+
+
+def message_tail_steps(value: bytes, number: int | None, most: int) -> Generator[None, None, bytes | int]:
+    """The tail of an invocation with a message, and its number if it has one, in short steps.
+
+    Return its length instead when that is more than ``most``.
+    """
+    pieces, size = [b',"arguments":['], 0
+    for piece in text_pieces(value):
+        size += len(piece)
+        if size <= most:
+            pieces.append(piece)
+        else:
+            pieces.clear()
+        yield
+    pieces.append(b"" if number is None else b",%d" % number)
+    pieces.append(b'],"callbacks":{},"links":[]}\n')
+    return b"".join(pieces) if size <= most else size
+
+
+def invocation_tail(arguments: Iterable[Any]) -> bytes:
+    """The tail of an invocation with plain arguments, functions not among them. Raises WireFormatError."""
+    return call_message(0, arguments, DnodeCallbacks(0)).encode()[len(b'{"method":0') :]
 
 
 def result_line(id: int, number: int) -> bytes:

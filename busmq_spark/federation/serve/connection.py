@@ -2,6 +2,7 @@
 
 Rule 1. A bad packet ends the web socket, a bad creation message or line ends its channel, a call that fails is answered. Nothing ends the server.
 Rule 2. What has been taken from the socket and not worked off is counted; above the limits nothing more is read: TCP slows the peer down.
+        What is held for the peers of one secret together is counted by its quota, which stops reading (gate/per_secret_quotas.py).
 Rule 3. When a channel or the socket ends, its object is detached, whatever it was doing.
 """
 
@@ -9,25 +10,26 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import asynccontextmanager, suppress
-from typing import TYPE_CHECKING
+from time import monotonic
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from websockets.exceptions import ConnectionClosed
 
 from busmq_spark.bus.wait_at_most import wait_at_most
 from busmq_spark.errors import WireFormatError
+from busmq_spark.federation.gate.byte_budget import ByteBudget
 from busmq_spark.federation.npm_wire.mux import MuxPacket
 from busmq_spark.federation.serve.object_session import ObjectSession
 from busmq_spark.federation.serve.send_buffer import MAX_WAITING_BYTES, PeerSendBuffer
 
 if TYPE_CHECKING:
-    from websockets.asyncio.server import ServerConnection
-
     from busmq_spark.bus.bus import Bus
     from busmq_spark.federation.gate.limits import PeerLimits
     from busmq_spark.federation.gate.per_secret_quotas import PerSecretQuota
     from busmq_spark.federation.gate.rights import Identity
+    from busmq_spark.federation.gate.socket_limiter import LimitedServerConnection
 
 MAX_ANSWERS_READ_AT_ONCE = 4
 """Answers read from Redis at once for one peer; each may be as large as the largest message."""
@@ -35,20 +37,22 @@ REFUSED_CHANNEL_PAUSE_S = 0.1
 """Seconds without reading after a channel beyond the limit was refused: npm clients retry at once."""
 MAX_REMEMBERED_CLOSED_CHANNELS = 10_000
 """How many closed channels are remembered: what still comes for them is no new channel."""
-MAX_TURN_S = 0.005
-"""Seconds for which calls of one peer are executed before those of others: a packet may hold a hundred thousand."""
 PROTOCOL_ERROR_CLOSE_CODE = 1002
+T = TypeVar("T")
 log = logging.getLogger("busmq_spark")
 
 
 class NpmProtocolServerConnection:
     """From an accepted handshake to the end of the socket."""
 
-    def __init__(self, socket: ServerConnection, identity: Identity, bus: Bus, limits: PeerLimits, quota: PerSecretQuota) -> None:
+    def __init__(self, socket: LimitedServerConnection, identity: Identity, bus: Bus, limits: PeerLimits, quota: PerSecretQuota) -> None:
         self._socket, self.identity, self.bus, self.limits = socket, identity, bus, limits
-        self._worked, self._quota = asyncio.Event(), quota
+        self._worked, self.quota = asyncio.Event(), quota
         most = limits.in_flight_bytes + 2 * limits.message_bytes
-        self.send_buffer = PeerSendBuffer(socket.send, min(MAX_WAITING_BYTES, limits.in_flight_bytes), most, self._worked.set)
+        high = min(MAX_WAITING_BYTES, limits.in_flight_bytes)
+        self.send_buffer = PeerSendBuffer(socket.send, high, most, self._worked.set, quota.count_bytes)
+        self.taken = ByteBudget(limits.in_flight_bytes)
+        """Bytes of messages that were taken from Redis for its objects, and do not wait to be sent yet."""
         self._sessions: dict[str, ObjectSession] = {}
         self._closed: dict[str, None] = {}
         self._messages = self._bytes = self._partial_bytes = 0
@@ -56,10 +60,7 @@ class NpmProtocolServerConnection:
         """Bytes of messages that its pubsubs have received and not sent yet."""
         self.deferred_bytes = 0
         """Bytes of its pushes to queues that are not attached yet."""
-        self.listeners = 0
-        """Handlers of events that its objects have."""
         self._gone = self._leaving = False
-        self._turn_ends = 0.0
         self._answers = asyncio.Semaphore(MAX_ANSWERS_READ_AT_ONCE)
         self._ending: set[asyncio.Task[None]] = set()
 
@@ -70,13 +71,16 @@ class NpmProtocolServerConnection:
 
     async def serve(self) -> None:
         """Until the socket is closed."""
-        self._quota.count_socket(self._worked)
+        self.quota.sockets += 1
         sending = asyncio.create_task(self._send_buffered(), name="busmq: sending to a peer")
         watching = asyncio.create_task(self._watch_socket(), name="busmq: watching a peer")
         try:
-            async for message in self._socket:
+            while True:
+                message: Any = await self._socket.recv()
                 if not self._leaving:
                     await self._handle_message(message)
+                    del message  # it is worked off
+                    self._socket.release_taken()
                     await self.wait_for_turn()
         except ConnectionClosed:
             log.debug("federation: %s broke off", self.identity.name)
@@ -87,7 +91,7 @@ class NpmProtocolServerConnection:
             sending.cancel()
             watching.cancel()
             self.send_buffer.close()  # before the objects detach: their messages wait for room
-            self._quota.uncount_socket(self._worked)
+            self.quota.sockets -= 1
             await self._end_all_sessions()
 
     async def detach_objects(self) -> None:
@@ -121,18 +125,20 @@ class NpmProtocolServerConnection:
         """A call of ``size`` bytes is begun."""
         self._messages += 1
         self._bytes += size
-        self._quota.count_bytes(size)
+        self.quota.count_bytes(size)
 
     def count_finished_calls(self, messages: int, size: int) -> None:
         """``messages`` calls of ``size`` bytes in all are finished."""
         self._messages -= messages
         self._bytes -= size
-        self._quota.count_bytes(-size)
+        self.quota.count_bytes(-size)
         self._worked.set()
 
     def add_partial_bytes(self, size: int) -> None:
         """So many bytes more belong to lines that are not complete. Raises WireFormatError when they are too many: they would wait for ever."""
         self._partial_bytes += size
+        self.quota.count_bytes(size)
+        self._socket.unfinished_line_bytes += size
         if size > 0 and self._partial_bytes > self.limits.message_bytes:
             raise WireFormatError(found=f"{self._partial_bytes} bytes of lines that do not end", expected="each line in one packet")
 
@@ -141,25 +147,36 @@ class NpmProtocolServerConnection:
         """For calls whose answer may be much longer than they are: a few at once, and only while there is room to send it."""
         async with self._answers:
             await self.send_buffer.wait_room()
-            yield
-
-    async def yield_to_others(self) -> None:
-        """Let others go on, if it was this connection's turn for long enough."""
-        clock = asyncio.get_running_loop().time
-        if clock() >= self._turn_ends:
-            await asyncio.sleep(0)
-            self._turn_ends = clock() + MAX_TURN_S
+            await self.quota.reserve(size := self.limits.message_bytes)
+            try:
+                yield
+            finally:  # what the answer takes waits to be sent by now
+                self.quota.replace_reservation(size, 0)
 
     async def wait_for_turn(self) -> None:
-        """Returns when the next line may be executed: at once, unless too much is in work or it was done long enough."""
+        """Returns when the next line may be executed: at once, unless too much is in work or its secret's turn is over."""
         if self._over_limits:
             await self._wait_below_limits()
-        await self.yield_to_others()
+        await self.quota.turns.wait()
+
+    async def work_in_turns(self, steps: Generator[None, None, T]) -> T:
+        """The result of work that is done in short steps, in the turns of its secret."""
+        turns = self.quota.turns
+        while True:
+            began = monotonic()
+            try:
+                next(steps)
+            except StopIteration as done:
+                found: T = done.value
+                return found
+            finally:
+                turns.charge(monotonic() - began)
+            await turns.wait()
 
     @property
     def _over_limits(self) -> bool:
         limits = self.limits
-        return self._quota.is_full or self._messages >= limits.in_flight_messages or self._bytes + self.send_buffer.waiting >= limits.in_flight_bytes
+        return self._messages >= limits.in_flight_messages or self._bytes + self.send_buffer.waiting >= limits.in_flight_bytes
 
     async def _wait_below_limits(self) -> None:
         while self._over_limits and not self._gone:
@@ -177,14 +194,17 @@ class NpmProtocolServerConnection:
         if session is None:
             if packet.channel in self._closed:
                 return
-            if len(self._sessions) + len(self._ending) >= self.limits.channels_per_socket:
+            most = self.limits.channels_per_secret
+            if len(self._sessions) + len(self._ending) >= self.limits.channels_per_socket or self.quota.channels >= most:
                 await self._refuse_channel(packet.channel)
                 return
+            self.quota.channels += 1
             session = self._sessions[packet.channel] = ObjectSession(self, packet.channel)
         await session.receive_packet(packet.body)
 
     async def _refuse_channel(self, channel: str) -> None:
-        log.warning("federation: %s has %d channels on one socket; a further one is refused", self.identity.name, len(self._sessions))
+        found = len(self._sessions), self.quota.channels
+        log.warning("federation: %s has %d channels on one socket, %d in all; a further one is refused", self.identity.name, *found)
         self.send_buffer.put(MuxPacket(channel, None).encode())
         self._remember_closed(channel)
         await asyncio.sleep(REFUSED_CHANNEL_PAUSE_S)
@@ -200,6 +220,7 @@ class NpmProtocolServerConnection:
             task = asyncio.create_task(session.detach(), name="busmq: ending a federated object")
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
+            task.add_done_callback(lambda _: self.quota.uncount_channel())
 
     def _remember_closed(self, channel: str) -> None:
         self._closed[channel] = None

@@ -11,6 +11,9 @@ DISCONNECTS_BEFORE_TRIM = 50
 BYTES_BEFORE_TRIM = 64 * 1024 * 1024
 """Bytes sent by peers that have disconnected, from which on it is, too: decoded, they may be several times as many."""
 
+LARGE_BLOCK_BYTES = 1024 * 1024
+_M_MMAP_THRESHOLD = -3
+
 
 def trim_memory() -> None:
     """Objects of a closed connection are in reference cycles, and glibc keeps freed memory between blocks in use (fragmentation).
@@ -20,6 +23,15 @@ def trim_memory() -> None:
     gc.collect()
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def map_large_blocks() -> None:
+    """Let glibc give large blocks back to the system as soon as they are freed.
+
+    By itself it keeps blocks of up to 32 MiB after the first was freed, between those in use.
+    """
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, LARGE_BLOCK_BYTES)
 
 
 class MemoryTrimTrigger:

@@ -10,13 +10,24 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from busmq_spark.errors import BusError, MessageRefused, WireFormatError
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
-from busmq_spark.federation.npm_wire.dnode import DnodeCallbackRef, DnodeCallbacks, DnodeMessage, LineBuffer, call_message, methods_message
+from busmq_spark.federation.npm_wire.dnode import (
+    DnodeCallbackRef,
+    DnodeCallbacks,
+    DnodeMessage,
+    LineBuffer,
+    call_message,
+    invocation_line,
+    invocation_tail,
+    methods_message,
+)
+from busmq_spark.federation.npm_wire.json_steps import takes_long
 from busmq_spark.federation.npm_wire.mux import PACKET_HEAD_BYTES
 from busmq_spark.federation.serve.objects import make_served_object
 from busmq_spark.federation.serve.objects.base import MethodCall
@@ -54,7 +65,11 @@ class ObjectSession:
                 self._create(ObjectCreationMessage.decode(body))
             else:
                 for line in self._lines.feed(body):
-                    self._on_call(line)
+                    message = await self._decode(line)
+                    began = monotonic()
+                    self._on_call(message, line)
+                    del message
+                    self.connection.quota.turns.charge(monotonic() - began)
                     await self.connection.wait_for_turn()
                     if not self._open:
                         return
@@ -104,10 +119,22 @@ class ObjectSession:
     def invoke(self, id: int, *arguments: Any) -> None:
         """Call a function of the peer. Raises MessageRefused for what is longer than a message may be."""
         line = call_message(id, arguments, self.functions).encode()
-        if len(line) + PACKET_HEAD_BYTES > self.limits.message_bytes:
-            reason = f"it takes {len(line) + PACKET_HEAD_BYTES} bytes on the wire; at most {self.limits.message_bytes} are allowed"
-            raise MessageRefused(reason=reason)
+        self._check_size(len(line))
         self.send(line)
+
+    def invoke_all(self, ids: Iterable[int], *arguments: Any) -> None:
+        """As ``invoke``, for several functions of the peer; arguments are encoded once, and no functions."""
+        tail = invocation_tail(arguments)
+        self._check_size(len(tail))
+        for id in ids:
+            if not self.is_open:
+                return
+            self.send(invocation_line(id, tail))
+
+    def _check_size(self, size: int) -> None:
+        if size + PACKET_HEAD_BYTES > self.limits.message_bytes:
+            reason = f"it takes {size + PACKET_HEAD_BYTES} bytes on the wire; at most {self.limits.message_bytes} are allowed"
+            raise MessageRefused(reason=reason)
 
     def send(self, line: bytes, on_sent: Callable[[], None] | None = None) -> None:
         """One line, alone in its packet; ``on_sent`` is called once it was sent to the peer."""
@@ -181,8 +208,13 @@ class ObjectSession:
         self.send(READY_PACKET)
         self.send(methods_message(made.methods).encode())
 
-    def _on_call(self, text: bytes) -> None:
-        message = DnodeMessage.decode(text, self.limits.depth)
+    async def _decode(self, line: bytes) -> DnodeMessage:
+        """The call in a line, read in turns where that takes long."""
+        if takes_long(line):
+            return await self.connection.work_in_turns(DnodeMessage.decode_steps(line, self.limits.depth))
+        return DnodeMessage.decode(line, self.limits.depth)
+
+    def _on_call(self, message: DnodeMessage, text: bytes) -> None:
         method = message.method
         if isinstance(method, int) and method >= len(self._methods):
             if (function := self.functions.get(method)) is not None:
@@ -217,12 +249,16 @@ class ObjectSession:
                     await outcome
                 self.count_finished_call(size)
                 await self.connection.send_buffer.wait_room()
-                await self.connection.yield_to_others()
+                await self.connection.quota.turns.wait()
                 if not self._calls:
                     return
                 name, text = self._calls.popleft()
                 size = len(text)
-                outcome = self._execute(name, DnodeMessage.decode(text).call_values(), size)
+                message = await self._decode(text)
+                began = monotonic()
+                outcome = self._execute(name, message.call_values(), size)
+                del message, text
+                self.connection.quota.turns.charge(monotonic() - began)
         finally:
             self._working = None
 

@@ -19,8 +19,17 @@ MAX_WAITING_BYTES = 512 * 1024
 class PeerSendBuffer:
     """Packets in the order of ``put``; ``run`` sends them."""
 
-    def __init__(self, send: Callable[[bytes], Awaitable[None]], high: int, most: int, on_sent: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        send: Callable[[bytes], Awaitable[None]],
+        high: int,
+        most: int,
+        on_sent: Callable[[], None] = lambda: None,
+        count_bytes: Callable[[int], None] = lambda _: None,
+    ) -> None:
+        """``count_bytes`` is told how many bytes more wait, or fewer."""
         self._send, self._high, self._most, self._on_sent = send, high, most, on_sent
+        self._count_bytes = count_bytes
         self._packets: deque[tuple[bytes, Callable[[], None] | None]] = deque()
         self._waiters: set[asyncio.Future[bool]] = set()
         self.waiting = 0
@@ -41,6 +50,7 @@ class PeerSendBuffer:
             return
         self._packets.append((packet, on_sent))
         self.waiting += len(packet)
+        self._count_bytes(len(packet))
         self._filled.set()
         self._sent.clear()
         if self.waiting > self._high:
@@ -75,6 +85,7 @@ class PeerSendBuffer:
 
     def close(self) -> None:
         """The peer is gone: what waits for it is dropped."""
+        self._count_bytes(-self.waiting)
         self.closed, self.waiting = True, 0
         self._packets.clear()
         for waiter in self._waiters:
@@ -99,6 +110,7 @@ class PeerSendBuffer:
                     if self.closed:
                         return
                     self.waiting -= len(packet)
+                    self._count_bytes(-len(packet))
                 if on_sent is not None:
                     on_sent()
                 self._on_sent()

@@ -49,7 +49,7 @@ from busmq_spark.federation.gate.per_secret_quotas import PerSecretQuotas
 from busmq_spark.federation.gate.socket_limiter import LimitedServerConnection, SocketLimiter, network_of
 from busmq_spark.federation.npm_wire.deflate import server_deflate
 from busmq_spark.federation.serve.connection import NpmProtocolServerConnection
-from busmq_spark.federation.serve.memory_trim import MemoryTrimTrigger, trim_memory
+from busmq_spark.federation.serve.memory_trim import MemoryTrimTrigger, map_large_blocks, trim_memory
 from busmq_spark.federation.silent_log import WIRE_LOG
 from busmq_spark.metrics import CONTENT_TYPE, Metrics
 from busmq_spark.parsers import describe_stray_character
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 MAX_PEER_CHECK_INTERVAL_S = 1.0
 SECRET_LABEL = "secret"  # noqa: S105  the name of a label
-CUT_OFF_REASONS = ("slow", "silent", "expired", "flooded", "revoked")
+CUT_OFF_REASONS = ("slow", "silent", "expired", "flooded", "unfinished", "revoked")
 log = logging.getLogger("busmq_spark")
 
 
@@ -116,6 +116,7 @@ class FederationServer:
         if self._server is not None:
             raise StateError(event="enter", what="this server", state="open already", remedy="Make another FederationServer for another scope")
         limits = self._limits
+        map_large_blocks()
         await self._bulk.__aenter__()
         try:
             self._server = await serve(
@@ -247,6 +248,7 @@ class FederationServer:
         if not self._socket_limiter.admit(ours, network_of(client_address(ours.address, headers, self._proxies))):
             return _unavailable_response()
         ours.accepted = decision
+        ours.begin_counting(self._quotas.quota_of(decision.identity.name))
         return None
 
     def _respond_at_capacity(self) -> Response:
@@ -270,7 +272,8 @@ class FederationServer:
     # -- sockets ----------------------------------------------------------------------------------------------------------------------------
 
     async def _serve(self, socket: ServerConnection) -> None:
-        accepted = cast(LimitedServerConnection, socket).accepted
+        ours = cast(LimitedServerConnection, socket)
+        accepted = ours.accepted
         assert accepted is not None
         self._counts.accepted.add(protocol=accepted.protocol)
         log.debug("federation: %s has connected", accepted.identity.name)
@@ -279,11 +282,11 @@ class FederationServer:
         self._tasks.add(task)
         try:
             if accepted.protocol == BULK_SUBPROTOCOL:
-                await self._bulk.serve(socket, accepted.identity)
+                await self._bulk.serve(ours, accepted.identity)
             else:
                 limit_kernel_buffers(socket, self._limits.kernel_bytes)
                 await self._serve_peer(
-                    NpmProtocolServerConnection(socket, accepted.identity, self._bus, self._limits, self._quotas.quota_of(accepted.identity.name))
+                    NpmProtocolServerConnection(ours, accepted.identity, self._bus, self._limits, self._quotas.quota_of(accepted.identity.name))
                 )
         except ConnectionClosed:
             log.debug("federation: %s is gone", accepted.identity.name)
@@ -313,6 +316,9 @@ class FederationServer:
                     self._cut_off(socket, "slow", f"has taken nothing for {limits.send_s:g} s")
                 elif socket.silent_s(now) > limits.idle_s:
                     self._cut_off(socket, "silent", f"has been silent for {limits.idle_s:g} s")
+            for quota in self._quotas:
+                if (overdue := quota.overdue(now)) is not None:
+                    self._cut_off(overdue, "unfinished", "does not end a message while its secret has no more room,")
             for connection in [one for one in self._connections if not one.send_buffer.closed]:
                 expires = connection.identity.expires
                 if connection.send_buffer.flooded:

@@ -12,10 +12,17 @@ from busmq_spark.bus.base_queue import DEFAULT_QUEUE_TTL_S
 from busmq_spark.errors import BusError, ConfigError, FederationRefused, MessageRefused, WireFormatError
 from busmq_spark.federation.gate.grants import VERBS, Verb
 from busmq_spark.federation.gate.rights import RequiredRight, Verbs
-from busmq_spark.federation.npm_wire.dnode import LONE_SURROGATE, DnodeCallbackRef, message_line, result_line
+from busmq_spark.federation.npm_wire.dnode import (
+    LONE_SURROGATE,
+    DnodeCallbackRef,
+    invocation_line,
+    message_tail,
+    message_tail_steps,
+    result_line,
+)
+from busmq_spark.federation.npm_wire.json_steps import MAX_SHORT_BYTES
 
 if TYPE_CHECKING:
-    from busmq_spark.core.message import Message
     from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
     from busmq_spark.federation.serve.object_session import ObjectSession
 
@@ -29,8 +36,8 @@ NEEDS_PUSH: NeededVerbs = (("push",),)
 NEEDS_CREATE: NeededVerbs = (("create",),)
 NEEDS_ADMIN: NeededVerbs = (("admin",),)
 MAX_TTL_S = 10 * 365 * 86_400
-MAX_LISTENERS, MAX_LISTENERS_OF_CONNECTION = 10_000, 100_000
-"""Most listeners of one object, and of all those of a connection, whatever the limits: each one takes memory."""
+LINE_OVERHEAD_BYTES = 200
+"""What a line and its packet have beside the message, and then some."""
 T = TypeVar("T")
 
 
@@ -127,8 +134,8 @@ class ServedObject:
     def emit(self, event: str, *arguments: Any) -> None:
         """Send an event to its listeners; without one it is dropped, ``error`` too. An event that is too long becomes an error."""
         try:
-            for id, _ in self.listeners_to_invoke(event):
-                self.session.invoke(id, *arguments)
+            if listeners := self.listeners_to_invoke(event):
+                self.session.invoke_all((id for id, _ in listeners), *arguments)
         except MessageRefused as error:
             if event != "error":
                 self.session.send_error(None, error)
@@ -137,12 +144,13 @@ class ServedObject:
         event = call.expect_value(0, str, "the name of an event")
         if call.callback is None or len(event) > self.session.limits.name_bytes:
             raise ConfigError(reason="on and once take the name of an event and a function")
-        if self._functions >= min(self.session.limits.callbacks_per_channel, MAX_LISTENERS):
-            raise WireFormatError(found=f"more than {self._functions} listeners on one channel", expected="fewer")
         if event not in self.emits:
             return
-        if self.session.connection.listeners >= MAX_LISTENERS_OF_CONNECTION:
-            raise WireFormatError(found=f"more than {MAX_LISTENERS_OF_CONNECTION} listeners on one connection", expected="fewer")
+        limits, quota = self.session.limits, self.session.connection.quota
+        if self._functions >= limits.listeners_per_channel:
+            raise WireFormatError(found=f"more than {self._functions} listeners on one channel", expected="fewer")
+        if quota.listeners >= limits.listeners_per_secret:
+            raise WireFormatError(found=f"more than {quota.listeners} listeners of one secret", expected="fewer")
         self._count_listeners(1)
         self._listeners.setdefault(event, []).append((call.callback.id, once))
 
@@ -153,7 +161,7 @@ class ServedObject:
 
     def _count_listeners(self, more: int) -> None:
         self._functions += more
-        self.session.connection.listeners += more
+        self.session.connection.quota.listeners += more
 
     # -- results --------------------------------------------------------------------------------------------------------------------------------
 
@@ -189,11 +197,31 @@ class ServedObject:
 
     # -- messages -------------------------------------------------------------------------------------------------------------------------------
 
-    def send_message(self, message: Message, arrived: Callable[[], None]) -> None:
-        """Send a message to its listeners; ``arrived`` is called once it has left for the last of them, at once where there is none."""
-        listeners = self.listeners_to_invoke("message")
+    async def encode_message(self, value: bytes, number: int | None) -> bytes:
+        """What all listeners of a message get, made once, in turns where that takes long.
+
+        Raises MessageRefused for a message that is longer on the wire than allowed.
+        """
+        most, tail = self.session.limits.message_bytes - LINE_OVERHEAD_BYTES, b""
+        if len(value) <= min(MAX_SHORT_BYTES, most) and number is not None:
+            tail = message_tail(value.decode("utf-8", "replace"), number)
+            if len(tail) <= most:
+                return tail
+        found = await self.session.connection.work_in_turns(message_tail_steps(value, number, most))
+        if isinstance(found, bytes):
+            return found
+        raise MessageRefused(reason=f"it takes {found} bytes on the wire; at most {most} are allowed")
+
+    async def send_message(self, tail: bytes, arrived: Callable[[], None] = lambda: None) -> None:
+        """Send a message to its listeners, while there is room for each.
+
+        ``arrived`` is called once it has left for the last of them, at once where there is none.
+        """
+        listeners, buffer = self.listeners_to_invoke("message"), self.session.connection.send_buffer
         for place, (id, _) in enumerate(listeners, 1):
-            self.session.send(message_line(id, message.text, message.id), arrived if place == len(listeners) else None)
+            if place > 1 and buffer.is_full and not (await buffer.wait_room() and self.session.is_open):
+                return
+            self.session.send(invocation_line(id, tail), arrived if place == len(listeners) else None)
         if not listeners:
             arrived()
 

@@ -22,6 +22,7 @@ from busmq_spark.federation.serve.objects.base import (
     whole_number_option,
 )
 from busmq_spark.federation.serve.objects.consume_options import consume_keywords
+from busmq_spark.federation.serve.take_room import TakeRoom
 
 if TYPE_CHECKING:
     from busmq_spark.bus.channel import Channel
@@ -52,6 +53,7 @@ class ServedChannel(ServedObject):
     def __init__(self, session: ObjectSession, made: ObjectCreationMessage) -> None:
         super().__init__(session, made)
         self._channel = session.bus.channel(made.name, *made.roles)
+        self._channel.room = TakeRoom(session.connection)
         for theirs, ours in EVENT_OF_NPM_EVENT.items():
             self._channel.on(ours, partial(self.emit, theirs))
         self._channel.on("error", self._on_error)
@@ -137,7 +139,7 @@ class ServedChannel(ServedObject):
                 return  # the channel has emitted it as ``error``
             if not self.session.is_open:
                 return  # disconnecting puts it back
-            self.send_message(message, arrived)
+            await self.send_message(await self.encode_message(message.value, message.id), arrived)
 
     def _on_error(self, error: BusError) -> None:
         self.session.send_error(None, error)

@@ -6,14 +6,16 @@ import asyncio
 import json
 from collections import deque
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from busmq_spark.core.keys import ANNOUNCEMENT_CHANNEL, announced_name
-from busmq_spark.errors import MessageRefused, PubSubMessagesDropped
+from busmq_spark.errors import MessageRefused, PubSubMessagesDropped, WireFormatError
 from busmq_spark.federation import error_codec
 from busmq_spark.federation.gate.grants import VERBS
 from busmq_spark.federation.gate.rights import RequiredRight
 from busmq_spark.federation.npm_wire.dnode import DnodeCallbackRef
+from busmq_spark.federation.npm_wire.json_steps import MAX_SHORT_BYTES
 from busmq_spark.federation.serve.objects.base import (
     EVENT_METHODS,
     NEEDS_ADMIN,
@@ -32,8 +34,9 @@ if TYPE_CHECKING:
     from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
     from busmq_spark.federation.serve.object_session import ObjectSession
 
-MAX_WAITING_MESSAGES, MAX_WAITING_BYTES = 1000, 8 * 1024 * 1024
+MAX_WAITING_MESSAGES, MAX_WAITING_BYTES = 10_000, 16 * 1024 * 1024
 """Most messages that wait for a peer: so many for each pubsub, so many bytes for all of a connection."""
+MESSAGE_OVERHEAD_BYTES = 200
 
 
 class ServedPubsub(ServedObject):
@@ -44,6 +47,10 @@ class ServedPubsub(ServedObject):
 
     def __init__(self, session: ObjectSession, made: ObjectCreationMessage) -> None:
         super().__init__(session, made)
+        self._quota = session.connection.quota
+        if self._quota.pubsubs >= session.limits.pubsubs_per_secret:
+            raise WireFormatError(found=f"more than {self._quota.pubsubs} pubsubs of one secret", expected="fewer")
+        self._quota.pubsubs += 1
         self._pubsub = session.bus.pubsub(made.name, most=MAX_WAITING_MESSAGES)
         self._notifications = made.name == ANNOUNCEMENT_CHANNEL
         for event in ("subscribed", "unsubscribed"):
@@ -62,6 +69,7 @@ class ServedPubsub(ServedObject):
 
     async def detach_object(self) -> None:
         """Unsubscribe."""
+        self._quota.pubsubs -= 1
         while self._waiting:
             self._pop_waiting()
         await self._pubsub.unsubscribe()
@@ -82,8 +90,11 @@ class ServedPubsub(ServedObject):
         """Send it, or keep it until there is room. It never waits: messages that wait in the bus may be many times as much."""
         if not self.session.is_open or (self._notifications and not self._may_receive(message.text)):
             return
-        if not self._waiting and not self.session.connection.send_buffer.is_full:
+        began, turns = monotonic(), self._quota.turns
+        is_short = len(message.value) <= MAX_SHORT_BYTES
+        if is_short and turns.is_due and not self._waiting and not self.session.connection.send_buffer.is_full:
             self.emit("message", message.text)
+            turns.charge(monotonic() - began)
             return
         missed = self._missed
         self._buffer_message(message)
@@ -94,25 +105,42 @@ class ServedPubsub(ServedObject):
 
     def _buffer_message(self, message: PubsubMessage) -> None:
         """The oldest of ours give way, and where others have used up the room this one does."""
-        connection, size = self.session.connection, len(message.value)
+        connection, size = self.session.connection, len(message.value) + MESSAGE_OVERHEAD_BYTES
         while self._waiting and (len(self._waiting) >= MAX_WAITING_MESSAGES or connection.pubsub_bytes + size > MAX_WAITING_BYTES):
             self._pop_waiting()
             self._missed += 1
-        if connection.pubsub_bytes and connection.pubsub_bytes + size > MAX_WAITING_BYTES:
+        if self._quota.is_full or (connection.pubsub_bytes and connection.pubsub_bytes + size > MAX_WAITING_BYTES):
             self._missed += 1
             return
-        connection.pubsub_bytes += size
+        self._count_waiting(size)
         self._waiting.append(message)
 
     def _pop_waiting(self) -> PubsubMessage:
         message = self._waiting.popleft()
-        self.session.connection.pubsub_bytes -= len(message.value)
+        self._count_waiting(-len(message.value) - MESSAGE_OVERHEAD_BYTES)
         return message
 
+    def _count_waiting(self, size: int) -> None:
+        self.session.connection.pubsub_bytes += size
+        self._quota.count_bytes(size)
+
     async def _send_waiting(self) -> None:
+        turns = self._quota.turns
         while self._waiting and await self.session.connection.send_buffer.wait_room():
-            if self._waiting:
-                self.emit("message", self._pop_waiting().text)
+            await turns.wait()
+            if not self._waiting:
+                return
+            message, began = self._pop_waiting(), monotonic()
+            if len(message.value) <= MAX_SHORT_BYTES:
+                self.emit("message", message.text)
+                turns.charge(monotonic() - began)
+                continue
+            try:
+                tail = await self.encode_message(message.value, None)
+            except MessageRefused as error:
+                self.session.send_error(None, error)
+            else:
+                await self.send_message(tail)
 
     def _may_receive(self, text: str) -> bool:
         """Whether a notification is about a queue that the peer may use."""

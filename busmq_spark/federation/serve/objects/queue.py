@@ -27,7 +27,7 @@ from busmq_spark.errors import (
     StateError,
 )
 from busmq_spark.federation import error_codec
-from busmq_spark.federation.npm_wire.dnode import DnodeCallbackRef, message_line
+from busmq_spark.federation.npm_wire.dnode import DnodeCallbackRef
 from busmq_spark.federation.serve.objects.base import (
     EVENT_METHODS,
     NEEDS_ADMIN,
@@ -44,6 +44,7 @@ from busmq_spark.federation.serve.objects.base import (
     whole_number_option,
 )
 from busmq_spark.federation.serve.objects.consume_options import consume_keywords
+from busmq_spark.federation.serve.take_room import TakeRoom
 
 if TYPE_CHECKING:
     from busmq_spark.bus.queue import Queue
@@ -56,8 +57,6 @@ MAX_DEFERRED_PUSHES, MAX_DEFERRED_BYTES, MAX_DEFERRED_BYTES_OF_CONNECTION = 1000
 """Most pushes that wait for a queue to be attached, their bytes, and those of all queues of a connection, each push with what it takes besides."""
 CALL_OVERHEAD_BYTES = 500
 CONSUME_RETRY_S = 0.5
-LINE_OVERHEAD_BYTES = 200
-"""What a line and its packet have beside the message, and then some."""
 
 
 class ServedQueue(ServedObject):
@@ -69,6 +68,7 @@ class ServedQueue(ServedObject):
     def __init__(self, session: ObjectSession, made: ObjectCreationMessage) -> None:
         super().__init__(session, made)
         self._queue: Queue = session.bus.queue(made.name)
+        self._queue.room = TakeRoom(session.connection)
         for event in ("attaching", "attached", "detaching", "detached", "consuming", "closed"):
             self._queue.on(event, partial(self.emit, event))
         self._queue.on("error", lambda error: self.emit("error", error_codec.error_event_text(error)))
@@ -185,9 +185,11 @@ class ServedQueue(ServedObject):
                 while (message := consumption.head) is not None:
                     if not await room() or not self.session.is_open:
                         return  # detaching puts it back
-                    if consumption.head is not message:
+                    tail = await self._encode(message)
+                    if consumption.head is not message or not self.session.is_open:
                         break  # stopped meanwhile: it has gone back
-                    self._send_head(consumption, message)
+                    consumption.pop_head(arrived=False)
+                    await self.send_message(tail, partial(consumption.on_handed_over, message.id))
                     count += 1
                 drained = count < SERVED_PREFETCH
                 await self.session.connection.send_buffer.wait_sent_so_far()  # Redis keeps what was taken last only
@@ -213,15 +215,12 @@ class ServedQueue(ServedObject):
             else:
                 return
 
-    def _send_head(self, consumption: Consumption, message: Message) -> None:
-        most = self.session.limits.message_bytes
-        if len(message.value) > most - LINE_OVERHEAD_BYTES and len(line := message_line(0, message.text, message.id)) > most - LINE_OVERHEAD_BYTES:
-            reason = (
-                f"message {message.id} of queue {self.name!r} takes {len(line)} bytes on the wire; at most {most} are allowed. Consuming has stopped"
-            )
-            raise MessageRefused(reason=reason)
-        consumption.pop_head(arrived=False)
-        self.send_message(message, partial(consumption.on_handed_over, message.id))
+    async def _encode(self, message: Message) -> bytes:
+        try:
+            return await self.encode_message(message.value, message.id)
+        except MessageRefused as error:
+            reason = f"message {message.id} of queue {self.name!r}: {error.details['reason']}. Consuming has stopped"
+            raise MessageRefused(reason=reason) from None
 
     async def _wait_until_released(self, throttle: DnodeCallbackRef) -> None:
         """Let the peer say when to go on: it gets a function, and calls it."""

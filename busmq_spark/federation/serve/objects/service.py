@@ -26,6 +26,7 @@ from busmq_spark.federation.serve.objects.base import (
     ttl_of,
     whole_number_option,
 )
+from busmq_spark.federation.serve.take_room import TakeRoom
 
 if TYPE_CHECKING:
     from busmq_spark.federation.npm_wire.creation_message import ObjectCreationMessage
@@ -47,6 +48,7 @@ class ServedService(ServedObject):
     def __init__(self, session: ObjectSession, made: ObjectCreationMessage) -> None:
         super().__init__(session, made)
         self._service = session.bus.service(made.name)
+        self._service.room = TakeRoom(session.connection)
         self._service.on("serving", partial(self.emit, "serving"))
         self._service.on("connected", partial(self.emit, "connected", True))
         self._service.on("disconnect", partial(self.emit, "disconnect"))
